@@ -1,4 +1,4 @@
-/* Checkpoint folders: what is saved comes back bit for bit, damage is named, folders come and go in one step. */
+/* Checkpoint folders: a load restores the saved bits, an error names the damaged file, and folders appear and disappear atomically. */
 #include "st_write.h"
 #include "ckpt/checkpoint.h"
 
@@ -29,7 +29,7 @@ static void save(const test_model *t, const char *dir, const char *name, int64_t
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
 }
 
-static void round_trip(void **state)
+static void a_loaded_model_has_the_saved_bits(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -45,7 +45,7 @@ static void round_trip(void **state)
         job.tokenizer_path = test_path(dir, "tok.json", NULL);
         assert_int_equal(ls_ckpt_save(&job), LS_OK);
         assert_int_equal(test_n_entries(test_path(dir, "step-40", NULL)), 7);
-        assert_int_equal(test_n_entries(dir), 2); /* no hidden remains */
+        assert_int_equal(test_n_entries(dir), 2); /* no hidden temporary folders */
         assert_equal_files(test_path(dir, "tok.json", NULL), test_path(dir, "step-40", "tokenizer.json"));
 
         assert_false(test_same(a.m, b.m, 1));
@@ -58,7 +58,7 @@ static void round_trip(void **state)
         assert_string_equal(json, "{\"lr\": 0.1, \"epoch\": [1, null]}");
         ls_free(json);
 
-        /* the head is in the file exactly when it is its own */
+        /* the file has the head's weights only if they are not tied to wte */
         ls_st_file f;
         assert_int_equal(ls_st_open(&f, test_path(dir, "step-40", "model.safetensors")), LS_OK);
         assert_int_equal(ls_st_find(&f, "lm_head.weight") != NULL, v == LS_VARIANT_R1);
@@ -71,7 +71,7 @@ static void round_trip(void **state)
     }
 }
 
-static void same_bytes_twice(void **state)
+static void equal_states_give_equal_files(void **state)
 {
     (void)state;
     static const char *const file[] = {"model.safetensors", "optimizer.safetensors", "config.json",
@@ -91,8 +91,9 @@ static void same_bytes_twice(void **state)
     test_dir_close(dir);
 }
 
-/* One flipped bit anywhere in any file is found, named, and leaves the model alone; the older checkpoint is offered. */
-static void flipped_bytes(void **state)
+/* A flipped bit in any file fails the load: the error names the file and the newest complete checkpoint, and the model stays
+ * unchanged. */
+static void a_flipped_bit_is_found_and_named(void **state)
 {
     (void)state;
     static const char *const file[] = {"model.safetensors", "optimizer.safetensors", "config.json",
@@ -131,14 +132,14 @@ static void flipped_bytes(void **state)
     test_flip(model, (long)n - 3);
     test_flip(test_path(dir, "step-3", "optimizer.safetensors"), 5000);
     assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), false, NULL, 0, NULL, NULL, NULL),
-                     LS_OK); /* not read, not judged */
+                     LS_OK); /* a file that is not read is not checked */
     assert_true(test_same(a.m, b.m, 0));
     test_model_close(&a);
     test_model_close(&b);
     test_dir_close(dir);
 }
 
-static void missing_and_cut(void **state)
+static void missing_or_truncated_files_are_named(void **state)
 {
     (void)state;
     static const char *const file[] = {"model.safetensors", "optimizer.safetensors", "config.json",
@@ -164,7 +165,7 @@ static void missing_and_cut(void **state)
     test_dir_close(dir);
 }
 
-static void other_models(void **state)
+static void a_checkpoint_of_another_model_is_refused(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -190,7 +191,7 @@ static void other_models(void **state)
         assert_words(words[k]);
         if (k == 6)
             assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), false, NULL, 0, NULL, NULL, NULL),
-                             LS_OK); /* reading is fine */
+                             LS_OK); /* loading the weights alone converts them */
         test_model_close(&b);
     }
     ls_ckpt_job job = job_of(&a, dir, "step-10", 10);
@@ -203,7 +204,7 @@ static void other_models(void **state)
     test_dir_close(dir);
 }
 
-static void newest_and_pruned(void **state)
+static void keep_last_prunes_steps_but_not_epochs(void **state)
 {
     (void)state;
     char *dir = test_dir(), *path = NULL;
@@ -233,7 +234,7 @@ static void newest_and_pruned(void **state)
     assert_string_equal(path, test_path(dir, "epoch-2", NULL));
     ls_free(path);
 
-    assert_int_equal(mkdir(test_path(dir, "step-999", NULL), 0777), 0); /* somebody else's: not a checkpoint */
+    assert_int_equal(mkdir(test_path(dir, "step-999", NULL), 0777), 0); /* an empty folder: not a checkpoint */
     assert_int_equal(mkdir(test_path(dir, "step-9x", NULL), 0777), 0);
     assert_int_equal(ls_ckpt_resolve(dir, &path), LS_OK);
     assert_string_equal(path, test_path(dir, "epoch-2", NULL));
@@ -245,7 +246,7 @@ static void newest_and_pruned(void **state)
     assert_words("no checkpoint found");
     assert_int_equal(truncate(test_path(dir, "epoch-2", "trainer_state.json"), 20), 0);
     path = NULL;
-    assert_int_equal(ls_ckpt_latest(dir, &path), LS_E_FORMAT); /* never silently the older one */
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_E_FORMAT); /* an error, not silently the older one */
     assert_null(path);
     assert_words("epoch-2/trainer_state.json");
     assert_words("the newest complete checkpoint is ");
@@ -254,8 +255,8 @@ static void newest_and_pruned(void **state)
     test_dir_close(dir);
 }
 
-/* A run that begins afresh: what is there is kept apart, under numbers that do not repeat. */
-static void set_aside(void **state)
+/* A run that starts from step 0 moves the existing checkpoints to earlier-1, earlier-2 and so on, a new number each time. */
+static void set_aside_moves_old_checkpoints_to_numbered_folders(void **state)
 {
     (void)state;
     char *dir = test_dir(), *path = NULL, where[PATH_MAX];
@@ -270,9 +271,10 @@ static void set_aside(void **state)
     save(&a, dir, "step-3", 3, 0);
     save(&a, dir, "epoch-1", 6, 0);
     save(&a, dir, "step-9", 9, 0);
-    assert_int_equal(truncate(test_path(dir, "step-9", "trainer_state.json"), 20), 0); /* damaged ones too */
+    assert_int_equal(truncate(test_path(dir, "step-9", "trainer_state.json"), 20), 0); /* damaged ones are moved too */
     assert_int_equal(ls_fs_rename(test_path(dir, "step-3", NULL), test_path(dir, ".old-step-3-77", NULL)), LS_OK);
-    assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3), LS_OK); /* R1's (docs/REFERENCES.md) */
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3),
+                     LS_OK); /* a file that R1 writes (docs/REFERENCES.md) */
     assert_int_equal(ls_fs_write(test_path(dir, "metrics.jsonl", NULL), "", 0), LS_OK);
     assert_int_equal(ls_ckpt_set_aside(dir, where, &step), LS_OK);
     assert_string_equal(where, test_path(dir, "earlier-1", NULL));
@@ -290,8 +292,8 @@ static void set_aside(void **state)
     test_dir_close(dir);
 }
 
-/* A file of several blocks: one hash for each, and the hash of these hashes. */
-static void sums_of_blocks(void **state)
+/* checksums.json has one hash per block of a file and a hash of these hashes. */
+static void every_block_of_a_file_is_hashed(void **state)
 {
     (void)state;
     enum { BLOCK = 1 << 20, REST = 12345, N = 3 * BLOCK + REST };
@@ -324,7 +326,7 @@ static void sums_of_blocks(void **state)
     test_dir_close(dir);
 }
 
-static void replaced_in_place(void **state)
+static void a_save_replaces_the_entry_it_names(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -337,7 +339,7 @@ static void replaced_in_place(void **state)
     assert_int_equal(test_n_entries(dir), 1);
     assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(b.m, c.m, 1));
-    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3), LS_OK); /* a bare file, as R1 leaves it */
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3), LS_OK); /* a plain file, as R1 writes it */
     save(&a, dir, "epoch-1", 4, 0);
     assert_true(ls_fs_is_dir(test_path(dir, "epoch-1", NULL)));
     assert_int_equal(test_n_entries(dir), 2);
@@ -347,7 +349,7 @@ static void replaced_in_place(void **state)
     test_dir_close(dir);
 }
 
-static void leftovers(void **state)
+static void clean_restores_or_removes_what_crashes_left(void **state)
 {
     (void)state;
     char *dir = test_dir(), *path = NULL;
@@ -360,7 +362,7 @@ static void leftovers(void **state)
     assert_int_equal(ls_fs_write(test_path(dir, ".tmp-mine", "x"), "keep", 4), LS_OK);
     assert_int_equal(mkdir(test_path(dir, ".tmp-step-5-78", NULL), 0777), 0);
     int fd = open(test_path(dir, ".tmp-step-5-78", NULL), O_RDONLY | O_DIRECTORY);
-    assert_int_equal(flock(fd, LOCK_EX), 0); /* a writer that lives */
+    assert_int_equal(flock(fd, LOCK_EX), 0); /* as a running writer does */
     assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
     assert_string_equal(path, test_path(dir, "step-3", NULL));
     ls_free(path);
@@ -377,7 +379,7 @@ static void leftovers(void **state)
     test_dir_close(dir);
 }
 
-static void background(void **state)
+static void a_background_writer_reports_each_error_once(void **state)
 {
     (void)state;
     char *dir = test_dir(), name[32];
@@ -398,7 +400,7 @@ static void background(void **state)
             int64_t count = ls_mem_count();
             assert_int_equal(ls_ckpt_wait(w), LS_OK);
             assert_int_equal(ls_mem_count(), count);
-            ((float *)a.m->unit[1].param)[3] += 1; /* as an optimizer would */
+            ((float *)a.m->unit[1].param)[3] += 1; /* as an optimizer step does */
         }
     }
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
@@ -409,14 +411,14 @@ static void background(void **state)
     ls_ckpt_job job = job_of(&a, dir, "no/name", 21);
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     ls_err_clear();
-    assert_int_equal(ls_ckpt_wait(w), LS_E_ARG); /* the words crossed the threads */
+    assert_int_equal(ls_ckpt_wait(w), LS_E_ARG); /* the message reaches this thread */
     assert_words("no/name");
     assert_non_null(strstr(ls_err_trail(), "checkpoint"));
-    assert_int_equal(ls_ckpt_wait(w), LS_OK); /* told once */
+    assert_int_equal(ls_ckpt_wait(w), LS_OK); /* an error is reported once */
     job.name = ".hidden";
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     job.name = "step-22";
-    assert_int_equal(ls_ckpt_post(w, &job), LS_E_ARG); /* the next post tells it too, and posts nothing */
+    assert_int_equal(ls_ckpt_post(w, &job), LS_E_ARG); /* the next post reports the error and posts nothing */
     assert_words(".hidden");
     job.state_json = "[]";
     assert_int_equal(ls_ckpt_save(&job), LS_E_ARG);
@@ -424,7 +426,7 @@ static void background(void **state)
     assert_int_equal(ls_ckpt_save(&job), LS_E_FORMAT);
     job.state_json = NULL;
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
-    ls_ckpt_writer_destroy(&w); /* finishes it */
+    ls_ckpt_writer_destroy(&w); /* finishes the pending job */
     assert_null(w);
     assert_true(ls_fs_exists(test_path(dir, "step-22", "checksums.json")));
     test_model_close(&a);
@@ -432,7 +434,8 @@ static void background(void **state)
     test_dir_close(dir);
 }
 
-/* A file with these tensors: those of the model, with one left out, added or reshaped. */
+/* Writes the model's tensors to a file without the tensor `without`, with a tensor `add` of the shape of wte, and without the
+ * prefix "transformer." if `strip` is set. */
 static void write_variation(const test_model *t, const char *path, const char *without, const char *add, int strip)
 {
     ls_st_tensor e[64] = {{0}};
@@ -460,7 +463,7 @@ static void write_variation(const test_model *t, const char *path, const char *w
     assert_int_equal(test_st_write(path, e, n), LS_OK);
 }
 
-static void hugging_face_folders(void **state)
+static void hugging_face_weights_load_exactly_or_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -493,7 +496,7 @@ static void hugging_face_folders(void **state)
         test_model_close(&b);
     }
 
-    /* a tied model and a head of its own; an untied model and no head */
+    /* a tied model loads a file with a separate head; an untied model loads a file without a head */
     test_model_open(&a, test_config(LS_VARIANT_R1), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
     write_variation(&a, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
@@ -529,7 +532,7 @@ static void hugging_face_folders(void **state)
     test_dir_close(dir);
 }
 
-static void exported(void **state)
+static void export_copies_undamaged_weights_only(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -549,7 +552,7 @@ static void exported(void **state)
     test_dir_close(dir);
 }
 
-/* A folder as version 1 wrote it: one hash for every whole file beside those of its blocks. Frozen. */
+/* Rewrites a folder as version 1 wrote it: one hash for every whole file in addition to those of its blocks. This format is frozen. */
 static void make_version_1(const char *run, const char *name)
 {
     static const char *const file[] = {"config.json", "generation_config.json", "trainer_state.json",
@@ -581,7 +584,7 @@ static void make_version_1(const char *run, const char *name)
     ls_free(dir);
 }
 
-static void version_1(void **state)
+static void checkpoints_of_version_1_still_load(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -604,8 +607,8 @@ static void version_1(void **state)
     test_dir_close(dir);
 }
 
-/* checksums.json is itself text that can rot: whatever byte of it flips, nothing wrong is loaded and nothing crashes. */
-static void flipped_checksums(void **state)
+/* A flipped bit in any byte of checksums.json either fails the load with an error that names the file or changes nothing. */
+static void damaged_checksums_are_refused_without_a_crash(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -637,11 +640,21 @@ static void flipped_checksums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),      cmocka_unit_test(same_bytes_twice), cmocka_unit_test(flipped_bytes),
-        cmocka_unit_test(missing_and_cut), cmocka_unit_test(other_models),     cmocka_unit_test(newest_and_pruned),
-        cmocka_unit_test(set_aside),       cmocka_unit_test(sums_of_blocks),   cmocka_unit_test(replaced_in_place),
-        cmocka_unit_test(leftovers),       cmocka_unit_test(background),       cmocka_unit_test(hugging_face_folders),
-        cmocka_unit_test(exported),        cmocka_unit_test(version_1),        cmocka_unit_test(flipped_checksums),
+        cmocka_unit_test(a_loaded_model_has_the_saved_bits),
+        cmocka_unit_test(equal_states_give_equal_files),
+        cmocka_unit_test(a_flipped_bit_is_found_and_named),
+        cmocka_unit_test(missing_or_truncated_files_are_named),
+        cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
+        cmocka_unit_test(keep_last_prunes_steps_but_not_epochs),
+        cmocka_unit_test(set_aside_moves_old_checkpoints_to_numbered_folders),
+        cmocka_unit_test(every_block_of_a_file_is_hashed),
+        cmocka_unit_test(a_save_replaces_the_entry_it_names),
+        cmocka_unit_test(clean_restores_or_removes_what_crashes_left),
+        cmocka_unit_test(a_background_writer_reports_each_error_once),
+        cmocka_unit_test(hugging_face_weights_load_exactly_or_are_refused),
+        cmocka_unit_test(export_copies_undamaged_weights_only),
+        cmocka_unit_test(checkpoints_of_version_1_still_load),
+        cmocka_unit_test(damaged_checksums_are_refused_without_a_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Checkpoints of a device's memory: the files of the CPU, byte for byte, and back; in order with what is queued; failures told. */
+/* Checkpoints of device memory: the same files as from the CPU, in the order of the device's queue, and errors are reported. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt_support.h"
@@ -9,7 +9,7 @@
 static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "trainer_state.json",
                                     "checksums.json"};
 
-/* A model of the CPU, and one like it on a device. */
+/* A model on the CPU and an equal one on a device. */
 typedef struct both {
     test_model cpu, gpu;
     fake_device f;
@@ -24,7 +24,7 @@ static ls_model_config config(bool large)
     return c;
 }
 
-/* mixed: operations in bf16, master weights beside the parameters. */
+/* mixed: operations in bf16, with fp32 master weights. */
 static void both_open(both *b, bool large, bool mixed, uint64_t seed)
 {
     test_model_open(&b->cpu, config(large), LS_F32, seed);
@@ -77,7 +77,7 @@ static const char *part_of(const both *b, int u, int k)
     return fake_real(&b->f, k == 0 ? (x->master ? x->master : x->param) : k == 1 ? x->m : x->v);
 }
 
-static void there_and_back(void **state)
+static void device_checkpoints_equal_those_of_the_cpu(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -88,7 +88,7 @@ static void there_and_back(void **state)
         job = job_of(&b, b.gpu.m, "epoch-2");
         assert_int_equal(ls_ckpt_save(&job), LS_OK);
         same_folders(&b, "epoch-1", "epoch-2");
-        assert_true(b.f.n_copy <= (k & 1 ? 16 : 12)); /* buffers that are neighbours travel together */
+        assert_true(b.f.n_copy <= (k & 1 ? 16 : 12)); /* adjacent buffers are copied together */
 
         memset(b.f.here, 0x7f, b.f.nbytes);
         assert_int_equal(ls_ckpt_load(b.gpu.m, test_path(b.dir, "epoch-1", NULL), true, NULL, 0, NULL, NULL, NULL),
@@ -105,8 +105,8 @@ static void there_and_back(void **state)
     }
 }
 
-/* Weights for use alone: no master weights, parameters in the type that is computed in. */
-static void narrow_parameters(void **state)
+/* Weights for inference: no master weights, parameters in the type of the operations. */
+static void weights_load_in_the_type_of_computation(void **state)
 {
     (void)state;
     for (int k = 0; k < 2; k++) {
@@ -122,7 +122,7 @@ static void narrow_parameters(void **state)
         for (int u = 0; u < b.gpu.m->n_unit; u++) {
             const ls_unit *x = &b.cpu.m->unit[u];
             const uint16_t *h = (const void *)fake_real(&b.f, b.gpu.m->unit[u].param);
-            const ls_gains g = ls_unit_gains(x, 0, x->n_pad); /* they are kept less 1 */
+            const ls_gains g = ls_unit_gains(x, 0, x->n_pad); /* gains are stored minus 1 */
             assert_int_equal(g.n, u == 0 ? 0 : u == b.cpu.m->n_unit - 1 ? 1 : 2);
             for (int64_t i = 0; i < x->n_pad; i++) {
                 float want = ((const float *)x->param)[i];
@@ -130,7 +130,7 @@ static void narrow_parameters(void **state)
                 if (h[i] != (k ? ls_to_f16(want) : ls_to_bf16(want))) fail_msg("unit %d, element %ld", u, (long)i);
             }
         }
-        job = job_of(&b, b.gpu.m, "epoch-2"); /* a rounded copy is not what was trained */
+        job = job_of(&b, b.gpu.m, "epoch-2"); /* rounded parameters alone are not a checkpoint */
         assert_int_equal(ls_ckpt_save(&job), LS_E_ARG);
         assert_words("no master weights");
         both_close(&b);
@@ -148,8 +148,8 @@ static void write_late(void *ctx)
     *l->x = l->value;
 }
 
-/* The thread sees what was queued before the job was posted, though it had not run yet, and does not wait for what came later. */
-static void in_the_order_of_the_queue(void **state)
+/* The writer thread sees work that was queued before the job was posted, even if it had not run yet, and does not wait for later work. */
+static void a_save_sees_only_work_queued_before(void **state)
 {
     (void)state;
     both b = {.dir = NULL};
@@ -168,7 +168,7 @@ static void in_the_order_of_the_queue(void **state)
     job = job_of(&b, b.gpu.m, "step-2");
     fake_queue(&b.f, write_late, &before);
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
-    fake_queue(&b.f, write_late, &after); /* forward and backward of the next step stand here */
+    fake_queue(&b.f, write_late, &after); /* in training: forward and backward of the next step */
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
     assert_int_equal(b.f.n_run, 1);
     assert_int_equal(b.f.latest, 2);
@@ -177,8 +177,8 @@ static void in_the_order_of_the_queue(void **state)
     both_close(&b);
 }
 
-/* A shard's runs: short, many, apart in the file and side by side in memory. */
-static void short_pieces(void **state)
+/* The pieces of a shard: many short ones, separate in the file and adjacent in memory. */
+static void many_short_pieces_travel_in_few_copies(void **state)
 {
     (void)state;
     both b = {.dir = NULL};
@@ -216,8 +216,8 @@ static void short_pieces(void **state)
     both_close(&b);
 }
 
-/* A device that is lost at any of the copies: told, nothing left behind. */
-static void lost_device(void **state)
+/* A device that is lost at any of the copies: the error is reported, and no file remains. */
+static void a_lost_device_fails_save_and_load(void **state)
 {
     (void)state;
     both b = {.dir = NULL};
@@ -253,11 +253,11 @@ static void lost_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back),
-        cmocka_unit_test(narrow_parameters),
-        cmocka_unit_test(in_the_order_of_the_queue),
-        cmocka_unit_test(short_pieces),
-        cmocka_unit_test(lost_device),
+        cmocka_unit_test(device_checkpoints_equal_those_of_the_cpu),
+        cmocka_unit_test(weights_load_in_the_type_of_computation),
+        cmocka_unit_test(a_save_sees_only_work_queued_before),
+        cmocka_unit_test(many_short_pieces_travel_in_few_copies),
+        cmocka_unit_test(a_lost_device_fails_save_and_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

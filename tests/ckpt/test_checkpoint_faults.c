@@ -1,5 +1,5 @@
-/* Saving and loading while the machine refuses: memory, disk, permissions, and the process itself. Whatever fails, nothing
- * leaks, the words say what and where, and the checkpoint that was there still loads bit for bit. */
+/* Saving and loading with failures of memory, disk, permissions and processes. After each failure nothing leaks, the message
+ * names what failed and where, and the earlier checkpoint still loads bit for bit. */
 /* ls-test: long */
 #include "ckpt/checkpoint.h"
 
@@ -18,7 +18,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* The program's calls come here first: the k-th of them fails with EIO, and a file system may be one that cannot exchange. */
+/* These functions replace those of libc: call number fail_call fails with EIO, and no_exchange makes renameat2 fail as on a file
+ * system that cannot exchange two names. */
 static atomic_long fail_call = -1;
 static atomic_long n_calls;
 static bool no_exchange;
@@ -39,7 +40,7 @@ static bool call_fails(void)
 
 ssize_t write(int fd, const void *p, size_t n)
 {
-    if (fd > 2 && call_fails()) return -1; /* 0, 1, 2 are the test's own words */
+    if (fd > 2 && call_fails()) return -1; /* 0, 1, 2 are the test's own output */
     return syscall(SYS_write, fd, p, n);
 }
 
@@ -110,7 +111,7 @@ static void save_old(const char *dir)
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
 }
 
-/* step-1 of the run is the old model's or, if the save was allowed to finish, the new one's; nothing else is visible. */
+/* The run folder has exactly one checkpoint, and it has the bits of `want`. */
 static void assert_whole(const char *dir, const test_model *want)
 {
     char *path = NULL;
@@ -123,9 +124,9 @@ static void assert_whole(const char *dir, const test_model *want)
     ls_free(path);
 }
 
-/* The k-th allocation fails, for every k of a save; over the same name and beside it. Either the save says so and the old
- * state stands, or only cleaning up was hit and the new checkpoint is whole. */
-static void allocations_of_save(void **state)
+/* The k-th allocation fails, for every k of a save with the same name and with another one. Either the save fails and the old
+ * checkpoint remains, or only the clean-up was affected and the new checkpoint is complete. */
+static void a_save_survives_any_failed_allocation(void **state)
 {
     (void)state;
     for (int beside = 0; beside < 2; beside++) {
@@ -159,8 +160,9 @@ static void allocations_of_save(void **state)
     }
 }
 
-/* The k-th write, sync, rename or mkdir fails, for every k; beside an old checkpoint, over it, and over it without exchange. */
-static void system_calls_of_save(void **state)
+/* The k-th write, sync, rename or mkdir fails, for every k: with another name than the old checkpoint, with the same name, and with
+ * the same name on a file system that cannot exchange. */
+static void a_save_survives_any_failed_system_call(void **state)
 {
     (void)state;
     for (int way = 0; way < 3; way++) {
@@ -187,7 +189,7 @@ static void system_calls_of_save(void **state)
                 assert_words("cannot ");
                 assert_words("Input/output error");
             }
-            /* only the sync behind the rename may fail with the new one in place */
+            /* only the sync after the rename may fail with the new checkpoint in place */
             char *path = NULL;
             assert_int_equal(ls_ckpt_clean(dir), LS_OK);
             assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
@@ -205,7 +207,7 @@ static void system_calls_of_save(void **state)
     }
 }
 
-static void allocations_of_load(void **state)
+static void a_load_without_memory_leaves_the_model_unchanged(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -239,7 +241,7 @@ static void allocations_of_load(void **state)
     test_dir_close(dir);
 }
 
-static void allocations_of_post(void **state)
+static void a_post_without_memory_fails_and_leaks_nothing(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -264,8 +266,8 @@ static void allocations_of_post(void **state)
     test_dir_close(dir);
 }
 
-/* No file may grow beyond a limit: swept over the whole save, so that every file is cut at its turn. */
-static void file_size_limit(void **state)
+/* No file may grow beyond a limit. The limit rises from 0 until the save works, so that each file is cut once. */
+static void a_file_size_limit_keeps_the_old_checkpoint(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -295,7 +297,7 @@ static void file_size_limit(void **state)
     test_dir_close(dir);
 }
 
-static void read_only_folder(void **state)
+static void an_unwritable_folder_is_reported_and_left_unchanged(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -323,11 +325,11 @@ static void read_only_folder(void **state)
     test_dir_close(dir);
 }
 
-/* A process that saves without end tells each save that is done through a pipe. The moment of the kill is `n_done` saves and
- * a random part of one more, by its own pace: however slow the machine is, that many are done, and kills meet every place. */
+/* A process that saves in an endless loop reports each completed save through a pipe. It is killed after `n_done` saves and a
+ * random fraction of the time of one more: on a slow machine too, that many are done, and kills hit every phase of a save. */
 typedef struct pace {
     int fd[2];
-    double one; /* seconds that a save takes, as last seen */
+    double one; /* seconds that a save takes, as last measured */
 } pace;
 
 static void pace_open(pace *p)
@@ -343,7 +345,8 @@ static void pace_tell(const pace *p)
 static void pace_take(const pace *p, int n)
 {
     char byte;
-    for (int i = 0; i < n; i++) assert_int_equal(read(p->fd[0], &byte, 1), 1); /* 0: all who could tell are dead */
+    for (int i = 0; i < n; i++)
+        assert_int_equal(read(p->fd[0], &byte, 1), 1); /* 0: every process that writes is dead */
 }
 
 static void pace_wait(pace *p, int n_start, int n_done, double part)
@@ -361,8 +364,8 @@ static void pace_close(pace *p)
     close(p->fd[0]);
 }
 
-/* SIGKILL at a random moment of a process that saves without end: the run folder always holds a whole checkpoint. */
-static void killed(void **state)
+/* SIGKILL at a random time of a process that saves in an endless loop: the run folder always has a complete checkpoint. */
+static void a_killed_save_leaves_a_whole_checkpoint(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -371,7 +374,7 @@ static void killed(void **state)
     pace p = {.one = 0.001};
     for (int round = 0; round < 30; round++) {
         const int n_done = (round + 1) % 3;
-        no_exchange = round >= 15; /* then the two renames of the other way, and their mending */
+        no_exchange = round >= 15; /* then a save takes two renames, and a crash between them needs a repair */
         pace_open(&p);
         pid_t pid = fork();
         assert_true(pid >= 0);
@@ -380,7 +383,7 @@ static void killed(void **state)
             pace_tell(&p);
             for (int64_t step = last + 1;; step++) {
                 snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1",
-                         (long long)step); /* every third replaces */
+                         (long long)step); /* every third one replaces step-1 */
                 ls_ckpt_job job = job_of(step % 2 ? &new_model : &old_model, dir, name, step);
                 job.keep_last = 1 + (int)(step % 2);
                 if (ls_ckpt_save(&job) != LS_OK) _exit(9);
@@ -406,7 +409,7 @@ static void killed(void **state)
         char **names;
         size_t n;
         assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
-        for (size_t i = 0; i < n; i++) /* what is not hidden is whole */
+        for (size_t i = 0; i < n; i++) /* every visible folder is complete */
             if (names[i][0] != '.') assert_int_equal(ls_ckpt_verify(test_path(dir, names[i], NULL), true), LS_OK);
         ls_fs_list_free(names, n);
     }
@@ -458,7 +461,7 @@ static void load_together(team_worker *w, ls_comm *c)
     ls_free(json);
 }
 
-/* The faults are armed and taken back while everyone stands at a barrier. */
+/* Rank 0 sets and clears the faults between two barriers. */
 static void with_fault(team_worker *w, ls_comm *c)
 {
     team_task *t = w->arg;
@@ -479,9 +482,9 @@ static void with_fault(team_worker *w, ls_comm *c)
     TEAM_CHECK(w, ls_barrier(c, LS_SITE) == LS_OK);
 }
 
-/* The k-th allocation and the k-th write, sync, rename or mkdir fails, whichever worker's it is: all fail with its words and the
- * old checkpoint stands, or only cleaning up was hit. */
-static void faults_of_team(void **state)
+/* The k-th allocation, or the k-th write, sync, rename or mkdir of any worker fails. Either all workers fail with its message and
+ * the old checkpoint remains, or only the clean-up was affected. */
+static void a_fault_of_one_worker_fails_all(void **state)
 {
     (void)state;
     enum { W = 3 };
@@ -505,7 +508,7 @@ static void faults_of_team(void **state)
             else t.fail_alloc = k;
             team_run(W, with_fault, &t, w);
             assert_int_equal(ls_mem_live(), live);
-            if (w[0].st == LS_OK) { /* then nobody may say otherwise */
+            if (w[0].st == LS_OK) { /* then no other worker may fail */
                 for (int r = 0; r < W; r++) assert_int_equal(w[r].st, LS_OK);
                 assert_whole(dir, &new_model);
                 continue;
@@ -517,8 +520,8 @@ static void faults_of_team(void **state)
             assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
             assert_int_equal(test_n_entries(dir), 1); /* the temporary one is gone */
             assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
-            const bool is_new =
-                test_same(new_model.m, into.m, 1); /* the sync behind the rename, rank 0's last call but few */
+            /* new only if the sync after the rename failed: one of rank 0's last calls */
+            const bool is_new = test_same(new_model.m, into.m, 1);
             assert_true(is_new ? calls && k >= count - 3 : test_same(old_model.m, into.m, 1));
             ls_free(path);
         }
@@ -529,8 +532,8 @@ static void faults_of_team(void **state)
     }
 }
 
-/* A disk that is full: a small tmpfs, where we may mount one. */
-static void full_disk(void **state)
+/* A full disk: a small tmpfs, skipped where mounting one is not permitted. */
+static void a_full_disk_keeps_the_old_checkpoint(void **state)
 {
     (void)state;
     char *dir = test_dir(), option[64];
@@ -541,7 +544,7 @@ static void full_disk(void **state)
     for (int kib = 64; kib < 1024; kib += 36) {
         snprintf(option, sizeof option, "size=%dk", kib);
         if (mount("tmpfs", dir, "tmpfs", 0, option)) {
-            print_message("no full disk to test on: mounting a tmpfs: %s\n", strerror(errno));
+            print_message("skipped: cannot mount a tmpfs: %s\n", strerror(errno));
             test_dir_close(dir);
             test_cut_free(cut);
             skip();
@@ -572,7 +575,7 @@ static void full_disk(void **state)
     test_dir_close(dir);
 }
 
-static void faults_of_team_load(void **state)
+static void a_team_load_without_memory_writes_nothing(void **state)
 {
     (void)state;
     enum { W = 3 };
@@ -604,7 +607,7 @@ static void faults_of_team_load(void **state)
     test_dir_close(dir);
 }
 
-/* Workers as processes that save without end; rank 0 tells what is done. */
+/* One worker process that saves in an endless loop; rank 0 reports each completed save. */
 static void save_forever(ls_local_world *world, int rank, const char *dir, const test_cut *cut_old,
                          const test_cut *cut_new, int64_t step, const pace *p)
 {
@@ -618,13 +621,14 @@ static void save_forever(ls_local_world *world, int rank, const char *dir, const
     ls_status st = LS_OK;
     for (; st == LS_OK; step++) {
         const test_cut *cut = step % 2 ? cut_new : cut_old;
-        snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1", (long long)step); /* every third replaces */
+        snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1",
+                 (long long)step); /* every third one replaces step-1 */
         ls_ckpt_job job = job_of(&new_model, dir, name, step);
         job.keep_last = 1 + (int)(step % 2);
         job.piece = cut->piece + cut->begin[rank];
         job.n_piece = cut->begin[rank + 1] - cut->begin[rank];
         st = ls_ckpt_post(writer, &job);
-        if (st != LS_OK || step % 4 == 0) continue; /* then the next post waits for it */
+        if (st != LS_OK || step % 4 == 0) continue; /* the next post waits for this job */
         st = ls_ckpt_wait(writer);
         if (st == LS_OK && rank == 0) pace_tell(p);
     }
@@ -634,9 +638,9 @@ static void save_forever(ls_local_world *world, int rank, const char *dir, const
     _exit(st == LS_E_COMM ? 4 : 9);
 }
 
-/* SIGKILL for one worker at a random moment: the others fail as those whose peer is gone, and the run folder holds a whole
- * checkpoint. In half of the rounds a survivor is slow: it still writes when rank 0 knows already. */
-static void killed_worker(void **state)
+/* SIGKILL for one worker at a random time: the others fail with LS_E_COMM, and the run folder has a complete checkpoint. In half of
+ * the rounds another worker is slow: it still writes when rank 0 already knows of the failure. */
+static void a_killed_worker_leaves_a_whole_checkpoint(void **state)
 {
     (void)state;
     enum { W = 3 };
@@ -680,7 +684,7 @@ static void killed_worker(void **state)
         char **names;
         size_t n;
         assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
-        for (size_t i = 0; i < n; i++) { /* what is not hidden is whole, and a living rank 0 leaves nothing behind */
+        for (size_t i = 0; i < n; i++) { /* visible folders are complete; hidden ones exist only if rank 0 was killed */
             if (names[i][0] != '.') assert_int_equal(ls_ckpt_verify(test_path(dir, names[i], NULL), true), LS_OK);
             else assert_int_equal(victim, 0);
         }
@@ -705,12 +709,17 @@ static void killed_worker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_of_save), cmocka_unit_test(system_calls_of_save),
-        cmocka_unit_test(allocations_of_load), cmocka_unit_test(allocations_of_post),
-        cmocka_unit_test(file_size_limit),     cmocka_unit_test(full_disk),
-        cmocka_unit_test(read_only_folder),    cmocka_unit_test(killed),
-        cmocka_unit_test(killed_worker),       cmocka_unit_test(faults_of_team),
-        cmocka_unit_test(faults_of_team_load),
+        cmocka_unit_test(a_save_survives_any_failed_allocation),
+        cmocka_unit_test(a_save_survives_any_failed_system_call),
+        cmocka_unit_test(a_load_without_memory_leaves_the_model_unchanged),
+        cmocka_unit_test(a_post_without_memory_fails_and_leaks_nothing),
+        cmocka_unit_test(a_file_size_limit_keeps_the_old_checkpoint),
+        cmocka_unit_test(a_full_disk_keeps_the_old_checkpoint),
+        cmocka_unit_test(an_unwritable_folder_is_reported_and_left_unchanged),
+        cmocka_unit_test(a_killed_save_leaves_a_whole_checkpoint),
+        cmocka_unit_test(a_killed_worker_leaves_a_whole_checkpoint),
+        cmocka_unit_test(a_fault_of_one_worker_fails_all),
+        cmocka_unit_test(a_team_load_without_memory_writes_nothing),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }

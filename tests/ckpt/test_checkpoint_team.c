@@ -1,5 +1,5 @@
-/* Checkpoints of several workers: whatever the model, the number of workers and the cut, the folder has the bytes that one worker
- * writes; read under any other cut it gives the same bits; and what goes wrong for one worker is told by all. */
+/* Checkpoints of several workers. For any model, number of workers and division into pieces, the folder has the bytes that one
+ * worker writes, and a load with any other division gives the same bits. An error of one worker is reported by all. */
 /* ls-test: long */
 #include "ckpt/checkpoint.h"
 
@@ -14,7 +14,7 @@ typedef struct task {
     int64_t step;
     const test_cut *cut;
     bool optimizer;
-    int mode; /* of a body that has several */
+    int mode; /* load_body: 0 loads a checkpoint, 1 a folder of weights */
 } task;
 
 static ls_ckpt_job job_of(const task *t, const team_worker *w)
@@ -42,7 +42,7 @@ static void save_body(team_worker *w, ls_comm *c)
     if (st == LS_OK) st = ls_ckpt_wait(writer);
     team_note(w, st);
     const int64_t before = ls_comm_stats(c, LS_COLL_AGREE).calls;
-    TEAM_CHECK(w, ls_ckpt_wait(writer) == LS_OK); /* told once, and asking costs no message */
+    TEAM_CHECK(w, ls_ckpt_wait(writer) == LS_OK); /* the error is reported once, and this wait sends no message */
     TEAM_CHECK(w, ls_comm_stats(c, LS_COLL_AGREE).calls == before);
     ls_ckpt_writer_destroy(&writer);
 }
@@ -85,7 +85,7 @@ static ls_model_config random_config(uint64_t key)
     return c;
 }
 
-static void any_cut(void **state)
+static void any_cut_gives_one_workers_files(void **state)
 {
     (void)state;
     static const char *const file[] = {"config.json",       "generation_config.json", "tokenizer.json",
@@ -107,7 +107,7 @@ static void any_cut(void **state)
         assert_int_equal(ls_fs_write(tok, "{\"t\": 1}", 8), LS_OK);
         task t = {.bare = bare, .dir = one, .name = "step-3", .step = 3, .tokenizer = tok, .optimizer = optimizer};
 
-        /* one worker, whole; one worker, in pieces; several workers */
+        /* one worker with the whole model; one worker with pieces; several workers */
         test_cut *mine = test_cut_make(m.m, size, key ^ 1), *theirs = test_cut_make(m.m, other, key ^ 2);
         test_cut *alone = test_cut_make(m.m, 1, key ^ 3);
         test_cut_fill(mine, m.m);
@@ -134,7 +134,7 @@ static void any_cut(void **state)
         assert_int_equal(test_n_entries(test_path(many, "step-3", NULL)), optimizer ? 7 : 6);
         assert_int_equal(ls_ckpt_verify(test_path(many, "step-3", NULL), true), LS_OK);
 
-        /* under another cut, by any number of workers; weights alone too, as a checkpoint and as a folder of weights */
+        /* load with another cut and number of workers; then only the weights, as a checkpoint and as a folder of weights */
         t.cut = theirs;
         team_run(other, load_body, &t, w);
         all_ok(w, other);
@@ -161,7 +161,7 @@ static void any_cut(void **state)
     }
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 typedef struct scene {
     char *dir;
@@ -201,8 +201,8 @@ static void close_scene(scene *s)
     test_dir_close(s->dir);
 }
 
-/* Damage anywhere, in whoever's share it lies: all say where and what to take instead, and no memory was touched. */
-static void damage(void **state)
+/* Damage in the share of any worker: all workers report its place and the newest complete checkpoint, and no memory is written. */
+static void damage_fails_every_worker_and_changes_nothing(void **state)
 {
     (void)state;
     scene s;
@@ -233,7 +233,7 @@ static void damage(void **state)
         }
         ls_free(path);
     }
-    /* a folder that is none; another model's; weights of a Hugging Face folder with a damaged checkpoint's sums */
+    /* a folder that does not exist; a damaged folder that is loaded for its weights only */
     test_cut *into = test_cut_make(s.m.m, 3, 5);
     task t = s.t;
     t.cut = into;
@@ -250,7 +250,7 @@ static void damage(void **state)
     close_scene(&s);
 }
 
-/* A piece of parameters whose neighbour to the left is another worker's. */
+/* A piece of parameters that begins right after a piece of another worker. */
 static ls_piece *bendable(test_cut *c, const ls_model *m)
 {
     for (int r = 0; r < c->size; r++)
@@ -269,8 +269,8 @@ static ls_piece *bendable(test_cut *c, const ls_model *m)
     return NULL;
 }
 
-/* Pieces that leave a hole, that overlap, that are of no unit; a bad name: refused by all, and the run folder is as before. */
-static void bad_pieces(void **state)
+/* Pieces with a hole, an overlap or an unknown unit, and a bad name: all workers refuse, and the run folder stays unchanged. */
+static void pieces_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
     scene s;
@@ -301,7 +301,7 @@ static void bad_pieces(void **state)
     close_scene(&s);
 }
 
-/* Many jobs of one writer with other messages in between, as a trainer sends them; the last one is given up. */
+/* Many jobs of one writer with other collectives between them, as in training. The writer is destroyed before the last job is done. */
 static void stream_body(team_worker *w, ls_comm *c)
 {
     const task *t = w->arg;
@@ -314,7 +314,7 @@ static void stream_body(team_worker *w, ls_comm *c)
         job.name = name;
         job.step = step;
         job.optimizer = step % 3 != 0;
-        TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_OK); /* waits for the one before */
+        TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_OK); /* waits for the previous job */
         memset(name, 'x', sizeof name);
         for (int k = 0; k < 5; k++) {
             double x = w->rank;
@@ -330,7 +330,7 @@ static void stream_body(team_worker *w, ls_comm *c)
     ls_ckpt_writer_destroy(&writer);
 }
 
-static void stream(void **state)
+static void a_writer_saves_many_jobs_in_turn(void **state)
 {
     (void)state;
     scene s;
@@ -347,10 +347,10 @@ static void stream(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_cut),
-        cmocka_unit_test(damage),
-        cmocka_unit_test(bad_pieces),
-        cmocka_unit_test(stream),
+        cmocka_unit_test(any_cut_gives_one_workers_files),
+        cmocka_unit_test(damage_fails_every_worker_and_changes_nothing),
+        cmocka_unit_test(pieces_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_writer_saves_many_jobs_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

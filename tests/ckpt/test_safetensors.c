@@ -1,4 +1,4 @@
-/* The weight file format: what we write reads back, and no header can lie to the reader. */
+/* The safetensors format: written files read back unchanged, and files with a wrong header are refused. */
 #include "st_write.h"
 #include "ckpt/safetensors.h"
 
@@ -18,7 +18,7 @@ static void write_raw(const char *path, const char *header, size_t pad_data)
     assert_int_equal(fclose(f), 0);
 }
 
-static void round_trip(void **state)
+static void written_tensors_read_back_unchanged(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -65,7 +65,7 @@ static void round_trip(void **state)
     test_dir_close(dir);
 }
 
-static void lying_headers(void **state)
+static void a_wrong_header_is_refused_and_explained(void **state)
 {
     (void)state;
     static const struct {
@@ -131,8 +131,8 @@ static void lying_headers(void **state)
     test_dir_close(dir);
 }
 
-/* What the format allows, we take: any order, padding blanks, types we do not compute with, no tensors at all. */
-static void odd_but_right(void **state)
+/* Valid files that we do not write ourselves: any order of tensors, trailing blanks, other types, and no tensors at all. */
+static void unusual_but_valid_files_are_read(void **state)
 {
     (void)state;
     char *dir = test_dir();
@@ -156,7 +156,7 @@ static void odd_but_right(void **state)
     test_dir_close(dir);
 }
 
-static double value16(unsigned h, int exp_bits, int mant_bits) /* sign, exponent, mantissa as IEEE 754 has them */
+static double value16(unsigned h, int exp_bits, int mant_bits) /* a 16-bit float as IEEE 754 defines it */
 {
     int e = (int)(h >> mant_bits) & ((1 << exp_bits) - 1), bias = (1 << (exp_bits - 1)) - 1;
     double m = (double)(h & ((1u << mant_bits) - 1)), x;
@@ -166,7 +166,7 @@ static double value16(unsigned h, int exp_bits, int mant_bits) /* sign, exponent
     return h & 0x8000u ? -x : x;
 }
 
-static void conversions(void **state)
+static void sixteen_bit_floats_convert_exactly(void **state)
 {
     (void)state;
     enum { N = 65536 };
@@ -201,7 +201,9 @@ static void conversions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(lying_headers),
-                                       cmocka_unit_test(odd_but_right), cmocka_unit_test(conversions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(written_tensors_read_back_unchanged),
+                                       cmocka_unit_test(a_wrong_header_is_refused_and_explained),
+                                       cmocka_unit_test(unusual_but_valid_files_are_read),
+                                       cmocka_unit_test(sixteen_bit_floats_convert_exactly)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
-/* --device, LS_DEVICE and auto: who wins over whom, the reason in words, a look into a child process that answers, crashes or hangs, and
- * workers of one and of several hosts that agree or refuse. */
+/* --device, LS_DEVICE and auto: their precedence, the reported reason, a child process that queries the GPU and may crash or hang,
+ * and workers of one or several hosts that agree or refuse. */
 #include "config/device_choice.h"
-#include "cmocka_all.h"
+#include "assert_text.h"
 #include "comm/net_impl.h"
 #include "compute/look.h"
 #include "core/clock.h"
-#include "core/fs.h"
 #include "fake_transport.h"
+#include "test_folder.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,12 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void says(const char *words, const char *part)
-{
-    if (!strstr(words, part)) fail_msg("'%s' does not say '%s'", words, part);
-}
-
-static void parsed(void **state)
+static void device_names_are_parsed_strictly(void **state)
 {
     (void)state;
     ls_device_choice d;
@@ -34,23 +29,22 @@ static void parsed(void **state)
     const char *const bad[] = {"",        "tpu",       "cuda1", "cuda:",  "cuda:x",
                                "cuda:-1", "cuda:1024", "cpu:0", "auto:1", "autos"};
     for (size_t i = 0; i < N_OF(bad); i++) {
-        if (ls_device_parse("--device", bad[i], &d) != LS_E_ARG) fail_msg("'%s' is taken", bad[i]);
-        says(ls_err_words(), "must be auto, cpu, cuda, or cuda:N");
+        if (ls_device_parse("--device", bad[i], &d) != LS_E_ARG) fail_msg("'%s' is accepted", bad[i]);
+        assert_contains(ls_err_words(), "must be auto, cpu, cuda, or cuda:N");
     }
 }
 
-static void who_wins(void **state)
+static void the_flag_wins_over_the_environment(void **state)
 {
     (void)state;
     ls_device_choice d;
-    char dir[] = "/tmp/lockstep-choice-XXXXXX", file[64], words[LS_DEVICE_WORDS];
-    assert_non_null(mkdtemp(dir));
+    char *dir = test_dir(), words[LS_DEVICE_WORDS];
     setenv("LS_PLUGIN_DIR", dir, 1);
     unsetenv("LS_DEVICE");
     assert_int_equal(ls_device_choose(NULL, NULL, 1, -1, &d), LS_OK);
     assert_true(!d.cuda && d.automatic && !*d.from);
-    says(d.words, "CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR (");
-    says(ls_device_no_gpu(&d, words), "--device auto found no GPU: no CUDA plugin");
+    assert_contains(d.words, "CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR (");
+    assert_contains(ls_device_no_gpu(&d, words), "--device auto found no GPU: no CUDA plugin");
 
     setenv("LS_DEVICE", "cuda:1", 1);
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
@@ -58,26 +52,25 @@ static void who_wins(void **state)
     assert_string_equal(d.words, "CUDA (LS_DEVICE cuda:1)");
     assert_int_equal(ls_device_choose("cpu", NULL, 1, 0, &d), LS_OK); /* the command line wins */
     assert_string_equal(d.words, "CPU (--device cpu)");
-    says(ls_device_no_gpu(&d, words), "a GPU is needed (--device cuda)");
-    assert_int_equal(ls_device_choose("auto", "--compute", 1, 0, &d), LS_OK); /* nobody looked */
+    assert_contains(ls_device_no_gpu(&d, words), "a GPU is needed (--device cuda)");
+    assert_int_equal(ls_device_choose("auto", "--compute", 1, 0, &d), LS_OK); /* no GPU was queried */
     assert_true(!d.cuda && d.automatic && !*d.why);
     assert_string_equal(d.words, "CPU (for --compute)");
     setenv("LS_DEVICE", "moon", 1);
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_E_ARG);
-    says(ls_err_words(), "LS_DEVICE 'moon': must be");
+    assert_contains(ls_err_words(), "LS_DEVICE 'moon': must be");
     setenv("LS_DEVICE", "", 1);
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
     assert_true(d.automatic);
     unsetenv("LS_DEVICE");
 
-    snprintf(file, sizeof file, "%s/lockstep_cuda.so", dir); /* a plugin that does not load, in one line */
-    assert_int_equal(ls_fs_write(file, "no library\n", 11), LS_OK);
+    test_write(dir, "lockstep_cuda.so", "no library\n"); /* a plugin that does not load: the reason is one line */
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
     assert_true(!d.cuda && !strchr(d.words, '\n'));
-    says(d.words, "CPU (no CUDA plugin: ");
-    says(d.words, "cannot load the plugin");
+    assert_contains(d.words, "CPU (no CUDA plugin: ");
+    assert_contains(d.words, "cannot load the plugin");
     unsetenv("LS_PLUGIN_DIR");
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
 }
 
 static ls_look answers(int local_rank)
@@ -104,7 +97,7 @@ static ls_look hangs(int local_rank)
     return answers(local_rank);
 }
 
-static void children(void **state)
+static void a_crash_of_the_driver_is_survived(void **state)
 {
     (void)state;
     ls_look r = look_in_child(answers, 3, 20);
@@ -112,14 +105,14 @@ static void children(void **state)
     assert_string_equal(r.info.name, "NVIDIA H200");
     r = look_in_child(crashes, 0, 20);
     assert_false(r.there);
-    says(r.why, "the CUDA driver crashed (Aborted");
+    assert_contains(r.why, "the CUDA driver crashed (Aborted");
     r = look_in_child(leaves, 0, 20);
     assert_false(r.there);
-    says(r.why, "ended the process");
+    assert_contains(r.why, "ended the process");
     const double begin = ls_now();
     r = look_in_child(hangs, 0, 0.2);
     assert_false(r.there);
-    says(r.why, "did not answer");
+    assert_contains(r.why, "did not answer");
     assert_true(ls_now() - begin < 20);
 }
 
@@ -129,7 +122,7 @@ static void children(void **state)
 
 typedef struct worker {
     ls_local_world *world;
-    fake_world *net; /* set: hosts joined by a fake transport */
+    fake_world *net; /* not NULL: several hosts that a fake transport connects */
     int rank;
     ls_device_choice d;
     ls_status st;
@@ -150,7 +143,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* hosts: workers of each, ended by 0; one host is joined by memory. */
+/* hosts: the number of workers on each host, ended by 0. The workers of a single host communicate through shared memory. */
 static void agree(const int *hosts, worker *w)
 {
     fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -184,7 +177,7 @@ static ls_device_choice without_gpu(void)
     return d;
 }
 
-static void agreement(void **state)
+static void workers_agree_on_one_device_kind(void **state)
 {
     (void)state;
     worker w[MOST] = {0};
@@ -194,13 +187,13 @@ static void agreement(void **state)
         assert_int_equal(w[r].st, LS_OK);
         assert_string_equal(w[r].d.words, "CUDA, NVIDIA H200 (4 of 8 visible)");
     }
-    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r, 1)}; /* each was shown its own */
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r, 1)}; /* each worker sees only its own GPU */
     agree((int[]){4, 0}, w);
     assert_string_equal(w[0].d.words, "CUDA, NVIDIA H200 (4 of 4 visible)");
     for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(0, 1)};
     agree((int[]){4, 0}, w);
     assert_string_equal(w[0].d.words, "CUDA, NVIDIA H200 (1 of 1 visible, shared by 4 workers)");
-    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r % 2, 2)}; /* equal buses of two hosts are two GPUs */
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r % 2, 2)}; /* equal bus ids on two hosts are two GPUs */
     agree((int[]){2, 2, 0}, w);
     assert_string_equal(w[3].d.words, "CUDA, NVIDIA H200 (4 GPUs on 2 hosts)");
     for (int r = 0; r < 3; r++) w[r] = (worker){.d = without_gpu()};
@@ -209,7 +202,7 @@ static void agreement(void **state)
     assert_string_equal(w[0].d.words, "CPU (no driver)");
 }
 
-static void refusal(void **state)
+static void workers_with_different_devices_are_refused(void **state)
 {
     (void)state;
     worker w[MOST] = {0};
@@ -217,22 +210,25 @@ static void refusal(void **state)
     agree((int[]){2, 2, 0}, w);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(w[r].st, LS_E_CONFIG);
-        says(w[r].error, "rank 2 on ");
-        says(w[r].error, "would use CPU (no driver), but 3 of 4 workers have a GPU");
+        assert_contains(w[r].error, "rank 2 on ");
+        assert_contains(w[r].error, "would use CPU (no driver), but 3 of 4 workers have a GPU");
     }
-    for (int r = 0; r < 2; r++) /* LS_DEVICE of one host alone */
+    for (int r = 0; r < 2; r++) /* LS_DEVICE is set for one worker only */
         assert_int_equal(ls_device_parse(r ? "LS_DEVICE" : "--device", r ? "cpu" : "cuda", &w[r].d), LS_OK);
     agree((int[]){2, 0}, w);
     assert_int_equal(w[0].st, LS_E_CONFIG);
-    says(w[0].error, "rank 1 on ");
-    says(w[0].error, "would use CPU (LS_DEVICE cpu)");
+    assert_contains(w[0].error, "rank 1 on ");
+    assert_contains(w[0].error, "would use CPU (LS_DEVICE cpu)");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parsed),    cmocka_unit_test(who_wins), cmocka_unit_test(children),
-        cmocka_unit_test(agreement), cmocka_unit_test(refusal),
+        cmocka_unit_test(device_names_are_parsed_strictly),
+        cmocka_unit_test(the_flag_wins_over_the_environment),
+        cmocka_unit_test(a_crash_of_the_driver_is_survived),
+        cmocka_unit_test(workers_agree_on_one_device_kind),
+        cmocka_unit_test(workers_with_different_devices_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

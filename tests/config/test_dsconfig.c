@@ -1,5 +1,4 @@
-/* The DeepSpeed JSON: values and defaults, strict keys with the nearest one named, what is refused, what is listed as without
- * effect. */
+/* The DeepSpeed JSON: values and defaults, unknown keys with the nearest known one, unsupported features, and keys without effect. */
 #include "config/dsconfig.h"
 #include "core/fs.h"
 #include "core/mem.h"
@@ -24,7 +23,7 @@ static void must_fail(const char *text, ls_status st, const char *part)
     ls_ds_config c;
     int64_t live = ls_mem_live();
     if (parse(text, &c) != st) fail_msg("%s gave '%s'", text, ls_err_words());
-    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not say '%s'", text, ls_err_words(), part);
+    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not contain '%s'", text, ls_err_words(), part);
     if (!strstr(ls_err_words(), "ds.json")) fail_msg("'%s' does not name the file", ls_err_words());
     assert_int_equal(ls_mem_live(), live);
 }
@@ -48,7 +47,7 @@ static double num(const ls_ds_config *c, const char *key)
     return ls_ds_real(c, key, -1);
 }
 
-static void missing_keys(void **state)
+static void missing_keys_give_the_default(void **state)
 {
     (void)state;
     ls_ds_config c;
@@ -65,7 +64,7 @@ static void missing_keys(void **state)
     ls_ds_config_fini(&c);
 }
 
-static void everything(void **state)
+static void every_block_of_deepspeed_is_read(void **state)
 {
     (void)state;
     ls_ds_config c;
@@ -87,7 +86,7 @@ static void everything(void **state)
     assert_true(num(&c, "scheduler.params.total_num_steps") == 10000 && num(&c, "fp16.loss_scale") == 128);
     assert_int_equal(ls_ds_int(&c, "zero_optimization.reduce_bucket_size", 0), 200000000);
     assert_null(ls_ds_get(&c, "zero_optimization.allgather_bucket_size"));
-    assert_true(num(&c, "zero_optimization.stage3_prefetch_bucket_size") == 9); /* given without its prefix */
+    assert_true(num(&c, "zero_optimization.stage3_prefetch_bucket_size") == 9); /* given without the prefix stage3_ */
     ls_ds_config_fini(&c);
     must_parse(
         "{\"zero_optimization\": true, \"bfloat16\": {\"enabled\": true}, \"scheduler\": {\"type\": \"LRRangeTest\"}}",
@@ -99,7 +98,7 @@ static void everything(void **state)
     ls_ds_config_fini(&c);
 }
 
-static void without_effect(void **state)
+static void keys_without_effect_are_listed(void **state)
 {
     (void)state;
     ls_ds_config c;
@@ -117,7 +116,7 @@ static void without_effect(void **state)
                 listed(&c, "aio"));
     assert_true(listed(&c, "pipeline.num_stages") && listed(&c, "dataloader_drop_last") &&
                 listed(&c, "scheduler.params.warmup_type"));
-    assert_false(listed(&c, "memory_breakdown")); /* asks for nothing */
+    assert_false(listed(&c, "memory_breakdown")); /* false asks for nothing */
     assert_false(listed(&c, "activation_checkpointing.cpu_checkpointing"));
     assert_false(listed(&c, "comms_logger") || listed(&c, "timers") || listed(&c, "elasticity"));
     assert_int_equal(n_listed(&c), 9);
@@ -125,7 +124,7 @@ static void without_effect(void **state)
     ls_ds_config_fini(&c);
 }
 
-static void unknown_keys(void **state)
+static void unknown_keys_name_the_nearest_one(void **state)
 {
     (void)state;
     must_fail("{\"train_batch_sise\": 4}", LS_E_CONFIG, "nearest one is 'train_batch_size'");
@@ -135,7 +134,7 @@ static void unknown_keys(void **state)
     must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"devise\": \"none\"}}}", LS_E_CONFIG,
               "zero_optimization.offload_optimizer.device");
     must_fail("{\"zero_optimization\": {\"grad_hooks\": true}}", LS_E_CONFIG,
-              "grad_hooks"); /* documented, never accepted */
+              "grad_hooks"); /* DeepSpeed documents this key but rejects it */
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"learning_rate\": 1}}}", LS_E_CONFIG,
               "optimizer.params.learning_rate");
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"parms\": {}}}", LS_E_CONFIG, "optimizer.params");
@@ -145,13 +144,13 @@ static void unknown_keys(void **state)
     must_fail("{\"timers\": {\"throughput\": {\"synchronised\": true}}}", LS_E_CONFIG,
               "timers.throughput.synchronized");
     must_fail("{\"checkpoint\": {\"parallel_write\": {\"x\": 1}}}", LS_E_CONFIG, "checkpoint.parallel_write.x");
-    /* at home in another block */
+    /* keys of another block */
     must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
     must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
     must_fail("{\"qqqqqqqqqqqq\": 2}", LS_E_CONFIG, "is not a DeepSpeed key");
 }
 
-static void bad_values(void **state)
+static void wrong_values_name_their_key(void **state)
 {
     (void)state;
     must_fail("{\"a\": 1, }", LS_E_CONFIG, "line 1");
@@ -190,7 +189,7 @@ static void bad_values(void **state)
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"int8\"}}", LS_E_CONFIG, "fp32|fp16|bf16");
 }
 
-static void refused(void **state)
+static void unsupported_features_are_refused_if_enabled(void **state)
 {
     (void)state;
     must_fail("{\"optimizer\": {\"type\": \"Lamb\"}}", LS_E_UNSUPPORTED, "Lamb");
@@ -212,7 +211,7 @@ static void refused(void **state)
     must_fail("{\"tensor_parallel\": {\"autotp_size\": 4}}", LS_E_UNSUPPORTED, "4 tensor-parallel workers");
     must_fail("{\"sparse_gradients\": true}", LS_E_UNSUPPORTED, "sparse_gradients");
     must_fail("{\"gradient_allreduce_op\": \"sum\"}", LS_E_UNSUPPORTED, "mean");
-    ls_ds_config c; /* the same, switched off */
+    ls_ds_config c; /* the same features, disabled */
     must_parse(
         "{\"amp\": {\"enabled\": false}, \"zero_optimization\": {\"mics_shard_size\": -1, \"zero_hpz_partition_size\": "
         "1,\"cpu_offload\": false}, \"torch_autocast\": {\"enabled\": false}, \"tensor_parallel\": {\"autotp_size\": 1},"
@@ -221,7 +220,7 @@ static void refused(void **state)
     ls_ds_config_fini(&c);
 }
 
-static void out_of_memory(void **state)
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     const char *text = "{\"steps_per_print\": 1, \"wall_clock_breakdown\": true}";
@@ -242,8 +241,8 @@ static void out_of_memory(void **state)
     assert_int_equal(ls_mem_live(), live);
 }
 
-/* A whole file of the kind that DeepSpeed studies use: every block at once, exponents for integers, the hash of its bytes. */
-static void whole_file(void **state)
+/* A complete file as used for training with DeepSpeed: all blocks, integers with exponents, and the hash of its bytes. */
+static void a_real_configuration_file_loads(void **state)
 {
     (void)state;
     const char *path = LS_SOURCE_DIR "/tests/data/reference/deepspeed_config.json";
@@ -267,9 +266,14 @@ static void whole_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing_keys),  cmocka_unit_test(everything), cmocka_unit_test(without_effect),
-        cmocka_unit_test(unknown_keys),  cmocka_unit_test(bad_values), cmocka_unit_test(refused),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(whole_file),
+        cmocka_unit_test(missing_keys_give_the_default),
+        cmocka_unit_test(every_block_of_deepspeed_is_read),
+        cmocka_unit_test(keys_without_effect_are_listed),
+        cmocka_unit_test(unknown_keys_name_the_nearest_one),
+        cmocka_unit_test(wrong_values_name_their_key),
+        cmocka_unit_test(unsupported_features_are_refused_if_enabled),
+        cmocka_unit_test(a_failed_allocation_leaks_nothing),
+        cmocka_unit_test(a_real_configuration_file_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

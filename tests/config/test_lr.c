@@ -1,5 +1,5 @@
-/* Learning rates: the check values of the DeepSpeed schedules, their edges, and ours. Expected numbers were worked out from the
- * formulas in the header by hand or are DeepSpeed's. */
+/* Learning rates: the schedules of DeepSpeed, their edge cases, and our own schedules. Expected numbers were computed by hand from
+ * the formulas in the header or come from DeepSpeed. */
 #include "config/lr.h"
 #include "cmocka_all.h"
 
@@ -11,11 +11,11 @@ static void near(double got, double want, double tolerance)
     if (!(fabs(got - want) <= tolerance)) fail_msg("got %.12g, wanted %.12g within %g", got, want, tolerance);
 }
 
-static void warmup(void **state)
+static void warmup_follows_deepspeeds_check_values(void **state)
 {
     (void)state;
     ls_lr_schedule s = {.kind = LS_LR_WARMUP, .max = 1e-4, .warmup = 1000, .last_batch_iteration = -1};
-    near(ls_lr_at(&s, 1), 0, 0); /* R1's (docs/REFERENCES.md) first two updates change nothing */
+    near(ls_lr_at(&s, 1), 0, 0); /* the first two updates of R1 (docs/REFERENCES.md) change nothing */
     near(ls_lr_at(&s, 2), 0, 0);
     near(ls_lr_at(&s, 3), 1.0034e-5, 5e-10);
     near(ls_lr_at(&s, 10), 3.1808e-5, 5e-10);
@@ -37,7 +37,7 @@ static void warmup(void **state)
     near(ls_lr_at(&s, 1), 2e-5 + 8e-5 * 0.5, 1e-18);
 }
 
-static void warmup_decay(void **state)
+static void warmup_decay_ends_at_the_minimum(void **state)
 {
     (void)state;
     ls_lr_schedule s = {.kind = LS_LR_WARMUP_DECAY,
@@ -49,15 +49,15 @@ static void warmup_decay(void **state)
                         .last_batch_iteration = -1};
     near(ls_lr_at(&s, 1), 1e-5, 0);
     near(ls_lr_at(&s, 7), 1e-5 + 0.5 * 99e-5, 1e-18);  /* i = 5 of 10 */
-    near(ls_lr_at(&s, 12), 1e-3, 1e-18);               /* i = 10: the top */
-    near(ls_lr_at(&s, 62), 1e-5 + 0.5 * 99e-5, 1e-18); /* i = 60: half way down, to min and not to 0 */
+    near(ls_lr_at(&s, 12), 1e-3, 1e-18);               /* i = 10: the maximum */
+    near(ls_lr_at(&s, 62), 1e-5 + 0.5 * 99e-5, 1e-18); /* i = 60: halfway to min, not to 0 */
     near(ls_lr_at(&s, 112), 1e-5, 1e-18);
     near(ls_lr_at(&s, 5000), 1e-5, 1e-18);
     s.total = 5; /* shorter than the warm-up: DeepSpeed divides by 1 then */
     near(ls_lr_at(&s, 12), 1e-5, 1e-18);
 }
 
-static void warmup_cosine(void **state)
+static void warmup_cosine_does_not_rise_again(void **state)
 {
     (void)state;
     ls_lr_schedule s = {.kind = LS_LR_WARMUP_COSINE,
@@ -68,16 +68,16 @@ static void warmup_cosine(void **state)
                         .warmup_min_ratio = 0.1,
                         .floor_ratio = 0.001,
                         .last_batch_iteration = -1};
-    near(ls_lr_at(&s, 1), 0, 0); /* whatever warmup_min_ratio says */
+    near(ls_lr_at(&s, 1), 0, 0); /* for any warmup_min_ratio */
     near(ls_lr_at(&s, 2), 2e-5, 1e-18);
     near(ls_lr_at(&s, 7), 2e-4 * (0.1 + 0.9 * 0.5), 1e-18);
     near(ls_lr_at(&s, 12), 2e-4 * (0.001 + 0.999 * (1 + cos(M_PI * 0.01)) / 2), 1e-15); /* i = 10: x = 1/100 */
     near(ls_lr_at(&s, 61), 2e-4 * (0.001 + 0.999 * 0.5), 1e-15);                        /* i = 59: x = 50/100 */
     near(ls_lr_at(&s, 111), 2e-7, 1e-15);                                               /* x = 1 */
-    near(ls_lr_at(&s, 161), 2e-7, 1e-15); /* clamped, it does not rise again */
+    near(ls_lr_at(&s, 161), 2e-7, 1e-15); /* clamped: the cosine does not rise again */
 }
 
-static void range_test(void **state)
+static void the_range_test_grows_as_deepspeeds(void **state)
 {
     (void)state;
     ls_lr_schedule s = {
@@ -89,7 +89,7 @@ static void range_test(void **state)
     near(ls_lr_at(&s, 11), 3e-3, 1e-18);
 }
 
-static void ours(void **state)
+static void our_schedules_have_no_zero_update(void **state)
 {
     (void)state;
     ls_lr_schedule s = {
@@ -113,8 +113,9 @@ static void ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warmup),     cmocka_unit_test(warmup_decay), cmocka_unit_test(warmup_cosine),
-        cmocka_unit_test(range_test), cmocka_unit_test(ours),
+        cmocka_unit_test(warmup_follows_deepspeeds_check_values), cmocka_unit_test(warmup_decay_ends_at_the_minimum),
+        cmocka_unit_test(warmup_cosine_does_not_rise_again),      cmocka_unit_test(the_range_test_grows_as_deepspeeds),
+        cmocka_unit_test(our_schedules_have_no_zero_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The command line of train: every flag of R1 (docs/REFERENCES.md) with its default, its old flags, ours, and R1's own
- * published command lines. */
+/* The command line of train: the flags of R1 (docs/REFERENCES.md) with their defaults, its obsolete flags, our own flags, and the
+ * command lines that R1 published. */
 #include "config/options.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
@@ -15,7 +15,7 @@ static ls_status parse(ls_train_options *o, int argc, const char *const *words)
 }
 #define PARSE(o, ...) parse(o, (int)N_OF(((const char *[]){__VA_ARGS__})), (const char *[]){__VA_ARGS__})
 
-static void defaults(void **state)
+static void no_flags_give_the_defaults(void **state)
 {
     (void)state;
     ls_train_options o;
@@ -32,7 +32,7 @@ static void defaults(void **state)
 }
 
 /* The command line that the published two-node run recorded, without its program. */
-static void reference_command_line(void **state)
+static void published_command_lines_are_understood(void **state)
 {
     (void)state;
     ls_train_options o;
@@ -63,7 +63,7 @@ static void reference_command_line(void **state)
     assert_true(o.train_micro_batch_size_per_gpu == 3 && o.timing_warmup_steps == 1 && o.timing_sample_every == 2);
 }
 
-static void ours(void **state)
+static void flags_of_our_own_are_read(void **state)
 {
     (void)state;
     ls_train_options o;
@@ -80,7 +80,7 @@ static void ours(void **state)
     assert_string_equal(o.compute, "cpu-ref");
 }
 
-static void bad_usage(void **state)
+static void wrong_flags_and_values_are_refused(void **state)
 {
     (void)state;
     ls_train_options o;
@@ -95,7 +95,7 @@ static void bad_usage(void **state)
     assert_true(o.help);
 }
 
-static void old_flags_warn(void **state)
+static void flags_without_effect_are_warned_about(void **state)
 {
     (void)state;
     ls_train_options o;
@@ -112,18 +112,18 @@ static void old_flags_warn(void **state)
         "--pipeline_stages has no effect; use --pp\n"
         "--use_flash_attention has no effect; attention is always computed without storing the whole score matrix\n");
     ls_str_fini(&s);
-    assert_true(o.weight_decay == 0.01 && ls_train_given(&o, "weight_decay")); /* one of ours, and effective */
+    assert_true(o.weight_decay == 0.01 && ls_train_given(&o, "weight_decay")); /* this flag has an effect here */
     assert_int_equal(parse(&o, 0, NULL), LS_OK);
     ls_train_options_warnings(&o, &s);
     assert_int_equal(s.len, 0);
 }
 
-static void help(void **state)
+static void the_help_lists_every_documented_flag(void **state)
 {
     (void)state;
     ls_str s = {0};
     ls_train_options_help(&s);
-    for (size_t i = 0; i < ls_train_n_opts; i++) { /* every row but the old flags */
+    for (size_t i = 0; i < ls_train_n_opts; i++) { /* every flag that has a help text */
         ls_str row = {0};
         ls_str_addf(&row, "  --%s ", ls_train_opts[i].name);
         bool there = strstr(s.data, row.data) != NULL;
@@ -139,8 +139,12 @@ static void help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),  cmocka_unit_test(reference_command_line), cmocka_unit_test(ours),
-        cmocka_unit_test(bad_usage), cmocka_unit_test(old_flags_warn),         cmocka_unit_test(help),
+        cmocka_unit_test(no_flags_give_the_defaults),
+        cmocka_unit_test(published_command_lines_are_understood),
+        cmocka_unit_test(flags_of_our_own_are_read),
+        cmocka_unit_test(wrong_flags_and_values_are_refused),
+        cmocka_unit_test(flags_without_effect_are_warned_about),
+        cmocka_unit_test(the_help_lists_every_documented_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

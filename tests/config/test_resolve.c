@@ -1,9 +1,9 @@
-/* Resolution: who wins over whom, the batch rule with its arithmetic, what this build refuses, the sources that --print-config
- * shows, and steps from data sizes. */
+/* Resolution of settings: precedence of the sources, the batch rule, refused settings, the sources that --print-config shows, and the
+ * number of steps from the size of the data. */
 #include "config/resolve.h"
-#include "core/fs.h"
 #include "core/mem.h"
-#include "cmocka_all.h"
+#include "assert_text.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void must_fail(const char *json, const char *line, ls_status st, const ch
     ls_train_config c;
     int64_t live = ls_mem_live();
     if (resolve_with(json, line, NULL, &c) != st) fail_msg("%s: '%s'", line, ls_err_words());
-    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not say '%s'", line, ls_err_words(), part);
+    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not contain '%s'", line, ls_err_words(), part);
     assert_int_equal(ls_mem_live(), live);
 }
 
@@ -78,13 +78,13 @@ static int clean_environment(void **state)
     return 0;
 }
 
-static void without_json(void **state)
+static void without_a_json_our_defaults_apply(void **state)
 {
     (void)state;
     ls_train_config c;
     must(NULL, "--model tiny", &c);
     assert_true(c.micro_batch == 4 && c.grad_accum == 1 && c.global_batch == 4 && c.epochs == 1 && c.world_size == 1);
-    assert_int_equal(c.seq_len, 256); /* the model's positions cut the default of 512 */
+    assert_int_equal(c.seq_len, 256); /* the model's positions limit the default of 512 */
     assert_source(&c, "seq_length", LS_FROM_RULE, "the model's positions");
     assert_string_equal(c.optimizer, "AdamW");
     assert_true(c.lr.base == 3e-4 && c.beta1 == 0.9 && c.beta2 == 0.95 && c.weight_decay == 0.1 && c.clip == 1.0 &&
@@ -107,7 +107,7 @@ static const char r1_json[] =
     "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 0.0001, "
     "\"warmup_num_steps\": 1000}},\"wall_clock_breakdown\": true}";
 
-static void with_the_references_json(void **state)
+static void flags_override_the_reference_json(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -118,7 +118,7 @@ static void with_the_references_json(void **state)
                 c.clip == 1.0);
     assert_true(c.beta2 == 0.999 && c.weight_decay == 0.01 && c.fp16_enabled && c.zero_stage == 1 &&
                 c.wall_clock_breakdown);
-    assert_int_equal(c.model.variant, LS_VARIANT_R1); /* its command line means its model */
+    assert_int_equal(c.model.variant, LS_VARIANT_R1); /* the command line of R1 selects the model of R1 */
     assert_int_equal(ls_model_n_param(&c.model), 163037184);
     assert_source(&c, "variant", LS_FROM_RULE, "--run_type without --model");
     assert_source(&c, "lr", LS_FROM_JSON, "optimizer.params.lr");
@@ -144,7 +144,7 @@ static void with_the_references_json(void **state)
     ls_train_config_fini(&c);
 }
 
-static void json_defaults_are_deepspeeds(void **state)
+static void a_json_gets_the_defaults_of_deepspeed(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -157,12 +157,12 @@ static void json_defaults_are_deepspeeds(void **state)
     ls_train_config_fini(&c);
     must("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}}",
          "", &c);
-    assert_true(c.lr.max == 0.5); /* no warmup_max_lr: the optimizer's */
+    assert_true(c.lr.max == 0.5); /* no warmup_max_lr: the lr of the optimizer */
     assert_source(&c, "lr_max", LS_FROM_RULE, "the optimizer's lr");
     ls_train_config_fini(&c);
 }
 
-static void batch_rule(void **state)
+static void batch_sizes_agree_or_are_refused(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -204,7 +204,7 @@ static void batch_rule(void **state)
     must_fail(NULL, "--grad_accum_steps -2", LS_E_CONFIG, "-2");
 }
 
-static void models(void **state)
+static void model_flags_and_data_shape_the_model(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -227,32 +227,30 @@ static void models(void **state)
     must_fail(NULL, "--init-from /nonexistent", LS_E_IO, "/nonexistent");
 
     const ls_train_facts bpe = {.data_vocab_size = 4096, .data_eos_id = 0};
-    assert_int_equal(resolve_with(NULL, "--model tiny", &bpe, &c), LS_OK); /* tiny follows the data */
+    assert_int_equal(resolve_with(NULL, "--model tiny", &bpe, &c),
+                     LS_OK); /* tiny takes the vocabulary size of the data */
     assert_true(c.model.vocab_size == 4096 && c.model.eos_id == 0);
     assert_source(&c, "vocab_size", LS_FROM_DATA, "tokenizer.json");
     ls_train_config_fini(&c);
-    assert_int_equal(resolve_with(NULL, "--model gpt2", &bpe, &c), LS_OK); /* gpt2 keeps its table */
+    assert_int_equal(resolve_with(NULL, "--model gpt2", &bpe, &c), LS_OK); /* gpt2 keeps its own */
     assert_true(c.model.vocab_size == 50257 && c.model.eos_id == 0);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--model tiny --vocab_size 300", &bpe, &c), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(), "4096 tokens, but the vocabulary of the model 300"));
 }
 
-static void model_of_the_weights(void **state)
+static void initial_weights_determine_the_model(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/ls-resolve-XXXXXX", file[64], line[256];
+    char *dir = test_dir(), line[256];
     ls_model_config m;
     ls_train_config c;
     ls_str s = {0};
-    assert_non_null(mkdtemp(dir));
     assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
     m.n_layer = 3;
     ls_model_config_write(&m, &s);
-    snprintf(file, sizeof file, "%s/config.json", dir);
-    assert_int_equal(ls_fs_write(file, s.data, s.len), LS_OK);
-    snprintf(file, sizeof file, "%s/model.safetensors", dir);
-    assert_int_equal(ls_fs_write(file, "x", 1), LS_OK);
+    test_write(dir, "config.json", s.data);
+    test_write(dir, "model.safetensors", "x");
     ls_str_fini(&s);
     snprintf(line, sizeof line, "--init-from %s --run_type baseline", dir);
     must(NULL, line, &c);
@@ -266,10 +264,10 @@ static void model_of_the_weights(void **state)
     must_fail(NULL, line, LS_E_CONFIG, "n_layer 3");
     snprintf(line, sizeof line, "--init-from %s --variant r1", dir);
     must_fail(NULL, line, LS_E_CONFIG, "variant");
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
 }
 
-static void on_a_gpu(void **state)
+static void a_gpu_run_defaults_to_bf16(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -297,11 +295,11 @@ static void on_a_gpu(void **state)
     assert_string_equal(setting(&c, "device")->text, "cuda:3");
     ls_train_config_fini(&c);
 
-    must(NULL, "--device cuda --no_deterministic --stochastic_rounding",
-         &c); /* one GPU has kernels without an order, too */
+    /* also with one GPU: some kernels are not deterministic */
+    must(NULL, "--device cuda --no_deterministic --stochastic_rounding", &c);
     assert_true(!c.deterministic && c.stochastic && ls_train_compute_opts(&c).stochastic);
     ls_train_config_fini(&c);
-    must("{}", "--device cuda", &c); /* as DeepSpeed: neither block, no 16 bits */
+    must("{}", "--device cuda", &c); /* as DeepSpeed: no fp16 or bf16 block means fp32 */
     assert_true(c.dtype == LS_F32);
     ls_train_config_fini(&c);
     must("{\"bf16\": {\"enabled\": true}}", "--device cuda", &c);
@@ -318,8 +316,8 @@ static void on_a_gpu(void **state)
     ls_train_config_fini(&c);
 }
 
-/* What auto chose, as the commands hand it over. */
-static void chosen_by_auto(void **state)
+/* The commands pass the device that auto chose. */
+static void automatic_devices_resolve_as_if_named(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -351,7 +349,7 @@ static void chosen_by_auto(void **state)
     assert_non_null(strstr(s.data, "default (auto: CUDA, NVIDIA H200 (1 of 1 visible))"));
     ls_str_fini(&s);
     ls_train_config_fini(&c);
-    assert_int_equal(resolve_with(bf16, "", &on, &c), LS_OK); /* a JSON with 16 bits just works */
+    assert_int_equal(resolve_with(bf16, "", &on, &c), LS_OK); /* a JSON with a 16-bit type needs no flag */
     assert_true(c.dtype == LS_BF16);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(fp16, "", &on, &c), LS_OK);
@@ -372,18 +370,18 @@ static void chosen_by_auto(void **state)
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
         assert_int_equal(resolve_with(bf16, cases[i][0], &off, &c), LS_E_UNSUPPORTED);
-        if (!strstr(ls_err_words(), cases[i][1])) fail_msg("'%s' does not say '%s'", ls_err_words(), cases[i][1]);
+        assert_contains(ls_err_words(), cases[i][1]);
     }
     const ls_device_choice env = {.asked = "cpu", .index = -1, .from = "LS_DEVICE", .words = "CPU (LS_DEVICE cpu)"};
     assert_int_equal(resolve_with(NULL, "", &(ls_train_facts){.data_eos_id = -1, .device = &env}, &c), LS_OK);
     assert_source(&c, "device", LS_FROM_ENV, "LS_DEVICE");
     ls_train_config_fini(&c);
-    must(NULL, "", &c); /* nobody looked */
+    must(NULL, "", &c); /* no device was passed */
     assert_string_equal(c.device, "cpu");
     ls_train_config_fini(&c);
 }
 
-static void loss_scales(void **state)
+static void the_loss_scale_rule_follows_the_run(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -400,11 +398,11 @@ static void loss_scales(void **state)
     assert_string_equal(c.precision_label, "fp16_deepspeed");
     assert_source(&c, "precision", LS_FROM_JSON, "fp16.enabled");
     ls_train_config_fini(&c);
-    must(r1_json, "--run_type baseline --device cuda", &c); /* R1's own loop: torch's scaler */
+    must(r1_json, "--run_type baseline --device cuda", &c); /* the training loop of R1 uses torch's scaler */
     assert_true(s->rule == LS_SCALE_AMP && s->initial == 65536 && s->window == 2000);
     assert_string_equal(c.precision_label, "fp16_torch_amp");
     ls_train_config_fini(&c);
-    must(r1_json, "--run_type baseline --device cuda -n 2", &c); /* its engine */
+    must(r1_json, "--run_type baseline --device cuda -n 2", &c); /* with two workers R1 uses the DeepSpeed engine */
     assert_true(s->rule == LS_SCALE_ZERO);
     ls_train_config_fini(&c);
 
@@ -418,7 +416,7 @@ static void loss_scales(void **state)
     assert_source(&c, "hysteresis", LS_FROM_JSON, "fp16.hysteresis");
     ls_train_config_fini(&c);
     snprintf(text, sizeof text, json, "");
-    must(text, "--device cuda -n 2 --strategy zero1", &c); /* the strategy does not change what is computed */
+    must(text, "--device cuda -n 2 --strategy zero1", &c); /* the JSON's ZeRO stage selects the rule, not --strategy */
     assert_true(s->rule == LS_SCALE_STAGE0 && s->initial == 256 && s->window == 50);
     ls_train_config_fini(&c);
     must("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", "--device cuda", &c);
@@ -430,7 +428,7 @@ static void loss_scales(void **state)
     ls_train_config_fini(&c);
 }
 
-static void refused(void **state)
+static void unsupported_or_contradictory_settings_are_refused(void **state)
 {
     (void)state;
     const struct {
@@ -483,7 +481,7 @@ static void refused(void **state)
     must_fail("{\"scheduler\": {\"type\": \"LRRangeTest\"}}", "--lr 1", LS_E_CONFIG, "LRRangeTest");
 }
 
-static void workers(void **state)
+static void worker_settings_come_from_flags_and_json(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -516,12 +514,12 @@ static void workers(void **state)
     must(NULL, "-n 2 --no-deterministic", &c);
     assert_false(c.deterministic);
     ls_train_config_fini(&c);
-    must(NULL, "--no-deterministic", &c); /* one worker has one order anyway */
+    must(NULL, "--no-deterministic", &c); /* one worker always sums in one order */
     assert_true(c.deterministic);
     ls_train_config_fini(&c);
 }
 
-static void environment(void **state)
+static void the_launchers_environment_is_read_and_checked(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -550,23 +548,24 @@ static void environment(void **state)
     clean_environment(NULL);
 }
 
-static void fit(void **state)
+static void steps_follow_from_the_data_size(void **state)
 {
     (void)state;
     ls_train_config c;
     must(NULL, "--grad_accum_steps 2 --epochs 3", &c);
-    assert_int_equal(ls_train_config_fit(&c, 85, 7), LS_OK); /* 10 steps of 8, 5 left over */
+    assert_int_equal(ls_train_config_fit(&c, 85, 7), LS_OK); /* 10 steps of 8 sequences, 5 are dropped */
     assert_true(c.steps_per_epoch == 10 && c.total_steps == 30 && c.dropped_seqs == 5 && c.train_seqs == 85 &&
                 c.val_seqs == 7);
     assert_true(c.lr.total == 30 && c.lr.warmup == 3);
     assert_source(&c, "total_steps", LS_FROM_RULE, "optimizer steps of the run");
     ls_train_config_fini(&c);
     must(NULL, "--grad_accum_steps 2 --max_train_steps 7 --max-steps 10", &c);
-    assert_int_equal(ls_train_config_fit(&c, 85, 0), LS_OK); /* 7 micro steps are 3 updates; 4 epochs hold 10 */
+    assert_int_equal(ls_train_config_fit(&c, 85, 0),
+                     LS_OK); /* 7 micro-batches give 3 updates; 10 updates need 4 epochs */
     assert_true(c.steps_per_epoch == 3 && c.epochs == 4 && c.total_steps == 10);
     assert_source(&c, "epochs", LS_FROM_RULE, "as many as --max_steps takes");
     ls_train_config_fini(&c);
-    must(NULL, "--epochs 2 --max-steps 100", &c); /* both given: whichever ends first */
+    must(NULL, "--epochs 2 --max-steps 100", &c); /* both given: the smaller one ends the run */
     assert_int_equal(ls_train_config_fit(&c, 40, 0), LS_OK);
     assert_true(c.epochs == 2 && c.total_steps == 20);
     assert_int_equal(ls_train_config_fit(&c, 3, 0), LS_E_CONFIG);
@@ -581,11 +580,11 @@ static void fit(void **state)
          "5}}}",
          "", &c);
     assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_OK);
-    assert_true(c.lr.total == 77 && c.lr.warmup == 5); /* the JSON's stay */
+    assert_true(c.lr.total == 77 && c.lr.warmup == 5); /* the values of the JSON stay */
     ls_train_config_fini(&c);
 }
 
-static void printed(void **state)
+static void every_setting_is_printed_with_its_source(void **state)
 {
     (void)state;
     ls_train_config c;
@@ -604,7 +603,7 @@ static void printed(void **state)
     ls_str_fini(&s);
     ls_train_config_json(&c, &s);
     assert_int_equal(ls_json_parse(s.data, s.len, "json", &j), LS_OK);
-    assert_int_equal(json_object_size(j), c.n_setting); /* and no name twice: duplicates are errors */
+    assert_int_equal(json_object_size(j), c.n_setting); /* no name occurs twice: the parser refuses duplicates */
     const json_t *lr = json_object_get(j, "lr");
     assert_true(json_real_value(json_object_get(lr, "value")) == 1e-5);
     assert_string_equal(json_string_value(json_object_get(lr, "source")), "command line");
@@ -615,28 +614,25 @@ static void printed(void **state)
     ls_train_config_fini(&c);
 }
 
-static void data_paths(void **state)
+static void data_files_are_found_or_reported(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/ls-paths-XXXXXX", file[64];
+    char *dir = test_dir();
+    const char *file = test_path(dir, "train.bin", NULL), *tok = test_path(dir, "tokenizer.json", NULL);
     ls_train_paths p = {0};
     ls_train_options o = {0};
-    assert_non_null(mkdtemp(dir));
     assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG);
     o.data = dir;
     assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
     assert_non_null(strstr(ls_err_words(), "lockstep prepare"));
-    snprintf(file, sizeof file, "%s/train.bin", dir);
-    assert_int_equal(ls_fs_write(file, "ab", 2), LS_OK);
+    test_write(dir, "train.bin", "ab");
     assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
     assert_string_equal(p.train, file);
     assert_true(!p.val && !p.tokenizer);
     ls_train_paths_fini(&p);
-    char tok[64];
-    snprintf(tok, sizeof tok, "%s/tokenizer.json", dir);
-    assert_int_equal(ls_fs_write(tok, "{}", 2), LS_OK);
+    test_write(dir, "tokenizer.json", "{}");
     o.train_data_path = file;
-    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG); /* both */
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG); /* --data and --train_data_path together */
     o.data = NULL;
     assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
     assert_string_equal(p.tokenizer, tok);
@@ -644,10 +640,10 @@ static void data_paths(void **state)
     o.val_data_path = "/nonexistent/val.bin";
     assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
     assert_non_null(strstr(ls_err_words(), "/nonexistent/val.bin"));
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
 }
 
-static void out_of_memory(void **state)
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     int64_t live = ls_mem_live();
@@ -676,22 +672,22 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_json),
-        cmocka_unit_test(with_the_references_json),
-        cmocka_unit_test(json_defaults_are_deepspeeds),
-        cmocka_unit_test(batch_rule),
-        cmocka_unit_test(models),
-        cmocka_unit_test(model_of_the_weights),
-        cmocka_unit_test(on_a_gpu),
-        cmocka_unit_test(chosen_by_auto),
-        cmocka_unit_test(loss_scales),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(workers),
-        cmocka_unit_test(environment),
-        cmocka_unit_test(fit),
-        cmocka_unit_test(printed),
-        cmocka_unit_test(data_paths),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(without_a_json_our_defaults_apply),
+        cmocka_unit_test(flags_override_the_reference_json),
+        cmocka_unit_test(a_json_gets_the_defaults_of_deepspeed),
+        cmocka_unit_test(batch_sizes_agree_or_are_refused),
+        cmocka_unit_test(model_flags_and_data_shape_the_model),
+        cmocka_unit_test(initial_weights_determine_the_model),
+        cmocka_unit_test(a_gpu_run_defaults_to_bf16),
+        cmocka_unit_test(automatic_devices_resolve_as_if_named),
+        cmocka_unit_test(the_loss_scale_rule_follows_the_run),
+        cmocka_unit_test(unsupported_or_contradictory_settings_are_refused),
+        cmocka_unit_test(worker_settings_come_from_flags_and_json),
+        cmocka_unit_test(the_launchers_environment_is_read_and_checked),
+        cmocka_unit_test(steps_follow_from_the_data_size),
+        cmocka_unit_test(every_setting_is_printed_with_its_source),
+        cmocka_unit_test(data_files_are_found_or_reported),
+        cmocka_unit_test(a_failed_allocation_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, clean_environment, NULL);
 }

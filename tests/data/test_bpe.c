@@ -1,4 +1,4 @@
-/* Tokenizer: vocabularies in, ids out, bytes back; what is refused, and with which words. */
+/* Tokenizer: loading vocabularies, encoding, decoding, and the messages for files that are refused. */
 #include "cmocka_all.h"
 #include "core/fs.h"
 #include "core/hash.h"
@@ -55,7 +55,7 @@ static void check_ids(const ls_tokenizer *t, const char *text, const int32_t *wa
     ls_ids_fini(&ids);
 }
 
-static void byte_stand_ins(void **state)
+static void every_byte_has_a_printable_character(void **state)
 {
     (void)state;
     int seen[256] = {0};
@@ -66,13 +66,13 @@ static void byte_stand_ins(void **state)
         seen[data_gpt2_byte(b)]++;
     }
     for (int b = 0; b < 256; b++) assert_int_equal(seen[b], 1);
-    assert_int_equal(data_byte_to_char(' '), 0x120); /* the well-known one */
+    assert_int_equal(data_byte_to_char(' '), 0x120); /* the character that GPT-2 files show for a blank */
     assert_int_equal(data_byte_to_char('\n'), 0x10a);
     assert_int_equal(data_char_to_byte(0x144), -1);
     assert_int_equal(data_char_to_byte(' '), -1);
 }
 
-static void bytes_tokenizer(void **state)
+static void the_byte_tokenizer_encodes_bytes_as_themselves(void **state)
 {
     (void)state;
     ls_tokenizer *t = NULL;
@@ -95,12 +95,12 @@ static void bytes_tokenizer(void **state)
 }
 
 /* Merges apply by rank, leftmost first, and never across pieces. */
-static void merge_order(void **state)
+static void merges_apply_by_rank_within_pieces(void **state)
 {
     (void)state;
     const char *const merges[] = {"b c", "a b", "a bc", "\xc4\xa0 a", "a a", "aa aa"};
     ls_tokenizer *t = with_merges(merges, 6);
-    const int32_t abc[] = {258}; /* "b c" first, then "a bc"; "a b" never gets its chance */
+    const int32_t abc[] = {258}; /* "b c" first, then "a bc"; "a b" does not apply */
     check_ids(t, "abc", abc, 1);
     const int32_t ab[] = {257};
     check_ids(t, "ab", ab, 1);
@@ -111,13 +111,13 @@ static void merge_order(void **state)
     assert_int_equal(ids.id[0], 258);
     assert_int_equal(ids.id[2], 257);
     ls_ids_fini(&ids);
-    const int32_t run[] = {261, 260, 'a' - 33}; /* seven: aaaa aa a */
+    const int32_t run[] = {261, 260, 'a' - 33}; /* seven letters: aaaa aa a */
     check_ids(t, "aaaaaaa", run, 3);
     ls_tokenizer_destroy(&t);
 }
 
-/* A piece of any length gives what the short form gives on each side of the border between the two methods. */
-static void long_pieces(void **state)
+/* The encoder uses another method for long pieces: below and above that length the ids equal those of a naive loop. */
+static void long_pieces_merge_as_short_ones(void **state)
 {
     (void)state;
     const char *const merges[] = {"a b", "ab c", "c d", "a a", "abc d", "b b", "aa ab", "bb bb", "d d"};
@@ -125,7 +125,7 @@ static void long_pieces(void **state)
     char text[400];
     for (size_t n = 1; n < sizeof text; n += 7) {
         for (size_t i = 0; i < n; i++) text[i] = (char)('a' + (i * i * 7 + i / 3 + n) % 4);
-        int32_t sym[400]; /* the naive twin: lowest rank, leftmost, until none is left */
+        int32_t sym[400]; /* naive: merge the pair of the lowest rank, leftmost first, until none is left */
         size_t m = n;
         for (size_t i = 0; i < n; i++) sym[i] = t->byte_id[(unsigned char)text[i]];
         for (;;) {
@@ -147,7 +147,7 @@ static void long_pieces(void **state)
     ls_tokenizer_destroy(&t);
 }
 
-static void save_and_load(void **state)
+static void a_saved_tokenizer_loads_unchanged(void **state)
 {
     (void)state;
     const char *const merges[] = {"t h", "th e", "\xc4\xa0 the"};
@@ -166,7 +166,7 @@ static void save_and_load(void **state)
     ls_tokenizer_destroy(&u);
 }
 
-static void refused(void **state)
+static void unsupported_tokenizer_files_are_refused_and_explained(void **state)
 {
     (void)state;
     const char *const good[] = {"a b"}, *const twice[] = {"a b", "a b"};
@@ -218,14 +218,14 @@ static void refused(void **state)
     }
     ls_str s = {0};
     ls_tokenizer *t = NULL;
-    make_json(&s, twice, 2, ""); /* the vocabulary has "ab" twice, too: the JSON reader says so first */
+    make_json(&s, twice, 2, ""); /* the vocabulary has "ab" twice too, which the JSON reader refuses first */
     assert_int_equal(ls_tokenizer_from_json(s.data, s.len, "t.json", &t), LS_E_FORMAT);
     ls_str_fini(&s);
     assert_int_equal(ls_tokenizer_load("/nowhere/at/all", &t), LS_E_IO);
 }
 
-/* Every allocation fails in turn: nothing leaks, nothing is half made. */
-static void out_of_memory(void **state)
+/* Each allocation fails once: nothing leaks. */
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     const char *const merges[] = {"a b", "ab c"};
@@ -251,7 +251,7 @@ static void out_of_memory(void **state)
 }
 
 /* A vocabulary in GPT-2's two files and a text of many scripts (tests/data/bpe/make.py): the ids are those that tiktoken finds. */
-static void two_files(void **state)
+static void ids_equal_those_of_tiktoken(void **state)
 {
     (void)state;
     const char *dir = LS_SOURCE_DIR "/tests/data/bpe";
@@ -275,7 +275,7 @@ static void two_files(void **state)
     }
     ls_sha256_hex(&h, hex);
     assert_string_equal(hex, "37379e9fe546c81204e33e3c4ebe622ca43293db389958c12201c04badd9d4d2");
-    /* every token but end-of-text encodes to itself: merging by pairs and looking up whole pieces agree */
+    /* merging the bytes of any token except end-of-text by pairs gives that token */
     for (int32_t id = 0; id < 756; id++) {
         const size_t k = t->len[id];
         const unsigned char *p = t->bytes + t->off[id];
@@ -308,9 +308,14 @@ static void two_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(byte_stand_ins), cmocka_unit_test(bytes_tokenizer), cmocka_unit_test(merge_order),
-        cmocka_unit_test(long_pieces),    cmocka_unit_test(save_and_load),   cmocka_unit_test(refused),
-        cmocka_unit_test(out_of_memory),  cmocka_unit_test(two_files),
+        cmocka_unit_test(every_byte_has_a_printable_character),
+        cmocka_unit_test(the_byte_tokenizer_encodes_bytes_as_themselves),
+        cmocka_unit_test(merges_apply_by_rank_within_pieces),
+        cmocka_unit_test(long_pieces_merge_as_short_ones),
+        cmocka_unit_test(a_saved_tokenizer_loads_unchanged),
+        cmocka_unit_test(unsupported_tokenizer_files_are_refused_and_explained),
+        cmocka_unit_test(a_failed_allocation_leaks_nothing),
+        cmocka_unit_test(ids_equal_those_of_tiktoken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The trainer against a naive one that recounts every pair before every merge. */
+/* The BPE trainer, compared with a naive one that recounts all pairs before each merge. */
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -16,7 +16,7 @@ typedef struct naive_word {
     int64_t count;
 } naive_word;
 
-/* The pair that occurs most, lowest ids among equals, or count 0. */
+/* Returns the count of the most frequent pair, 0 if there is none. Of equally frequent pairs the one with the lowest ids wins. */
 static int64_t best_pair(const naive_word *w, size_t n_word, int32_t *left, int32_t *right)
 {
     static int64_t count[700][700];
@@ -68,7 +68,7 @@ static void compare_with_naive(const ls_words *words, int n_vocab, int64_t min_c
         assert_int_equal(m.left, left);
         assert_int_equal(m.right, right);
         if (m.id == n_token) n_token++;
-        else assert_true(m.id < n_token); /* the same bytes were made by another pair before */
+        else assert_true(m.id < n_token); /* an earlier merge already made a token of these bytes */
         merge_all(w, words->n, left, right, m.id);
         n_merge++;
     }
@@ -90,10 +90,11 @@ static void random_words(ls_words *words, uint64_t seed, int n, int letters)
     }
 }
 
-static void against_naive(void **state)
+static void merges_equal_those_of_recounting(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 12; seed++) { /* one letter: runs that overlap; few letters: tokens made twice */
+    for (uint64_t seed = 0; seed < 12;
+         seed++) { /* one letter gives overlapping runs, few letters give tokens that two merges make */
         ls_words words = {.max_bytes = 1 << 20};
         random_words(&words, seed, 60, 1 + (int)(seed % 4));
         compare_with_naive(&words, 330, 2);
@@ -101,7 +102,7 @@ static void against_naive(void **state)
     }
 }
 
-static void stops_where_it_should(void **state)
+static void training_stops_at_size_and_count(void **state)
 {
     (void)state;
     ls_words words = {.max_bytes = 1 << 20};
@@ -118,7 +119,7 @@ static void stops_where_it_should(void **state)
     ls_str s = {0};
     assert_int_equal(ls_tokenizer_decode(t, ids.id, ids.n, &s), LS_OK);
     assert_string_equal(s.data, text);
-    const int32_t second = ids.id[1]; /* "low", then " low": learnt whole */
+    const int32_t second = ids.id[1]; /* "low", then " low" as one token */
     assert_int_equal(t->len[second], 4);
     assert_memory_equal(t->bytes + t->off[second], " low", 4);
     assert_int_equal(ids.id[1], ids.id[2]);
@@ -129,8 +130,8 @@ static void stops_where_it_should(void **state)
     ls_words_fini(&words);
 }
 
-/* The order of the words does not matter. */
-static void order_is_free(void **state)
+/* Words in reverse order give the same tokenizer. */
+static void the_order_of_words_does_not_matter(void **state)
 {
     (void)state;
     ls_words a = {.max_bytes = 1 << 20}, b = {.max_bytes = 1 << 20};
@@ -152,20 +153,20 @@ static void order_is_free(void **state)
     ls_words_fini(&b);
 }
 
-static void bounded(void **state)
+static void words_beyond_the_limits_are_left_out(void **state)
 {
     (void)state;
     ls_words w = {.max_bytes = 10};
     unsigned char longer[DATA_WORD_MAX + 1] = {0};
     assert_int_equal(ls_words_add_text(&w, (const unsigned char *)"aaaa bbb cc dddd aaaa", 21), LS_OK);
-    assert_int_equal(w.n, 2); /* "aaaa", " bbb"; " cc" does not fit any more, nor the others */
+    assert_int_equal(w.n, 2); /* "aaaa" and " bbb"; the other words do not fit */
     assert_int_equal(ls_words_add(&w, longer, sizeof longer, 2), LS_OK);
     assert_int_equal(w.n, 2);
     assert_int_equal(w.word[0].count + w.word[1].count, 2);
     ls_words_fini(&w);
 }
 
-static void out_of_memory(void **state)
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     ls_words w = {.max_bytes = 1 << 20};
@@ -189,8 +190,9 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_naive), cmocka_unit_test(stops_where_it_should), cmocka_unit_test(order_is_free),
-        cmocka_unit_test(bounded),       cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(merges_equal_those_of_recounting),   cmocka_unit_test(training_stops_at_size_and_count),
+        cmocka_unit_test(the_order_of_words_does_not_matter), cmocka_unit_test(words_beyond_the_limits_are_left_out),
+        cmocka_unit_test(a_failed_allocation_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
-/* Inputs: packed streams whole and cut off, folders, blocks that put together are the file, and JSON lines. */
+/* Inputs: complete and truncated compressed files, folders, blocks of text, and JSON lines. */
 #include "cmocka_all.h"
-#include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "data/corpus.h"
 #include "data/jsonl.h"
 #include "data/prepare.h"
 #include "data/pretokenize.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,25 +16,25 @@
 #include <zlib.h>
 #include <zstd.h>
 
-static char dir[] = "/tmp/ls_corpus_XXXXXX";
-static char path_buf[256];
+static char *dir;
 
 static const char *in_dir(const char *name)
 {
-    snprintf(path_buf, sizeof path_buf, "%s/%s", dir, name);
-    return path_buf;
+    return test_path(dir, name, NULL);
 }
 
 static int make_dir(void **state)
 {
     (void)state;
-    return mkdtemp(dir) ? 0 : -1;
+    dir = test_dir();
+    return 0;
 }
 
 static int remove_dir(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK ? 0 : -1;
+    test_dir_close(dir);
+    return 0;
 }
 
 static size_t gzip_of(const void *data, size_t n, unsigned char *out, size_t cap)
@@ -75,7 +75,7 @@ static void fill_text(void)
     for (size_t i = 0; i < TEXT_N; i++) text[i] = (unsigned char)("etaoin shrdlu\n"[ls_rng_u64(key, i) % 14]);
 }
 
-static void packed_streams(void **state)
+static void compressed_files_read_whole_or_fail(void **state)
 {
     (void)state;
     fill_text();
@@ -84,7 +84,7 @@ static void packed_streams(void **state)
     assert_int_equal(read_all(in_dir("a.txt"), got, sizeof got, &n), LS_OK);
     assert_int_equal(n, TEXT_N);
     assert_memory_equal(got, text, TEXT_N);
-    for (int zstd = 0; zstd < 2; zstd++) { /* two members, one after the other; the name need not tell */
+    for (int zstd = 0; zstd < 2; zstd++) { /* two members in one file; the name need not end in .gz or .zst */
         const char *names[] = {zstd ? "b.txt.zst" : "b.txt.gz", "b.txt"};
         k = zstd ? ZSTD_compress(packed, sizeof packed, text, TEXT_N, 3) : gzip_of(text, TEXT_N, packed, sizeof packed);
         memcpy(packed + k, packed, k);
@@ -95,7 +95,7 @@ static void packed_streams(void **state)
             assert_memory_equal(got, text, TEXT_N);
             assert_memory_equal(got + TEXT_N, text, TEXT_N);
         }
-        /* cut at many places: always an error in words, never a shorter text; only the member's end is an end */
+        /* truncated at many places: always an error, never a shorter text; a file may end only where a member ends */
         for (size_t cut = 1; cut < 2 * k;
              cut += cut < 40 || (cut > k - 20 && cut < k + 20) || cut > 2 * k - 20 ? 1 : 997) {
             if (cut == k) continue;
@@ -113,7 +113,7 @@ static void packed_streams(void **state)
         assert_non_null(strstr(ls_err_words(), zstd ? "not a zstd" : "not a gzip"));
     }
     k = gzip_of(text, TEXT_N, packed, sizeof packed);
-    memset(packed + k, 0, 512); /* padding of zeros is no second member */
+    memset(packed + k, 0, 512); /* zero padding is not a second member */
     assert_int_equal(ls_fs_write(in_dir("c.gz"), packed, k + 512), LS_OK);
     assert_int_equal(read_all(in_dir("c.gz"), got, sizeof got, &n), LS_OK);
     assert_int_equal(n, TEXT_N);
@@ -122,7 +122,7 @@ static void packed_streams(void **state)
     assert_int_equal(read_all(in_dir("c.gz"), got, sizeof got, &n), LS_E_FORMAT);
 }
 
-static void folders(void **state)
+static void folders_list_their_text_files_sorted(void **state)
 {
     (void)state;
     const char *const files[] = {"f/b.txt",       "f/a.jsonl.gz", "f/sub/z.txt.zst",
@@ -149,7 +149,7 @@ static void folders(void **state)
     ls_inputs_fini(&list);
 }
 
-/* Blocks of a corpus, put together, are its files, and cuts do not change the pieces. */
+/* The concatenated blocks of a file equal the file, and block borders do not change the pieces of the tokenizer. */
 static void check_blocks(const char *name, const unsigned char *data, size_t n, int64_t docs)
 {
     ls_inputs list = {0};
@@ -179,7 +179,7 @@ static void check_blocks(const char *name, const unsigned char *data, size_t n, 
     ls_inputs_fini(&list);
 }
 
-static void blocks(void **state)
+static void blocks_joined_give_the_file(void **state)
 {
     (void)state;
     size_t n = 3 * LS_BLOCK_BYTES + 12345;
@@ -197,7 +197,7 @@ static void blocks(void **state)
     check_blocks("one.txt", p, 1, 1);
     check_blocks("none.txt", p, 0, 0);
     check_blocks("exact.txt", (const unsigned char *)memset(p, 'x', LS_BLOCK_BYTES), LS_BLOCK_BYTES, 1);
-    int64_t docs = 0; /* lines: some blank, one longer than a block, the last without its end */
+    int64_t docs = 0; /* lines: some empty, one longer than a block, the last one without a newline */
     for (size_t i = 0; i < n; i++) p[i] = 'j';
     for (size_t i = 100; i<n; i += i % 1000> 500 ? 1 : 333) p[i] = '\n';
     memset(p + LS_BLOCK_BYTES / 2, 'k', 2 * LS_BLOCK_BYTES);
@@ -208,7 +208,7 @@ static void blocks(void **state)
     ls_free(p);
 }
 
-static void limits(void **state)
+static void the_document_limit_is_exact(void **state)
 {
     (void)state;
     const char lines[] = "{\"text\":\"a\"}\n\n  \n{\"text\":\"b\"}\n{\"text\":\"c\"}";
@@ -229,7 +229,7 @@ static void limits(void **state)
     ls_inputs_fini(&list);
 }
 
-static void json_lines(void **state)
+static void json_lines_give_text_or_an_error(void **state)
 {
     (void)state;
     static const struct {
@@ -298,12 +298,12 @@ static void json_lines(void **state)
     ls_str_fini(&out);
 }
 
-static void utf8(void **state)
+static void bad_utf8_is_found_exactly(void **state)
 {
     (void)state;
     static const struct {
         const char *s;
-        size_t n, good, bad; /* offset of the first bad byte, bytes one U+FFFD stands for */
+        size_t n, good, bad; /* offset of the first bad byte, number of bytes that one U+FFFD replaces */
     } c[] = {
         {"plain", 5, 5, 0},        {"\xc3\xa9", 2, 2, 0},     {"\xf0\x9f\x98\x80", 4, 4, 0},
         {"abcdefgh\xff", 9, 8, 1}, {"\x80", 1, 0, 1},         {"\xc0\xaf", 2, 0, 1},
@@ -316,7 +316,7 @@ static void utf8(void **state)
         assert_int_equal(data_utf8_check(p, c[i].n), c[i].good);
         if (c[i].good < c[i].n) assert_int_equal(data_utf8_bad_len(p + c[i].good, c[i].n - c[i].good), c[i].bad);
     }
-    for (uint32_t k = 0; k < 0x110000; k++) { /* every code point there and back */
+    for (uint32_t k = 0; k < 0x110000; k++) { /* every code point, encoded and decoded */
         unsigned char b[4];
         uint32_t back = 0;
         int n = data_utf8_encode(k, b);
@@ -326,8 +326,8 @@ static void utf8(void **state)
     }
 }
 
-/* Every allocation of a whole run fails in turn, for a given and for a trained vocabulary: nothing leaks, no file is left. */
-static void prepare_out_of_memory(void **state)
+/* Each allocation of a run fails once, with a given and with a trained vocabulary: nothing leaks, and no partial file remains. */
+static void a_failed_allocation_leaves_no_partial_file(void **state)
 {
     (void)state;
     const char lines[] = "{\"text\":\"low lower lowest\"}\n{\"text\":\"new newer newest\"}\n";
@@ -359,7 +359,7 @@ static void prepare_out_of_memory(void **state)
             assert_int_equal(ls_mem_live(), live);
             if (st == LS_OK) break;
             assert_int_equal(st, LS_E_NOMEM);
-            char **name = NULL; /* the last files are written one by one: whole ones may be there, never a part */
+            char **name = NULL; /* the last files are written one by one: some may exist, but only complete ones */
             size_t n_name = 0;
             if (ls_fs_exists(out)) assert_int_equal(ls_fs_list(out, &name, &n_name), LS_OK);
             for (size_t i = 0; i < n_name; i++) assert_null(strstr(name[i], ".tmp"));
@@ -378,13 +378,13 @@ static void prepare_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_streams),
-        cmocka_unit_test(folders),
-        cmocka_unit_test(blocks),
-        cmocka_unit_test(limits),
-        cmocka_unit_test(json_lines),
-        cmocka_unit_test(utf8),
-        cmocka_unit_test(prepare_out_of_memory),
+        cmocka_unit_test(compressed_files_read_whole_or_fail),
+        cmocka_unit_test(folders_list_their_text_files_sorted),
+        cmocka_unit_test(blocks_joined_give_the_file),
+        cmocka_unit_test(the_document_limit_is_exact),
+        cmocka_unit_test(json_lines_give_text_or_an_error),
+        cmocka_unit_test(bad_utf8_is_found_exactly),
+        cmocka_unit_test(a_failed_allocation_leaves_no_partial_file),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -1,4 +1,4 @@
-/* Token files as samples: counts, shifts, an order that is a permutation and a function of seed and epoch, and errors with words. */
+/* Token files as samples: their number, shifted targets, an order that depends on seed and epoch only, and error messages. */
 #include "cmocka_all.h"
 #include "core/fs.h"
 #include "data/loader.h"
@@ -21,7 +21,7 @@ static void write_ids(int n, int big_at, bool odd)
     assert_int_equal(ls_fs_write(path, bytes, (size_t)(2 * n + odd)), LS_OK);
 }
 
-static void counts_and_shifts(void **state)
+static void targets_are_the_ids_shifted_by_one(void **state)
 {
     (void)state;
     ls_tokens t;
@@ -56,7 +56,7 @@ static void an_epoch_is_a_permutation(void **state)
         for (int k = 0; k < 499; k++) seen[ids[10 * k] / 10]++;
         for (int k = 0; k < 499; k++) assert_int_equal(seen[k], 1);
         first[epoch] = ids[0];
-        /* any part can be fetched alone: a resumed run, another worker */
+        /* any part can be read alone, as a resumed run or another worker does */
         assert_int_equal(ls_tokens_batch(&t, 42, epoch, 100, 50, again, target), LS_OK);
         assert_memory_equal(again, ids + 1000, 500 * sizeof *ids);
     }
@@ -67,7 +67,7 @@ static void an_epoch_is_a_permutation(void **state)
     ls_tokens_close(&t);
 }
 
-static void errors(void **state)
+static void wrong_token_files_are_explained(void **state)
 {
     (void)state;
     ls_tokens t;
@@ -98,7 +98,8 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts_and_shifts), cmocka_unit_test(an_epoch_is_a_permutation),
-                                       cmocka_unit_test(errors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(targets_are_the_ids_shifted_by_one),
+                                       cmocka_unit_test(an_epoch_is_a_permutation),
+                                       cmocka_unit_test(wrong_token_files_are_explained)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

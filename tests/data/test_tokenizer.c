@@ -1,4 +1,5 @@
-/* Properties over random bytes: decode(encode(x)) == x; the scanner against the pattern read literally; cuts change nothing. */
+/* Properties for random bytes: decode(encode(x)) == x, the scanner splits as the regular expression does, and cutting the text changes
+ * no piece. */
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -18,7 +19,7 @@ static uint64_t draw(uint64_t below)
     return ls_rng_u64(ls_rng_key(11, LS_RNG_TEST, 1, 2), draws++) % below;
 }
 
-/* A text of chosen hardness: characters of all planes and kinds, contractions, runs of white space, stray bytes. */
+/* A difficult text: characters of all planes and classes, contractions, runs of white space and, unless `valid`, random bytes. */
 static size_t make_text(unsigned char *p, bool valid)
 {
     static const char *const bits[] = {"'s",
@@ -88,7 +89,7 @@ static size_t run_of(const character *ch, size_t n, size_t i, data_class k)
     return i - from;
 }
 
-/* Characters that match at i, the first alternative that does. */
+/* The number of characters that the first matching alternative takes at i. */
 static size_t match(const character *ch, size_t n, size_t i)
 {
     static const char *const contraction[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -110,7 +111,7 @@ static size_t match(const character *ch, size_t n, size_t i)
     return m;
 }
 
-static void split_is_the_pattern(void **state)
+static void the_scanner_splits_as_the_pattern(void **state)
 {
     (void)state;
     for (int round = 0; round < 30000; round++) {
@@ -136,7 +137,7 @@ static void split_is_the_pattern(void **state)
     }
 }
 
-static void cuts_change_nothing(void **state)
+static void a_cut_does_not_change_the_pieces(void **state)
 {
     (void)state;
     int n_cut = 0;
@@ -149,14 +150,14 @@ static void cuts_change_nothing(void **state)
         n_cut++;
         while (at < cut) at += data_split_next(p + at, n - at);
         assert_int_equal(at, cut);
-        for (at = 0; at < cut;) { /* the pieces of the front part alone are the same */
+        for (at = 0; at < cut;) { /* the part before the cut alone has the same pieces */
             size_t whole = data_split_next(p + at, n - at), part = data_split_next(p + at, cut - at);
             assert_int_equal(whole, part);
             at += part;
         }
     }
     assert_true(n_cut > 10000);
-    for (int round = 0; round < 20000; round++) { /* whole characters */
+    for (int round = 0; round < 20000; round++) { /* the text up to data_split_char_end has only complete characters */
         unsigned char p[MAX_N + 8];
         size_t n = make_text(p, true);
         if (n < 8) continue;
@@ -166,7 +167,7 @@ static void cuts_change_nothing(void **state)
     }
 }
 
-static void there_and_back(const ls_tokenizer *t)
+static void check_round_trips(const ls_tokenizer *t)
 {
     ls_encoder *e = NULL;
     ls_ids ids = {0};
@@ -182,7 +183,7 @@ static void there_and_back(const ls_tokenizer *t)
         assert_memory_equal(s.data ? s.data : "", p, n);
         for (size_t i = 0; i < ids.n; i++) assert_int_not_equal(ids.id[i], ls_tokenizer_eot(t));
     }
-    for (size_t n = 0; n < 3; n++) { /* long pieces of one byte, and all bytes */
+    for (size_t n = 0; n < 3; n++) { /* long runs of one byte, and random bytes */
         static unsigned char big[200000];
         for (size_t i = 0; i < sizeof big; i++) big[i] = n == 0 ? 'a' : n == 1 ? ' ' : (unsigned char)draw(256);
         ids.n = s.len = 0;
@@ -196,12 +197,12 @@ static void there_and_back(const ls_tokenizer *t)
     ls_str_fini(&s);
 }
 
-static void round_trips(void **state)
+static void decoding_gives_back_the_encoded_bytes(void **state)
 {
     (void)state;
     ls_tokenizer *t = NULL;
     assert_int_equal(ls_tokenizer_bytes(&t), LS_OK);
-    there_and_back(t);
+    check_round_trips(t);
     ls_tokenizer_destroy(&t);
     ls_words w = {.max_bytes = 1 << 20};
     for (int i = 0; i < 2000; i++) {
@@ -210,16 +211,16 @@ static void round_trips(void **state)
     }
     assert_int_equal(ls_bpe_train(&w, 2000, 2, &t), LS_OK);
     assert_int_equal(ls_tokenizer_n_vocab(t), 2000);
-    there_and_back(t);
+    check_round_trips(t);
     ls_tokenizer_destroy(&t);
     ls_words_fini(&w);
     assert_int_equal(ls_tokenizer_load(LS_SOURCE_DIR "/tests/data/bpe", &t), LS_OK);
-    there_and_back(t);
+    check_round_trips(t);
     ls_tokenizer_destroy(&t);
 }
 
-/* What an encoder remembers does not change what it gives. */
-static void memory_does_not_matter(void **state)
+/* An encoder that caches pieces gives the ids of an encoder that is new for each text. */
+static void the_encoders_cache_changes_no_ids(void **state)
 {
     (void)state;
     ls_words w = {.max_bytes = 1 << 20};
@@ -250,10 +251,10 @@ static void memory_does_not_matter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_is_the_pattern),
-        cmocka_unit_test(cuts_change_nothing),
-        cmocka_unit_test(round_trips),
-        cmocka_unit_test(memory_does_not_matter),
+        cmocka_unit_test(the_scanner_splits_as_the_pattern),
+        cmocka_unit_test(a_cut_does_not_change_the_pieces),
+        cmocka_unit_test(decoding_gives_back_the_encoded_bytes),
+        cmocka_unit_test(the_encoders_cache_changes_no_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

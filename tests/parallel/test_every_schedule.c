@@ -1,6 +1,6 @@
-/* Every schedule over 1-12 stages x 1-64 micro-batches (and 2-4 chunks): the checker passes, a twin that knows no
- * messages agrees, text reads back, bubbles and peaks are what theory says. Lists changed at random are found out, or
- * are a training step still. */
+/* Every schedule for 1-12 stages x 1-64 micro-batches (and 2-4 chunks): it passes the checker and an independent check, its text reads
+ * back, and its bubble and peak are those of theory. The checker finds lists that were changed at random unless they still are a
+ * correct training step. */
 /* ls-test: long */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
@@ -17,8 +17,8 @@
 #define MAX_STAGE 12
 #define MAX_MICRO 64
 
-/* The twin: lists without their messages, run by dependencies between parts alone. True when everything was done,
- * each once. */
+/* The independent check: runs the lists without their messages, by the dependencies between parts alone. True if every action was
+ * done exactly once. */
 static bool runs(const ls_schedule *s)
 {
     const int n_part = s->n_stage * s->n_chunk;
@@ -61,7 +61,7 @@ static void read_back(const ls_schedule *s)
     ls_str a = {0}, b = {0};
     ls_schedule_write(s, &a);
     assert_int_equal(ls_schedule_read(&again, a.data, a.len, "t"), LS_OK);
-    for (int r = 0; r < s->n_stage; r++) { /* the same lists, slots and peaks included */
+    for (int r = 0; r < s->n_stage; r++) { /* equal lists, slots and peaks */
         assert_int_equal(again->rank[r].n_action, s->rank[r].n_action);
         assert_memory_equal(again->rank[r].action, s->rank[r].action, (size_t)s->rank[r].n_action * sizeof(ls_action));
         assert_memory_equal(again->rank[r].peak, s->rank[r].peak, (size_t)s->n_chunk * sizeof(int));
@@ -73,7 +73,8 @@ static void read_back(const ls_schedule *s)
     ls_schedule_destroy(&again);
 }
 
-/* Slots of activations (or gradients) of a rank: one per micro-batch from its first to its last use, never shared, below the peak. */
+/* Slots of activations (or gradients) of a rank: a micro-batch has one from its first to its last use, does not share it, and its number
+ * is below the peak. */
 static void slots_are_exclusive(const ls_schedule *s, const ls_rank_list *l, bool grads)
 {
     int holder[64][MAX_MICRO], last[64][MAX_MICRO];
@@ -102,7 +103,7 @@ typedef struct facts {
     int peak, mailbox;
 } facts;
 
-/* Makes it, checks it every way there is, and says what it takes. */
+/* Creates a schedule, runs all checks, and returns its time and memory. */
 static facts examine(const char *name, int p, int m, int v, int live, const ls_pipe_costs *costs)
 {
     ls_schedule *s = NULL;
@@ -132,10 +133,10 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (1 + fabs(b));
 }
 
-static const ls_pipe_costs even = {
-    .each = {1, 0.5, 0.5, 1}}; /* backward as long as forward; ls_pipe_equal: twice as long */
+/* backward takes as long as forward; in ls_pipe_equal twice as long */
+static const ls_pipe_costs even = {.each = {1, 0.5, 0.5, 1}};
 
-static void naive_gpipe_1f1b(void **state)
+static void basic_schedules_have_the_theoretical_bubble(void **state)
 {
     (void)state;
     for (int p = 1; p <= MAX_STAGE; p++)
@@ -156,8 +157,8 @@ static void naive_gpipe_1f1b(void **state)
         }
 }
 
-/* With p | m the bubble is 1f1b's divided by v (of the time of work): (p-1)/(vm) of it. */
-static void interleaved(void **state)
+/* If p divides m, the idle time is that of 1f1b divided by v: (p-1)/(vm) of the time of work. */
+static void interleaving_divides_the_bubble_by_chunks(void **state)
 {
     (void)state;
     double worst = 0;
@@ -171,24 +172,25 @@ static void interleaved(void **state)
                     assert_true(near(f.makespan, 3.0 * (v * m + p - 1)));
                     assert_true(near(f.bubble, (p - 1) / (double)(v * m + p - 1)));
                 }
-                assert_true(f.makespan <= full * (1 + 1e-12)); /* never slower than the next multiple */
+                assert_true(f.makespan <=
+                            full * (1 + 1e-12)); /* never slower than with m rounded up to a multiple of p */
                 assert_true(f.peak <= (v - 1) * p + 2 * (p - 1) + 1);
                 assert_int_equal(f.mailbox, 1);
                 /* no slower than 1f1b of the same model, whose stages cost v chunks */
                 const double plain = 3.0 * v * (m + p - 1);
                 worst = f.makespan / plain > worst ? f.makespan / plain : worst;
             }
-    print_message("interleaved, longest over 1f1b: %.3f\n", worst);
+    print_message("interleaved: longest time relative to 1f1b: %.3f\n", worst);
 }
 
-static void zero_bubble(void **state)
+static void zero_bubble_reaches_the_shortest_time(void **state)
 {
     (void)state;
     for (int p = 1; p <= MAX_STAGE; p++)
         for (int m = 1; m <= MAX_MICRO; m++) {
             const facts f = examine("zb", p, m, 1, 0, &ls_pipe_equal);
-            const double shortest =
-                3.0 * m + (p - 1); /* the last stage begins at p-1 and has 3m to do: nothing is shorter */
+            /* the last stage begins at p-1 and has 3m of work: no schedule is shorter */
+            const double shortest = 3.0 * m + (p - 1);
             assert_true(f.peak <= (m < p ? m : p));
             assert_true(f.makespan >= shortest);
             assert_true(m < p || near(f.makespan, shortest));
@@ -198,12 +200,12 @@ static void zero_bubble(void **state)
             const facts h = examine("zb", p, m, 1, 2 * p - 1, &ls_pipe_equal);
             assert_true(h.peak <= (m < 2 * p - 1 ? m : 2 * p - 1));
             assert_true(m < p || near(h.makespan, shortest));
-            assert_true(m < 2 * p - 1 || near(h.inner, 0)); /* nobody stands still once it has begun */
+            assert_true(m < 2 * p - 1 || near(h.inner, 0)); /* no rank is idle after its first action */
             assert_true(f.mailbox == 1 && h.mailbox == 1);
         }
 }
 
-/* ---- changed at random ---- */
+/* ---- random changes ---- */
 
 static void change(ls_schedule *s, uint64_t key)
 {
@@ -233,7 +235,7 @@ static void change(ls_schedule *s, uint64_t key)
     }
 }
 
-/* The twin's view of a step: it runs, and each rank's messages are all there. */
+/* The independent check of a changed list: it runs, and no rank's list lacks a message. */
 static bool still_a_step(const ls_schedule *s)
 {
     for (int r = 0; r < s->n_stage; r++) {
@@ -251,7 +253,7 @@ static bool still_a_step(const ls_schedule *s)
     return runs(s);
 }
 
-static void mutations(void **state)
+static void random_changes_are_found_or_harmless(void **state)
 {
     (void)state;
     static const char *const name[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"};
@@ -276,22 +278,25 @@ static void mutations(void **state)
             assert_int_equal(st, LS_OK);
         } else if (st != LS_OK) {
             caught++;
-            assert_non_null(strpbrk(ls_err_words(), "0123456789")); /* a rank and an action are named */
+            assert_non_null(strpbrk(ls_err_words(), "0123456789")); /* the message names a rank and an action */
             assert_true(strstr(ls_err_words(), "rank ") && strstr(ls_err_words(), "action "));
         } else {
             harmless++;
-            if (!still_a_step(s)) fail_msg("key %llu, %s: broken and not found", (unsigned long long)key, name[which]);
+            if (!still_a_step(s))
+                fail_msg("key %llu, %s: the checker accepts a broken list", (unsigned long long)key, name[which]);
         }
         ls_schedule_destroy(&s);
         ls_schedule_destroy(&before);
     }
-    print_message("%d lists: %d caught, %d harmless, %d unchanged\n", n, caught, harmless, unchanged);
+    print_message("%d lists: %d refused, %d harmless, %d unchanged\n", n, caught, harmless, unchanged);
     assert_true(caught > n / 2);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(naive_gpipe_1f1b), cmocka_unit_test(interleaved),
-                                       cmocka_unit_test(zero_bubble), cmocka_unit_test(mutations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(basic_schedules_have_the_theoretical_bubble),
+                                       cmocka_unit_test(interleaving_divides_the_bubble_by_chunks),
+                                       cmocka_unit_test(zero_bubble_reaches_the_shortest_time),
+                                       cmocka_unit_test(random_changes_are_found_or_harmless)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

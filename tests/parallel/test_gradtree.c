@@ -1,4 +1,5 @@
-/* The tree of micro-batches: for every number of leaves, the sum equals a naive recursive twin bit for bit; a running sum does not. */
+/* The tree of micro-batches: for every number of micro-batches the sum equals a naive recursive sum bit for bit; a running sum does
+ * not. */
 #include "cmocka_all.h"
 #include "model_fixture.h"
 
@@ -7,7 +8,7 @@
 
 #define MAX_LEAF 21
 
-/* Split at the largest power of two below n, as the header says. */
+/* Splits at the largest power of two below n, as described in gradtree.h. */
 static void naive(float leaf[][64], int first, int n, int width, float *out)
 {
     if (n == 1) {
@@ -22,7 +23,7 @@ static void naive(float leaf[][64], int first, int n, int width, float *out)
     for (int i = 0; i < width; i++) out[i] = a[i] + b[i];
 }
 
-static void every_number_of_leaves(bool pairs)
+static void check_every_number(bool pairs)
 {
     int running_differs = 0;
     fixture_pairs = pairs;
@@ -58,20 +59,20 @@ static void every_number_of_leaves(bool pairs)
     fixture_pairs = false;
 }
 
-static void leaves_one_by_one(void **state)
+static void the_tree_gives_the_naive_sum(void **state)
 {
     (void)state;
-    every_number_of_leaves(false);
+    check_every_number(false);
 }
 
-static void leaves_in_pairs(void **state)
+static void paired_gradients_give_the_naive_sum(void **state)
 {
     (void)state;
-    every_number_of_leaves(true);
+    check_every_number(true);
 }
 
-/* The whole model: A leaves in one tree equal leaf gradients taken one by one and added by the twin. */
-static void real_gradients(void **state)
+/* A whole model: the sum of the tree equals the gradients of single micro-batches, added here in the same order. */
+static void a_models_gradients_sum_in_tree_order(void **state)
 {
     (void)state;
     ls_model_config cfg = small_config(LS_VARIANT_HF, 0.1);
@@ -85,7 +86,7 @@ static void real_gradients(void **state)
         const int64_t n_grad = one.model->unit[u].n_grad;
         float *leaf[5];
         for (int l = 0; l < n; l++) {
-            /* leaf l alone, with the scale it has among n */
+            /* micro-batch l alone, with the loss scaled as for one of n */
             fixture_batch(&one, (uint64_t)l);
             int64_t counted = 0;
             for (int64_t i = 0; i < one.B * one.T; i++) counted += one.target[i] >= 0;
@@ -116,7 +117,8 @@ static void real_gradients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(leaves_one_by_one), cmocka_unit_test(leaves_in_pairs),
-                                       cmocka_unit_test(real_gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_tree_gives_the_naive_sum),
+                                       cmocka_unit_test(paired_gradients_give_the_naive_sum),
+                                       cmocka_unit_test(a_models_gradients_sum_in_tree_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

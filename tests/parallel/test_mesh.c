@@ -1,12 +1,11 @@
-/* The mesh: coordinates both ways, groups as ls_comm_split would make them, refusals with the arithmetic, the
- * picture. */
+/* The mesh: ranks and coordinates, groups as ls_comm_split makes them, errors with the arithmetic, and the printed picture. */
 #include "parallel/mesh.h"
 
-#include "cmocka_all.h"
+#include "assert_text.h"
 
 #include <string.h>
 
-static void coordinates_both_ways(void **state)
+static void coordinates_and_ranks_convert_both_ways(void **state)
 {
     (void)state;
     for (int dp = 1; dp <= 4; dp++)
@@ -19,14 +18,14 @@ static void coordinates_both_ways(void **state)
                     assert_int_equal(ls_mesh_rank(&m, c), r);
                     for (int a = 0; a < LS_N_AXIS; a++) assert_true(c.at[a] >= 0 && c.at[a] < m.n[a]);
                 }
-                /* tp neighbours are next to each other, pp ones tp apart, dp ones a whole replica apart */
+                /* neighbours in tp have adjacent ranks, those in pp are tp ranks apart, those in dp are a replica apart */
                 assert_int_equal(ls_mesh_rank(&m, (ls_coord){{0, 0, tp - 1}}), tp - 1);
                 assert_int_equal(ls_mesh_rank(&m, (ls_coord){{0, pp - 1, 0}}), (pp - 1) * tp);
                 assert_int_equal(ls_mesh_rank(&m, (ls_coord){{dp - 1, 0, 0}}), (dp - 1) * pp * tp);
             }
 }
 
-/* The ranks that differ from `rank` along one axis only. */
+/* The ranks whose coordinates equal those of `rank` except along one axis. */
 static void group_of(const ls_mesh *m, int axis, int rank, int *ranks)
 {
     ls_coord c = ls_mesh_coord(m, rank);
@@ -36,8 +35,8 @@ static void group_of(const ls_mesh *m, int axis, int rank, int *ranks)
     }
 }
 
-/* Along every axis: ranks of one color are one group, in the order of their keys, and each rank is in exactly one. */
-static void groups(void **state)
+/* Along each axis the ranks of one color form one group in the order of their keys, and each rank is in exactly one group. */
+static void each_rank_is_in_one_group_per_axis(void **state)
 {
     (void)state;
     ls_mesh m;
@@ -56,8 +55,7 @@ static void groups(void **state)
                 ls_mesh_split(&m, (ls_axis)a, ranks[k], &c2, &k2);
                 assert_int_equal(c2, color);
                 assert_int_equal(k2, k);
-                if (k)
-                    assert_true(ranks[k] > ranks[k - 1]); /* ls_comm_split breaks ties by old rank: none are needed */
+                if (k) assert_true(ranks[k] > ranks[k - 1]);
             }
         }
         for (int c = 0; c < m.world / m.n[a]; c++) assert_int_equal(members[c], m.n[a]);
@@ -71,7 +69,7 @@ static void groups(void **state)
     assert_memory_equal(dp, ((int[]){4, 16}), sizeof dp);
 }
 
-static void refusals(void **state)
+static void sizes_that_do_not_multiply_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -91,7 +89,7 @@ static void refusals(void **state)
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_mesh m = {.world = -7};
         assert_int_equal(ls_mesh_build(&m, bad[i].world, bad[i].dp, bad[i].pp, bad[i].tp), LS_E_CONFIG);
-        if (!strstr(ls_err_words(), bad[i].words)) fail_msg("'%s' lacks '%s'", ls_err_words(), bad[i].words);
+        assert_words(bad[i].words);
         assert_int_equal(m.world, -7);
     }
     ls_mesh m;
@@ -99,7 +97,7 @@ static void refusals(void **state)
     assert_int_equal(m.n[LS_AXIS_DP], 2);
 }
 
-static void picture(void **state)
+static void the_picture_shows_each_ranks_position(void **state)
 {
     (void)state;
     ls_mesh m;
@@ -115,7 +113,9 @@ static void picture(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(coordinates_both_ways), cmocka_unit_test(groups),
-                                       cmocka_unit_test(refusals), cmocka_unit_test(picture)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(coordinates_and_ranks_convert_both_ways),
+                                       cmocka_unit_test(each_rank_is_in_one_group_per_axis),
+                                       cmocka_unit_test(sizes_that_do_not_multiply_are_refused),
+                                       cmocka_unit_test(the_picture_shows_each_ranks_position)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* The executor against the plain walk: a pipelined forward gives the losses of one worker for every number of rows and every split,
- * also where the last piece is smaller (R3's table, docs/REFERENCES.md); a pipelined step gives its gradients bit for bit, under every schedule and
- * cut. Stages are threads of this process. */
+/* The pipeline executor compared with one worker. A pipelined forward gives the same losses for every batch and micro-batch size, also
+ * if the last micro-batch is smaller (the table of R3, docs/REFERENCES.md). A pipelined step gives the same gradients bit for bit, with
+ * every schedule and cut. Stages are threads of this process. */
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "model_fixture.h"
@@ -15,15 +15,15 @@
 #define MAX_PART 8
 
 typedef struct job {
-    /* asked */
+    /* set by the test */
     const char *schedule;
     int n_stage, n_micro, n_chunk;
-    int64_t B, rows; /* of a micro-batch; of the batch (forward) */
+    int64_t B, rows; /* sequences of a micro-batch; of the whole batch */
     bool backward, recompute;
     const ls_stages *stages;
     const ls_model_config *cfg;
     ls_local_world *world;
-    /* given */
+    /* set by the stages */
     double pair[MAX_ROW][2];
     float *grad[MAX_PART + 2]; /* by unit */
 } job;
@@ -126,7 +126,7 @@ static ls_status run_stage(stage *s)
     const ls_hooks h = {.ctx = strategy, .acquire = on_acquire, .grad_ready = on_ready};
     double pair[MAX_ROW][2];
     if (j->backward) {
-        for (int k = 0; k < 2; k++) { /* the second one must not depend on what the first left behind */
+        for (int k = 0; k < 2; k++) { /* the second step must not depend on memory that the first one wrote */
             LS_TRY(ls_pipe_step(pipe, strategy, &h, load, j, pair));
             LS_TRY(ls_strategy_step_due(strategy));
         }
@@ -180,7 +180,7 @@ static ls_stages cut(const ls_model_config *cfg, int n_stage, int n_chunk)
     return st;
 }
 
-static void forward(void **state)
+static void a_pipelined_forward_gives_the_same_losses(void **state)
 {
     (void)state;
     const int64_t rows[] = {1, 16, 32, 64}, split[] = {1, 2, 4, 8, 16};
@@ -212,7 +212,7 @@ static void forward(void **state)
                                  .B = piece_rows(&j, k),
                                  .T = LEN};
                 assert_int_equal(ls_walk_fwd(one.model, one.acts, &part, NULL, 0, one.model->n_unit), LS_OK);
-                assert_true(part.loss_sum == j.pair[k][0]); /* the very bits */
+                assert_true(part.loss_sum == j.pair[k][0]); /* bit for bit */
                 sum += j.pair[k][0];
                 counted += j.pair[k][1];
             }
@@ -261,7 +261,7 @@ static void check_step(const ls_model_config *cfg, const char *schedule, int n_s
     fixture_close(&one);
 }
 
-static void steps(void **state)
+static void a_pipelined_step_gives_the_same_gradients(void **state)
 {
     (void)state;
     const char *const name[] = {"naive", "gpipe", "1f1b", "zb"};
@@ -281,6 +281,7 @@ static void steps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest t[] = {cmocka_unit_test(forward), cmocka_unit_test(steps)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(a_pipelined_forward_gives_the_same_losses),
+                                   cmocka_unit_test(a_pipelined_step_gives_the_same_gradients)};
     return cmocka_run_group_tests(t, NULL, NULL);
 }

@@ -1,11 +1,11 @@
-/* Schedules on small shapes: lists as tables, R3's clocks (docs/REFERENCES.md), text both ways, every rule of the checker
- * broken once. */
+/* Small schedules: their lists, the clocks of R3 (docs/REFERENCES.md), reading and writing text, and each rule of the checker broken
+ * once. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
 
 #include "core/mem.h"
-#include "cmocka_all.h"
+#include "assert_text.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,15 +23,10 @@ static ls_status read_text(ls_schedule **out, const char *text)
     return ls_schedule_read(out, text, strlen(text), "t");
 }
 
-#define words_have(words)                                                                           \
-    do {                                                                                            \
-        if (!strstr(ls_err_words(), (words))) fail_msg("'%s' lacks '%s'", ls_err_words(), (words)); \
-    } while (0)
-
-/* ---- R3's clocks ---- */
+/* ---- the clocks of R3 ---- */
 
 /* gpipe's forward pass: micro-batch i runs on stage j at clock i + j, and each pair runs once. */
-static void clocks(void **state)
+static void gpipe_runs_by_the_clock_of_r3(void **state)
 {
     (void)state;
     for (int m = 1; m <= 7; m++)
@@ -56,7 +51,7 @@ static void clocks(void **state)
 
 /* ---- lists ---- */
 
-static void lists(void **state)
+static void schedules_give_the_expected_lists(void **state)
 {
     (void)state;
     static const struct {
@@ -91,7 +86,7 @@ static void lists(void **state)
     }
 }
 
-static void slots(void **state)
+static void peaks_of_slots_are_as_expected(void **state)
 {
     (void)state;
     ls_schedule *s = make("1f1b", 4, 8, 1);
@@ -103,8 +98,8 @@ static void slots(void **state)
     ls_schedule_destroy(&s);
     s = make("zb", 4, 8, 1);
     for (int r = 0; r < 4; r++) {
-        assert_int_equal(s->rank[r].peak[0], 4);                  /* as 1f1b's first stage, on all of them   */
-        assert_int_equal(s->rank[r].grad_peak[0], r ? r + 1 : 1); /* output gradients wait for their W       */
+        assert_int_equal(s->rank[r].peak[0], 4);                  /* all stages as the first one of 1f1b */
+        assert_int_equal(s->rank[r].grad_peak[0], r ? r + 1 : 1); /* output gradients are kept until their W */
     }
     ls_schedule_destroy(&s);
     s = make("gpipe", 3, 5, 1);
@@ -118,7 +113,7 @@ static void slots(void **state)
     ls_schedule_destroy(&s);
 }
 
-static void refusals(void **state)
+static void impossible_schedules_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -144,15 +139,15 @@ static void refusals(void **state)
         ls_schedule *s = NULL;
         assert_int_equal(ls_schedule_create(&s, bad[i].name, &bad[i].o), bad[i].st);
         assert_null(s);
-        words_have(bad[i].words);
+        assert_words(bad[i].words);
     }
     assert_true(ls_schedule_is_builtin("zb"));
     assert_false(ls_schedule_is_builtin("zb.txt"));
 }
 
-/* ---- the simulator, by hand ---- */
+/* ---- the simulator ---- */
 
-static void times(void **state)
+static void simulated_times_match_a_calculation_by_hand(void **state)
 {
     (void)state;
     const ls_part_cost part[] = {{2, 3, 5, 10}, {7, 11, 13, 20}};
@@ -171,16 +166,15 @@ static void times(void **state)
     assert_int_equal(ls_simulate(&sim, s, &slow, 0), LS_OK);
     assert_true(fabs(sim.makespan - (31 + 31)) < 1e-12);
     ls_sim_fini(&sim);
-    /* with one place, a send waits until the one before was taken: 11, 22, 33, and back */
+    /* with one slot, a send waits until the previous message was received: 11, 22, 33, and the same for the gradients */
     assert_int_equal(ls_simulate(&sim, s, &slow, 1), LS_OK);
     assert_true(fabs(sim.makespan - 66) < 1e-12);
     ls_sim_fini(&sim);
     ls_schedule_destroy(&s);
 }
 
-/* zb under costs that are not equal keeps to its bound and is no slower than 1f1b. */
-/* What a rank that computes sees of the others. */
-static void waiting(void **state)
+/* The share of the other ranks that wait while a rank computes. */
+static void the_waiting_share_follows_the_bubble(void **state)
 {
     (void)state;
     static const struct {
@@ -188,9 +182,9 @@ static void waiting(void **state)
         int stages, micro;
         double share;
     } all[] = {
-        {"naive", 2, 3, 0.5},        /* one works at a time   */
+        {"naive", 2, 3, 0.5},        /* one rank works at a time */
         {"naive", 4, 2, 0.75},       /*                       */
-        {"gpipe", 1, 4, 0},          /* there is nobody else  */
+        {"gpipe", 1, 4, 0},          /* no other rank exists  */
         {"gpipe", 2, 3, 0.5 / 3},    /* bubble b = 1/4: half of b / (1 - b) */
         {"gpipe", 3, 1, 2.0 / 3},    /*                       */
         {"1f1b", 2, 3, 0.5 * 1 / 3}, /* the same bubble       */
@@ -207,7 +201,8 @@ static void waiting(void **state)
     }
 }
 
-static void zb_bounds(void **state)
+/* With unequal costs zb keeps its limit of live activations and, unless that is below the number of stages, is faster than 1f1b. */
+static void zb_keeps_its_memory_limit(void **state)
 {
     (void)state;
     static const ls_part_cost each[] = {{1, 1, 1, 1}, {2, 3, 2, 1}, {1, 1.2, 0.8, 1}, {3, 2, 2, 1}, {1, 2, 1, 1}};
@@ -234,7 +229,7 @@ static void zb_bounds(void **state)
 
 #define HEAD "lockstep-schedule 1\nname x\nstages 2\nmicro 2\nchunks 1\nmessages "
 
-static void text_auto(void **state)
+static void messages_auto_adds_the_messages(void **state)
 {
     (void)state;
     ls_schedule *s = NULL, *expect = make("1f1b", 2, 2, 1);
@@ -253,7 +248,7 @@ static void text_auto(void **state)
     ls_schedule_destroy(&expect);
 }
 
-static void text_errors(void **state)
+static void errors_name_line_and_column(void **state)
 {
     (void)state;
     static const struct {
@@ -297,18 +292,18 @@ static void text_errors(void **state)
         const ls_status st = read_text(&s, bad[i].text);
         assert_true(st == LS_E_FORMAT || st == LS_E_CONFIG);
         assert_null(s);
-        words_have(bad[i].words);
+        assert_words(bad[i].words);
     }
-    ls_schedule *s = NULL; /* a NUL byte is not the end */
+    ls_schedule *s = NULL; /* a NUL byte does not end the text */
     assert_int_equal(ls_schedule_read(&s, "lockstep-schedule 1\n\0name", 25, "t"), LS_E_FORMAT);
-    words_have("t:2:1: expected the line 'name WORD'; found '?name'");
+    assert_words("t:2:1: expected the line 'name WORD'; found '?name'");
 }
 
-/* ---- every rule broken ---- */
+/* ---- the rules of the checker ---- */
 
 typedef enum deed { DROP, TWICE, SWAP, MICRO, CHUNK, PEER, KIND } deed;
 
-/* Changes action i of rank r (SWAP: with the one `to` places on). */
+/* Changes action i of rank r (SWAP: exchanges it with action i + to). */
 static void spoil(ls_schedule *s, int r, int i, deed d, int to)
 {
     ls_rank_list *l = &s->rank[r];
@@ -337,7 +332,7 @@ static void spoil(ls_schedule *s, int r, int i, deed d, int to)
 /* 1f1b of 2 stages and 3 micro-batches:
  *   rank 0  0 F0 1 sa0 2 F1 3 sa1 4 rg0 5 B0 6 F2 7 sa2 8 rg1 9 B1 10 rg2 11 B2 12 R0 13 step
  *   rank 1  0 ra0 1 F0 2 B0 3 sg0 4 ra1 5 F1 6 B1 7 sg1 8 ra2 9 F2 10 B2 11 sg2 12 R0 13 step */
-static void broken(void **state)
+static void every_rule_of_the_checker_is_enforced(void **state)
 {
     (void)state;
     static const struct {
@@ -383,25 +378,25 @@ static void broken(void **state)
         ls_schedule *s = make("1f1b", 2, 3, 1);
         assert_int_equal(ls_schedule_check(s, 1), LS_OK);
         spoil(s, table[t].rank, table[t].i, table[t].d, table[t].to);
-        if (ls_schedule_check(s, 0) != LS_E_CONFIG) fail_msg("not found: %s", table[t].words);
-        words_have(table[t].words);
+        if (ls_schedule_check(s, 0) != LS_E_CONFIG) fail_msg("the checker does not find: %s", table[t].words);
+        assert_words(table[t].words);
         ls_schedule_destroy(&s);
     }
     ls_schedule *s = make("zb", 2, 3, 1); /* both kinds of backward of one micro-batch */
     for (int i = 0; i < s->rank[0].n_action; i++)
         if (s->rank[0].action[i].kind == LS_PIPE_BWD_W) s->rank[0].action[i].kind = LS_PIPE_BWD;
     assert_int_equal(ls_schedule_check(s, 0), LS_E_CONFIG);
-    words_have("its backward pass was done before");
+    assert_words("its backward pass was done before");
     ls_schedule_destroy(&s);
 }
 
-static void broken_between_ranks(void **state)
+static void lists_that_do_not_match_are_refused(void **state)
 {
     (void)state;
     static const struct {
         const char *lists, *words;
     } table[] = {
-        /* each rank is right by itself */
+        /* the list of each rank alone is correct */
         {HEAD "auto rank 0 F1 F0 B0 B1 rank 1 F0 F1 B0 B1",
          "rank 1, action 0 (ra0@0): at this position, rank 0 sends sa1@1 (its action 1)"},
         {HEAD
@@ -414,10 +409,10 @@ static void broken_between_ranks(void **state)
         ls_schedule *s = NULL;
         assert_int_equal(read_text(&s, table[t].lists), LS_OK);
         assert_int_equal(ls_schedule_check(s, 0), LS_E_CONFIG);
-        words_have(table[t].words);
+        assert_words(table[t].words);
         ls_schedule_destroy(&s);
     }
-    /* all of chunk 0 before chunk 1: rank 0 fills rank 1's mailbox while rank 1 fills its */
+    /* all of chunk 0 before chunk 1: each rank fills the mailbox of the other */
     ls_schedule *s = NULL;
     int least = 0;
     assert_int_equal(
@@ -427,7 +422,7 @@ static void broken_between_ranks(void **state)
         LS_OK);
     assert_int_equal(ls_schedule_check(s, 0), LS_OK);
     assert_int_equal(ls_schedule_check(s, 1), LS_E_CONFIG);
-    words_have(
+    assert_words(
         "deadlock with mailboxes of 1: rank 0, action 7 (sa3.0@1) waits for a free slot at rank 1; rank 1, action ");
     assert_int_equal(ls_schedule_mailbox(s, &least), LS_OK);
     assert_int_equal(least, 2);
@@ -456,7 +451,7 @@ static ls_status everything(const char *name, int v)
     return st;
 }
 
-static void memory_runs_out(void **state)
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     const int64_t live = ls_mem_live();
@@ -476,17 +471,17 @@ static void memory_runs_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(clocks),
-                                       cmocka_unit_test(lists),
-                                       cmocka_unit_test(slots),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(times),
-                                       cmocka_unit_test(waiting),
-                                       cmocka_unit_test(zb_bounds),
-                                       cmocka_unit_test(text_auto),
-                                       cmocka_unit_test(text_errors),
-                                       cmocka_unit_test(broken),
-                                       cmocka_unit_test(broken_between_ranks),
-                                       cmocka_unit_test(memory_runs_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gpipe_runs_by_the_clock_of_r3),
+                                       cmocka_unit_test(schedules_give_the_expected_lists),
+                                       cmocka_unit_test(peaks_of_slots_are_as_expected),
+                                       cmocka_unit_test(impossible_schedules_are_refused),
+                                       cmocka_unit_test(simulated_times_match_a_calculation_by_hand),
+                                       cmocka_unit_test(the_waiting_share_follows_the_bubble),
+                                       cmocka_unit_test(zb_keeps_its_memory_limit),
+                                       cmocka_unit_test(messages_auto_adds_the_messages),
+                                       cmocka_unit_test(errors_name_line_and_column),
+                                       cmocka_unit_test(every_rule_of_the_checker_is_enforced),
+                                       cmocka_unit_test(lists_that_do_not_match_are_refused),
+                                       cmocka_unit_test(a_failed_allocation_leaks_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-/* Cutting units into stages: the automatic cut against every cut there is, hand-written ones, refusals, the
- * rules of R3 (docs/REFERENCES.md). */
+/* Cutting units into stages: the automatic cut compared with all possible cuts, cuts by hand, errors, and the rules of R3
+ * (docs/REFERENCES.md). */
 #include "parallel/stages.h"
 
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cmocka_all.h"
+#include "assert_text.h"
 
 #include <float.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static double cost_of(const ls_part_cost *unit, int a, int b)
     return sum;
 }
 
-/* Every cut of units from … n-1 into k parts: the smallest largest part. */
+/* Tries all cuts of units `from` to n - 1 into k parts and returns the cost of the largest part of the best cut. */
 static double every_cut(const ls_part_cost *unit, int from, int n, int k)
 {
     if (k == 1) return cost_of(unit, from, n);
@@ -39,14 +39,14 @@ static double largest(const ls_stages *s, const ls_part_cost *unit)
     return most;
 }
 
-static void balanced_is_optimal(void **state)
+static void the_balanced_cut_is_the_best(void **state)
 {
     (void)state;
     for (uint64_t t = 0; t < 300; t++) {
         ls_part_cost unit[12];
         const int n = 3 + (int)(ls_rng_u64(t, 0) % 9), k = 1 + (int)(ls_rng_u64(t, 1) % (uint64_t)n);
         for (int u = 0; u < n; u++) {
-            const double whole = (double)(ls_rng_u64(t, (uint64_t)(10 + u)) % 20); /* also zero, also equal ones */
+            const double whole = (double)(ls_rng_u64(t, (uint64_t)(10 + u)) % 20); /* also zero and equal costs */
             unit[u] = (ls_part_cost){.fwd = whole, .bwd_in = t % 3 ? ls_rng_uniform(t, (uint64_t)(40 + u)) : 0};
         }
         ls_stages s;
@@ -59,8 +59,8 @@ static void balanced_is_optimal(void **state)
     }
 }
 
-/* GPT-2: equal blocks, nothing for embed, a classifier of some blocks' weight. */
-static void gpt2(void **state)
+/* GPT-2: blocks of equal cost, an embedding that costs almost nothing, and a head that costs about as much as five blocks. */
+static void gpt2_is_cut_by_its_costs(void **state)
 {
     (void)state;
     ls_model_config cfg;
@@ -74,8 +74,8 @@ static void gpt2(void **state)
     assert_int_equal(ls_stages_balance(&s, unit, 14, 4, 1, NULL), LS_OK);
     assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
     assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 1, NULL), LS_OK);
-    assert_memory_equal(s.first, ((int[]){0, 10, 14}), 3 * sizeof(int)); /* 9 blocks; 3 and the head */
-    /* 2 ranks x 2 chunks: the same four parts, two a rank */
+    assert_memory_equal(s.first, ((int[]){0, 10, 14}), 3 * sizeof(int)); /* embed and 9 blocks; 3 blocks and the head */
+    /* 2 ranks x 2 chunks: the same four parts, two per rank */
     assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 2, NULL), LS_OK);
     assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
     ls_stages_costs(&s, unit, part);
@@ -87,7 +87,7 @@ static void gpt2(void **state)
     assert_non_null(strstr(t.data, "stage 0 chunk 0: units 0-4, embed to block 3, "));
     assert_non_null(strstr(t.data, "stage 1 chunk 1: units 13-13, head, "));
     ls_str_fini(&t);
-    /* equal costs in equal numbers are cut evenly, also where the largest part alone would leave a choice */
+    /* equal costs are cut evenly, even if other cuts have the same largest part */
     for (int u = 0; u < 7; u++) unit[u] = (ls_part_cost){.fwd = 1};
     assert_int_equal(ls_stages_balance(&s, unit, 7, 3, 1, NULL), LS_OK);
     int count[4] = {0};
@@ -96,7 +96,7 @@ static void gpt2(void **state)
     assert_int_equal(count[3], 1);
 }
 
-static void by_hand(void **state)
+static void a_cut_by_hand_covers_each_unit_once(void **state)
 {
     (void)state;
     ls_stages s;
@@ -127,11 +127,11 @@ static void by_hand(void **state)
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         assert_int_equal(ls_stages_parse(&s, bad[i].text, 14, 3, 1), LS_E_ARG);
-        if (!strstr(ls_err_words(), bad[i].words)) fail_msg("'%s' lacks '%s'", ls_err_words(), bad[i].words);
+        assert_words(bad[i].words);
     }
 }
 
-static void impossible(void **state)
+static void more_parts_than_units_are_refused(void **state)
 {
     (void)state;
     ls_part_cost unit[14] = {{0}};
@@ -142,7 +142,7 @@ static void impossible(void **state)
         "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, but the model has 14 units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
     assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1, NULL), LS_E_CONFIG);
     assert_int_equal(ls_stages_parse(&s, "0-13", 14, 15, 1), LS_E_CONFIG);
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1, NULL), LS_OK); /* as many as there are, all of them free */
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1, NULL), LS_OK); /* as many parts as units, all with cost 0 */
     const int64_t live = ls_mem_live();
     for (int k = 0;; k++) {
         ls_mem_fail_at(k);
@@ -163,8 +163,8 @@ static double stage_time(const ls_stages *s, const ls_part_cost *unit, int k, in
     return sum / thread;
 }
 
-/* Threads are all given away, none far from an equal share, and the slowest stage is never slower than with equal threads. */
-static void threads(void **state)
+/* All threads are used, no stage gets far more than an equal share, and the slowest stage is never slower than with equal shares. */
+static void shared_threads_never_slow_the_slowest_stage(void **state)
 {
     (void)state;
     const char *const name[] = {"tiny", "gpt2", "gpt2-medium", "gpt2-xl"};
@@ -197,7 +197,9 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(balanced_is_optimal),
-                                       cmocka_unit_test(gpt2), cmocka_unit_test(by_hand), cmocka_unit_test(impossible)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_threads_never_slow_the_slowest_stage), cmocka_unit_test(the_balanced_cut_is_the_best),
+        cmocka_unit_test(gpt2_is_cut_by_its_costs), cmocka_unit_test(a_cut_by_hand_covers_each_unit_once),
+        cmocka_unit_test(more_parts_than_units_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

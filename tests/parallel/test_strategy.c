@@ -1,5 +1,5 @@
-/* The laws at the heads of the files in src/parallel: what each strategy holds and sends, counted over `dry` for every rank, and as a backend that
- * moves bytes must count them; the window; layouts that cannot work. */
+/* The formulas at the top of the files in src/parallel: the memory of each strategy and the elements and bytes it sends, counted by the
+ * `dry` backend for every rank. Also the window allocator and layouts that cannot work. */
 #include "cmocka_all.h"
 #include "model_fixture.h"
 #include "parallel/strategy.h"
@@ -82,7 +82,7 @@ static void lab_step(lab *l)
     assert_int_equal(ls_strategy_step_done(l->s), LS_OK);
 }
 
-/* Everything that is in a bucket. */
+/* Collectives that belong to a bucket. */
 static ls_comm_stat bucketed(const lab *l, ls_coll kind)
 {
     const ls_comm_stat all = ls_comm_stats(l->comm, kind), rest = ls_comm_label_stats(l->comm, kind, 0);
@@ -139,7 +139,7 @@ static void check_laws(const char *name, int rank, int W, int M, ls_variant vari
     lab_close(&l);
 }
 
-static void laws(void **state)
+static void each_strategy_sends_and_stores_as_documented(void **state)
 {
     (void)state;
     const char *const name[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
@@ -152,8 +152,8 @@ static void laws(void **state)
                             if (W == 1 || i) check_laws(name[i], r, W, M, v ? LS_VARIANT_R1 : LS_VARIANT_HF, bucket);
 }
 
-/* Over all workers, what is saved covers every element of every buffer once; what is held contains what is saved. */
-static void pieces(void **state)
+/* The pieces that all workers save together cover every element of every buffer once. */
+static void saved_pieces_cover_each_element_once(void **state)
 {
     (void)state;
     const char *const name[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
@@ -181,7 +181,7 @@ static void pieces(void **state)
     }
 }
 
-static void refused(void **state)
+static void layouts_that_cannot_work_are_refused(void **state)
 {
     (void)state;
     const struct {
@@ -213,7 +213,7 @@ static void refused(void **state)
     }
 }
 
-static void window(void **state)
+static void window_ranges_never_overlap(void **state)
 {
     (void)state;
     ls_window w = {.capacity = 100};
@@ -223,7 +223,7 @@ static void window(void **state)
         const uint64_t x = ls_rng_u64(9, (uint64_t)i);
         const int64_t want = 1 + (int64_t)(x % 30);
         const int64_t at = x >> 40 & 1 && n ? -1 : ls_window_take(&w, want, x >> 20 & 1);
-        if (at < 0) { /* give one back */
+        if (at < 0) { /* release a range */
             full++;
             if (!n) continue;
             const int k = (int)((x >> 8) % (uint64_t)n);
@@ -245,7 +245,9 @@ static void window(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest t[] = {cmocka_unit_test(laws), cmocka_unit_test(pieces), cmocka_unit_test(refused),
-                                   cmocka_unit_test(window)};
+    const struct CMUnitTest t[] = {cmocka_unit_test(each_strategy_sends_and_stores_as_documented),
+                                   cmocka_unit_test(saved_pieces_cover_each_element_once),
+                                   cmocka_unit_test(layouts_that_cannot_work_are_refused),
+                                   cmocka_unit_test(window_ranges_never_overlap)};
     return cmocka_run_group_tests(t, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Shards of a model: their tables cover the whole exactly once, weights begin as the whole's, the norm counts every element once, and a step
- * sends what parallel/tensor.h says. */
+/* Shards of a model: together they cover the model exactly once, their initial weights are those of the whole model, the gradient norm
+ * counts every element once, and a step sends the number of elements that parallel/tensor.h documents. */
 #include "cmocka_all.h"
 #include "model_fixture.h"
 #include "parallel/strategy.h"
@@ -13,11 +13,11 @@ static ls_model_config config(ls_variant variant)
     ls_model_config c = small_config(variant, 0);
     c.n_head = 4;
     c.n_embd = 32;
-    c.vocab_size = 37; /* does not divide */
+    c.vocab_size = 37; /* not a multiple of the number of workers */
     return c;
 }
 
-/* A model with parameters of its own, and moments as markers. */
+/* Allocates parameters for all units of the model. */
 static void *take_units(ls_model *m)
 {
     int64_t total = 0;
@@ -31,7 +31,7 @@ static void *take_units(ls_model *m)
     return all;
 }
 
-static void tables(void **state)
+static void shards_cover_the_model_exactly_once(void **state)
 {
     (void)state;
     for (int variant = 0; variant < 2; variant++) {
@@ -64,7 +64,7 @@ static void tables(void **state)
                         for (int64_t j = 0; j < k; j++)
                             if (!everywhere || t == 0) seen[at + j]++;
                     }
-                    /* the same as pieces, from two halves of the flat buffer */
+                    /* the same for the pieces of a checkpoint, from two halves of the flat buffer */
                     const ls_piece half[2] = {
                         {LS_FLAT_PARAM, u, 0, x->n_pad / 2, x->param},
                         {LS_FLAT_PARAM, u, x->n_pad / 2, x->n_pad - x->n_pad / 2, (float *)x->param + x->n_pad / 2}};
@@ -78,7 +78,7 @@ static void tables(void **state)
                                             (size_t)piece[k].n * sizeof(float));
                         for (int64_t j = 0; j < piece[k].n; j++) saved[piece[k].first + j]++;
                     }
-                    if (T == 1) assert_int_equal(n_piece, 2); /* what lies together stays together */
+                    if (T == 1) assert_int_equal(n_piece, 2); /* contiguous elements stay one piece */
                     ls_free(piece);
                     ls_free(mine);
                     ls_model_destroy(&m);
@@ -93,7 +93,7 @@ static void tables(void **state)
     }
 }
 
-static void refused(void **state)
+static void heads_that_do_not_divide_are_refused(void **state)
 {
     (void)state;
     ls_model_config cfg = config(LS_VARIANT_HF);
@@ -106,8 +106,8 @@ static void refused(void **state)
     assert_non_null(strstr(ls_err_words(), "3 vocabulary ids over tp 4"));
 }
 
-/* Parameters stand for a gradient: any numbers do. Every worker's part of the blocks, cut as a strategy would. */
-static void counted_once(void **state)
+/* The parameters serve as a gradient. Each worker's shard is divided into blocks as a strategy does. */
+static void the_norm_counts_each_element_once(void **state)
 {
     (void)state;
     const ls_model_config cfg = config(LS_VARIANT_R1);
@@ -151,8 +151,8 @@ static void counted_once(void **state)
     ls_model_destroy(&whole);
 }
 
-/* Elements sent in a micro-batch, counted over dry. */
-static void law(void **state)
+/* Elements that one micro-batch sends, counted by the `dry` backend. */
+static void tensor_parallel_sends_the_documented_elements(void **state)
 {
     (void)state;
     for (int T = 2; T <= 4; T *= 2) {
@@ -182,8 +182,8 @@ static void law(void **state)
     }
 }
 
-/* The same by rows. */
-static void law_by_rows(void **state)
+/* The same with sequence parallelism. */
+static void sequence_parallel_sends_the_documented_elements(void **state)
 {
     (void)state;
     for (int T = 2; T <= 4; T *= 2) {
@@ -210,8 +210,10 @@ static void law_by_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tables), cmocka_unit_test(refused),
-                                       cmocka_unit_test(counted_once), cmocka_unit_test(law),
-                                       cmocka_unit_test(law_by_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_cover_the_model_exactly_once),
+                                       cmocka_unit_test(heads_that_do_not_divide_are_refused),
+                                       cmocka_unit_test(the_norm_counts_each_element_once),
+                                       cmocka_unit_test(tensor_parallel_sends_the_documented_elements),
+                                       cmocka_unit_test(sequence_parallel_sends_the_documented_elements)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

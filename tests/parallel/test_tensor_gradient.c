@@ -1,7 +1,8 @@
-/* A model over 2 and 4 workers (threads, over ls_comm_local), in double: every gradient is that of one worker, and backward is the derivative
- * of the loss that they compute together - central differences on elements of every tensor, wherever they lie.
+/* A tensor-parallel model over 2 and 4 workers (threads that use ls_comm_local), in double precision. Every gradient equals that of one
+ * worker, and backward is the derivative of the loss: central differences check elements of every tensor, on whichever worker they are.
  *
- * Bounds: against one worker only the order of sums differs, 1e-12 of the largest element of a tensor; differences as in test_model_grad. */
+ * Bounds: only the order of sums differs from one worker, so 1e-12 of the largest element of a tensor; for central differences as in
+ * test_model_grad. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "model_fixture.h"
@@ -20,7 +21,7 @@ typedef struct worker {
     int rank, size;
     const ls_model_config *cfg;
     bool recompute, by_rows;
-    fixture *one; /* its gradients are known      */
+    fixture *one; /* the model on one worker, with gradients */
     double one_loss;
     double worst, worst_difference;
     int n_checked;
@@ -39,7 +40,7 @@ static double largest(const double *x, int64_t n)
     return most;
 }
 
-/* Where element `whole` of the whole tensor lies here, or -1. */
+/* The index in this worker's shard of element `whole` of the whole tensor, or -1. */
 static int64_t place_of(const ls_tensor *t, int64_t whole)
 {
     for (int64_t i = 0, n, first; i < t->n; i += n) {
@@ -148,55 +149,55 @@ static void check(ls_variant variant, int T, double pdrop, bool recompute, bool 
     for (int r = 0; r < T; r++)
         if (w[r].error[0]) fail_msg("tp %d rank %d: %s", T, r, w[r].error);
     print_message(
-        "%s tp %d dropout %.1f recompute %d rows %d: worst against one worker %.1e; rank 0: %d differences, worst %.1e\n",
+        "%s tp %d dropout %.1f recompute %d rows %d: largest error to one worker %.1e; rank 0: %d central differences, largest error %.1e\n",
         ls_variant_word(variant), T, pdrop, recompute, by_rows, w[0].worst, w[0].n_checked, w[0].worst_difference);
     ls_local_world_destroy(&world);
     fixture_close(&one);
 }
 
-static void tied(void **s)
+static void two_workers_get_the_tied_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_HF, 2, 0, false, false);
 }
-static void tied_dropout(void **s)
+static void four_workers_get_tied_gradients_with_dropout(void **s)
 {
     (void)s, check(LS_VARIANT_HF, 4, 0.2, false, false);
 }
-static void tied_recompute(void **s)
+static void recomputing_keeps_the_tied_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_HF, 2, 0.2, true, false);
 }
-static void untied(void **s)
+static void four_workers_get_the_untied_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_R1, 4, 0, false, false);
 }
-static void untied_dropout(void **s)
+static void two_workers_get_untied_gradients_with_dropout(void **s)
 {
     (void)s, check(LS_VARIANT_R1, 2, 0.2, false, false);
 }
 
-static void tied_rows(void **s)
+static void sequence_parallel_keeps_the_tied_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_HF, 2, 0.2, false, true);
 }
-static void tied_rows_recompute(void **s)
+static void sequence_parallel_recomputing_keeps_the_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_HF, 4, 0.2, true, true);
 }
-static void untied_rows(void **s)
+static void sequence_parallel_keeps_the_untied_gradients(void **s)
 {
     (void)s, check(LS_VARIANT_R1, 4, 0, false, true);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tied),
-                                       cmocka_unit_test(tied_dropout),
-                                       cmocka_unit_test(tied_recompute),
-                                       cmocka_unit_test(untied),
-                                       cmocka_unit_test(untied_dropout),
-                                       cmocka_unit_test(tied_rows),
-                                       cmocka_unit_test(tied_rows_recompute),
-                                       cmocka_unit_test(untied_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(two_workers_get_the_tied_gradients),
+                                       cmocka_unit_test(four_workers_get_tied_gradients_with_dropout),
+                                       cmocka_unit_test(recomputing_keeps_the_tied_gradients),
+                                       cmocka_unit_test(four_workers_get_the_untied_gradients),
+                                       cmocka_unit_test(two_workers_get_untied_gradients_with_dropout),
+                                       cmocka_unit_test(sequence_parallel_keeps_the_tied_gradients),
+                                       cmocka_unit_test(sequence_parallel_recomputing_keeps_the_gradients),
+                                       cmocka_unit_test(sequence_parallel_keeps_the_untied_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

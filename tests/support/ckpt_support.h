@@ -1,13 +1,13 @@
-/* ckpt_support.h - a small model with filled buffers, scratch folders, and file tampering, for the checkpoint tests. */
+/* ckpt_support.h - a small model with random weights and a function that damages files, for the checkpoint tests. */
 #ifndef LS_TESTS_CKPT_SUPPORT_H
 #define LS_TESTS_CKPT_SUPPORT_H
 
-#include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "model/model.h"
 
-#include "cmocka_all.h"
+#include "assert_text.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static inline void test_fill(const ls_model *m, void *base, int64_t n, uint64_t 
     }
 }
 
-/* Buffers padded to 16 elements, so that padding exists; parameters and moments depend on seed. */
+/* Buffers are padded to 16 elements, so that padding exists. Parameters and moments depend on seed; 0 leaves them zero. */
 static inline void test_model_open(test_model *t, ls_model_config cfg, ls_dtype dt, uint64_t seed)
 {
     assert_int_equal(ls_compute_open(&t->compute, "cpu-ref", &(ls_compute_open_opts){.dtype = dt}, 1), LS_OK);
@@ -80,34 +80,6 @@ static inline int test_same(const ls_model *a, const ls_model *b, int moments)
     return 1;
 }
 
-/* In memory where that is possible: these tests sync thousands of times. */
-static inline char *test_dir(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    char *p = ls_asprintf("%s/lockstep-test-XXXXXX", tmp && *tmp                ? tmp
-                                                     : access("/dev/shm", W_OK) ? "/tmp"
-                                                                                : "/dev/shm");
-    assert_non_null(p);
-    assert_non_null(mkdtemp(p));
-    return p;
-}
-
-static inline void test_dir_close(char *dir)
-{
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
-    ls_free(dir);
-}
-
-/* dir/a/b in a buffer that the next call but seven reuses. */
-static inline const char *test_path(const char *dir, const char *a, const char *b)
-{
-    static char buf[8][512];
-    static int at;
-    char *p = buf[at++ % 8];
-    snprintf(p, 512, "%s%s%s%s%s", dir, a ? "/" : "", a ? a : "", b ? "/" : "", b ? b : "");
-    return p;
-}
-
 static inline void test_flip(const char *path, long at)
 {
     FILE *f = fopen(path, "r+b");
@@ -119,30 +91,5 @@ static inline void test_flip(const char *path, long at)
     assert_int_equal(fputc(c ^ 0x10, f), c ^ 0x10);
     assert_int_equal(fclose(f), 0);
 }
-
-static inline int test_n_entries(const char *dir)
-{
-    char **names;
-    size_t n;
-    assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
-    ls_fs_list_free(names, n);
-    return (int)n;
-}
-
-static inline void assert_equal_files(const char *a, const char *b)
-{
-    char *x, *y;
-    size_t nx, ny;
-    assert_int_equal(ls_fs_read(a, &x, &nx), LS_OK);
-    assert_int_equal(ls_fs_read(b, &y, &ny), LS_OK);
-    if (nx != ny || memcmp(x, y, nx)) fail_msg("%s (%zu bytes) and %s (%zu bytes) differ", a, nx, b, ny);
-    ls_free(x);
-    ls_free(y);
-}
-
-#define assert_words(part)                                                                             \
-    do {                                                                                               \
-        if (!strstr(ls_err_words(), (part))) fail_msg("\"%s\" not in \"%s\"", (part), ls_err_words()); \
-    } while (0)
 
 #endif

@@ -1,4 +1,4 @@
-/* ckpt_team.h - workers as threads of one process that write and read checkpoints together, and models cut into pieces at random. */
+/* ckpt_team.h - worker threads that write and read checkpoints together, and models cut into random pieces. */
 #ifndef LS_TESTS_CKPT_TEAM_H
 #define LS_TESTS_CKPT_TEAM_H
 
@@ -14,9 +14,9 @@ typedef struct team_worker {
     int rank, size;
     void (*body)(struct team_worker *w, ls_comm *c);
     void *arg;
-    ls_status st; /* what the body ended with, and its words */
+    ls_status st; /* the result of the body, and its message */
     char words[2048];
-    char error[2048]; /* the first thing that is wrong: cmocka's asserts belong to the main thread */
+    char error[2048]; /* the first failed check: cmocka's asserts work in the main thread only */
 } team_worker;
 
 #define TEAM_CHECK(w, cond)                                                                                           \
@@ -61,7 +61,7 @@ static inline void team_note(team_worker *w, ls_status st)
     snprintf(w->words, sizeof w->words, "%s", st == LS_OK ? "" : ls_err_words());
 }
 
-/* All workers failed alike, those who did not meet it with the words of the one who did. */
+/* All workers failed with this status and with the message of the worker where the error occurred. */
 static inline void team_assert_failed(const team_worker *w, int size, ls_status st, const char *words)
 {
     int met = 0;
@@ -77,7 +77,7 @@ static inline void team_assert_failed(const team_worker *w, int size, ls_status 
 
 typedef struct test_cut {
     int n, size;
-    ls_piece piece[1024]; /* those of worker r: [begin[r], begin[r + 1]) */
+    ls_piece piece[1024]; /* worker r has [begin[r], begin[r + 1]) */
     int begin[TEAM_MAX + 1];
 } test_cut;
 
@@ -92,7 +92,7 @@ static inline void *test_flat(const ls_model *m, ls_flat what, int u)
     return what == LS_FLAT_PARAM ? x->param : what == LS_FLAT_M ? x->m : x->v;
 }
 
-/* Every buffer of the model in up to 5 pieces for owners at random, the padding sometimes with them, all filled with 0x7f. */
+/* Cuts every buffer of the model into up to 5 pieces with random owners, sometimes with the padding. All are filled with 0x7f. */
 static inline test_cut *test_cut_make(const ls_model *m, int size, uint64_t key)
 {
     test_cut *c = calloc(1, sizeof *c);
@@ -115,7 +115,7 @@ static inline test_cut *test_cut_make(const ls_model *m, int size, uint64_t key)
                 at += len;
             }
         }
-    for (int i = n - 1; i > 0; i--) { /* in no order */
+    for (int i = n - 1; i > 0; i--) { /* shuffle */
         const int j = (int)DRAW(i + 1), o = owner[i];
         const ls_piece p = all[i];
         all[i] = all[j], owner[i] = owner[j];
@@ -143,7 +143,7 @@ static inline void test_cut_free(test_cut *c)
     free(c);
 }
 
-/* Copies the model into the pieces; what lies in the padding stays 0x7f. */
+/* Copies the model into the pieces; padding stays 0x7f. */
 static inline void test_cut_fill(test_cut *c, const ls_model *m)
 {
     for (int i = 0; i < c->n; i++) {
@@ -155,7 +155,7 @@ static inline void test_cut_fill(test_cut *c, const ls_model *m)
     }
 }
 
-/* Byte-equal to the model, with padding 0; pieces of moments untouched without `moments`. */
+/* True if the pieces equal the model byte for byte and padding is 0. Without `moments`, pieces of moments must still be 0x7f. */
 static inline int test_cut_same(const test_cut *c, const ls_model *m, int moments)
 {
     const size_t e = test_elem(m);
@@ -174,7 +174,7 @@ static inline int test_cut_same(const test_cut *c, const ls_model *m, int moment
     return 1;
 }
 
-/* Nothing was written to it. */
+/* True if no piece was written to. */
 static inline int test_cut_untouched(const test_cut *c, const ls_model *m)
 {
     for (int i = 0; i < c->n; i++)

@@ -1,4 +1,4 @@
-/* cmocka_all.h - cmocka with the headers it wants before it. */
+/* cmocka_all.h - cmocka with the headers that must come before it. */
 #ifndef LS_TESTS_CMOCKA_ALL_H
 #define LS_TESTS_CMOCKA_ALL_H
 

@@ -114,7 +114,7 @@ static inline ls_status fixture_fold_tied(ls_model *m)
     return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
 }
 
-/* Forward and, with grads, backward of leaf `leaf` of n; the loss is the mean over counted rows. */
+/* Forward and, with `train`, backward of one of n_leaf micro-batches; the loss is the mean over counted rows. */
 static inline ls_status fixture_pass(fixture *f, int leaf, int n_leaf, bool train, double *loss)
 {
     fixture_batch(f, (uint64_t)leaf);
