@@ -9,7 +9,7 @@
 #include "core/fs.h"
 #include "core/str.h"
 #include "cuda_numbers.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,12 +255,12 @@ static void tf32_is_less_exact_and_wrong_use_fails(void **state)
 
 /* ---- choosing ---- */
 
-static char folder[128];
+static char *folder;
 
 static int with_folder(void **state)
 {
     (void)state;
-    assert_int_equal(temp_dir_make(folder, sizeof folder, "gemm"), 0);
+    folder = test_dir();
     setenv("LOCKSTEP_CACHE", folder, 1);
     setenv("LS_GEMM_TUNE", "1", 1);
     *emu_lt_state() = (emu_lt){0};
@@ -273,7 +273,7 @@ static int without_folder(void **state)
     unsetenv("LOCKSTEP_CACHE");
     unsetenv("LS_GEMM_TUNE");
     *emu_lt_state() = (emu_lt){0};
-    assert_int_equal(ls_fs_remove_tree(folder), LS_OK);
+    test_dir_close(folder);
     return 0;
 }
 

@@ -6,7 +6,7 @@
 #include "core/mem.h"
 #include "report/read/trace_read.h"
 #include "cmocka_all.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[128];
+static char *dir;
 
 /* ---- a device that runs nothing ---- */
 
@@ -128,13 +128,15 @@ static int fresh(void **state)
     n_node = 0;
     unsetenv("LS_CUPTI");
     unsetenv("FAKE_CUPTI_REFUSE");
-    return temp_dir_make(dir, sizeof dir, "kernels");
+    dir = test_dir();
+    return 0;
 }
 
 static int remove_all(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) != LS_OK;
+    test_dir_close(dir);
+    return 0;
 }
 
 /* Replaces CUPTI by the fake library; skips the test if the headers were not found. */

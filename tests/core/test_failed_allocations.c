@@ -5,24 +5,26 @@
 #include "core/plan.h"
 #include "core/str.h"
 #include "cmocka_all.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[128];
+static char *dir;
 
 static int set_up(void **state)
 {
     (void)state;
-    return temp_dir_make(dir, sizeof dir, "fault");
+    dir = test_dir();
+    return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK ? 0 : -1;
+    test_dir_close(dir);
+    return 0;
 }
 
 /* Runs body with its k-th allocation failing, for k = 0, 1, ... until it succeeds; returns how many failed. */

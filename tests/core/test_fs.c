@@ -2,7 +2,7 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,27 +15,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[128];
+static char *dir;
 
 static int set_up(void **state)
 {
     (void)state;
-    return temp_dir_make(dir, sizeof dir, "fs");
+    dir = test_dir();
+    return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir) ? 0 : -1;
+    const bool removed = ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir);
+    ls_free(dir);
+    return removed ? 0 : -1;
 }
 
 static const char *at(const char *name)
 {
-    static char path[8][256];
-    static int next;
-    char *p = path[next = (next + 1) % 8];
-    snprintf(p, 256, "%s/%s", dir, name);
-    return p;
+    return test_path(dir, name, NULL);
 }
 
 static void a_file_reads_back_as_written(void **state)

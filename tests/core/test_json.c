@@ -4,7 +4,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cmocka_all.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -55,8 +55,7 @@ static void reals_are_written_as_python_does(void **state)
         print_message("skipped: python3 is not installed\n");
         skip();
     }
-    char dir[128], path[160], cmd[600];
-    assert_int_equal(temp_dir_make(dir, sizeof dir, "json"), 0);
+    char *dir = test_dir(), path[160], cmd[600];
     snprintf(path, sizeof path, "%s/reals", dir);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -83,7 +82,7 @@ static void reals_are_written_as_python_does(void **state)
              "sys.exit(bad > 0)\"",
              path);
     int rc = system(cmd);
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
     assert_int_equal(rc, 0);
 }
 

@@ -6,19 +6,19 @@
 #include "report/read/trace_read.h"
 #include "report/compat/profile_summary.h"
 #include "cmocka_all.h"
-#include "temp_dir.h"
+#include "test_folder.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[128], profiles[160];
+static char *dir, profiles[160];
 
 static int fresh(void **state)
 {
     (void)state;
-    if (temp_dir_make(dir, sizeof dir, "trace")) return 1;
+    dir = test_dir();
     snprintf(profiles, sizeof profiles, "%s/profiles", dir);
     return 0;
 }
@@ -27,7 +27,8 @@ static int remove_all(void **state)
 {
     (void)state;
     ls_trace_enter(NULL);
-    return ls_fs_remove_tree(dir) != LS_OK;
+    test_dir_close(dir);
+    return 0;
 }
 
 static void record(const char *name, int index, int inner)

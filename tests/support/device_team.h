@@ -1,5 +1,5 @@
-/* device_team.h - workers as threads, each with a device that is a double, on one host or on several that a fake transport joins; and beside
- * each a communicator on host memory that says what is right. A test includes it and gives worker_main: what makes the communicator. */
+/* device_team.h - workers as threads, each with a test double of a device, on one host or on several that are connected by a fake transport; and for each
+ * a communicator on host memory that gives the expected results. A test includes it and defines worker_main, which creates the communicator. */
 #ifndef LS_TESTS_DEVICE_TEAM_H
 #define LS_TESTS_DEVICE_TEAM_H
 
@@ -23,7 +23,7 @@ typedef struct worker {
     ls_local_world *world, *ref;
     fake_world *net; /* set: hosts joined by a fake transport */
     int rank, size;
-    bool alone; /* no world: a communicator of its own */
+    bool alone; /* no world: a communicator of one worker */
     bool any_order;
     void (*body)(struct worker *w, on_device *o);
     void (*before)(struct worker *w, ls_comm *host, device_double *d); /* instead of making one and body */
@@ -32,7 +32,16 @@ typedef struct worker {
 
 static void *worker_main(void *arg);
 
-/* The one on host memory. */
+/* Plugins are loaded from the folder that has the NCCL plugin with the fake library. */
+static inline void use_fake_nccl(void)
+{
+    const char *build = getenv("LS_BUILD");
+    char dir[600];
+    snprintf(dir, sizeof dir, "%s/fake_nccl", build ? build : "build");
+    setenv("LS_PLUGIN_DIR", dir, 1);
+}
+
+/* The communicator on host memory. */
 static ls_status worker_host(const worker *w, ls_comm **out)
 {
     if (w->alone) return ls_comm_self(out);
@@ -67,7 +76,7 @@ static void run_world(int size, worker like)
     ls_local_world_destroy(&like.world);
 }
 
-/* hosts: workers of each, up to a 0. */
+/* hosts: the number of workers of each host; a 0 ends the list. */
 static void run_hosts(const int *hosts, worker like)
 {
     fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
