@@ -126,7 +126,7 @@ static void assert_whole(const char *dir, const test_model *want)
 
 /* The k-th allocation fails, for every k of a save with the same name and with another one. Either the save fails and the old
  * checkpoint remains, or only the clean-up was affected and the new checkpoint is complete. */
-static void a_save_survives_any_failed_allocation(void **state)
+static void a_failed_allocation_keeps_a_whole_checkpoint(void **state)
 {
     (void)state;
     for (int beside = 0; beside < 2; beside++) {
@@ -162,7 +162,7 @@ static void a_save_survives_any_failed_allocation(void **state)
 
 /* The k-th write, sync, rename or mkdir fails, for every k: with another name than the old checkpoint, with the same name, and with
  * the same name on a file system that cannot exchange. */
-static void a_save_survives_any_failed_system_call(void **state)
+static void a_failed_system_call_keeps_a_whole_checkpoint(void **state)
 {
     (void)state;
     for (int way = 0; way < 3; way++) {
@@ -709,8 +709,8 @@ static void a_killed_worker_leaves_a_whole_checkpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_save_survives_any_failed_allocation),
-        cmocka_unit_test(a_save_survives_any_failed_system_call),
+        cmocka_unit_test(a_failed_allocation_keeps_a_whole_checkpoint),
+        cmocka_unit_test(a_failed_system_call_keeps_a_whole_checkpoint),
         cmocka_unit_test(a_load_without_memory_leaves_the_model_unchanged),
         cmocka_unit_test(a_post_without_memory_fails_and_leaks_nothing),
         cmocka_unit_test(a_file_size_limit_keeps_the_old_checkpoint),

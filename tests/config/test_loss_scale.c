@@ -67,7 +67,7 @@ static void the_first_overflow_uses_hysteresis(void **state)
     assert_true(s.scale == 65536 && s.hysteresis == 1);
 }
 
-static void the_minimum_ends_only_zero_runs(void **state)
+static void only_the_zero_rule_fails_at_the_minimum(void **state)
 {
     (void)state;
     ls_loss_scale_config c = usual;
@@ -109,7 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scales_follow_deepspeed_and_torch),
         cmocka_unit_test(the_first_overflow_uses_hysteresis),
-        cmocka_unit_test(the_minimum_ends_only_zero_runs),
+        cmocka_unit_test(only_the_zero_rule_fails_at_the_minimum),
         cmocka_unit_test(an_overflow_without_a_rule_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

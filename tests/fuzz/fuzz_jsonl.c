@@ -1,18 +1,11 @@
-/* Any bytes as a line of JSON: what jansson takes is taken here with the same text, and the rest does no harm. */
+/* Any bytes as a line of JSON: a line that jansson accepts gives the same text here, and other lines do no harm. */
+#include "fuzz.h"
 #include "core/mem.h"
 #include "core/str.h"
 #include "data/jsonl.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-static void must(int ok)
-{
-    if (!ok) abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -24,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     ls_jsonl_result r = ls_jsonl_text(line, n, "text", &out, &at, &why);
     must(at <= n && r != LS_JSONL_NOMEM);
     must(r != LS_JSONL_BAD || why);
-    /* The last of equal keys wins in both. A bare NUL byte is no JSON, but jansson passes over some: not compared. */
+    /* The last of equal keys wins in both. A NUL byte is not valid JSON, but jansson accepts some: not compared. */
     json_t *j = n && memchr(line, '\0', n) ? NULL : json_loadb(line, n, JSON_ALLOW_NUL, NULL);
     if (j && json_is_object(j)) {
         const json_t *text = json_object_get(j, "text");

@@ -1,21 +1,13 @@
-/* Texts of run folders, cut at lines "=== NAME" (metrics, steps, launcher, complete, pipeline, profile, nsys, nccl, topo,
- * ibstat, topology; "run" begins another run):
- * whatever they hold, there is a page, it is closed, nothing in it is a mark of its own, and nothing leaks. */
+/* Files of run folders, separated by lines "=== NAME" (metrics, steps, launcher, complete, pipeline, profile, nsys, nccl, topo,
+ * ibstat, topology; "run" begins another run). For any content the page is complete, no text becomes markup, and nothing leaks. */
+#include "fuzz.h"
 #include "core/mem.h"
 #include "report/compat/profile_summary.h"
 #include "report_fixture.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(int ok)
-{
-    if (!ok) abort();
-}
-
-/* The text that a head line names; NULL: no file of a run. */
+/* The text of the file that a separator line names; NULL: not a file of a run. */
 static ls_text *text_of(ls_run_texts *t, const char *name, size_t n)
 {
     static const char *const word[LS_N_RUN_FILE] = {"metrics", "steps", "launcher", "complete", "pipeline",
@@ -45,7 +37,7 @@ static void take(ls_run_set *s, ls_run_texts *t)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int64_t live = ls_mem_live();
-    char *text = ls_alloc(size + 1); /* as files are read: with a NUL behind */
+    char *text = ls_alloc(size + 1); /* as when a file is read: with a NUL after it */
     ls_run_set s = {.run = ls_alloc(4 * sizeof(ls_run)), .cap = 4};
     ls_run_texts t = {0};
     if (size) memcpy(text, data, size);

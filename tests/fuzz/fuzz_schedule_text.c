@@ -1,15 +1,13 @@
-/* Schedules written by strangers: reading ends in a schedule or in words; what was read can be written and read
- * again, the checker takes any list, and the simulator any list that passed the check. */
+/* Any bytes as a schedule: reading gives a schedule or an error message. A schedule can be written and read again, the checker
+ * accepts any list as input, and the simulator any list that passed the check. */
+#include "fuzz.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
 
 #include "core/mem.h"
 
-#include <stdint.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

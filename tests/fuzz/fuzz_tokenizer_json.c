@@ -1,23 +1,16 @@
-/* Any bytes as a tokenizer.json: refused in words, or a tokenizer that gives back what it encodes and survives being saved. */
+/* Any bytes as a tokenizer.json: refused with a message, or a tokenizer that decodes what it encodes and can be saved and loaded. */
+#include "fuzz.h"
 #include "core/mem.h"
 #include "data/tokenizer.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-static void must(int ok)
-{
-    if (!ok) abort();
-}
 
 static void check(const ls_tokenizer *t, const uint8_t *data, size_t n)
 {
     ls_ids ids = {0};
     ls_str text = {0}, json = {0}, again = {0};
     ls_tokenizer *u = NULL;
-    if (n > 2000) n = 2000; /* the file itself as text */
+    if (n > 2000) n = 2000; /* the file itself is the text */
     must(ls_tokenizer_encode(t, data, n, &ids) == LS_OK);
     must(ls_tokenizer_decode(t, ids.id, ids.n, &text) == LS_OK);
     must(text.len == n && (!n || !memcmp(text.data, data, n)));

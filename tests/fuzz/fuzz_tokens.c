@@ -1,14 +1,12 @@
-/* Token files of any bytes: opening and reading them never reads outside, and a sequence that comes back is within the vocabulary. The
- * first two bytes choose sequence length and vocabulary. */
+/* Any bytes as a token file: opening and reading it never reads outside, and every id of a sequence is in the vocabulary. The first two
+ * bytes choose the sequence length and the size of the vocabulary. */
+#include "fuzz.h"
 #include "data/loader.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -23,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (ls_tokens_open(&t, path, seq_len, vocab) == LS_OK) {
         if ((n - 2) % 2 || t.n_seq < 1) abort();
         for (int64_t k = 0; k < t.n_seq && k < 50; k++) {
-            if (ls_tokens_batch(&t, 7, k % 3, k, 1, ids, target) != LS_OK) abort(); /* open has looked at every id */
+            if (ls_tokens_batch(&t, 7, k % 3, k, 1, ids, target) != LS_OK) abort(); /* open has checked every id */
             for (int i = 0; i < seq_len; i++)
                 if (ids[i] < 0 || ids[i] >= vocab || target[i] < 0 || target[i] >= vocab) abort();
         }

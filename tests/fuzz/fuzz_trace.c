@@ -1,16 +1,9 @@
-/* Any bytes as a trace file: added up or refused with the line named, and nothing is left behind. */
+/* Any bytes as a trace file: summed up, or refused with a message that names the file; nothing leaks. */
+#include "fuzz.h"
 #include "core/mem.h"
 #include "report/read/trace_read.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-static void must(int ok)
-{
-    if (!ok) abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -1,10 +1,8 @@
 /* replay.c - runs a fuzz target over the files of a corpus folder, without libFuzzer. */
-#include <dirent.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+#include <dirent.h>
+#include <stdio.h>
 
 static int one(const char *path)
 {

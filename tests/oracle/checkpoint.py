@@ -1,4 +1,4 @@
-"""Judges lockstep's folders with transformers, and transformers' folders with lockstep. usage: checkpoint.py LOCKSTEP WORK"""
+"""Checks folders of lockstep with transformers, and folders of transformers with lockstep. usage: checkpoint.py LOCKSTEP WORK"""
 import json
 import os
 import pathlib
@@ -32,7 +32,7 @@ def build(variant, seed, dtype):
         n_layer=3, n_head=4, n_embd=48, n_positions=40, vocab_size=131, bos_token_id=130, eos_token_id=130,
         activation_function="gelu_new" if variant == "hf" else "gelu", tie_word_embeddings=variant == "hf")
     model = transformers.GPT2LMHeadModel(config)
-    for p in model.parameters():  # biases and norms too, so that a swapped pair shows
+    for p in model.parameters():  # biases and norms too, so that swapped tensors are detected
         torch.nn.init.normal_(p, std=0.3)
     return model.to(dtype).eval()
 
@@ -45,7 +45,7 @@ def logits(model):
 
 
 def same(ours, theirs, what):
-    """ours: what from_pretrained gives for our folder; theirs: the model that transformers saved, in its own type."""
+    """ours: the model that from_pretrained loads from our folder; theirs: the model that transformers saved, in its own type."""
     global n_ok
     a, b = ours.state_dict(), theirs.state_dict()
     assert a.keys() == b.keys(), f"{what}: {a.keys() ^ b.keys()}"
@@ -107,7 +107,7 @@ safetensors.torch.save_file(tensors, old / "model.safetensors")
 run("import", "--from", old, "--out", work / "x", fails="transformer.h.1.mlp.c_fc.bias")
 assert not (work / "x").exists()
 
-# a shard that is not there
+# a missing shard
 (sorted((work / "hf-float32-sharded-hf").glob("*.safetensors"))[1]).unlink()
 run("import", "--from", work / "hf-float32-sharded-hf", "--out", work / "x", fails="cannot read")
 # a flipped byte is caught by export
@@ -118,7 +118,7 @@ damaged.write_bytes(data)
 run("export", "--checkpoint", work / "hf-float32-single-ckpt", "--out", work / "x", fails="is damaged")
 assert not (work / "x").exists()
 
-# the tokenizer of a folder travels along and opens
+# the tokenizer of a folder is copied and opens
 tok = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}, merges=[("a", "b")]))
 src = work / "r1-float32-single-hf"
 tok.save(str(src / "tokenizer.json"))
@@ -129,7 +129,7 @@ assert (work / "with-tok-out" / "tokenizer.json").read_bytes() == (src / "tokeni
 sums = json.loads((work / "with-tok" / "checksums.json").read_text())
 assert set(sums["files"]) == set(os.listdir(work / "with-tok")) - {"checksums.json"}
 
-# a run's own checkpoints, as the trainer wrote them, with optimizer and trainer state beside the model
+# checkpoints of a run, with optimizer and trainer state
 text = work / "text.txt"
 text.write_text("".join(f"line {i} of {i * 7919 % 1000} words and a few more\n" for i in range(400)))
 run("prepare", "--input", text, "--out", work / "data", "--tokenizer", "train", "--vocab-size", "300")
@@ -154,5 +154,5 @@ for variant in ("hf", "r1"):
     assert set(moments) == {f"{m}/{k}" for m in "mv" for k in file}
     assert all(moments[f"{m}/{k}"].shape == v.shape for m in "mv" for k, v in file.items())
     n_ok += 1
-    print(f"ok  {variant}: the run's epoch-1 opens as it is, tokenizer too")
+    print(f"ok  {variant}: epoch-1 of the run and its tokenizer open without conversion")
 print(f"{n_ok} folders agree with transformers {transformers.__version__}")

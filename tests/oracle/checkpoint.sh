@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Folders written by transformers are read by lockstep, and folders written by lockstep are opened by transformers as they
-# are: both variants, single and sharded, float, half and bfloat16, tensors compared bit for bit.
+# Lockstep reads folders that transformers wrote, and transformers opens folders that lockstep wrote without conversion: both
+# variants, single and sharded files, fp32, fp16 and bf16. Tensors are compared bit for bit.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../support/torch.sh"

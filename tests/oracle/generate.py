@@ -1,7 +1,7 @@
-"""`lockstep generate --greedy` against transformers' generate (hf) and a plain loop without a cache (r1), id by id.
+"""Compares `lockstep generate --greedy` with generate of transformers (hf) and with a loop without a cache (r1), id by id.
 
-Where the two part, the peer's logits of the two ids must lie within rounding of each other; what follows is not compared.
-Weights are shaken until logits differ by whole numbers, so that a wrong cache or position shows and ties do not.
+At the first difference, the logits of the two ids in PyTorch must be equal within rounding; later ids are not compared. Noise in the
+weights makes logits differ by whole numbers, so that a wrong cache or position is detected and ties do not occur.
 """
 import argparse
 import json
@@ -52,7 +52,7 @@ def their_ids(variant, model, prompt, n):
 
 @torch.inference_mode()
 def gap_at(variant, model, prefix, theirs, ours):
-    """How much better the peer thinks its own id is, as a part of the largest logit."""
+    """The difference of the logits of the two ids in PyTorch, as a fraction of the largest logit."""
     logits = peers.logits_of(variant, model, torch.tensor([prefix]))[0, -1].double()
     return ((logits[theirs] - logits[ours]) / logits.abs().max()).item()
 
@@ -67,9 +67,9 @@ def compare(o, c, label, variant, model, tokenizer, folder, text, n, distinct):
     c.within(f"{label}: number of ids", abs(len(ours) - n), 0)
     same = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), n)
     gap = 0.0 if same == n else gap_at(variant, model, prompt + theirs[:same], theirs[same], ours[same])
-    c.within(f"{label}: gap where the ids part", gap, 1e-5, f"{same} of {n} alike, {len(set(theirs))} different ids")
+    c.within(f"{label}: gap of logits where the ids differ", gap, 1e-5, f"{same} of {n} ids are equal, {len(set(theirs))} different ids")
     if len(set(theirs)) < distinct:
-        c.within(f"{label}: the text is no loop (at least {distinct} different ids)", distinct - len(set(theirs)), 0)
+        c.within(f"{label}: the text does not repeat itself (at least {distinct} different ids)", distinct - len(set(theirs)), 0)
 
 
 def small(o, c, variant, work):
@@ -80,7 +80,7 @@ def small(o, c, variant, work):
     tokenizer = byte_tokenizer(os.path.join(folder, "tokenizer.json"))
     compare(o, c, f"{variant} small", variant, model, tokenizer, folder, "The cat", 150, 10)
     compare(o, c, f"{variant} small", variant, model, tokenizer, folder, "a", 40, 5)
-    long = "".join(chr(97 + i * i % 26) for i in range(200))  # longer than a pass: the cache is filled in pieces
+    long = "".join(chr(97 + i * i % 26) for i in range(200))  # longer than one pass: the cache is filled in parts
     compare(o, c, f"{variant} small", variant, model, tokenizer, folder, long, P - 200, 10)
 
 

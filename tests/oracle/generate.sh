@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Greedy ids against transformers. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
+# Compares greedy generation with transformers, id by id. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../support/torch.sh"

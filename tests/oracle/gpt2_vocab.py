@@ -1,9 +1,9 @@
-"""Puts GPT-2's vocab.bpe and encoder.json into a folder: from a cache of this user, or by download. Exit code 1 with a reason: there are none.
+"""Writes vocab.bpe and encoder.json of GPT-2 to a folder, from a cache of this user or by download. Exit code 1 and a reason if it has neither.
 
     gpt2_vocab.py OUT
 
-Files are recognised by their SHA-256, never by name. Looked at, in this order: lockstep's cache, tiktoken's cache, the address that tiktoken
-downloads from.
+Files are recognised by their SHA-256, not by name. Searched in this order: the cache of lockstep, the cache of tiktoken, the address that
+tiktoken downloads from.
 """
 import hashlib
 import os
@@ -43,7 +43,7 @@ def get(name):
     except OSError as e:
         sys.exit(f"{name} is in no cache, and {URL}{name} cannot be read: {e}")
     if hashlib.sha256(body).hexdigest() != FILES[name]:
-        sys.exit(f"{URL}{name} is not GPT-2's: its SHA-256 differs")
+        sys.exit(f"{URL}{name} is not the file of GPT-2: its SHA-256 differs")
     return body
 
 

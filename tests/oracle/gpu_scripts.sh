@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The GPU benchmarks' protocol without a GPU: losses and gradients through files, a run beside PyTorch's in the same order, turns.
+# The scripts of the GPU benchmarks, run without a GPU: losses and gradients exchanged through files, and alternating runs with PyTorch on
+# the same data.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../support/torch.sh"
@@ -17,7 +18,7 @@ c = json.load(open(f"{sys.argv[1]}/gpu_vs_torch.json"))["cases"][0]
 assert [r["side"] for r in c["rows"]] == ["ours", "eager"] and all(len(r["segments"]) == 2 and r["tokens_per_sec"] > 0 for r in c["rows"]), c
 assert abs(c["rows"][0]["facts"]["first_loss"] - 5.7) < 0.2, c["rows"][0]["facts"]
 P
-# the floor of a step from the three programs' output
+# the lower bound of a step, from the output of three programs
 cat >"$work/cuda_gemm.txt" <<'T'
 
 bf16, 8192 rows

@@ -1,7 +1,7 @@
-"""Loss scales of lockstep, DeepSpeed 0.18.3 and torch under the same overflows. Exit 77 when DeepSpeed's source cannot be had.
+"""Loss scales of lockstep, DeepSpeed 0.18.3 and torch for the same overflows. Exit 77 if the source of DeepSpeed is not available.
 
-DeepSpeed itself is not imported (it wants compilers and a GPU): its loss_scaler.py runs with the three names that it imports replaced,
-and of fused_optimizer.py, which is stage 0's, the one method that updates the scale is taken."""
+DeepSpeed itself is not imported (it needs compilers and a GPU): its loss_scaler.py runs with replacements of the three names that it
+imports, and of fused_optimizer.py (stage 0) only the method that updates the scale is used."""
 import ast
 import os
 import random
@@ -33,7 +33,7 @@ def source(name):
 
 
 def zero_class():
-    """DynamicLossScaler, as it is."""
+    """DynamicLossScaler, unchanged."""
     logger = types.SimpleNamespace(info=lambda *_: None)
     fake = {
         "deepspeed": types.ModuleType("deepspeed"),
@@ -51,7 +51,7 @@ def zero_class():
 
 
 def stage0_update():
-    """FP16_Optimizer._update_scale, as it is."""
+    """FP16_Optimizer._update_scale, unchanged."""
     tree = ast.parse(source("fused_optimizer.py"))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == "_update_scale":
@@ -83,7 +83,7 @@ def of_stage0(update, c, row):
 
 
 def of_torch(c, row):
-    """The operation behind GradScaler.update(), with its defaults but for the window."""
+    """The operation that GradScaler.update() calls, with its defaults except for the window."""
     scale, tracker = torch.full((1,), c["initial"]), torch.zeros(1, dtype=torch.int32)
     for bit in row:
         torch._amp_update_scale_(scale, tracker, torch.tensor([float(bit)]), 2.0, 0.5, c["window"])
@@ -98,7 +98,7 @@ def cases():
                  hysteresis=rng.randint(1, 4), consecutive=rng.random() < 0.5)
         p = rng.choice([0.0, 0.05, 0.2, 0.5, 0.9])
         yield c, "".join("1" if rng.random() < p else "0" for _ in range(rng.randint(1, 120)))
-    for rule, consecutive in (("zero", False), ("zero", True), ("stage0", False), ("amp", False)):  # those of tests/unit
+    for rule, consecutive in (("zero", False), ("zero", True), ("stage0", False), ("amp", False)):  # the rows of tests/config/test_loss_scale.c
         yield dict(rule=rule, initial=256.0, min=1.0, window=3, hysteresis=2, consecutive=consecutive), "1101000010000000"
     yield dict(rule="zero", initial=65536.0, min=1.0, window=1000, hysteresis=2, consecutive=False), "11" + "0" * 2500
     yield dict(rule="amp", initial=65536.0, min=1.0, window=2000, hysteresis=2, consecutive=False), "0" * 4500

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The loss scale against DeepSpeed's own classes (its source distribution, nothing of it installed) and torch's GradScaler, under random
-# rows of overflows.
+# Compares the loss scale with the classes of DeepSpeed (from its source distribution, not installed) and with torch's GradScaler, for
+# random rows of overflows.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../support/torch.sh"

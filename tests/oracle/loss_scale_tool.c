@@ -1,9 +1,8 @@
-/* loss_scale_tool.c - what the loss scale does under a row of overflows, for comparison with others.
+/* loss_scale_tool.c - the loss scale for a row of overflows, for a comparison with DeepSpeed and torch.
  *
- *   oracle_loss_scale_tool < cases        a case a line: RULE INITIAL MIN WINDOW HYSTERESIS CONSECUTIVE 0010…
+ *   oracle_loss_scale_tool < cases        one line per case: RULE INITIAL MIN WINDOW HYSTERESIS CONSECUTIVE 0010 (1 = overflow)
  *
- * Of every case a line: the scale behind each boundary (1 = overflow) and what is left of the hysteresis, "65536:2"; `abort` where the
- * run ends. */
+ * Prints one line per case: the scale and the remaining hysteresis after each boundary as "65536:2"; `abort` where the run ends. */
 #include "config/loss_scale.h"
 
 #include <inttypes.h>

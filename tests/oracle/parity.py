@@ -1,11 +1,11 @@
-"""Our loss, gradients and AdamW against PyTorch and transformers, fp32 on the CPU, for both variants.
+"""Compares our loss, gradients and AdamW with PyTorch and transformers, in fp32 on the CPU, for both variants.
 
   loss        relative 1e-5        gradients   relative norm 1e-4, each tensor
   20 steps    every loss within 1e-4, the rate exactly, the gradient norm within 1e-3 relative, each weight within 1e-4
   eval        relative 1e-5        fresh init  ln(V) for hf, ln(V) + 1/6 for r1
 
-r1's query, key and value are compared as the fused tensor that the folder holds: a key's bias alone has gradient 0 (softmax
-does not see it), and a relative error of 0 says nothing.
+Query, key and value of r1 are compared as the fused tensor of the folder: the bias of the keys alone has gradient 0 (softmax
+does not depend on it), which makes a relative error meaningless.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ FULL = dict(L=12, H=12, E=768, P=1024, V=50257)
 
 
 def tokens(path, n, V, seed):
-    """Ids with structure (a noisy walk), so that there is something to learn and losses move."""
+    """Ids with structure (a noisy walk), so that the model can learn and losses fall."""
     r = np.random.default_rng(seed)
     ids = np.cumsum(r.integers(1, 4, n)) % V
     ids[r.random(n) < 0.1] = r.integers(0, V)
@@ -37,16 +37,16 @@ def relative(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
-def gradients(o, c, variant, size, B, T, leaves, work, compute="cpu", double=True):
+def gradients(o, c, variant, size, B, T, micro_batches, work, compute="cpu", double=True):
     model = peers.make_model(variant, **size, seed=1, shake=0.02)
     folder, data = os.path.join(work, f"{variant}-model"), os.path.join(work, "ids.bin")
     peers.save_model(variant, model, folder)
-    tokens(data, B * T * leaves + 1, size["V"], 2)
+    tokens(data, B * T * micro_batches + 1, size["V"], 2)
     ids, target = peers.sequences(data, T)
     out = os.path.join(work, "grads.safetensors")
-    ours = json.loads(peers.run([o.tool, folder, data, B, T, leaves, compute, out]))
+    ours = json.loads(peers.run([o.tool, folder, data, B, T, micro_batches, compute, out]))
     grads = load_file(out)
-    label = f"{variant} {compute} B{B} T{T} x{leaves}"
+    label = f"{variant} {compute} B{B} T{T} x{micro_batches}"
 
     loss = peers.mean_loss(variant, model, ids, target)
     loss.backward()
@@ -82,7 +82,7 @@ ADAMW = torch.optim.AdamW
 
 
 def cases(steps):
-    """One row a run. Adam does not see the size of a gradient, so where clipping is tested eps is as large as an element is."""
+    """One row per run. Adam's update does not depend on the scale of the gradient, so tests of clipping use an eps as large as an element."""
     def adam(wd, betas, eps=1e-8):
         return dict(lr=0.0, betas=betas, eps=eps, weight_decay=wd)
     return [
@@ -115,9 +115,9 @@ def cases(steps):
 
 
 def full_cases():
-    """R1's (docs/REFERENCES.md) optimizer and rate. Adam's first updates divide a gradient by its own size, so elements whose
-    gradient is near 0 move by rounding alone; in the 124M model they are many, and any two fp32 programs part a little (PyTorch's
-    fp32 from its own double more than ours). Losses are held relatively here, the rest within what that noise makes."""
+    """Optimizer and rate of R1 (docs/REFERENCES.md). The first updates of Adam divide a gradient by its own size, so elements with a
+    gradient near 0 change by rounding errors alone. The 124M model has many of them, and any two fp32 programs differ slightly (fp32
+    PyTorch differs from its own double results more than we do). Here losses are compared relatively, the rest within that noise."""
     adam = {"lr": 1e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
     for variant in ("hf", "r1"):
         yield dict(name="JSON WarmupLR to 1e-4, decay 0.01, clip 1", variant=variant, A=1, clip=1.0, full=True,
@@ -156,8 +156,8 @@ def training(o, c, case, size, B, T, steps, work):
     c.within(f"{label}: gradient norms",
              max(abs(a["grad_norm"] - b["grad_norm"]) / b["grad_norm"] for a, b in zip(ours, theirs)),
              5e-3 if case.get("full") else 1e-3)
-    # Parameters whose true gradient is 0 (a key's bias) move by rounding alone: Adam divides noise by its own size. Their share
-    # of c_attn.bias is left out here; the losses above do not see it.
+    # Parameters whose true gradient is 0 (the bias of the keys) change by rounding errors alone: Adam divides noise by its own size.
+    # Their part of c_attn.bias is not compared; the losses above do not depend on it.
     last = sorted((d for d in os.listdir(out) if d.startswith("epoch-")), key=lambda d: int(d[6:]))[-1]
     saved = load_file(os.path.join(out, last, "model.safetensors"))
     errors = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Loss, gradients, AdamW, eval and initial losses against PyTorch and transformers. LS_TEST_ALL=1 adds GPT-2 124M.
+# Compares loss, gradients, AdamW, eval and initial losses with PyTorch and transformers. LS_TEST_ALL=1 adds GPT-2 124M.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../support/torch.sh"

@@ -1,10 +1,10 @@
-/* parity_tool.c - the loss and every gradient of a model on the first sequences of a token file, for comparison with others.
+/* parity_tool.c - the loss and all gradients of a model for the first sequences of a token file, for a comparison with PyTorch.
  *
- *   oracle_parity_tool FOLDER TOKENS BATCH LENGTH LEAVES COMPUTE OUT.safetensors
+ *   oracle_parity_tool FOLDER TOKENS BATCH LENGTH MICRO_BATCHES COMPUTE OUT.safetensors
  *
- * FOLDER is Hugging Face's (config.json, model.safetensors). Leaf g takes sequences g*BATCH ... of the file in order; gradients
- * are summed in the tree and folded as a training step does it, of the mean over all leaves. The loss goes to stdout as JSON.
- * Dropout rates of the folder are used as they are: set them to 0 to compare. */
+ * FOLDER is in the format of Hugging Face (config.json, model.safetensors). Micro-batch g takes BATCH sequences of the file from number
+ * g * BATCH on. Gradients are those of the mean loss over all micro-batches, summed as in a training step. The loss is printed as JSON.
+ * The dropout rates of the folder are used: set them to 0 for a comparison. */
 #include "model_fixture.h"
 
 #include "core/str.h"
@@ -67,7 +67,7 @@ static ls_status compare(char **argv)
     int64_t size[3];
     for (int i = 0; i < 3; i++)
         if (!ls_parse_i64(argv[3 + i], &size[i]) || size[i] < 1 || size[i] > 1 << 20)
-            return ls_fail(LS_E_ARG, "'%s' is no batch, length or number of leaves", argv[3 + i]);
+            return ls_fail(LS_E_ARG, "'%s' is not a batch size, length or number of micro-batches", argv[3 + i]);
     const int64_t B = size[0], T = size[1], G = size[2];
     fixture f = {0};
     ls_tokens data = {0};
@@ -95,7 +95,7 @@ done:
 int main(int argc, char **argv)
 {
     if (argc != 8) {
-        fprintf(stderr, "usage: %s FOLDER TOKENS BATCH LENGTH LEAVES COMPUTE OUT.safetensors\n", argv[0]);
+        fprintf(stderr, "usage: %s FOLDER TOKENS BATCH LENGTH MICRO_BATCHES COMPUTE OUT.safetensors\n", argv[0]);
         return 2;
     }
     ls_status st = compare(argv);

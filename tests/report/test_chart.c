@@ -1,7 +1,7 @@
-/* Charts: numbers as text, lines that can be told apart, pictures of pipelines. */
+/* Charts: numbers as text, lines that differ in color or mark, and pictures of pipelines. */
 #include "report_checks.h"
 
-static void numbers(void **state)
+static void numbers_are_printed_with_separators(void **state)
 {
     (void)state;
     char b[40];
@@ -14,8 +14,8 @@ static void numbers(void **state)
     near(ls_nice_step(0, 0, 5), 1, 0);
 }
 
-/* Every line is drawn and can be told from the others; beyond what can be read the page names what is left out. */
-static void many_settings(void **state)
+/* Lines differ in color or mark. Beyond the maximum number of lines, the page lists those that are not shown. */
+static void chart_lines_are_distinct_and_limited(void **state)
 {
     (void)state;
     bool seen[8][4] = {{false}};
@@ -36,7 +36,7 @@ static void many_settings(void **state)
         }
         assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
         chart_speedup(&a, &c);
-        assert_int_equal(c.n_series, n == 13 ? 14 : LS_CHART_MAX_LINE); /* with the ideal one */
+        assert_int_equal(c.n_series, n == 13 ? 14 : LS_CHART_MAX_LINE); /* including the ideal line */
         assert_int_equal(c.n_left_out, n == 13 ? 0 : 3);
         ls_chart_fini(&c);
         report_page(&a, &html, &md);
@@ -49,8 +49,8 @@ static void many_settings(void **state)
     }
 }
 
-/* A picture of every pipeline, up to 16; the others are named. */
-static void many_pipelines(void **state)
+/* Up to 16 pipelines are drawn; the page lists the others. */
+static void at_most_16_pipelines_are_drawn(void **state)
 {
     (void)state;
     static const char rows[] = "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}]";
@@ -82,9 +82,9 @@ static void many_pipelines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(many_settings),
-        cmocka_unit_test(many_pipelines),
+        cmocka_unit_test(numbers_are_printed_with_separators),
+        cmocka_unit_test(chart_lines_are_distinct_and_limited),
+        cmocka_unit_test(at_most_16_pipelines_are_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

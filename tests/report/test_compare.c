@@ -1,7 +1,8 @@
-/* Comparing runs: intervals, R1's statistics (docs/REFERENCES.md), groups, runs that are not comparable, the waterfall, which steps count. */
+/* Comparing runs: intervals, the statistics of R1 (docs/REFERENCES.md), groups, runs that are not comparable, the waterfall, and the steps
+ * that are used. */
 #include "report_checks.h"
 
-static void intervals(void **state)
+static void intervals_use_the_t_distribution(void **state)
 {
     (void)state;
     const double x[] = {100, 95, NAN, 105};
@@ -19,8 +20,8 @@ static void intervals(void **state)
     near(ls_t95(100), 1.9840, 2e-4);
 }
 
-/* 100/180/320 tokens/s, three repeats each with other means: R1's numbers, and ours beside them. */
-static void scaling(void **state)
+/* Three repeats at about 100, 180 and 320 tokens/s: the numbers of R1 and our own. */
+static void speedups_match_those_of_r1(void **state)
 {
     (void)state;
     static const double rate[3][3] = {{100, 95, 105}, {180, 190, 175}, {320, 330, 310}};
@@ -67,7 +68,7 @@ static void scaling(void **state)
     ls_run_set_fini(&s);
 }
 
-static void unlike(void **state)
+static void runs_that_differ_are_not_compared(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -94,8 +95,8 @@ static void unlike(void **state)
     assert_null(strstr(html.data, "is the fastest"));
     ls_analysis_fini(&a);
     ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
-    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a),
-                     LS_OK); /* allowed: compared, and marked */
+    /* if allowed, they are compared and marked */
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a), LS_OK);
     assert_true(a.comparable);
     near(a.group[1].speedup.mean, 1.9, 1e-15);
     report_page(&a, &html, &md);
@@ -108,8 +109,8 @@ static void unlike(void **state)
     ls_run_set_fini(&s);
 }
 
-/* A step of one worker: 6 + 12 + 2 ms; of two: 3.5 + 7 + 1.5 exposed + 2. Every share can be worked out by hand. */
-static void waterfall(void **state)
+/* A step of one worker takes 6 + 12 + 2 ms, one of two workers 3.5 + 7 + 1.5 (exposed) + 2 ms. The shares were computed by hand. */
+static void the_waterfall_adds_up_to_the_step(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -117,7 +118,7 @@ static void waterfall(void **state)
     ls_str one = {0}, two = {0};
     made_steps(20, 0.006, 0.012, 0, 0.002, &one);
     made_steps(20, 0.0035, 0.007, 0.0015, 0.002, &two);
-    double tokens = 16 * 64; /* a step */
+    double tokens = 16 * 64; /* per step */
     add(&s, "one", (made_run){.world = 1, .tokens_per_sec = tokens / 0.020, .epoch_time = 1, .strategy = "single"},
         &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = tokens / 0.015, .epoch_time = 1, .strategy = "ddp"}, &two);
@@ -128,7 +129,7 @@ static void waterfall(void **state)
     near(w->lost[LS_SPLIT_FORWARD], (0.0005 + 0.001) / 0.015, 1e-12); /* both passes */
     near(w->lost[LS_SPLIT_EXPOSED], 0.0015 / 0.015, 1e-12);
     near(w->lost[LS_SPLIT_OPTIMIZER], 0.001 / 0.015, 1e-12);
-    near(w->lost[LS_SPLIT_OTHER], 0.001 / 0.015, 1e-12); /* 15 ms, of which the parts explain 14 */
+    near(w->lost[LS_SPLIT_OTHER], 0.001 / 0.015, 1e-12); /* the parts sum to 14 of 15 ms */
     double sum = w->useful;
     for (int k = 0; k < LS_N_SPLIT; k++) sum += w->lost[k];
     near(sum, 1, 1e-12);
@@ -142,8 +143,8 @@ static void waterfall(void **state)
     ls_run_set_fini(&s);
 }
 
-/* Two settings of one strategy are told apart by what differs. */
-static void settings(void **state)
+/* Two settings of one strategy are labelled with the value that differs. */
+static void settings_are_named_by_what_differs(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -166,8 +167,8 @@ static void settings(void **state)
     ls_run_set_fini(&s);
 }
 
-/* One run's interval is of all steps behind the warm-up: 18 here, of which the last 8 are three times as slow. */
-static void interval_of_one(void **state)
+/* The interval of a single run uses all steps after the warm-up: here 18, of which the last 8 take three times as long. */
+static void one_run_has_an_interval_over_steps(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -179,7 +180,7 @@ static void interval_of_one(void **state)
     assert_int_equal(s.run[0].n_warm, 3);
     assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
     assert_true(a.group[0].tokens.within);
-    /* blocks of 1, 2, 2, 2, 2 steps and again: steps a second of each, of which the first ten steps alone know one */
+    /* blocks of 1, 2, 2, 2, 2, 1, 2, 2, 2, 2 steps: the steps per second of each; the first ten steps alone would all be 1 */
     const double block[] = {1, 1, 1, 1, 1, 1, 1.0 / 3, 1.0 / 3, 1.0 / 3, 1.0 / 3};
     const ls_estimate e = ls_estimate_of(block, 10);
     near(a.group[0].tokens.half, 100 * e.half / e.mean, 1e-9);
@@ -188,8 +189,8 @@ static void interval_of_one(void **state)
     ls_str_fini(&steps);
 }
 
-/* Which steps the numbers are of is said, on the page and in the file; words and chart have the same time of a step. */
-static void basis(void **state)
+/* The page states the steps that its numbers are taken from, and text and chart show the same time of a step. */
+static void the_page_names_the_steps_it_uses(void **state)
 {
     (void)state;
     static const char recorded[] = ", \"step_split\": {\"forward\": 0.7, \"backward\": 0.1}";
@@ -217,16 +218,16 @@ static void basis(void **state)
     has(html.data, "Speeds are of the steps after the warm-up: the first 4 of each run are left out.");
     has(md.data, "a step of ddp × 2 takes 9.1 ms, one of single × 1 16.1 ms");
     has(md.data, "Mean over the steps after the warm-up (the first 4 are left out). Times are those of rank 0.");
-    has(html.data, ">9.1</text>"); /* the bar's sum */
+    has(html.data, ">9.1</text>"); /* the sum above the bar */
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
 
-    s = new_set(); /* no warm-up is asked for: a tenth of a short run, and its recorded parts of all steps give way */
+    s = new_set(); /* no warm-up is given: a tenth of the run; parts from the steps replace the recorded ones */
     add(&s, "one",
         (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single", .ours = recorded}, &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "ddp", .ours = recorded},
-        NULL); /* no metrics.jsonl: as recorded */
+        NULL); /* no metrics.jsonl: the recorded parts */
     near(s.run[1].split[LS_SPLIT_FORWARD], 0.7, 0);
     assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
     report_page(&a, &html, &md);
@@ -239,8 +240,8 @@ static void basis(void **state)
     ls_str_fini(&one), ls_str_fini(&two);
 }
 
-/* A layout over all workers is one setting on any number of them; a hybrid is not. */
-static void over_all_workers(void **state)
+/* A layout that uses all workers for one axis is one setting for any number of workers; a hybrid layout is not. */
+static void one_layout_is_one_setting_everywhere(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -276,7 +277,8 @@ static void over_all_workers(void **state)
     assert_null(json_object_get(root, "left_out"));
     json_decref(root), root = NULL;
     ls_str_fini(&text);
-    ls_scaling_text(&a, NULL, NULL, NULL, &text); /* of all: one a number of workers, and what that leaves out */
+    ls_scaling_text(&a, NULL, NULL, NULL,
+                    &text); /* without a setting: one run per number of workers, and a list of the others */
     assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
     const json_t *left = json_object_get(root, "left_out");
     assert_int_equal(json_object_size(json_object_get(root, "runs")), 3);
@@ -291,9 +293,10 @@ static void over_all_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals), cmocka_unit_test(scaling),          cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall), cmocka_unit_test(settings),         cmocka_unit_test(interval_of_one),
-        cmocka_unit_test(basis),     cmocka_unit_test(over_all_workers),
+        cmocka_unit_test(intervals_use_the_t_distribution),   cmocka_unit_test(speedups_match_those_of_r1),
+        cmocka_unit_test(runs_that_differ_are_not_compared),  cmocka_unit_test(the_waterfall_adds_up_to_the_step),
+        cmocka_unit_test(settings_are_named_by_what_differs), cmocka_unit_test(one_run_has_an_interval_over_steps),
+        cmocka_unit_test(the_page_names_the_steps_it_uses),   cmocka_unit_test(one_layout_is_one_setting_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
-/* Formats of other tools: nsys, R3's work folders, R1's verifier (docs/REFERENCES.md). */
+/* Formats of other tools: nsys, the work folders of R3, and the verifier of R1 (docs/REFERENCES.md). */
 #include "report_checks.h"
 #include "report/compat/profile_summary.h"
 #include "report/compat/tools.h"
 
 #include <stdlib.h>
 
-static void nsys(void **state)
+static void nsys_rows_are_ranked_by_time(void **state)
 {
     (void)state;
     static const char text[] =
@@ -32,16 +32,15 @@ static void nsys(void **state)
     ls_nsys_rows_fini(&rows);
 }
 
-/* R3's translation scripts (docs/REFERENCES.md): a file a rank and epoch. */
-static void workdirs(void **state)
+/* The translation scripts of R3 (docs/REFERENCES.md) write one file per rank and epoch. */
+static void result_files_of_r3_become_runs(void **state)
 {
     (void)state;
-    char root[] = "/tmp/ls_report_XXXXXX";
-    assert_non_null(mkdtemp(root));
+    char *root = test_dir();
     char *dp = ls_path_join(root, "dp/workdir"), *pp = ls_path_join(root, "pp/workdir");
     assert_int_equal(ls_fs_mkdirs(dp), LS_OK);
     assert_int_equal(ls_fs_mkdirs(pp), LS_OK);
-    make(dp, "config.json", "{}");
+    test_write(dp, "config.json", "{}");
     for (int e = 0; e < 3; e++)
         for (int r = 0; r < 2; r++) {
             char name[64], text[200];
@@ -49,17 +48,17 @@ static void workdirs(void **state)
             snprintf(text, sizeof text,
                      "{\"validation_loss\": %g, \"bleu\": 1.5, \"training_time\": %d, \"tokens_per_sec\": %d}",
                      5.0 - e + r, e ? 10 + r : 99, e ? 100 * e + r : 7);
-            make(dp, name, text);
+            test_write(dp, name, text);
         }
-    make(dp, "rank0_gen_epoch0.json", "[]");
-    make(pp, "eval_results_epoch0.json", "{\"validation_loss\": 4, \"bleu\": 2}");
-    make(pp, "eval_results_epoch1.json", "{\"validation_loss\": \"x\"}");
+    test_write(dp, "rank0_gen_epoch0.json", "[]");
+    test_write(pp, "eval_results_epoch0.json", "{\"validation_loss\": 4, \"bleu\": 2}");
+    test_write(pp, "eval_results_epoch1.json", "{\"validation_loss\": \"x\"}");
     ls_run_set s = {0};
     assert_int_equal(ls_run_set_add(&s, root), LS_OK);
     assert_int_equal(s.n, 2);
     const ls_run *a = &s.run[0], *b = &s.run[1];
     assert_int_equal(a->world, 2);
-    near(a->tokens_per_sec, 150 + 151, 1e-9); /* of epochs 1 and 2, ranks added */
+    near(a->tokens_per_sec, 150 + 151, 1e-9); /* mean of epochs 1 and 2, summed over ranks */
     near(a->epoch_time, 10.5, 1e-9);
     near(a->val_loss, 3.5, 1e-9);
     assert_int_equal(a->n_epoch, 3);
@@ -72,36 +71,35 @@ static void workdirs(void **state)
     has_note(&s.notes, "eval_results_epoch1.json: key validation_loss");
     assert_int_equal(s.notes.n, 2);
     ls_run_set_fini(&s);
-    make(dp, "rank3_results_epoch1.json", "{\"validation_loss\": 4}"); /* rank 2 is missing */
+    test_write(dp, "rank3_results_epoch1.json", "{\"validation_loss\": 4}"); /* rank 2 is missing */
     assert_int_equal(ls_run_set_add(&s, dp), LS_OK);
     assert_true(s.n == 1 && isnan(s.run[0].tokens_per_sec));
     has_note(&s.notes, "not of every rank");
     ls_run_set_fini(&s);
     ls_free(dp), ls_free(pp);
-    assert_int_equal(ls_fs_remove_tree(root), LS_OK);
+    test_dir_close(root);
 }
 
-static void verifier(void **state)
+static void the_verifier_reports_every_invalid_run(void **state)
 {
     (void)state;
-    char root[] = "/tmp/lockstep-verify.XXXXXX";
-    assert_non_null(mkdtemp(root));
+    char *root = test_dir();
     ls_str good = {0}, out = {0};
     int n_run, n_bad;
     made_metrics(&(made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1}, &good);
     assert_int_equal(ls_report_verify(root, &out, &n_run, &n_bad), LS_OK);
     assert_int_equal(n_run, 0);
-    make(root, "2gpu_a/run_1/training_metrics.json", good.data);
-    make(root, "2gpu_a/run_1/train.log", "x");
-    make(root, "1gpu_b/run_1/training_metrics.json", good.data);
-    make(root, "1gpu_b/run_1/train.log", "x");
-    make(root, "2gpu_a/run_2/training_metrics.json", good.data);
-    make(root, "2gpu_a/run_2/train.log", "");
-    make(root, "run_3/train.log", "x");
-    make(root, "run_4/train.log", "x");
-    make(root, "run_4/training_metrics.json", "{}");
-    make(root, "run_5/train.log", "x");
-    make(root, "run_5/training_metrics.json", good.data);
+    test_write(root, "2gpu_a/run_1/training_metrics.json", good.data);
+    test_write(root, "2gpu_a/run_1/train.log", "x");
+    test_write(root, "1gpu_b/run_1/training_metrics.json", good.data);
+    test_write(root, "1gpu_b/run_1/train.log", "x");
+    test_write(root, "2gpu_a/run_2/training_metrics.json", good.data);
+    test_write(root, "2gpu_a/run_2/train.log", "");
+    test_write(root, "run_3/train.log", "x");
+    test_write(root, "run_4/train.log", "x");
+    test_write(root, "run_4/training_metrics.json", "{}");
+    test_write(root, "run_5/train.log", "x");
+    test_write(root, "run_5/training_metrics.json", good.data);
     assert_int_equal(ls_report_verify(root, &out, &n_run, &n_bad), LS_OK);
     assert_int_equal(n_run, 6);
     assert_int_equal(n_bad, 4);
@@ -114,15 +112,15 @@ static void verifier(void **state)
     has(out.data, "/run_5\tok\t2\tNone\n");
     has(out.data, "Verification failed: 4 run(s) invalid.\n");
     ls_str_fini(&out), ls_str_fini(&good);
-    ls_fs_remove_tree(root);
+    test_dir_close(root);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nsys),
-        cmocka_unit_test(workdirs),
-        cmocka_unit_test(verifier),
+        cmocka_unit_test(nsys_rows_are_ranked_by_time),
+        cmocka_unit_test(result_files_of_r3_become_runs),
+        cmocka_unit_test(the_verifier_reports_every_invalid_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

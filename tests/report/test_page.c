@@ -1,8 +1,8 @@
-/* The page: what stands in its tables, that nothing in a file can break out of it, and no leak when memory is out. */
+/* The page: the contents of its tables, text from files that must not become markup, and failed allocations. */
 #include "report_checks.h"
 
-/* Names out of files cannot become marks of the page. */
-static void hostile_names(void **state)
+/* Names from files cannot become markup of the page. */
+static void names_cannot_inject_html_or_tables(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -19,7 +19,7 @@ static void hostile_names(void **state)
     assert_null(strstr(html.data, "<i>"));
     has(html.data, "&lt;script&gt;alert(1)&lt;/script&gt;");
     has(md.data, "a\\|b");
-    assert_null(strstr(html.data, "http:")); /* nothing to fetch: not even a name space */
+    assert_null(strstr(html.data, "http:")); /* no external addresses, not even an XML namespace */
     assert_null(strstr(html.data, "https:"));
     assert_null(strstr(html.data, "nan\""));
     assert_null(strstr(html.data, "nan "));
@@ -29,8 +29,8 @@ static void hostile_names(void **state)
     ls_run_set_fini(&s);
 }
 
-/* How a device was chosen is no setting; the backend of communicators is one, and is stated, whichever communicators a run has. */
-static void backends(void **state)
+/* How the device was chosen does not separate settings. The backend of any communicator does, and the page shows it. */
+static void runs_are_grouped_by_communication_backend(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -62,8 +62,8 @@ static void backends(void **state)
     ls_run_set_fini(&s);
 }
 
-/* Planned and peak in one row are of one rank; the highest peak of all ranks has its own column. */
-static void peak_of_rank0(void **state)
+/* Planned and peak memory in one row belong to rank 0; the highest peak of all ranks has its own column. */
+static void rank_0_and_the_maximum_have_columns(void **state)
 {
     (void)state;
     static const char key[] = "\"optimizer_steps\": 20";
@@ -96,8 +96,9 @@ static void peak_of_rank0(void **state)
     ls_run_set_fini(&s);
 }
 
-/* A wait is charged to what was waited for, so one kind may have waited longer than it worked: hidden time is reported per communicator. */
-static void hidden_time(void **state)
+/* A wait is charged to the collective that was waited for, so a kind of collective may wait longer than it runs. Therefore hidden time is
+ * reported per communicator. */
+static void hidden_time_is_reported_per_communicator(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -119,7 +120,7 @@ static void hidden_time(void **state)
     assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_REPLICAS, &t));
     near(t.busy, 0.010, 1e-12);
     near(t.exposed, 0.006, 1e-12);
-    near(t.hidden, 0.004, 1e-12); /* by kind it would be 7 ms, and busy less than exposed and hidden */
+    near(t.hidden, 0.004, 1e-12); /* summed over kinds it would be 7 ms, and exposed + hidden would exceed busy */
     assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_TENSOR, &t));
     near(t.hidden, 0, 0);
     assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_GRADS, &t));
@@ -135,8 +136,8 @@ static void hidden_time(void **state)
     ls_run_set_fini(&s);
 }
 
-/* What an earlier run over NCCL left in the folder is not said of a run that did not use it; R1's run states no backend. */
-static void leftover_evidence(void **state)
+/* Files that an earlier run with NCCL left in the folder are not shown for a run without NCCL. A run of R1 does not record a backend. */
+static void nccl_files_of_other_runs_are_ignored(void **state)
 {
     (void)state;
     static const char nccl[] = "{\"version\": \"2.30.7\", \"warnings\": 3}", topo[] = "GPU0\t X \n";
@@ -168,7 +169,7 @@ static void leftover_evidence(void **state)
     }
 }
 
-/* Every allocation fails once: the words are "out of memory", or the report is whole; nothing leaks. */
+/* Each allocation fails once: the status is LS_E_NOMEM or the report is complete, and nothing leaks. */
 static ls_status read_and_report(const ls_str *metrics, const ls_str *steps)
 {
     ls_run_set s = {.run = ls_alloc(2 * sizeof(ls_run)), .cap = 2};
@@ -187,7 +188,7 @@ static ls_status read_and_report(const ls_str *metrics, const ls_str *steps)
     return st;
 }
 
-static void out_of_memory(void **state)
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     ls_str metrics = {0}, steps = {0};
@@ -211,8 +212,12 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_names), cmocka_unit_test(backends),          cmocka_unit_test(peak_of_rank0),
-        cmocka_unit_test(hidden_time),   cmocka_unit_test(leftover_evidence), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(names_cannot_inject_html_or_tables),
+        cmocka_unit_test(runs_are_grouped_by_communication_backend),
+        cmocka_unit_test(rank_0_and_the_maximum_have_columns),
+        cmocka_unit_test(hidden_time_is_reported_per_communicator),
+        cmocka_unit_test(nccl_files_of_other_runs_are_ignored),
+        cmocka_unit_test(a_failed_allocation_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

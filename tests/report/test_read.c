@@ -1,10 +1,10 @@
-/* Reading run folders: our keys, foreign and broken files, files beside a run, the parts of a step. */
+/* Reading run folders: our own keys, files of other tools, broken files, additional files of a run, and the parts of a step. */
 #include "report_checks.h"
 
 #include <stdlib.h>
 
-/* Our own keys: step_split wins over metrics.jsonl, memory by part and rank, utilisation, communication. */
-static void own_keys(void **state)
+/* Our own keys: step_split and metrics.jsonl, memory by part and rank, utilisation, communication. */
+static void our_own_keys_are_read(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -36,14 +36,15 @@ static void own_keys(void **state)
                     "{\"workers\": 2, \"steps\": 5, \"recv\": {\"calls\": 8, \"busy_sec\": 1.0}}"},
         NULL);
     const ls_run *r = &s.run[1];
-    near(r->split[LS_SPLIT_OTHER], 0.6, 0); /* no steps: as recorded */
+    near(r->split[LS_SPLIT_OTHER], 0.6, 0); /* no steps: the recorded value */
     near(r->gpu_utilisation, 0.875, 0);
-    near(r->n_comm_step, 5, 0); /* a resumed run counts from there on */
+    near(r->n_comm_step, 5, 0); /* a resumed run counts from where it resumed */
     assert_int_equal(r->n_coll, 2);
     assert_string_equal(r->coll[0].kind, "tensor all_reduce");
     assert_string_equal(r->coll[1].kind, "gradients recv");
     r = &s.run[0];
-    near(r->split[LS_SPLIT_EXPOSED], 0.25, 1e-15); /* of the steps; the slowest waited a quarter of rank 0's time */
+    near(r->split[LS_SPLIT_EXPOSED], 0.25,
+         1e-15); /* from the steps; the slowest worker waited a quarter of the time of rank 0 */
     near(r->split[LS_SPLIT_STRAGGLER], 0.75, 1e-15);
     near(r->split[LS_SPLIT_OTHER], 0, 0);
     near(r->step_time, 4, 1e-12);
@@ -64,13 +65,13 @@ static void own_keys(void **state)
     ls_run_set_fini(&s);
 }
 
-static void problems(void **state)
+static void broken_files_are_noted_and_skipped(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
     static const char *const bad[] = {
-        "{\"schema_version\": \"2.0\"",                                                    /* cut */
-        "[1, 2]",                                                                          /* no object */
+        "{\"schema_version\": \"2.0\"",                                                    /* truncated */
+        "[1, 2]",                                                                          /* not an object */
         "{\"schema_version\": \"3.1\", \"hardware\": 5, \"epochs\": {}, \"summary\": []}", /* wrong kinds */
         "{\"schema_version\": \"2.0\", \"hardware\": {\"world_size\": -3}, \"epochs\": [7], \"summary\": "
         "{\"mean_tokens_per_sec_global\": \"fast\"}}",
@@ -95,11 +96,12 @@ static void problems(void **state)
     has_note(&s.notes,
              "bad3/training_metrics.json: key summary.mean_tokens_per_sec_global: a number was expected, not text");
     has_note(&s.notes, "bad3/training_metrics.json: key epochs[0]: an object was expected");
-    for (int i = 0; i < s.notes.n; i++) assert_null(strstr(s.notes.text[i], "key :")); /* each names its key */
+    for (int i = 0; i < s.notes.n; i++) assert_null(strstr(s.notes.text[i], "key :")); /* each note names a key */
     assert_string_equal(s.run[4].strategy, "older schema");
     near(s.run[4].tokens_per_sec, 105, 0);
     near(s.run[4].val_loss, 2.5, 0);
-    add(&s, "good", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1}, NULL); /* and is still reported */
+    add(&s, "good", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1},
+        NULL); /* a good run is still reported */
     ls_analysis a;
     ls_str html = {0}, md = {0};
     ls_run_set_sort(&s);
@@ -113,7 +115,7 @@ static void problems(void **state)
     ls_run_set_fini(&s);
 }
 
-static void other_files(void **state)
+static void contradictions_between_files_are_noted(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -133,7 +135,7 @@ static void other_files(void **state)
                       .file[LS_RUN_LAUNCHER] = {launcher, sizeof launcher - 1}};
     assert_int_equal(ls_run_read_texts(&t, "dir", &s.notes, &s.run[0]), LS_OK);
     s.n = 1;
-    assert_int_equal(s.run[0].n_step, 2); /* the torn last line is no problem */
+    assert_int_equal(s.run[0].n_step, 2); /* an incomplete last line is ignored */
     assert_int_equal(s.run[0].n_span, 1);
     assert_true(s.run[0].complete);
     assert_int_equal(s.notes.n, 4);
@@ -145,17 +147,16 @@ static void other_files(void **state)
     ls_run_set_fini(&s);
 }
 
-/* A run counts once, by whatever name it is given. */
-static void given_twice(void **state)
+/* A run counts once even if it is given by different paths. */
+static void a_run_given_twice_counts_once(void **state)
 {
     (void)state;
-    char root[] = "/tmp/ls_report_XXXXXX";
-    assert_non_null(mkdtemp(root));
+    char *root = test_dir();
     ls_str text = {0};
     made_metrics(&(made_run){.world = 1, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "single"}, &text);
-    make(root, "training_metrics.json", text.data);
+    test_write(root, "training_metrics.json", text.data);
     char *file = ls_path_join(root, "training_metrics.json"), *again = ls_path_join(root, "../");
-    char *other = ls_asprintf("%s%s", again, root + strlen("/tmp/"));
+    char *other = ls_asprintf("%s%s", again, strrchr(root, '/') + 1);
     const char *const all[] = {root, file, root, other};
     ls_run_set s = {0};
     for (size_t i = 0; i < N_OF(all); i++) assert_int_equal(ls_run_set_add(&s, all[i]), LS_OK);
@@ -167,34 +168,34 @@ static void given_twice(void **state)
     ls_free(file);
     ls_free(again);
     ls_free(other);
-    assert_int_equal(ls_fs_remove_tree(root), LS_OK);
+    test_dir_close(root);
 }
 
-/* A step of 25 ms of which 12 are rank 0's actions, 1 is the optimizer, and 12 are waits and the rest: whatever the report of the pipeline
- * says, the parts add up to it. */
-static void pipeline_parts(void **state)
+/* A step of 25 ms: 12 ms are actions of rank 0, 1 ms is the optimizer, and 12 ms are waits and other time. For any pipeline report the
+ * parts add up to the step. */
+static void pipeline_parts_add_up_to_the_step(void **state)
 {
     (void)state;
     static const struct {
         const char *pipeline;
         double compute, bubble, exposed, other; /* ms */
     } c[] = {
-        /* the schedule has 5 ms of bubble: 3 of them were waits for messages */
+        /* the schedule has 5 ms of bubble, 3 ms of which were waits for messages */
         {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
          12, 5, 0, 7},
-        /* 2 of the 3 ms exposed were for other workers than neighbours: no bubble */
+        /* 2 of the 3 ms exposed were not waits for neighbour stages: they are no bubble */
         {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.001}, {\"busy_sec\": 0.012}]",
          12, 5, 2, 5},
         /* waits longer than the bubble are communication */
         {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
          12, 2, 1, 9},
-        /* a bubble of 25 ms is more than there is */
+        /* a bubble of 25 ms is limited to the 12 ms that remain */
         {"\"bubble_predicted\": 0.5, \"makespan_predicted_sec\": 0.050, \"makespan_sec\": 0.040, \"per_stage\": [{\"busy_sec\": 0.012}, {\"busy_sec\": 0.012}]",
          12, 12, 0, 0},
-        /* rank 0 computes 2 ms longer than the mean stage, which has 1 of bubble in them */
+        /* rank 0 computes 2 ms longer than the mean stage, which has 1 ms of bubble in that time */
         {"\"bubble_predicted\": 0.05, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.008}]",
          10, 1, 4, 9},
-        /* and 2 ms shorter: as much of its waits is computing elsewhere */
+        /* rank 0 computes 2 ms less than the mean stage: 2 ms of its waits are computation of others */
         {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.016}]",
          14, 2, 0, 8},
     };
@@ -229,8 +230,8 @@ static void pipeline_parts(void **state)
     ls_str_fini(&steps);
 }
 
-/* What NCCL and tools left beside a run; a part of a step that is null in some steps is the mean of the others. */
-static void evidence(void **state)
+/* Files of NCCL and other tools in a run folder. A part of a step that is null in some steps is the mean of the other steps. */
+static void nccl_and_topology_files_are_read(void **state)
 {
     (void)state;
     static const char nccl
@@ -283,7 +284,7 @@ static void evidence(void **state)
     ls_run_set_fini(&s);
     ls_str_fini(&metrics), ls_str_fini(&steps), ls_str_fini(&html), ls_str_fini(&md);
 
-    const int64_t live = ls_mem_live(); /* every allocation fails once */
+    const int64_t live = ls_mem_live(); /* each allocation fails once */
     for (int64_t k = 0;; k++) {
         ls_notes notes = {0};
         ls_run r;
@@ -303,8 +304,12 @@ static void evidence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_keys),    cmocka_unit_test(problems),       cmocka_unit_test(other_files),
-        cmocka_unit_test(given_twice), cmocka_unit_test(pipeline_parts), cmocka_unit_test(evidence),
+        cmocka_unit_test(our_own_keys_are_read),
+        cmocka_unit_test(broken_files_are_noted_and_skipped),
+        cmocka_unit_test(contradictions_between_files_are_noted),
+        cmocka_unit_test(a_run_given_twice_counts_once),
+        cmocka_unit_test(pipeline_parts_add_up_to_the_step),
+        cmocka_unit_test(nccl_and_topology_files_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-/* `text` contains `part`. */
-#define assert_contains(text, part)                                                      \
-    do {                                                                                 \
-        const char *text_ = (text), *part_ = (part);                                     \
-        if (!strstr(text_, part_)) fail_msg("'%s' does not contain '%s'", text_, part_); \
+/* `text` contains `part`; NULL contains nothing. */
+#define assert_contains(text, part)                                                                                   \
+    do {                                                                                                              \
+        const char *text_ = (text), *part_ = (part);                                                                  \
+        if (!text_ || !strstr(text_, part_)) fail_msg("'%s' is not in: %.2000s", part_, text_ ? text_ : "(no text)"); \
     } while (0)
 
 /* The message of the last error contains `part`. */

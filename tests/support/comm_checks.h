@@ -1,5 +1,5 @@
-/* comm_checks.h - what every communicator must do, as checks that any backend can run: workers as threads (tests/comm/test_collectives.c), as
- * processes under mpirun (equiv/mpi_tool.c). A check notes the first thing that is wrong in words; "" when all is well. */
+/* comm_checks.h - checks that every communicator must pass, for any backend: workers are threads (tests/comm/test_collectives.c) or
+ * processes of mpirun (equiv/mpi_tool.c). A check records a message for the first failure; "" if there is none. */
 #ifndef LS_TESTS_COMM_CHECKS_H
 #define LS_TESTS_COMM_CHECKS_H
 
@@ -26,7 +26,7 @@ static inline float checks_value(int rank, int64_t i)
     return (float)(ls_rng_normal(11, (uint64_t)(rank * 1000003 + i)) * (i % 7 == 0 ? 1e5 : 1));
 }
 
-static inline float checks_tree(int first, int n, int64_t i) /* the naive twin */
+static inline float checks_tree(int first, int n, int64_t i) /* the expected sum, naively */
 {
     if (n == 1) return checks_value(first, i);
     int left = 1;
@@ -34,7 +34,7 @@ static inline float checks_tree(int first, int n, int64_t i) /* the naive twin *
     return checks_tree(first, left, i) + checks_tree(first + left, n - left, i);
 }
 
-/* All kinds on buffers of W * part elements (all_reduce, reduce, broadcast: W * part + extra), which lie in shared memory. */
+/* All collectives on buffers of W * part elements (all_reduce, reduce, broadcast: W * part + extra) in shared memory. */
 static inline void checks_kinds(wrong *w, ls_comm *c, float *x, float *y, float *want, int64_t part, int64_t extra)
 {
     const int W = ls_comm_size(c), rank = ls_comm_rank(c);
@@ -46,7 +46,7 @@ static inline void checks_kinds(wrong *w, ls_comm *c, float *x, float *y, float 
     for (int64_t i = 0; i < n; i++) y[i] = checks_value(rank, i);
     CHECK(w, ls_reduce_scatter(c, (ls_view){x, part, LS_F32}, (ls_view){y, n, LS_F32}, LS_SITE, NULL) == LS_OK);
     CHECK(w, !memcmp(x, want + part * rank, (size_t)part * 4));
-    for (int64_t i = 0; i < n; i += 3) CHECK(w, y[i] == checks_value(rank, i)); /* the input stays */
+    for (int64_t i = 0; i < n; i += 3) CHECK(w, y[i] == checks_value(rank, i)); /* the input is unchanged */
     float *shard = y + part * rank;
     CHECK(w, ls_reduce_scatter(c, (ls_view){shard, part, LS_F32}, (ls_view){y, n, LS_F32}, LS_SITE, NULL) == LS_OK);
     CHECK(w, !memcmp(shard, want + part * rank, (size_t)part * 4));
@@ -66,7 +66,7 @@ static inline void checks_kinds(wrong *w, ls_comm *c, float *x, float *y, float 
     }
 }
 
-/* Sizes around every border: none, odd, as much as fits in a slot, just more, several chunks between hosts. */
+/* Sizes around every limit: none, odd, as much as fits in a slot, one more, several chunks between hosts. */
 static inline void checks_every_kind(wrong *w, ls_comm *c, int64_t largest)
 {
     static const int64_t sizes[] = {0, 1, 3, 127, 128, 1024, 1025, 40001};
@@ -84,7 +84,7 @@ static inline void checks_every_kind(wrong *w, ls_comm *c, int64_t largest)
         checks_kinds(w, c, x, y, want, n, (int64_t)(ls_rng_u64(78, k) % (uint64_t)W));
     }
     checks_kinds(w, c, x, y, want, largest, 1 % W);
-    /* small buffers may lie anywhere */
+    /* small buffers may be in any memory */
     for (int64_t i = 0; i < 1000; i++) want[i] = checks_value(rank, i);
     CHECK(w, ls_all_reduce(c, (ls_view){want, 1000, LS_F32}, LS_SITE, NULL) == LS_OK);
     for (int64_t i = 0; i < 1000; i++) {
@@ -102,7 +102,7 @@ static inline void checks_every_kind(wrong *w, ls_comm *c, int64_t largest)
     ls_free(want);
 }
 
-/* Sums of 16-bit reals: in float over the tree, rounded once. Small ones and several chunks. */
+/* Sums of 16-bit numbers: added in float in tree order, rounded once. Small buffers and several chunks. */
 static inline void checks_halves(wrong *w, ls_comm *c, int64_t largest)
 {
     const int W = ls_comm_size(c), rank = ls_comm_rank(c);
@@ -112,7 +112,7 @@ static inline void checks_halves(wrong *w, ls_comm *c, int64_t largest)
     for (int turn = 0; turn < 6 && x; turn++) {
         const bool bf16 = turn % 2;
         const ls_dtype dt = bf16 ? LS_BF16 : LS_F16;
-        const int64_t n = turn < 2 ? 3 : turn < 4 ? 1500 : largest; /* 1500: as float more than a slot holds */
+        const int64_t n = turn < 2 ? 3 : turn < 4 ? 1500 : largest; /* 1500: as float larger than a slot */
         const int root = W - 1;
         for (int reduce = 0; reduce < 2; reduce++) {
             for (int64_t i = 0; i < n; i++) {
@@ -126,7 +126,7 @@ static inline void checks_halves(wrong *w, ls_comm *c, int64_t largest)
                     const float theirs = checks_value(p, i) / 1024;
                     v[p] = bf16 ? ls_from_bf16(ls_to_bf16(theirs)) : ls_from_f16(ls_to_f16(theirs));
                 }
-                for (int gap = 1; gap < W; gap *= 2) /* the same tree, from its leaves */
+                for (int gap = 1; gap < W; gap *= 2) /* the same tree, from the bottom up */
                     for (int p = 0; p + gap < W; p += 2 * gap) v[p] += v[p + gap];
                 CHECK(w, x[i] == (bf16 ? ls_to_bf16(v[0]) : ls_to_f16(v[0])));
             }
@@ -134,7 +134,7 @@ static inline void checks_halves(wrong *w, ls_comm *c, int64_t largest)
     }
 }
 
-/* Tickets in another order, a ring of sends and receives, all posted before any is waited for. */
+/* Requests that are waited for in another order, and a ring of sends and receives; all are posted before the first wait. */
 static inline void checks_overlap(wrong *w, ls_comm *c, int64_t len)
 {
     enum { N = 24, R = 4 };
@@ -163,7 +163,8 @@ static inline void checks_overlap(wrong *w, ls_comm *c, int64_t len)
     }
 }
 
-/* Several communicators with requests under way at once: halves, parities in reverse, everyone; posted in another order on odd ranks. */
+/* Several communicators with pending requests at the same time: halves, even and odd ranks in reverse order, all ranks. Odd ranks post in
+ * another order. */
 static inline void checks_splits(wrong *w, ls_comm *c, int64_t len)
 {
     enum { N = 3 };
@@ -217,7 +218,7 @@ static inline void checks_one_of_each(ls_comm *c, float *x, float *y)
     (void)ls_reduce(c, (ls_view){x, n, LS_F32}, 0, LS_SITE, NULL);
 }
 
-/* Bytes by the one law, as dry counts them; bytes to other hosts by the formulas of comm/net.c, for H equal hosts of L workers. */
+/* Bytes as `dry` counts them; bytes to other hosts by the formulas of comm/net.c, for H equal hosts of L workers. */
 static inline void checks_counts(wrong *w, ls_comm *c, int H, int L)
 {
     const int W = ls_comm_size(c), rank = ls_comm_rank(c), h = rank / L;

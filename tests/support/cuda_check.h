@@ -1,9 +1,9 @@
-/* cuda_check.h - for tests of kernels on the emulated device, or a real one: arrays there with a copy in double, and
- * their judgement.
+/* cuda_check.h - for tests of kernels on the emulated device or a real one: device arrays with a copy in double, and
+ * checks of results.
  *
- * A check is a function that makes inputs from fixed keys, queues kernels and states what it wants. judge_orders runs
- * it with the threads of a block in their own order and in two shuffled ones: every byte of every output must agree,
- * and the first run's numbers must be near enough. */
+ * A check is a function that makes inputs from fixed keys, queues kernels and states the expected outputs. judge_orders
+ * runs it with the threads of a block in their normal order and in two shuffled orders: all outputs must agree byte for
+ * byte, and the numbers of the first run must be within their tolerance. */
 #ifndef LS_TESTS_CUDA_CHECK_H
 #define LS_TESTS_CUDA_CHECK_H
 
@@ -23,7 +23,7 @@ extern "C" {
 
 static const ls_dtype TYPES[] = {LS_F32, LS_BF16, LS_F16};
 
-/* Half the distance of 1 and the next number: what rounding costs, relatively. */
+/* Half the distance between 1 and the next number: the relative error of rounding. */
 static inline double unit_of(ls_dtype dt)
 {
     return dt == LS_BF16 ? 0x1p-8 : dt == LS_F16 ? 0x1p-11 : dt == LS_F32 ? 0x1p-24 : 0x1p-53;
@@ -38,17 +38,18 @@ static inline double narrowed(ls_dtype dt, double x)
                            : (double)f;
 }
 
-/* n elements on the device, `off` elements behind an aligned address. */
+/* n elements on the device, `off` elements after an aligned address. */
 struct array {
     ls_dtype dt = LS_F32;
     int64_t n = 0, off = 0;
     unsigned char *base = nullptr;
-    std::vector<double> was; /* what was put there, exactly */
+    std::vector<double> was; /* the exact values that were written */
 
     array(ls_dtype type, int64_t count, int64_t shift = 0) : dt(type), n(count), off(shift)
     {
         CU(cudaMalloc((void **)&base, (size_t)(n + off) * ls_dtype_nbytes(dt)));
-        CU(cudaMemset(base, 0xff, (size_t)(n + off) * ls_dtype_nbytes(dt))); /* NaN: reading before writing shows */
+        CU(cudaMemset(base, 0xff,
+                      (size_t)(n + off) * ls_dtype_nbytes(dt))); /* NaN: a read before the first write is visible */
     }
     array(const array &) = delete;
     array &operator=(const array &) = delete;
@@ -101,14 +102,14 @@ struct array {
     }
 };
 
-/* What a check says of its outputs. */
+/* The outputs of a check. */
 struct verdict {
     std::string of;
-    bool first = true;                            /* only then numbers are looked at */
-    std::vector<std::vector<unsigned char>> bits; /* of every output, in order       */
+    bool first = true;                            /* numbers are compared only in the first run */
+    std::vector<std::vector<unsigned char>> bits; /* bytes of every output, in order */
 
-    /* Rounding to its type, and `slack` of the largest (or of `top`, what it was made of): the float arithmetic in
-     * front of it. */
+    /* The tolerance is the rounding to the type of the array plus `slack` times the largest element (or `top`, the size
+     * of its inputs) for the float arithmetic before it. */
     void near(const char *name, const array &a, const std::vector<double> &want, double slack, double top = 0)
     {
         bits.push_back(a.bytes());
@@ -122,12 +123,13 @@ struct verdict {
             const double miss = fabs(got[k] - want[k]) / room;
             if (miss > worst || !(miss == miss)) worst = miss == miss ? miss : 1e30;
             if (!(miss <= 1)) {
-                printf("%s %s: element %zu is %.9g, wanted %.9g (room %.2e, largest %.3g)\n", of.c_str(), name, k,
-                       got[k], want[k], room, top);
+                printf("%s %s: element %zu is %.9g, expected %.9g (tolerance %.2e, largest %.3g)\n", of.c_str(), name,
+                       k, got[k], want[k], room, top);
                 fail();
             }
         }
-        if (getenv("LS_TEST_VERBOSE")) printf("%-60s %-8s worst %.2f of its room\n", of.c_str(), name, worst);
+        if (getenv("LS_TEST_VERBOSE"))
+            printf("%-60s %-8s largest error %.2f of its tolerance\n", of.c_str(), name, worst);
     }
     void same(const char *name, const array &a, const std::vector<double> &want)
     {
@@ -135,7 +137,7 @@ struct verdict {
         const std::vector<double> got = a.get();
         for (size_t k = 0; k < want.size(); k++)
             if (got[k] != want[k]) {
-                printf("%s %s: element %zu is %.17g, wanted %.17g\n", of.c_str(), name, k, got[k], want[k]);
+                printf("%s %s: element %zu is %.17g, expected %.17g\n", of.c_str(), name, k, got[k], want[k]);
                 fail();
             }
     }
@@ -162,7 +164,7 @@ static void judge_orders(const std::string &name, const std::function<void(verdi
         check(v, stream);
         if (v.first) bits = v.bits;
         else if (bits != v.bits) {
-            printf("%s: other bits than in the threads' own order\n", v.of.c_str());
+            printf("%s: the bits differ from those of the normal order of threads\n", v.of.c_str());
             fail();
         }
     }
@@ -170,7 +172,7 @@ static void judge_orders(const std::string &name, const std::function<void(verdi
     CU(cudaStreamDestroy(stream));
 }
 
-/* What dropout multiplies element i by; keys as compute.h says. */
+/* The factor of dropout for element i; keys as in compute.h. */
 static inline double keeps(const ls_drop &d, int64_t i)
 {
     if (d.p <= 0) return 1;

@@ -1,4 +1,4 @@
-/* cuda_numbers.h - arrays for tests on the emulated device: numbers as a type holds them, on the host in double, and their copies there. */
+/* cuda_numbers.h - arrays for tests on the emulated device: numbers rounded to a type, in double on the host, and copies on the device. */
 #ifndef LS_TESTS_CUDA_NUMBERS_H
 #define LS_TESTS_CUDA_NUMBERS_H
 
@@ -14,7 +14,7 @@
 
 #define CU(call) assert_int_equal((int)(call), 0)
 
-/* The nearest number of a type, ties to even: `bits` behind the point, exponents from `least` on. */
+/* The nearest number of a type, ties to even: `bits` fraction bits, exponents of at least `least`. */
 static inline double num_round(double x, int bits, int least)
 {
     int e;
@@ -69,7 +69,7 @@ static inline void num_put(ls_dtype dt, void *p, int64_t i, double x)
     }
 }
 
-/* n normal numbers times scale, as the type holds them. */
+/* n normal random numbers times scale, rounded to the type. */
 static inline double *num_normal(ls_dtype dt, int64_t n, uint64_t key, double scale)
 {
     double *x = ls_alloc((size_t)(n ? n : 1) * sizeof *x);
@@ -78,7 +78,7 @@ static inline double *num_normal(ls_dtype dt, int64_t n, uint64_t key, double sc
     return x;
 }
 
-/* The same on the device; there is not an element more. `off` elements before it are in the way of alignment. */
+/* A copy on the device, without memory after the last element. `off` elements before it make it unaligned. */
 static inline void *num_device(ls_dtype dt, const double *x, int64_t n, int64_t off)
 {
     const size_t size = ls_dtype_nbytes(dt);
@@ -91,7 +91,7 @@ static inline void *num_device(ls_dtype dt, const double *x, int64_t n, int64_t 
     return p + (size_t)off * size;
 }
 
-/* Back, after everything that was queued. */
+/* A copy on the host, after all queued operations. */
 static inline double *num_host(ls_dtype dt, const void *p, int64_t n)
 {
     const size_t size = ls_dtype_nbytes(dt);

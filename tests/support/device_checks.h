@@ -1,6 +1,6 @@
-/* device_checks.h - what a communicator over device memory must do, as checks that any of them can run: the same bits as `local` on host
- * memory, in the order of the device's queue. Inputs are written and results are read by operations of that queue, so whoever does not wait
- * for it, or does not make it wait, gives wrong numbers. */
+/* device_checks.h - checks that every communicator for device memory must pass: the same bits as `local` on host memory, in the order of the
+ * device's queue. Operations of that queue write the inputs and read the results, so a communicator that does not wait for the queue, or
+ * does not make it wait, gives wrong numbers. */
 #ifndef LS_TESTS_DEVICE_CHECKS_H
 #define LS_TESTS_DEVICE_CHECKS_H
 
@@ -9,14 +9,14 @@
 #include "device_double.h"
 
 typedef struct on_device {
-    ls_comm *c, *ref; /* under test, and local on host memory: the same ranks */
+    ls_comm *c, *ref; /* the tested one, and `local` on host memory with the same ranks */
     device_double *d;
     wrong *w;
-    char *x, *y, *hx, *hy, *got; /* `room` bytes each: of the device, of ref, of the host */
+    char *x, *y, *hx, *hy, *got; /* `room` bytes each: x, y on the device, hx, hy for ref, got on the host */
     size_t room;
 } on_device;
 
-/* Numbers whose sums depend on their order, of a wide range; cheap. */
+/* Numbers of a wide range, whose sums depend on their order; cheap to compute. */
 static inline float device_number(int rank, int64_t i)
 {
     const uint32_t h = ((uint32_t)i * 2654435761U ^ (uint32_t)(rank + 1) * 2246822519U) * 3266489917U;
@@ -79,7 +79,7 @@ static inline void device_fetch(on_device *o, void *to, const void *from, size_t
     double_call(o->d, device_fetch_now, j);
 }
 
-/* What the queue sees at x (nbytes) is what ref has at hx. */
+/* The queue sees at x (nbytes) the bytes that ref has at hx. */
 static inline void device_same(on_device *o, const char *x, const char *hx, size_t nbytes, const char *what)
 {
     device_fetch(o, o->got, x, nbytes);
@@ -115,7 +115,7 @@ static inline void device_close(on_device *o)
     free(o->got);
 }
 
-/* All kinds of one type on W parts of `part` elements (all_reduce, reduce, broadcast: `extra` more); `gap` between parts that lie apart. */
+/* All collectives of one type on W parts of `part` elements (all_reduce, reduce, broadcast: `extra` more); separate parts are `gap` apart. */
 static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t extra, int64_t gap)
 {
     const int W = ls_comm_size(o->c), rank = ls_comm_rank(o->c);
@@ -129,7 +129,7 @@ static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t
     CHECK(w, ls_all_reduce(o->c, ON(o->x, m), LS_SITE, &t) == LS_OK);
     CHECK(w, ls_all_reduce(o->ref, ON(o->hx, m), LS_SITE, NULL) == LS_OK && ls_wait(o->c, t) == LS_OK);
     device_same(o, o->x, o->hx, (size_t)m * e, "all_reduce");
-    /* reduce_scatter: elsewhere, in place, apart */
+    /* reduce_scatter: into another buffer, in place, with separate parts */
     device_setup(o, o->y, o->hy, far, dt);
     CHECK(w, ls_reduce_scatter(o->c, ON(o->x, part), ON(o->y, n), LS_SITE, &t) == LS_OK);
     CHECK(w, ls_reduce_scatter(o->ref, ON(o->hx, part), ON(o->hy, n), LS_SITE, NULL) == LS_OK);
@@ -144,7 +144,7 @@ static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t
     CHECK(w, ls_reduce_scatter_apart(o->c, ON(o->y + there, part), ON(o->y, n), stride, LS_SITE, NULL) == LS_OK);
     CHECK(w, ls_reduce_scatter_apart(o->ref, ON(o->hy + there, part), ON(o->hy, n), stride, LS_SITE, NULL) == LS_OK);
     device_same(o, o->y + there, o->hy + there, (size_t)part * e, "reduce_scatter apart");
-    /* all_gather: apart in place, elsewhere, side by side in place */
+    /* all_gather: in place with separate parts, into another buffer, in place with adjacent parts */
     CHECK(w, ls_all_gather_apart(o->c, ON(o->y, n), stride, ON(o->y + there, part), LS_SITE, NULL) == LS_OK);
     CHECK(w, ls_all_gather_apart(o->ref, ON(o->hy, n), stride, ON(o->hy + there, part), LS_SITE, NULL) == LS_OK);
     for (int p = 0; p < W; p++)
@@ -162,7 +162,7 @@ static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t
         device_setup(o, o->y, o->hy, m, dt);
         CHECK(w, ls_reduce(o->c, ON(o->y, m), root, LS_SITE, &t) == LS_OK);
         CHECK(w, ls_reduce(o->ref, ON(o->hy, m), root, LS_SITE, NULL) == LS_OK && ls_wait(o->c, t) == LS_OK);
-        device_same(o, o->y, o->hy, (size_t)m * e, "reduce"); /* elsewhere it is unchanged */
+        device_same(o, o->y, o->hy, (size_t)m * e, "reduce"); /* on other ranks it is unchanged */
         device_setup(o, o->x, o->hx, m, dt);
         CHECK(w, ls_broadcast(o->c, ON(o->x, m), root, LS_SITE, &t) == LS_OK);
         CHECK(w, ls_broadcast(o->ref, ON(o->hx, m), root, LS_SITE, NULL) == LS_OK && ls_wait(o->c, t) == LS_OK);
@@ -180,7 +180,7 @@ static inline void device_every_kind(on_device *o, const int64_t *sizes, int n_s
             device_kinds(o, types[k], sizes[i], (i + (int)k) % W, sizes[i] ? 5 + i : 0);
 }
 
-/* Host memory, beside it: losses, norms, agreement. */
+/* Host memory at the same time: losses, norms, agreement. */
 static inline void device_host_memory(on_device *o)
 {
     wrong *w = o->w;
@@ -192,7 +192,8 @@ static inline void device_host_memory(on_device *o)
     CHECK(w, ls_barrier(o->c, LS_SITE) == LS_OK);
 }
 
-/* Requests of all lanes at once, waited for in another order; inputs of later ones are still being made when they are posted. */
+/* Requests of all lanes at the same time, waited for in another order. Inputs of later requests are still being computed when they are
+ * posted. */
 static inline void device_overlap(on_device *o, ls_comm *c, int64_t len)
 {
     enum { N = 8, R = 3 };
@@ -236,7 +237,7 @@ static inline void device_overlap(on_device *o, ls_comm *c, int64_t len)
     free(got);
 }
 
-/* Several communicators at once, posted in another order on odd ranks. */
+/* Several communicators at the same time; odd ranks post in another order. */
 static inline void device_splits(on_device *o, int64_t len)
 {
     enum { N = 3 };
@@ -270,7 +271,7 @@ static inline void device_splits(on_device *o, int64_t len)
     free(got);
 }
 
-/* Counted as dry does; staging says what it copied. */
+/* Elements and bytes are counted as in `dry`, and staging counts its copies. */
 static inline void device_counts(on_device *o, bool staged)
 {
     const int W = ls_comm_size(o->c), rank = ls_comm_rank(o->c);

@@ -1,9 +1,9 @@
-/* device_double.h - a device of host memory: queues that run later, on threads of their own, with delays. What is not ordered by marks goes
- * wrong here (and ThreadSanitizer says where), long before there is a GPU.
+/* device_double.h - a simulated device in host memory: queues that run later, on their own threads, with delays. Operations that are not
+ * ordered by marks give wrong results here, ThreadSanitizer reports where, and no GPU is needed.
  *
  *   device_double *d = double_open(seed);  d->table is its ls_device; double_call(d, fn, arg) queues an operation
- *   d->nap_us         an operation begins up to so much later, by chance
- *   d->ns_per_byte    what a copy costs
+ *   d->nap_us         the largest random delay of an operation
+ *   d->ns_per_byte    the time of a copy
  *   d->fail_copy_at   the n-th next copy fails: the device is lost */
 #ifndef LS_TESTS_DEVICE_DOUBLE_H
 #define LS_TESTS_DEVICE_DOUBLE_H
@@ -50,7 +50,7 @@ typedef struct device_double {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     double_queue queue[LS_DEVICE_LANES + 1];
-    double *passed; /* by mark: when; 0: not yet */
+    double *passed; /* by mark: the time it was reached; 0: not yet */
     ls_mark n_mark;
     struct {
         char *p;
@@ -363,7 +363,7 @@ static inline device_double *double_open(uint64_t seed)
     return d;
 }
 
-/* What is queued is carried out first; waits for marks that never come are let go. Frees what was allocated. */
+/* Runs all queued operations first, releases waits for marks that are never reached, and frees all memory. */
 static inline void double_close(device_double *d)
 {
     pthread_mutex_lock(&d->lock);

@@ -1,5 +1,6 @@
-/* device_team.h - workers as threads, each with a test double of a device, on one host or on several that are connected by a fake transport; and for each
- * a communicator on host memory that gives the expected results. A test includes it and defines worker_main, which creates the communicator. */
+/* device_team.h - worker threads, each with a simulated device (device_double.h), on one host or on several that a fake transport connects.
+ * Each also has a communicator on host memory that gives the expected results. A test that includes this file defines worker_main, which
+ * creates the communicator. */
 #ifndef LS_TESTS_DEVICE_TEAM_H
 #define LS_TESTS_DEVICE_TEAM_H
 
@@ -21,12 +22,13 @@
 
 typedef struct worker {
     ls_local_world *world, *ref;
-    fake_world *net; /* set: hosts joined by a fake transport */
+    fake_world *net; /* not NULL: several hosts that a fake transport connects */
     int rank, size;
-    bool alone; /* no world: a communicator of one worker */
+    bool alone; /* a communicator of one worker */
     bool any_order;
     void (*body)(struct worker *w, on_device *o);
-    void (*before)(struct worker *w, ls_comm *host, device_double *d); /* instead of making one and body */
+    void (*before)(struct worker *w, ls_comm *host,
+                   device_double *d); /* if set: runs instead of creating a communicator and calling body */
     wrong error;
 } worker;
 
@@ -76,7 +78,7 @@ static void run_world(int size, worker like)
     ls_local_world_destroy(&like.world);
 }
 
-/* hosts: the number of workers of each host; a 0 ends the list. */
+/* hosts: the number of workers on each host, ended by 0. */
 static void run_hosts(const int *hosts, worker like)
 {
     fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};

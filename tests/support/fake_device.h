@@ -1,5 +1,5 @@
-/* fake_device.h - a device without one: memory that the host cannot touch at its address (it faults), a queue whose entries run when
- * somebody waits for them and not before, copies that are counted and can be made to fail. */
+/* fake_device.h - a simulated device: memory that faults if the host accesses it at its address, a queue whose entries run only when a caller
+ * waits for them, and copies that are counted and can fail. */
 #ifndef LS_TESTS_FAKE_DEVICE_H
 #define LS_TESTS_FAKE_DEVICE_H
 
@@ -17,16 +17,16 @@ enum { FAKE_QUEUE = 64, FAKE_LANE = 1 << 20 };
 
 typedef struct fake_device {
     ls_device table;
-    char *there, *here; /* the same pages: as everyone sees them, and as the device does */
+    char *there, *here; /* the same pages at two addresses: for the program, and for the device */
     size_t nbytes, used;
-    bool open; /* the host may touch it: for operations of the CPU that stand for the device's */
+    bool open; /* the host may access it: CPU operations that simulate the device */
     pthread_mutex_t mutex;
     struct {
         void (*op)(void *ctx);
         void *ctx;
     } queue[FAKE_QUEUE];
     int n_queued, n_run;
-    int n_lane, n_host;   /* not closed, not released */
+    int n_lane, n_host;   /* lanes not closed, host buffers not released */
     long n_copy, fail_at; /* copies so far; the one that fails, -1: none */
     ls_mark latest;       /* the latest mark that a copy waited for */
 } fake_device;
@@ -46,7 +46,7 @@ static inline void fake_run(fake_device *f, ls_mark m) /* under the mutex */
     }
 }
 
-/* An operation that is queued, and runs later. */
+/* Queues an operation that runs later. */
 static inline void fake_queue(fake_device *f, void (*op)(void *ctx), void *ctx)
 {
     assert_true(f->n_queued < FAKE_QUEUE);

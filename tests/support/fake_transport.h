@@ -1,5 +1,5 @@
-/* fake_transport.h - a transport between threads of one process, so that communicators over several hosts run under sanitizers and
- * without MPI. A send ends when its receive has come, as large messages of real libraries do. */
+/* fake_transport.h - a transport between threads of one process, so that communicators over several hosts can be tested with sanitizers and
+ * without MPI. A send completes when its receive is posted, as for large messages of real libraries. */
 #ifndef LS_TESTS_FAKE_TRANSPORT_H
 #define LS_TESTS_FAKE_TRANSPORT_H
 
@@ -25,7 +25,7 @@ typedef struct fake_net {
     int rank;
 } fake_net;
 
-static _Thread_local fake_net fake_me; /* of the thread that starts */
+static _Thread_local fake_net fake_me; /* set by each thread before it opens a communicator */
 
 static void fake_version(char *text, size_t room)
 {
@@ -49,7 +49,7 @@ static void fake_append(ls_net_op **at, ls_net_op *op)
     *at = op;
 }
 
-/* The first send and receive of rank `to` that belong together, taken off their lists. */
+/* Removes the first matching send and receive of rank `to` from their lists. */
 static bool fake_match(fake_world *w, int to, ls_net_op **send, ls_net_op **receive)
 {
     for (ls_net_op **r = &w->receive[to]; *r; r = &(*r)->next)
@@ -117,7 +117,7 @@ static void fake_trouble(void *net, char *words, size_t room)
 static void fake_stop(void *net, bool clean)
 {
     fake_net *n = net;
-    ls_net_op *mine = NULL; /* sends that nobody took */
+    ls_net_op *mine = NULL; /* sends without a receive */
     (void)clean;
     pthread_mutex_lock(&n->w->lock);
     n->w->receive[n->rank] = NULL;

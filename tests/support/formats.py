@@ -3,9 +3,8 @@
     formats.py FORMATS.md LOCKSTEP MANIFEST
 
 MANIFEST has one line per artifact: SECTION TAB PATH. SECTION is the name in code of a heading of FORMATS.md with a table of keys, or `files:`
-and the text of a heading with a table of files; PATH is a JSON file, a .jsonl file, a safetensors file or a folder. `met` TAB WORD: keys that need
-WORD must exist, too (a condition of FORMATS.md that begins with it). Flags are compared with
-what `LOCKSTEP ... --help` prints.
+and the text of a heading with a table of files; PATH is a JSON file, a .jsonl file, a safetensors file or a folder. With a line `met` TAB WORD,
+keys whose condition in FORMATS.md begins with WORD must exist too. Flags are compared with the output of `LOCKSTEP ... --help`.
 """
 import json
 import os
@@ -14,7 +13,7 @@ import struct
 import subprocess
 import sys
 
-CONDITIONS = ("GPU", "NCCL", "fp16")  # tested where the manifest says that they are met
+CONDITIONS = ("GPU", "NCCL", "fp16")  # tested if the manifest has a line `met` for them
 TYPES = {"string": (str,), "int": (int,), "real": (float, int), "bool": (bool,), "object": (dict,), "list": (list,)}
 bad = 0
 
@@ -38,7 +37,7 @@ def parts(path):
 
 
 class Key:
-    def __init__(self, text, path, kind, when, line):  # text: what one row promises; a heading can put it at several paths
+    def __init__(self, text, path, kind, when, line):  # text: the key of a row; a heading can put it at several paths
         self.text, self.path, self.when, self.line, self.seen = text, parts(path), when, line, False
         words = kind.split(" or ")
         self.any = words[0] == "any"
@@ -124,19 +123,19 @@ def load(path):
 
 
 def check_keys(section, path, keys):
-    told = set()
+    reported = set()
 
     def one(where, value):
         fitting = sorted((k for k in keys if k.fits(where)), key=Key.exact, reverse=True)
         name = ".".join(where).replace(".[]", "[]")
         if not fitting:
-            if name not in told:
+            if name not in reported:
                 fail(f"{path}: key {name} is not in section `{section}`")
         else:
             fitting[0].seen = True
-            if not fitting[0].takes(value) and name not in told:
-                fail(f"{path}: {name} is {json.dumps(value)[:40]}, line {fitting[0].line} promises another type")
-        told.add(name)
+            if not fitting[0].takes(value) and name not in reported:
+                fail(f"{path}: {name} is {json.dumps(value)[:40]}, line {fitting[0].line} states another type")
+        reported.add(name)
 
     for value in load(path):
         walk(value, [], one)

@@ -1,9 +1,9 @@
-/* gemm_check.h - the checks every matrix-product kernel must pass; shared by the tests of the real kernels and of the
- * emulated AMX one.
+/* gemm_check.h - checks that every matrix-product kernel must pass, for the tests of the real kernels and of the emulated
+ * AMX kernel.
  *
  * Error bound: any order of K additions and multiplications, each rounded once, is within K u / (1 - K u) of
- * sum |a||b| (u = 2^-24); the initial C and the bias are two terms more. AMX's split leaves out products below 2^-23 of
- * |a||b|, so `extra` terms are allowed for. */
+ * sum |a||b| (u = 2^-24); the initial C and the bias are two more terms. The split of AMX omits products below 2^-23 of
+ * |a||b|, for which `extra` terms are allowed. */
 #ifndef LS_TESTS_GEMM_CHECK_H
 #define LS_TESTS_GEMM_CHECK_H
 
@@ -22,7 +22,7 @@
 
 typedef struct gemm_case {
     bool ta, tb, acc, bias;
-    int64_t M, N, K, pad; /* pad: leading dimensions are so much wider than needed */
+    int64_t M, N, K, pad; /* pad: added to the leading dimensions */
 } gemm_case;
 
 typedef struct gemm_data {
@@ -81,7 +81,7 @@ static inline void check_run(const gemm_kernel *k, const gemm_data *d, int n_thr
     size_t n = gemm_scratch(k, n_thread);
     void *scratch = ls_alloc(n);
     assert_non_null(scratch);
-    memset(scratch, 0xff, n); /* not-a-number everywhere: reading what was not packed shows */
+    memset(scratch, 0xff, n); /* NaN: a read of memory that was not packed is visible */
     memcpy(d->c, d->c0, (size_t)d->n_c * sizeof *d->c);
     gemm_run(k, &d->args, n_thread, scratch);
     ls_free(scratch);
@@ -123,7 +123,7 @@ static inline double check_values(const gemm_kernel *k, const gemm_data *d, doub
     return a->M * a->N > 0 ? sqrt(square / (double)(a->M * a->N)) : 0;
 }
 
-/* Shapes around every edge that a kernel can have: nothing, one, less, exactly and more than a tile, a block of K and more. */
+/* Shapes around every limit of a kernel: empty, one element, less than a tile, exactly one and more; the same for a block of K. */
 static inline void check_shapes(const gemm_kernel *k, double extra, int n_random)
 {
     static const int64_t edge[] = {0, 1, 2, 3, 5, 7, 8, 9, 12, 13, 14, 16, 31, 32, 33, 63, 65};
@@ -177,7 +177,7 @@ static inline void check_all_threads(const gemm_kernel *k)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_threads(k, &cases[i]);
 }
 
-/* Y t == X (W t), t a random vector: catches a wrong element in shapes too large for the reference. */
+/* Y t == X (W t) for a random vector t: finds a wrong element in shapes that are too large for the reference. */
 static inline void check_algebra(const gemm_kernel *k, const gemm_case *q, int n_thread)
 {
     gemm_data d = check_make(q, 5);
@@ -209,7 +209,7 @@ static inline void check_algebra(const gemm_kernel *k, const gemm_case *q, int n
     check_free(&d);
 }
 
-/* The mean error of a product that is as deep as the model's, in units of u * sum|a||b|. */
+/* The mean error of a product with a K as large as in the model, in units of u * sum|a||b|. */
 static inline double check_error(const gemm_kernel *k, double extra)
 {
     gemm_case q = {.M = 64, .N = 96, .K = 3072};

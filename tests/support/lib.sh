@@ -1,34 +1,34 @@
 # shellcheck shell=bash
-# lib.sh - for test scripts: a scratch folder, and checks that print both sides.
+# lib.sh - for test scripts: a temporary folder, and checks that print the expected and the actual result.
 # LOCKSTEP is the program; exit 77 skips with a printed reason.
 set -u
 LS_SOURCE=${LS_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 LOCKSTEP=${LOCKSTEP:-$LS_SOURCE/build/lockstep}
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
-# Cleans up when the test itself ends, and only then: a background child that gets SIGTERM before its exec runs this trap, too.
-# A test that has more to clean up defines at_end.
+# Cleans up only when the test itself ends: a background child that gets SIGTERM before its exec also runs this trap.
+# A test that needs more clean-up defines at_end.
 at_end() { :; }
 clean_up() { [ "$BASHPID" = $$ ] || return 0; at_end; chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"; }
 trap clean_up EXIT
-# The CPU, unless a test says --device: a machine with a GPU tests the same.
+# The CPU, unless a test gives --device: tests do the same on a machine with a GPU.
 export LS_DEVICE=cpu
 n_bad=0
 
 skip() { echo "SKIPPED: $*"; exit 77; }
 bad() { echo "FAILED: $*"; n_bad=$((n_bad + 1)); }
 
-# expect CODE WORDS COMMAND... : exit code, and words that must stand in the first line of stderr
+# expect CODE TEXT COMMAND...: the command must end with this exit code and print this text
 expect() {
   local code=$1 words=$2 got
   shift 2
   "$@" >"$SCRATCH/out" 2>"$SCRATCH/err"
   got=$?
   [ "$got" = "$code" ] || bad "exit code $got, expected $code: $*: $(head -c 300 "$SCRATCH/err")"
-  grep -q -- "$words" "$SCRATCH/err" "$SCRATCH/out" || bad "'$words' is not in what was printed: $*: $(head -c 300 "$SCRATCH/err")"
+  grep -q -- "$words" "$SCRATCH/err" "$SCRATCH/out" || bad "'$words' is not in the output: $*: $(head -c 300 "$SCRATCH/err")"
 }
 
-# await PID COMMAND...: until the command succeeds. Fails when the process is gone without it, or after 200 s: a limit for what hangs,
-# not for machines that are slow.
+# await PID COMMAND...: waits until the command succeeds. Fails if the process ends before, or after 200 s: a limit for hangs, not for
+# slow machines.
 await() {
   local pid=$1 until=$((SECONDS + 200))
   shift

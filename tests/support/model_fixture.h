@@ -37,7 +37,7 @@ static inline ls_model_config small_config(ls_variant variant, double pdrop)
     return c;
 }
 
-static bool fixture_pairs; /* of gradtree.h, for what is opened next */
+static bool fixture_pairs; /* `paired` of gradtree.h for models that are opened next */
 
 /* Random ids; every fifth target is not counted. */
 static inline void fixture_batch(fixture *f, uint64_t leaf)

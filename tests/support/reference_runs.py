@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Metrics files as R1 (docs/REFERENCES.md) writes them, with figures of our own, for tests of tables and comparisons.
+"""Metrics files as R1 (docs/REFERENCES.md) writes them, with invented numbers, for tests of tables and comparisons.
 
     reference_runs.py DIR       DIR/{1,2,4}gpu.json        one run each; 1 GPU has another precision than 2 and 4
                                 DIR/repeat/NgpuK.json      three runs each of 1, 2 and 4 GPUs
-                                DIR/expected.json          what a comparison of DIR/repeat must find, by Python's statistics
+                                DIR/expected.json          the expected results of a comparison of DIR/repeat, by Python's statistics
 
-The baseline of such a study is plain PyTorch on one GPU (fp16_torch_amp), the others are DeepSpeed's, so precision, ZeRO stage and the use of DeepSpeed differ.
+The baseline is PyTorch on one GPU (fp16_torch_amp), the other runs use DeepSpeed, so precision, ZeRO stage and the use of DeepSpeed differ.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-/* report_fixture.h - texts of a run's files, made up for tests of reading and reporting. */
+/* report_fixture.h - invented texts of the files of a run, for tests of reading and reporting. */
 #ifndef LS_TESTS_REPORT_FIXTURE_H
 #define LS_TESTS_REPORT_FIXTURE_H
 
@@ -11,7 +11,7 @@
 typedef struct made_run {
     int world;
     double tokens_per_sec, epoch_time;
-    const char *strategy;         /* NULL: a run of R1 (docs/REFERENCES.md), without our part */
+    const char *strategy;         /* NULL: a run of R1 (docs/REFERENCES.md), without the key `lockstep` */
     const char *precision, *ours; /* ours: more members of `lockstep`, with a leading comma */
     int global_batch;
 } made_run;
@@ -45,7 +45,7 @@ static inline void made_steps(int n, double forward, double backward, double exp
             i, 5.0 - i * 0.01, forward + backward + exposed + optimizer, forward, backward, exposed, optimizer);
 }
 
-/* Appends a run to a set, as the files of a folder would. */
+/* Appends a run to a set, as if read from a folder. */
 static inline ls_status add_made(ls_run_set *s, const char *dir, const ls_str *metrics, const ls_str *steps)
 {
     ls_run_texts t = {.warm = s->warm};
@@ -56,7 +56,7 @@ static inline ls_status add_made(ls_run_set *s, const char *dir, const ls_str *m
     return LS_OK;
 }
 
-/* The page as text, in both forms. */
+/* The page as HTML and as Markdown. */
 static inline void report_page(const ls_analysis *a, ls_str *html, ls_str *markdown)
 {
     ls_doc d = {0};

@@ -1,18 +1,18 @@
 # shellcheck shell=bash
 # torch.sh - for scripts that compare with PyTorch: sets $python, or skips (77) with the reason.
-# One thread: tests run beside each other, and our own threads do not come from this variable.
+# One thread: tests run in parallel. Lockstep does not read this variable.
 export OMP_NUM_THREADS=1
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 if [ ! -x "$python" ]; then
     echo "skipped: no $python (./run oracle makes it: torch, transformers, safetensors, tokenizers, numpy)"
     exit 77
 fi
-# Importing PyTorch and transformers takes seconds: a check that passed holds until a package is installed.
+# Importing PyTorch and transformers takes seconds: a successful check stays valid until a package is installed.
 works=${python%/bin/python}/works
 packages=$(echo "${python%/bin/python}"/lib/python3*/site-packages)
 if [ ! "$works" -nt "$packages" ]; then
-    # A build of PyTorch can be installed and yet never return from its first matrix product (seen in a bare chroot on arm64, with any
-    # number of threads; why is not known).
+    # An installed PyTorch may never return from its first matrix product (seen in a minimal chroot on arm64 with any number of threads;
+    # the cause is not known).
     rc=0
     why=$(timeout 120 "$python" -c 'import torch, transformers, safetensors, tokenizers, numpy; (torch.ones(300, 300) @ torch.ones(300, 300)).sum()' 2>&1) || rc=$?
     case $rc in

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """trace_check.py FILE RANKS [CATEGORY...]: fails unless FILE is a trace of that many ranks that a viewer can show.
 
-Every rank is there with a name; every thread that has spans has a name; spans of a thread stand in the order of their begins and are
-nested or apart; times and lengths are numbers from 0 on; the categories that are named occur on every rank. Prints a table.
+Every rank has a name, and so has every thread with spans. The spans of a thread are sorted by their begin and either nested or disjoint.
+Times and durations are numbers of at least 0. The given categories occur on every rank. Prints a table.
 
-The rules of Chrome's trace event format that this leans on: an object with traceEvents; each event has a phase (ph), process (pid) and name;
-X has ts and dur in microseconds, a thread (tid) and a category; C has numbers in args; M names processes and threads, once each. JSON
-without NaN, infinities and doubled keys, as a page parses it.
+This relies on these rules of Chrome's trace event format: an object with traceEvents; each event has a phase (ph), process (pid) and name;
+X has ts and dur in microseconds, a thread (tid) and a category; C has numbers in args; M names processes and threads, once each. The JSON
+has no NaN, infinities or duplicate keys, because web pages parse it.
 """
 import collections
 import json
@@ -19,7 +19,7 @@ with open(path, encoding="ascii") as f:
 
 def once(pairs):
     keys = [k for k, _ in pairs]
-    assert len(set(keys)) == len(keys), f"a key stands twice: {keys}"
+    assert len(set(keys)) == len(keys), f"duplicate key: {keys}"
     return dict(pairs)
 
 
@@ -64,7 +64,7 @@ for key, list_ in spans.items():
     assert key in threads, f"thread {key} has no name"
     stack, last = [], 0
     for begin, end, e in list_:
-        assert begin >= last, f"{e} begins before the one above it"
+        assert begin >= last, f"{e} begins before the span above it"
         last = begin
         while stack and stack[-1][1] <= begin:
             stack.pop()

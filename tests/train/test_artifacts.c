@@ -1,9 +1,9 @@
-/* The run's files: exact text, key order against files in the form of docs/REFERENCES.md (R1), markers, step log with resume,
- * identity, sampling and percentiles. */
+/* The files of a run: their exact text, the order of keys compared with files in the form of R1 (docs/REFERENCES.md), markers, the step log
+ * and a resume, identity, sampling and percentiles. */
 #include "train/trainer.h"
-#include "core/fs.h"
 #include "core/mem.h"
-#include "cmocka_all.h"
+#include "assert_text.h"
+#include "test_folder.h"
 
 #include <math.h>
 #include <regex.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[64];
+static char *dir;
 
 static void clean_environment(void)
 {
@@ -26,14 +26,15 @@ static int set_up(void **state)
 {
     (void)state;
     clean_environment();
-    snprintf(dir, sizeof dir, "/tmp/ls-artifacts-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    dir = test_dir();
+    return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK ? 0 : -1;
+    test_dir_close(dir);
+    return 0;
 }
 
 static ls_run_identity id;
@@ -44,7 +45,7 @@ static ls_run_end run;
 
 #define WORDS(s) ((char *)(uintptr_t)(s))
 
-/* One finished run, every number fixed. */
+/* A finished run with fixed numbers. */
 static void fill(void)
 {
     id = (ls_run_identity){.run_id = "20260128T012344Z-72baa608",
@@ -255,7 +256,7 @@ static const char golden[] = "{\n"
                              "  }\n"
                              "}";
 
-static void metrics_text(void **state)
+static void training_metrics_have_the_exact_text(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -264,7 +265,7 @@ static void metrics_text(void **state)
     assert_string_equal(s.data, golden);
     ls_str_fini(&s);
 
-    cfg.engine = true; /* with the engine the stage is told, null when the JSON has none */
+    cfg.engine = true; /* with the engine the ZeRO stage is written, null if the JSON has none */
     ls_training_metrics_text(&trainer, &run, &s);
     assert_non_null(strstr(s.data, "\"zero_stage\": 1,\n    \"dataset_name\""));
     assert_non_null(strstr(s.data, "\"wall_clock_breakdown\": null,\n      \"zero_stage\": 1\n"));
@@ -280,7 +281,7 @@ static void metrics_text(void **state)
     ls_str_fini(&s);
 }
 
-static void slurm_and_instance(void **state)
+static void metrics_record_the_scheduler_or_instance(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -293,7 +294,7 @@ static void slurm_and_instance(void **state)
     setenv("SLURM_JOB_ID", "17776175", 1);
     setenv("SLURM_NODELIST", "gn-[0013-0014]", 1);
     setenv("SLURM_NNODES", "2", 1);
-    setenv("SLURM_GPUS", "", 1); /* empty is absent */
+    setenv("SLURM_GPUS", "", 1); /* empty: not written */
     setenv("SLURM_JOB_PARTITION", "gpu4_short", 1);
     cfg.cluster = "Big";
     ls_training_metrics_text(&trainer, &run, &s);
@@ -306,7 +307,7 @@ static void slurm_and_instance(void **state)
     clean_environment();
 }
 
-static void launcher_text(void **state)
+static void launcher_metadata_records_the_environment(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -343,8 +344,7 @@ static void launcher_text(void **state)
     clean_environment();
 }
 
-/* Our keys in the order of R1 (docs/REFERENCES.md): every key of its object that we have too stands in the same order, and the ones
- * we lack are those that docs/FORMATS.md makes optional. */
+/* Keys that both objects have are in the order of R1 (docs/REFERENCES.md). Keys that only R1 has must be optional in docs/FORMATS.md. */
 static void same_order(const json_t *ours, const json_t *theirs, const char *const *may_lack, const char *where)
 {
     const char *key;
@@ -361,14 +361,14 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
         if (!mine) {
             bool allowed = false;
             for (const char *const *p = may_lack; *p; p++) allowed |= !strcmp(*p, key);
-            if (!allowed) fail_msg("%s lacks '%s'", where, key);
+            if (!allowed) fail_msg("%s: key '%s' is missing", where, key);
             continue;
         }
         assert_string_equal(json_string_value(json_array_get(common, i++)), key);
         if (json_is_object(value)) same_order(mine, value, may_lack, key);
         bool same_type = json_typeof(mine) == json_typeof(value) || json_is_null(mine) || json_is_null(value) ||
                          (json_is_boolean(mine) && json_is_boolean(value));
-        if (!same_type) fail_msg("%s.%s has another type than in R1's file", where, key);
+        if (!same_type) fail_msg("%s.%s has another type than in the file of R1", where, key);
     }
     json_decref(common);
 }
@@ -383,8 +383,8 @@ static const ls_device_info gpu = {.count = 8,
                                    .multiprocessors = 132,
                                    .capability = 90};
 
-/* What a run on GPUs adds, and where. */
-static void on_gpus(void **state)
+/* The keys that a run on GPUs adds, and their positions. */
+static void gpu_runs_add_keys_in_place(void **state)
 {
     (void)state;
     const ls_loss_scale_config zero = {
@@ -422,12 +422,11 @@ static void on_gpus(void **state)
         "      \"updates_skipped\": 2\n",
         "\"device\": 6000000000",
     };
-    for (size_t i = 0; i < N_OF(parts); i++)
-        if (!strstr(s.data, parts[i])) fail_msg("%s\nis not in\n%s", parts[i], s.data);
+    for (size_t i = 0; i < N_OF(parts); i++) assert_contains(s.data, parts[i]);
     ls_str_fini(&s);
 }
 
-static void order_of_keys(void **state)
+static void keys_have_the_order_of_r1(void **state)
 {
     (void)state;
     const char *base = LS_SOURCE_DIR "/tests/data/reference";
@@ -476,11 +475,12 @@ static void order_of_keys(void **state)
     clean_environment();
 }
 
-static void files_and_markers(void **state)
+static void files_are_written_before_their_markers(void **state)
 {
     (void)state;
     ls_str m = {0}, s = {0};
-    char want[1024], *text, path[128];
+    char want[1024], *text;
+    const char *path = test_path(dir, "training_metrics.json", NULL);
     size_t n;
     regex_t re;
     fill();
@@ -494,12 +494,10 @@ static void files_and_markers(void **state)
              dir, dir, dir);
     assert_string_equal(m.data, want);
     ls_str_fini(&m);
-    snprintf(path, sizeof path, "%s/training_metrics.json", dir);
     assert_int_equal(ls_fs_read(path, &text, &n), LS_OK);
     assert_string_equal(text, golden); /* no trailing newline */
     ls_free(text);
-    snprintf(path, sizeof path, "%s/RUN_COMPLETE.txt", dir);
-    assert_int_equal(ls_fs_read(path, &text, &n), LS_OK);
+    assert_int_equal(ls_fs_read(test_path(dir, "RUN_COMPLETE.txt", NULL), &text, &n), LS_OK);
     assert_int_equal(text[n - 1], '\n');
     text[n - 1] = '\0';
     assert_int_equal(
@@ -516,16 +514,14 @@ static void files_and_markers(void **state)
     assert_non_null(strstr(s.data, "tokens_per_sec=None total_wall_time_sec=None"));
     ls_str_fini(&s);
 
-    /* A new run in the same folder is not taken for a finished one. */
+    /* The start of a new run in the same folder removes the files that mark a finished run. */
     assert_int_equal(ls_artifacts_begin(dir), LS_OK);
+    assert_false(ls_fs_exists(test_path(dir, "RUN_COMPLETE.txt", NULL)));
     assert_false(ls_fs_exists(path));
-    snprintf(path, sizeof path, "%s/training_metrics.json", dir);
-    assert_false(ls_fs_exists(path));
-    snprintf(path, sizeof path, "%s/launcher_metadata.json", dir);
-    assert_true(ls_fs_exists(path));
+    assert_true(ls_fs_exists(test_path(dir, "launcher_metadata.json", NULL)));
     cfg.run_dir = WORDS("/proc/nowhere");
     assert_int_equal(ls_artifacts_write(&trainer, &run, &m), LS_E_IO);
-    assert_int_equal(m.len, 0); /* no marker for a file that is not there */
+    assert_int_equal(m.len, 0); /* no marker for a file that was not written */
     ls_str_fini(&m);
 }
 
@@ -538,13 +534,13 @@ static int count_lines(const char *path, char **text)
     return lines;
 }
 
-static void step_log(void **state)
+static void the_step_log_survives_a_resume(void **state)
 {
     (void)state;
-    char path[128], *text;
+    char *text;
+    const char *path = test_path(dir, "metrics.jsonl", NULL);
     ls_metrics_log l = {0};
-    assert_int_equal(ls_metrics_log_close(&l), LS_OK); /* a zeroed one */
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(ls_metrics_log_close(&l), LS_OK); /* a log that was never opened */
     assert_int_equal(ls_metrics_log_open(&l, dir, 0), LS_OK);
     fill();
     trainer.state.epoch = 0;
@@ -584,7 +580,7 @@ static void step_log(void **state)
     assert_int_equal(count_lines(path, &text), 11);
     assert_non_null(strstr(text, "\"val_loss\": 3.0"));
     assert_non_null(strstr(text, "\"grad_norm\": null, \"loss_scale\": 512.0, \"skipped\": true, "));
-    assert_true(strstr(text, "loss_scale") > strstr(text, "\"step\": 11,")); /* the others have none */
+    assert_true(strstr(text, "loss_scale") > strstr(text, "\"step\": 11,")); /* the other lines have none */
     ls_free(text);
 
     assert_int_equal(ls_metrics_log_open(&l, dir, 7), LS_OK); /* resumed from step 7 */
@@ -600,48 +596,41 @@ static void step_log(void **state)
     assert_int_equal(ls_metrics_log_open(&l, "/proc/nowhere", 0), LS_E_IO);
 }
 
-static void put_file(const char *name, const char *text)
-{
-    char *path = ls_path_join(dir, name);
-    assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-    ls_free(path);
-}
-
-static void git_head(void **state)
+static void the_commit_is_read_from_git_files(void **state)
 {
     (void)state;
     const char *a = "0123456789abcdef0123456789abcdef01234567", *b = "89abcdef0123456789abcdef0123456789abcdef";
     char commit[80], sub[128], text[256];
     snprintf(text, sizeof text, "%s\n", a);
-    put_file(".git/HEAD", text); /* detached */
-    put_file("deep/er/x", "");
+    test_write(dir, ".git/HEAD", text); /* detached */
+    test_write(dir, "deep/er/x", "");
     snprintf(sub, sizeof sub, "%s/deep/er", dir);
     assert_true(ls_git_head(sub, commit));
     assert_string_equal(commit, a);
-    put_file(".git/HEAD", "ref: refs/heads/main\n");
+    test_write(dir, ".git/HEAD", "ref: refs/heads/main\n");
     snprintf(text, sizeof text, "# pack-refs\n%s refs/heads/main2\n%s refs/heads/main\n^%s\n", a, b, a);
-    put_file(".git/packed-refs", text);
+    test_write(dir, ".git/packed-refs", text);
     assert_true(ls_git_head(dir, commit));
     assert_string_equal(commit, b);
     snprintf(text, sizeof text, "%s\n", a);
-    put_file(".git/refs/heads/main", text); /* a loose one is newer */
+    test_write(dir, ".git/refs/heads/main", text); /* a loose reference is newer */
     assert_true(ls_git_head(dir, commit));
     assert_string_equal(commit, a);
     /* a linked working tree */
-    put_file(".git/worktrees/w/HEAD", "ref: refs/heads/main\n");
-    put_file(".git/worktrees/w/commondir", "../..\n");
-    put_file("w/.git", "gitdir: ../.git/worktrees/w\n");
+    test_write(dir, ".git/worktrees/w/HEAD", "ref: refs/heads/main\n");
+    test_write(dir, ".git/worktrees/w/commondir", "../..\n");
+    test_write(dir, "w/.git", "gitdir: ../.git/worktrees/w\n");
     snprintf(sub, sizeof sub, "%s/w", dir);
     assert_true(ls_git_head(sub, commit));
     assert_string_equal(commit, a);
-    put_file(".git/HEAD", "ref: refs/heads/gone\n");
+    test_write(dir, ".git/HEAD", "ref: refs/heads/gone\n");
     assert_false(ls_git_head(dir, commit));
-    put_file(".git/HEAD", "nonsense\n");
+    test_write(dir, ".git/HEAD", "nonsense\n");
     assert_false(ls_git_head(dir, commit));
     assert_false(ls_git_head("/nonexistent", commit));
 }
 
-static void identity(void **state)
+static void every_run_has_its_own_identity(void **state)
 {
     (void)state;
     char *argv[] = {WORDS("lockstep"), WORDS("train"), WORDS("a b")};
@@ -668,7 +657,7 @@ static void identity(void **state)
     assert_int_equal(ls_mem_live(), live);
 }
 
-static void statistics(void **state)
+static void sampling_and_percentiles_are_exact(void **state)
 {
     (void)state;
     int n80 = 0, n300 = 0;
@@ -695,8 +684,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-        T(metrics_text),      T(slurm_and_instance), T(launcher_text), T(order_of_keys), T(on_gpus),
-        T(files_and_markers), T(step_log),           T(git_head),      T(identity),      T(statistics),
+        T(training_metrics_have_the_exact_text),
+        T(metrics_record_the_scheduler_or_instance),
+        T(launcher_metadata_records_the_environment),
+        T(keys_have_the_order_of_r1),
+        T(gpu_runs_add_keys_in_place),
+        T(files_are_written_before_their_markers),
+        T(the_step_log_survives_a_resume),
+        T(the_commit_is_read_from_git_files),
+        T(every_run_has_its_own_identity),
+        T(sampling_and_percentiles_are_exact),
 #undef T
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Overflows under every strategy: a loss scale that begins far too high is lowered, and what is skipped and what is trained are one
- * worker's, bit for bit. On the CPU, in fp32, where powers of two leave no trace. */
+/* Overflows with every strategy: an initial loss scale that is far too high is lowered, and skipped steps and trained weights equal those
+ * of one worker bit for bit. On the CPU in fp32, where a scale that is a power of two changes no bit. */
 /* ls-test: long */
 #include "ckpt_support.h"
 #include "comm/launch.h"
@@ -75,7 +75,7 @@ static void make_data(const char *dir)
     assert_int_equal(ls_fs_write(test_path(dir, "train.bin", NULL), bytes, sizeof bytes), LS_OK);
 }
 
-static void every_strategy_skips_alike(void **state)
+static void every_strategy_skips_as_one_worker(void **state)
 {
     (void)state;
     static const layout all[] = {{"--strategy dp", 2},          {"--strategy ddp", 2},   {"--strategy zero1", 2},
@@ -116,6 +116,6 @@ static void every_strategy_skips_alike(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_strategy_skips_alike)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_strategy_skips_as_one_worker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

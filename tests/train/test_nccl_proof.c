@@ -1,11 +1,11 @@
-/* What is kept of a run over NCCL: the environment before NCCL is loaded, logs and files of tools in the run folder, the summary; what the
- * user has set stays; a tool that is missing, fails, or never ends is a line of the summary. The logs are those of tests/data/nccl_logs, put where
- * NCCL would write them.
+/* Records of a run with NCCL: environment variables that are set before NCCL is loaded, logs and outputs of tools in the run folder, and the
+ * summary. Variables of the user stay unchanged. A tool that is missing, fails or never ends is reported in the summary. The logs are those of
+ * tests/data/nccl_logs, copied to where NCCL writes them.
  * ls-test: serial */
 #include "cmocka_all.h"
 #include "core/clock.h"
-#include "core/fs.h"
 #include "core/mem.h"
+#include "test_folder.h"
 #include "train/nccl_proof.h"
 
 #include <stdio.h>
@@ -16,43 +16,29 @@
 
 static char scratch[256], run_dir[300], bin[300];
 
-static void put_file(const char *dir, const char *name, const char *text)
-{
-    char path[800];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-}
-
 static void put_tool(const char *name, const char *script)
 {
-    char path[800];
-    put_file(bin, name, script);
-    snprintf(path, sizeof path, "%s/%s", bin, name);
-    assert_int_equal(chmod(path, 0755), 0);
+    test_write(bin, name, script);
+    assert_int_equal(chmod(test_path(bin, name, NULL), 0755), 0);
 }
 
-static bool is_there(const char *dir, const char *name)
+static bool has_file(const char *dir, const char *name)
 {
-    char path[800];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return ls_fs_exists(path);
+    return ls_fs_exists(test_path(dir, name, NULL));
 }
 
 static char *text_of(const char *dir, const char *name)
 {
-    char path[800], *text = NULL;
+    char *text = NULL;
     size_t n;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(ls_fs_read(path, &text, &n), LS_OK);
+    assert_int_equal(ls_fs_read(test_path(dir, name, NULL), &text, &n), LS_OK);
     return text;
 }
 
 static json_t *load(const char *dir, const char *name)
 {
-    char path[800];
     json_t *j = NULL;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(ls_json_load(path, &j), LS_OK);
+    assert_int_equal(ls_json_load(test_path(dir, name, NULL), &j), LS_OK);
     return j;
 }
 
@@ -63,9 +49,10 @@ static int before(void **state)
     char path[700];
     (void)state;
     for (size_t i = 0; i < N_OF(name); i++) unsetenv(name[i]);
-    snprintf(scratch, sizeof scratch, "%.200s/ls_proof_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    snprintf(scratch, sizeof scratch, "%.200s/ls_proof_XXXXXX",
+             tmp && *tmp ? tmp : "/tmp"); /* programs run here: not /dev/shm */
     if (!mkdtemp(scratch)) return -1;
-    snprintf(run_dir, sizeof run_dir, "%s/a%%run", scratch); /* % is NCCL's */
+    snprintf(run_dir, sizeof run_dir, "%s/a%%run", scratch); /* NCCL replaces %h and %p */
     snprintf(bin, sizeof bin, "%s/bin", scratch);
     snprintf(path, sizeof path, "%s:/bin:/usr/bin", bin);
     setenv("PATH", path, 1);
@@ -80,7 +67,7 @@ static int after(void **state)
     return ls_fs_remove_tree(scratch) == LS_OK ? 0 : -1;
 }
 
-/* Where NCCL writes: its pattern with host and process. */
+/* The path that NCCL writes to: its pattern with host and process id. */
 static void log_path(const char *host, int pid, char *path, size_t room)
 {
     const char *pattern = getenv("NCCL_DEBUG_FILE");
@@ -94,7 +81,7 @@ static void log_path(const char *host, int pid, char *path, size_t room)
     }
 }
 
-/* As if NCCL had run with this environment. */
+/* Writes logs as NCCL does with this environment. */
 static void nccl_logs(const char *folder)
 {
     char dir[512], to[900], **names = NULL;
@@ -104,7 +91,7 @@ static void nccl_logs(const char *folder)
     for (size_t i = 0; i < n; i++) {
         char *text = text_of(dir, names[i]);
         log_path("oak", (int)i + 1, to, sizeof to);
-        FILE *f = fopen(to, "w"); /* which does not make folders either */
+        FILE *f = fopen(to, "w"); /* NCCL does not create folders either */
         assert_non_null(f);
         fputs(text, f);
         fclose(f);
@@ -132,18 +119,18 @@ static const char *result_of(const json_t *summary, const char *command)
     return "no such command";
 }
 
-static void first_run(void **state)
+static void a_run_keeps_logs_and_a_summary(void **state)
 {
     (void)state;
     char nccl[400];
     ls_nccl_proof *p = NULL, *other = NULL;
     snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
-    put_file(nccl, "nccl_rank_old_1.log", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
-    put_file(nccl, "summary.json", "{}");
+    test_write(nccl, "nccl_rank_old_1.log", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
+    test_write(nccl, "summary.json", "{}");
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
     assert_non_null(p);
-    assert_true(is_there(nccl, "nccl_rank_old_1.log")); /* an earlier run's, until this one has begun */
-    assert_true(is_there(nccl, "summary.json"));
+    assert_true(has_file(nccl, "nccl_rank_old_1.log")); /* a file of an earlier run stays until this one has started */
+    assert_true(has_file(nccl, "summary.json"));
     assert_string_equal(getenv("NCCL_DEBUG"), "INFO");
     assert_string_equal(getenv("NCCL_DEBUG_SUBSYS"), "INIT,GRAPH,ENV,NET");
     assert_non_null(strstr(getenv("NCCL_DEBUG_FILE"), "/a%%run/nccl/nccl_rank_%h_%p.log"));
@@ -154,12 +141,12 @@ static void first_run(void **state)
     ls_nccl_proof_joined(other, true);
     start(p, false);
     ls_nccl_proof_started(other);
-    assert_true(is_there(nccl, "nccl_rank_oak_1.log"));
-    assert_false(is_there(nccl, "nccl_rank_old_1.log"));
-    assert_true(is_there(run_dir, "earlier-1/nccl/nccl_rank_old_1.log"));
-    assert_true(is_there(run_dir, "earlier-1/nccl/summary.json"));
+    assert_true(has_file(nccl, "nccl_rank_oak_1.log"));
+    assert_false(has_file(nccl, "nccl_rank_old_1.log"));
+    assert_true(has_file(run_dir, "earlier-1/nccl/nccl_rank_old_1.log"));
+    assert_true(has_file(run_dir, "earlier-1/nccl/summary.json"));
     ls_nccl_proof_end(other);
-    assert_false(is_there(nccl, "summary.json"));
+    assert_false(has_file(nccl, "summary.json"));
     ls_nccl_proof_end(p);
 
     json_t *s = load(nccl, "summary.json");
@@ -184,7 +171,7 @@ static void first_run(void **state)
     json_t *j = NULL;
     ls_jsonw_init(&w, &text, 0);
     ls_jsonw_open(&w, '{');
-    ls_nccl_proof_write(other, &w); /* nothing */
+    ls_nccl_proof_write(other, &w); /* writes nothing */
     ls_nccl_proof_write(p, &w);
     ls_jsonw_close(&w);
     assert_int_equal(ls_json_parse(text.data, text.len, "nccl", &j), LS_OK);
@@ -193,10 +180,10 @@ static void first_run(void **state)
     ls_str_fini(&text);
     ls_nccl_proof_destroy(&p);
     ls_nccl_proof_destroy(&other);
-    assert_true(is_there(nccl, "nccl_rank_oak_1.log"));
+    assert_true(has_file(nccl, "nccl_rank_oak_1.log"));
 }
 
-static void not_in_use(void **state)
+static void a_run_without_nccl_leaves_nothing(void **state)
 {
     (void)state;
     ls_nccl_proof *p = NULL;
@@ -211,17 +198,17 @@ static void not_in_use(void **state)
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full"});
     assert_non_null(getenv("NCCL_DEBUG"));
     assert_string_equal(getenv("NCCL_DEBUG_SUBSYS"), "COLL");
-    ls_nccl_proof_joined(p, false); /* workers talk through the host */
+    ls_nccl_proof_joined(p, false); /* workers communicate through the host */
     assert_null(getenv("NCCL_DEBUG"));
     assert_null(getenv("NCCL_DEBUG_FILE"));
     assert_null(getenv("NCCL_TOPO_DUMP_FILE"));
-    assert_string_equal(getenv("NCCL_DEBUG_SUBSYS"), "COLL"); /* the user's */
+    assert_string_equal(getenv("NCCL_DEBUG_SUBSYS"), "COLL"); /* set by the user */
     ls_nccl_proof_end(p);
     ls_nccl_proof_destroy(&p);
-    assert_false(ls_fs_exists(run_dir)); /* nothing is left */
+    assert_false(ls_fs_exists(run_dir)); /* no file remains */
 }
 
-static void what_the_user_set(void **state)
+static void variables_of_the_user_stay_unchanged(void **state)
 {
     (void)state;
     char path[700], nccl[400];
@@ -235,7 +222,7 @@ static void what_the_user_set(void **state)
     assert_string_equal(getenv("NCCL_DEBUG_FILE"), path);
     assert_null(getenv("NCCL_DEBUG_SUBSYS"));
     assert_string_equal(getenv("NCCL_TOPO_DUMP_FILE"), "/nowhere/topo.xml");
-    put_file(scratch, "yours_x_1.txt", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
+    test_write(scratch, "yours_x_1.txt", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
     nccl_logs("socket");
     ls_nccl_proof_joined(p, true);
     start(p, false);
@@ -247,7 +234,7 @@ static void what_the_user_set(void **state)
     json_decref(s);
     ls_nccl_proof_destroy(&p);
 
-    unsetenv("NCCL_DEBUG_FILE"); /* on stdout: nothing to read */
+    unsetenv("NCCL_DEBUG_FILE"); /* NCCL logs to stdout: no file to read */
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
     assert_null(getenv("NCCL_DEBUG_FILE"));
     ls_nccl_proof_joined(p, true);
@@ -263,7 +250,7 @@ static void what_the_user_set(void **state)
     ls_nccl_proof_destroy(&p);
 }
 
-static void topology(void **state)
+static void the_first_communicators_topology_is_kept(void **state)
 {
     (void)state;
     char nccl[400];
@@ -271,26 +258,26 @@ static void topology(void **state)
     char *file[2];
     snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
     for (int r = 0; r < 2; r++) {
-        unsetenv("NCCL_TOPO_DUMP_FILE"); /* as in a process of its own */
+        unsetenv("NCCL_TOPO_DUMP_FILE"); /* as in a separate process */
         ls_nccl_proof_begin(&p[r],
                             &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full", .rank = r, .local_rank = r});
-        assert_non_null(getenv("NCCL_TOPO_DUMP_FILE")); /* on every worker, or NCCL hangs */
+        assert_non_null(getenv("NCCL_TOPO_DUMP_FILE")); /* NCCL hangs if only some workers set it */
         file[r] = ls_strdup(getenv("NCCL_TOPO_DUMP_FILE"));
     }
     assert_string_not_equal(file[0], file[1]);
-    put_file("/", file[0] + 1, "<system version=\"2\"/>");
+    test_write("/", file[0] + 1, "<system version=\"2\"/>");
     ls_nccl_proof_joined(p[0], true);
     ls_nccl_proof_joined(p[1], true);
-    put_file("/", file[0] + 1, "<system of=\"a pair\"/>"); /* a later communicator's */
-    put_file("/", file[1] + 1, "<system of=\"a pair\"/>");
-    assert_false(is_there(run_dir, "nccl_topo.xml"));
+    test_write("/", file[0] + 1, "<system of=\"a pair\"/>"); /* from a later communicator */
+    test_write("/", file[1] + 1, "<system of=\"a pair\"/>");
+    assert_false(has_file(run_dir, "nccl_topo.xml"));
     start(p[0], false);
     ls_nccl_proof_started(p[1]);
     char *text = text_of(run_dir, "nccl_topo.xml");
     assert_non_null(strstr(text, "<system"));
     assert_null(strstr(text, "pair"));
     ls_free(text);
-    put_file("/", file[0] + 1, "<system of=\"a pair\"/>"); /* as in a step */
+    test_write("/", file[0] + 1, "<system of=\"a pair\"/>"); /* as during a step */
     ls_nccl_proof_end(p[0]);
     for (int r = 0; r < 2; r++) {
         ls_nccl_proof_destroy(&p[r]);
@@ -302,24 +289,24 @@ static void topology(void **state)
     ls_free(text);
 }
 
-static void bad_tools(void **state)
+static void failing_tools_are_lines_of_the_summary(void **state)
 {
     (void)state;
     char nccl[400];
     ls_nccl_proof *p = NULL;
     snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
-    put_file(run_dir, "topo.txt", "of the launcher\n");
+    test_write(run_dir, "topo.txt", "of the launcher\n");
     put_tool("nvidia-smi", "#!/bin/sh\n[ \"$1\" = topo ] || { echo half; sleep 60; }\necho no; exit 9\n");
     snprintf(nccl, sizeof nccl, "%s/ibstat", bin);
     assert_int_equal(unlink(nccl), 0);
-    setenv("PATH", bin, 1); /* where no other is */
+    setenv("PATH", bin, 1); /* no other tools are found */
     put_tool("sleep", "#!/bin/sh\nexec /bin/sleep 60\n");
     snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
     const double begin = ls_now();
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log", .tool_seconds = 0.5});
     ls_nccl_proof_joined(p, true);
     start(p, false);
-    assert_true(ls_now() - begin < 0.4); /* beside the run */
+    assert_true(ls_now() - begin < 0.4); /* tools run in the background */
     ls_nccl_proof_end(p);
     assert_true(ls_now() - begin < 5);
     json_t *s = load(nccl, "summary.json");
@@ -328,11 +315,11 @@ static void bad_tools(void **state)
     assert_non_null(strstr(result_of(s, "ibstat"), "not run: no time left"));
     json_decref(s);
     char *topo = text_of(run_dir, "topo.txt");
-    assert_string_equal(topo, "of the launcher\n"); /* a failed one replaces nothing */
+    assert_string_equal(topo, "of the launcher\n"); /* a failed tool replaces nothing */
     ls_free(topo);
     ls_nccl_proof_destroy(&p);
-    assert_false(is_there(run_dir, "topo.txt.tmp"));
-    assert_false(is_there(run_dir, "ibstat.txt"));
+    assert_false(has_file(run_dir, "topo.txt.tmp"));
+    assert_false(has_file(run_dir, "ibstat.txt"));
 
     put_tool("nvidia-smi", "#!/bin/sh\n");
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
@@ -341,13 +328,13 @@ static void bad_tools(void **state)
     ls_nccl_proof_end(p);
     s = load(nccl, "summary.json");
     assert_string_equal(result_of(s, "topo -m"), "printed nothing");
-    assert_false(is_there(run_dir, "topo.txt")); /* nccl/ says that it was a run's: not this one's */
-    assert_true(is_there(run_dir, "earlier-1/topo.txt"));
+    assert_false(has_file(run_dir, "topo.txt")); /* nccl/ shows that it belongs to an earlier run */
+    assert_true(has_file(run_dir, "earlier-1/topo.txt"));
     assert_string_equal(result_of(s, "ibstat"), "not installed");
     json_decref(s);
     ls_nccl_proof_destroy(&p);
 
-    put_tool("nvidia-smi", "#!/bin/sh\nexec /bin/sleep 60\n"); /* a run that ends at once does not wait for it */
+    put_tool("nvidia-smi", "#!/bin/sh\nexec /bin/sleep 60\n"); /* a run that ends immediately does not wait for it */
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
     ls_nccl_proof_joined(p, true);
     start(p, false);
@@ -356,16 +343,16 @@ static void bad_tools(void **state)
     assert_true(ls_now() - end < 3);
 }
 
-/* A finished run's folder: all that is there. */
+/* Writes all files of a finished run. */
 static void finished_run(char *nccl, size_t room)
 {
     snprintf(nccl, room, "%s/nccl", run_dir);
-    put_file(nccl, "nccl_rank_old_1.log", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
-    put_file(nccl, "summary.json", "{\"of\": \"old\"}");
-    put_file(nccl, "gpus_old.csv", "old\n");
-    put_file(run_dir, "topo.txt", "old\n");
-    put_file(run_dir, "ibstat.txt", "old\n");
-    put_file(run_dir, "nccl_topo.xml", "<old/>");
+    test_write(nccl, "nccl_rank_old_1.log", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
+    test_write(nccl, "summary.json", "{\"of\": \"old\"}");
+    test_write(nccl, "gpus_old.csv", "old\n");
+    test_write(run_dir, "topo.txt", "old\n");
+    test_write(run_dir, "ibstat.txt", "old\n");
+    test_write(run_dir, "nccl_topo.xml", "<old/>");
 }
 
 static void is_old(const char *dir, const char *name)
@@ -384,17 +371,8 @@ static void forget_environment(void)
     unsetenv("NCCL_TOPO_DUMP_FILE");
 }
 
-static size_t names_in(const char *dir)
-{
-    char **names = NULL;
-    size_t n = 0;
-    assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
-    ls_fs_list_free(names, n);
-    return n;
-}
-
-/* A start that is refused, before or after NCCL is there, leaves the folder as it was. */
-static void refused(void **state)
+/* A start that is refused, before or after NCCL is loaded, leaves the folder unchanged. */
+static void a_refused_start_changes_no_file(void **state)
 {
     (void)state;
     char nccl[400], host[64] = "", name[200], path[790];
@@ -402,23 +380,24 @@ static void refused(void **state)
     finished_run(nccl, sizeof nccl);
     gethostname(host, sizeof host - 1);
     host[strcspn(host, "./")] = '\0';
-    snprintf(name, sizeof name, "nccl_rank_%s_%d.log", host, (int)getpid()); /* this process's number had been in use */
-    put_file(nccl, name, "old\n");
-    const size_t n = names_in(nccl), n_run = names_in(run_dir);
+    snprintf(name, sizeof name, "nccl_rank_%s_%d.log", host,
+             (int)getpid()); /* an earlier process had this process id */
+    test_write(nccl, name, "old\n");
+    const int n = test_n_entries(nccl), n_run = test_n_entries(run_dir);
     for (int joined = 0; joined < 2; joined++) {
         ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full"});
         log_path(host, (int)getpid(), path, sizeof path);
-        assert_false(ls_fs_exists(path)); /* NCCL empties what is there */
+        assert_false(ls_fs_exists(path)); /* NCCL truncates an existing file */
         if (joined) {
-            put_file("/", path + 1, "new\n");
-            put_file("/", getenv("NCCL_TOPO_DUMP_FILE") + 1, "<new/>");
+            test_write("/", path + 1, "new\n");
+            test_write("/", getenv("NCCL_TOPO_DUMP_FILE") + 1, "<new/>");
             ls_nccl_proof_joined(p, true);
         }
         ls_nccl_proof_cut(p);
         ls_nccl_proof_destroy(&p);
         forget_environment();
-        assert_int_equal(names_in(nccl), n);
-        assert_int_equal(names_in(run_dir), n_run);
+        assert_int_equal(test_n_entries(nccl), n);
+        assert_int_equal(test_n_entries(run_dir), n_run);
         is_old(nccl, "summary.json");
         is_old(nccl, name);
         is_old(nccl, "gpus_old.csv");
@@ -428,29 +407,29 @@ static void refused(void **state)
     }
 }
 
-/* A run without NCCL takes nothing of an earlier one for its own. */
-static void afresh_without_nccl(void **state)
+/* A new run without NCCL moves the files of an earlier run away. */
+static void a_new_run_moves_old_files_away(void **state)
 {
     (void)state;
     char nccl[400], where[PATH_MAX] = "";
-    put_file(run_dir, "topo.txt", "of the launcher\n");
+    test_write(run_dir, "topo.txt", "of the launcher\n");
     assert_int_equal(ls_nccl_proof_set_aside(NULL, run_dir, false, where), LS_OK);
     assert_int_equal(*where, 0);
-    assert_true(is_there(run_dir, "topo.txt"));
+    assert_true(has_file(run_dir, "topo.txt"));
     finished_run(nccl, sizeof nccl);
     assert_int_equal(ls_nccl_proof_set_aside(NULL, run_dir, false, where), LS_OK);
     assert_int_not_equal(*where, 0);
-    assert_int_equal(names_in(run_dir), 1); /* earlier-1 alone */
+    assert_int_equal(test_n_entries(run_dir), 1); /* only earlier-1 */
     is_old(where, "nccl/summary.json");
     is_old(where, "nccl/gpus_old.csv");
-    assert_true(is_there(where, "nccl/nccl_rank_old_1.log"));
+    assert_true(has_file(where, "nccl/nccl_rank_old_1.log"));
     is_old(where, "topo.txt");
     is_old(where, "ibstat.txt");
     is_old(where, "nccl_topo.xml");
 }
 
-/* --resume: earlier logs stay, and are not counted as this session's; what is written again is kept apart, also where a tool fails now. */
-static void resumed(void **state)
+/* --resume: earlier logs stay but do not count for this session. Files that are written again are moved first, even if the tool fails now. */
+static void a_resumed_run_keeps_earlier_logs(void **state)
 {
     (void)state;
     char nccl[400];
@@ -464,12 +443,12 @@ static void resumed(void **state)
     start(p, true);
     ls_nccl_proof_end(p);
     ls_nccl_proof_destroy(&p);
-    assert_true(is_there(nccl, "nccl_rank_old_1.log"));
-    assert_true(is_there(nccl, "nccl_rank_oak_1.log"));
-    assert_false(is_there(run_dir, "topo.txt"));
-    assert_false(is_there(run_dir, "ibstat.txt"));
-    assert_false(is_there(run_dir, "nccl_topo.xml"));
-    assert_false(is_there(run_dir, "earlier-1"));
+    assert_true(has_file(nccl, "nccl_rank_old_1.log"));
+    assert_true(has_file(nccl, "nccl_rank_oak_1.log"));
+    assert_false(has_file(run_dir, "topo.txt"));
+    assert_false(has_file(run_dir, "ibstat.txt"));
+    assert_false(has_file(run_dir, "nccl_topo.xml"));
+    assert_false(has_file(run_dir, "earlier-1"));
     is_old(nccl, "session-1/summary.json");
     is_old(nccl, "session-1/topo.txt");
     is_old(nccl, "session-1/ibstat.txt");
@@ -481,8 +460,8 @@ static void resumed(void **state)
     json_decref(s);
 }
 
-/* A run that ends before it is complete has its summary, at once, and its own words of failure. */
-static void cut_short(void **state)
+/* A run that fails still writes its summary, without delay, and keeps its own error message. */
+static void an_interrupted_run_has_a_summary(void **state)
 {
     (void)state;
     char nccl[400];
@@ -510,15 +489,15 @@ static void cut_short(void **state)
     ls_err_clear();
 }
 
-static void no_place(void **state)
+static void an_unusable_run_folder_is_tolerated(void **state)
 {
     (void)state;
     ls_nccl_proof *p = NULL;
-    put_file(scratch, "file", "x");
-    snprintf(run_dir, sizeof run_dir, "%s/file", scratch); /* no folder */
+    test_write(scratch, "file", "x");
+    snprintf(run_dir, sizeof run_dir, "%s/file", scratch); /* a file, not a folder */
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full"});
     assert_null(getenv("NCCL_DEBUG"));
-    assert_non_null(getenv("NCCL_TOPO_DUMP_FILE")); /* the other workers set it, too */
+    assert_non_null(getenv("NCCL_TOPO_DUMP_FILE")); /* the other workers set it too */
     ls_nccl_proof_joined(p, true);
     start(p, false);
     ls_nccl_proof_end(p);
@@ -528,16 +507,16 @@ static void no_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(first_run, before, after),
-        cmocka_unit_test_setup_teardown(not_in_use, before, after),
-        cmocka_unit_test_setup_teardown(what_the_user_set, before, after),
-        cmocka_unit_test_setup_teardown(topology, before, after),
-        cmocka_unit_test_setup_teardown(bad_tools, before, after),
-        cmocka_unit_test_setup_teardown(no_place, before, after),
-        cmocka_unit_test_setup_teardown(refused, before, after),
-        cmocka_unit_test_setup_teardown(afresh_without_nccl, before, after),
-        cmocka_unit_test_setup_teardown(resumed, before, after),
-        cmocka_unit_test_setup_teardown(cut_short, before, after),
+        cmocka_unit_test_setup_teardown(a_run_keeps_logs_and_a_summary, before, after),
+        cmocka_unit_test_setup_teardown(a_run_without_nccl_leaves_nothing, before, after),
+        cmocka_unit_test_setup_teardown(variables_of_the_user_stay_unchanged, before, after),
+        cmocka_unit_test_setup_teardown(the_first_communicators_topology_is_kept, before, after),
+        cmocka_unit_test_setup_teardown(failing_tools_are_lines_of_the_summary, before, after),
+        cmocka_unit_test_setup_teardown(an_unusable_run_folder_is_tolerated, before, after),
+        cmocka_unit_test_setup_teardown(a_refused_start_changes_no_file, before, after),
+        cmocka_unit_test_setup_teardown(a_new_run_moves_old_files_away, before, after),
+        cmocka_unit_test_setup_teardown(a_resumed_run_keeps_earlier_logs, before, after),
+        cmocka_unit_test_setup_teardown(an_interrupted_run_has_a_summary, before, after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
-/* The trainer's object inside a checkpoint: the loss scale and what was skipped go on as they were; runs without one write nothing of it. */
+/* The trainer's state in a checkpoint: the loss scale and the number of skipped steps continue unchanged; runs without a loss scale do not
+ * write one. */
 #include "train/trainer.h"
 
-#include "cmocka_all.h"
+#include "assert_text.h"
 
 #include <string.h>
 
@@ -34,7 +35,7 @@ static void write_into(const run *from, run *to)
     ls_str_fini(&s);
 }
 
-static void scale_goes_on(void **state)
+static void a_resumed_loss_scale_continues_unchanged(void **state)
 {
     (void)state;
     run a, b;
@@ -56,7 +57,7 @@ static void scale_goes_on(void **state)
     assert_memory_equal(&b.t.state.scale, &a.t.state.scale, sizeof a.t.state.scale);
     assert_true(b.t.state.skipped == 4 && b.t.state.epoch_skipped == 1 && ls_next_update(&b.t.state) == 67);
     assert_true(b.done[0].updates_skipped == 3 && b.done[0].cuda_bytes == 5 && b.done[0].cuda_bytes_global == 7);
-    for (int i = 0; i < 3000; i++) { /* and from there on alike */
+    for (int i = 0; i < 3000; i++) { /* both continue equally */
         const bool overflow = i % 97 == 5;
         assert_int_equal(ls_loss_scale_update(&a.t.state.scale, overflow),
                          ls_loss_scale_update(&b.t.state.scale, overflow));
@@ -65,7 +66,7 @@ static void scale_goes_on(void **state)
     }
 }
 
-static void other_precisions(void **state)
+static void a_resumed_run_may_change_precision(void **state)
 {
     (void)state;
     const ls_loss_scale_config none = {0}, fixed = {.rule = LS_SCALE_FIXED, .initial = 128};
@@ -76,7 +77,7 @@ static void other_precisions(void **state)
     ls_run_state_write(&a.t, &s);
     assert_null(strstr(s.data, "loss_scale"));
     ls_str_fini(&s);
-    run_open(&b, &zero); /* fp32 or bf16, resumed in fp16: the scale begins */
+    run_open(&b, &zero); /* fp32 or bf16, resumed in fp16: the initial scale */
     write_into(&a, &b);
     assert_true(b.t.state.scale.scale == 65536 && b.t.state.scale.it == 0 && b.t.state.skipped == 0);
 
@@ -87,16 +88,16 @@ static void other_precisions(void **state)
     run_open(&b, &none); /* fp16, resumed in bf16: no scale, but Adam's count of applied updates stays */
     write_into(&a, &b);
     assert_true(ls_loss_scale_now(&b.t.state.scale) == 1 && ls_next_update(&b.t.state) == 8);
-    run_open(&a, &zero); /* and back */
+    run_open(&a, &zero); /* and resumed in fp16 again */
     write_into(&b, &a);
     assert_true(ls_next_update(&a.t.state) == 8 && a.t.state.scale.scale == 65536);
-    run_open(&b, &fixed); /* what the configuration fixes is not what it was */
+    run_open(&b, &fixed); /* a fixed scale comes from the configuration, not from the checkpoint */
     a.t.state.scale.scale = 2;
     write_into(&a, &b);
     assert_true(ls_loss_scale_now(&b.t.state.scale) == 128);
 }
 
-static void contradictions(void **state)
+static void contradictory_loss_scales_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -115,13 +116,14 @@ static void contradictions(void **state)
                  "\"seq_len\": 8, \"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
                  bad[i]);
         assert_int_equal(ls_run_state_read(&a.t, text, "there"), LS_E_FORMAT);
-        if (!strstr(ls_err_words(), "cannot be")) fail_msg("%s", ls_err_words());
+        assert_words("cannot be");
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(scale_goes_on), cmocka_unit_test(other_precisions),
-                                       cmocka_unit_test(contradictions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
+                                       cmocka_unit_test(a_resumed_run_may_change_precision),
+                                       cmocka_unit_test(contradictory_loss_scales_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

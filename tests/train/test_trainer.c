@@ -1,10 +1,10 @@
-/* The trainer: nothing is allocated after the first step, the plan is what is allocated, a stop leaves the last step's state, a NaN names
- * its step and tensor. */
+/* The trainer: nothing is allocated after the first step, the planned memory is allocated, a stop keeps the state of the last step, and
+ * the error for a NaN names its step and tensor. */
 #include "cmocka_all.h"
-#include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/stop.h"
+#include "test_folder.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -14,29 +14,27 @@
 #include <string.h>
 #include <unistd.h>
 
-static char dir[256];
+static char *dir;
 
 static int make_data(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "%s/ls_trainer_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (!mkdtemp(dir)) return 1;
+    dir = test_dir();
     unsigned char bytes[2 * 4000];
     for (int i = 0; i < 4000; i++) {
         bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200 * (i % 3 == 0) + 20);
         bytes[2 * i + 1] = 0;
     }
-    char path[300];
-    snprintf(path, sizeof path, "%s/train.bin", dir);
-    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    return ls_fs_write(path, bytes, 2 * 500) != LS_OK;
+    assert_int_equal(ls_fs_write(test_path(dir, "train.bin", NULL), bytes, sizeof bytes), LS_OK);
+    assert_int_equal(ls_fs_write(test_path(dir, "val.bin", NULL), bytes, 2 * 500), LS_OK);
+    return 0;
 }
 
 static int remove_data(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) != LS_OK;
+    test_dir_close(dir);
+    return 0;
 }
 
 typedef struct run {
@@ -46,7 +44,7 @@ typedef struct run {
     ls_run_identity id;
 } run;
 
-/* `extra`: words of a command line, separated by single blanks. scale: a loss scale on the CPU, where none is needed; or NULL. */
+/* `extra`: arguments of a command line, separated by single blanks. scale: a loss scale (the CPU needs none), or NULL. */
 static void open_scaled(run *r, const char *extra, const ls_loss_scale_config *scale)
 {
     static char text[1024];
@@ -105,7 +103,7 @@ static void nothing_is_allocated_after_step_1(void **state)
     }
 }
 
-static void the_plan_is_the_allocation(void **state)
+static void planned_bytes_are_the_allocated_bytes(void **state)
 {
     (void)state;
     run r;
@@ -159,8 +157,8 @@ static void a_nan_names_step_and_tensor(void **state)
     close_run(&r);
 }
 
-/* One step from the same weights under both rules: matrices get the same bits, a norm's weight (1) differs by lr * decay. */
-static void decay_falls_where_it_should(void **state)
+/* One step from the same weights with both rules: matrices get the same bits, and weights of layer norms (1) differ by lr * decay. */
+static void decay_of_matrices_spares_other_tensors(void **state)
 {
     (void)state;
     run all, some;
@@ -190,8 +188,8 @@ static void same_weights(const run *a, const run *b)
                             (size_t)a->t->model->unit[u].n * sizeof(float));
 }
 
-/* Powers of two go in and out of a sum without a trace. */
-static void a_scale_changes_no_bit(void **state)
+/* Scaling a sum by a power of two and back changes no bit. */
+static void a_loss_scale_changes_no_bit(void **state)
 {
     (void)state;
     const ls_loss_scale_config scale = {.rule = LS_SCALE_ZERO, .initial = 1024, .min = 1, .window = 2, .hysteresis = 2};
@@ -210,7 +208,7 @@ static void a_scale_changes_no_bit(void **state)
     close_run(&b);
 }
 
-static void overflows_are_skipped(void **state)
+static void steps_with_overflow_are_skipped(void **state)
 {
     (void)state;
     /* far beyond a float: down to about 2^120 every gradient overflows */
@@ -226,7 +224,8 @@ static void overflows_are_skipped(void **state)
     int skipped = 0;
     for (;; skipped++) {
         assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
-        assert_true(s.loss_scale == ldexp(0x1p140, skipped ? 1 - skipped : 0)); /* the first one uses up hysteresis */
+        assert_true(s.loss_scale ==
+                    ldexp(0x1p140, skipped ? 1 - skipped : 0)); /* the first overflow uses up the hysteresis */
         if (!s.skipped) break;
         assert_memory_equal(before, a.t->model->unit[0].param, n);
         assert_true(s.lr == ls_lr_at(&a.c.lr, 1) && isfinite(s.loss));
@@ -239,14 +238,14 @@ static void overflows_are_skipped(void **state)
     assert_memory_not_equal(before, a.t->model->unit[0].param, n);
     assert_int_equal(ls_next_update(&a.t->state), 2);
 
-    /* resumed, the scale and Adam's count go on as they were */
+    /* after a resume, the scale and Adam's count of updates continue */
     char name[32];
     snprintf(name, sizeof name, "step-%lld", (long long)a.t->state.step);
     assert_int_equal(ls_trainer_save(a.t, name), LS_OK);
     assert_int_equal(ls_ckpt_wait(a.t->writer), LS_OK);
     open_scaled(&b, "--resume", &scale);
     assert_memory_equal(&a.t->state.scale, &b.t->state.scale, sizeof b.t->state.scale);
-    for (int i = 0; i < 12; i++) { /* it grows behind five good ones, and overflows again */
+    for (int i = 0; i < 12; i++) { /* the scale grows after steps without overflow, and overflows again */
         ls_step_result x;
         assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
         assert_int_equal(ls_trainer_step(b.t, &x), LS_OK);
@@ -264,17 +263,15 @@ static void overflows_are_skipped(void **state)
     assert_int_equal(ls_trainer_step(a.t, &s), LS_E_NUMERIC);
     assert_non_null(strstr(ls_err_words(), "smallest loss scale"));
     close_run(&a);
-    char path[300];
-    snprintf(path, sizeof path, "%s/run", dir);
-    assert_int_equal(ls_fs_remove_tree(path), LS_OK);
+    assert_int_equal(ls_fs_remove_tree(test_path(dir, "run", NULL)), LS_OK);
 }
 
-static void spikes(void **state)
+static void only_real_loss_spikes_are_reported(void **state)
 {
     (void)state;
     ls_spread s = {0};
     int reported = 0;
-    for (int i = 0; i < 400; i++) { /* a falling, noisy loss is no spike */
+    for (int i = 0; i < 400; i++) { /* a falling loss with noise has no spike */
         const double x = 3 + 4 * exp(-i / 60.0) + 0.05 * ls_rng_normal(5, (uint64_t)i);
         reported += ls_spread_add(&s, x);
     }
@@ -283,10 +280,10 @@ static void spikes(void **state)
     assert_true(ls_spread_add(&s, 5.0));
     assert_false(ls_spread_add(&s, 3.0));
     s = (ls_spread){0};
-    for (int i = 0; i < 49; i++) assert_false(ls_spread_add(&s, i == 30 ? 100 : 1)); /* too early to tell */
+    for (int i = 0; i < 49; i++) assert_false(ls_spread_add(&s, i == 30 ? 100 : 1)); /* too few losses to judge */
 }
 
-static void loss_falls_and_artifacts_appear(void **state)
+static void the_loss_falls_and_artifacts_exist(void **state)
 {
     (void)state;
     run r;
@@ -298,14 +295,13 @@ static void loss_falls_and_artifacts_appear(void **state)
     static const char *const files[] = {"training_metrics.json", "RUN_COMPLETE.txt", "launcher_metadata.json",
                                         "metrics.jsonl", "epoch-1"};
     for (size_t i = 0; i < N_OF(files); i++) {
-        char path[400];
-        snprintf(path, sizeof path, "%s/run/%s", dir, files[i]);
+        const char *path = test_path(dir, "run", files[i]);
         if (!ls_fs_exists(path)) fail_msg("%s is missing", path);
     }
     close_run(&r);
 }
 
-/* Events by their first letters, one character each; a depth that is wrong fails the test. */
+/* Records one letter per event. A wrong nesting depth fails the test. */
 typedef struct seen {
     char text[256];
     size_t n;
@@ -346,7 +342,7 @@ static void an_observer_sees_a_run_in_order(void **state)
     if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
     close_run(&r);
     assert_string_equal(x.text, "RrESslSslCcSslvSsltevCcXDd");
-    /* a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
+    /* phases of a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
     assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 5) + 2 * 2);
     assert_true(x.off < 1e-9);
 }
@@ -363,8 +359,8 @@ static void an_observer_that_fails_ends_the_step(void **state)
     close_run(&r);
 }
 
-/* Every allocation of the set-up fails in turn: nothing leaks, the status is honest. */
-static void allocation_failures(void **state)
+/* Each allocation of ls_trainer_create fails once: the status is LS_E_NOMEM, and nothing leaks. */
+static void a_failed_allocation_leaks_nothing(void **state)
 {
     (void)state;
     run r;
@@ -385,7 +381,7 @@ static void allocation_failures(void **state)
         assert_null(t);
         assert_int_equal(ls_mem_live(), live);
     }
-    print_message("%lld allocations failed in turn\n", (long long)failed);
+    print_message("%lld allocations failed, one at a time\n", (long long)failed);
     assert_true(failed > 10);
     close_run(&r);
 }
@@ -393,16 +389,16 @@ static void allocation_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1),
-                                       cmocka_unit_test(the_plan_is_the_allocation),
+                                       cmocka_unit_test(planned_bytes_are_the_allocated_bytes),
                                        cmocka_unit_test(a_stop_keeps_the_last_step),
                                        cmocka_unit_test(a_nan_names_step_and_tensor),
-                                       cmocka_unit_test(decay_falls_where_it_should),
-                                       cmocka_unit_test(a_scale_changes_no_bit),
-                                       cmocka_unit_test(overflows_are_skipped),
-                                       cmocka_unit_test(spikes),
-                                       cmocka_unit_test(loss_falls_and_artifacts_appear),
+                                       cmocka_unit_test(decay_of_matrices_spares_other_tensors),
+                                       cmocka_unit_test(a_loss_scale_changes_no_bit),
+                                       cmocka_unit_test(steps_with_overflow_are_skipped),
+                                       cmocka_unit_test(only_real_loss_spikes_are_reported),
+                                       cmocka_unit_test(the_loss_falls_and_artifacts_exist),
                                        cmocka_unit_test(an_observer_sees_a_run_in_order),
                                        cmocka_unit_test(an_observer_that_fails_ends_the_step),
-                                       cmocka_unit_test(allocation_failures)};
+                                       cmocka_unit_test(a_failed_allocation_leaks_nothing)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }
