@@ -28,7 +28,7 @@ static int tear_down(void **state)
 {
     (void)state;
     const bool removed = ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir);
-    ls_free(dir);
+    free(dir);
     return removed ? 0 : -1;
 }
 
