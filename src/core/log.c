@@ -54,9 +54,10 @@ void ls_log_init(int rank)
             conf.rule[conf.n_rule].subsystem[eq - spec] = '\0';
             conf.rule[conf.n_rule++].level = (ls_level)level;
         } else if (!rank) {
-            ls_warn("log",
-                    "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace",
-                    (int)n, spec);
+            ls_warn(
+                "log",
+                "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace; docs/LOGGING.md lists the subsystems",
+                (int)n, spec);
         }
         spec += n;
         if (*spec == ',') spec++;

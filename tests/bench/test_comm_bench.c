@@ -1,6 +1,6 @@
-/* `bench comm` below its printing: rows of every collective on host memory, on device memory staged through the host, and over NCCL (the plugin
- * with the stand-in of tests/fake_nccl): sizes, counts, sides, bandwidths, and results that are checked element by element - a communicator that
- * moves nothing is found out.
+/* The measurements of `bench comm`: rows of every collective on host memory, on device memory staged through the host, and over NCCL (the plugin with
+ * the fake library of tests/fake_nccl): sizes, counts, in place and out of place, bandwidths. Results are checked element by element: a communicator
+ * that moves no data is detected.
  * ls-test: serial */
 /* ls-test: long */
 #include "bench/comm_bench.h"
@@ -17,7 +17,7 @@ typedef struct rows {
     int n;
 } rows;
 
-static rows seen; /* rank 0's */
+static rows seen; /* by rank 0 */
 
 static void note(void *ctx, const ls_comm_bench_row *r)
 {
@@ -32,7 +32,8 @@ static void bench(worker *w, ls_comm *c, const ls_device *dev)
     CHECK(&w->error, ls_comm_bench_kinds(dev ? "" : "all_reduce,reduce_scatter,all_gather,broadcast,reduce,sendrecv",
                                          &b.kinds) == LS_OK);
     CHECK(&w->error, ls_comm_bench_run(c, &b) == LS_OK);
-    const ls_comm_stat s = ls_comm_stats(c, LS_COLL_ALL_REDUCE); /* of floats; bandwidth is of what has a time */
+    const ls_comm_stat s =
+        ls_comm_stats(c, LS_COLL_ALL_REDUCE); /* of floats; the bandwidth counts only requests that were timed */
     CHECK(&w->error, s.payload == 4 * s.elements && s.elements > 0);
     CHECK(&w->error, s.timed > 0 && s.timed <= s.payload && s.busy > 0 && (dev || s.timed == s.payload));
 }
@@ -52,7 +53,8 @@ static void *worker_main(void *arg)
     if (c) ls_comm_destroy(&c);
     else ls_comm_destroy(&boot);
     if (!w->error.words[0]) CHECK(&w->error, d->n_pinned == 0);
-    for (int i = 0; i < DOUBLE_BLOCKS && !w->error.words[0]; i++) CHECK(&w->error, !d->block[i].p); /* all given back */
+    for (int i = 0; i < DOUBLE_BLOCKS && !w->error.words[0]; i++)
+        CHECK(&w->error, !d->block[i].p); /* all memory is released */
     double_close(d);
     return NULL;
 }
@@ -75,7 +77,7 @@ static void check_side(const ls_comm_bench_row *r, int side, double factor)
     assert_true(fabs(s->busbw - factor * s->algbw) <= 1e-9 * s->algbw);
 }
 
-/* Two sizes of six kinds; the smallest is rounded up to an element of each worker. */
+/* Two sizes of six kinds; the smallest is rounded up to one element per worker. */
 static void check_rows(int W)
 {
     static const struct {
@@ -106,7 +108,7 @@ static void check_rows(int W)
     }
 }
 
-static void every_communicator(void **state)
+static void every_communicator_gives_all_rows(void **state)
 {
     static const int sizes[] = {2, 3, 4};
     (void)state;
@@ -124,8 +126,8 @@ static void every_communicator(void **state)
     }
 }
 
-/* A dry communicator moves nothing, and counts as if it had. */
-static void wrong_results(void **state)
+/* A dry communicator moves no data, but counts as if it did. */
+static void wrong_results_are_found(void **state)
 {
     (void)state;
     static const char *const kind[] = {"all_reduce", "reduce_scatter", "all_gather", "reduce", "sendrecv"};
@@ -137,7 +139,7 @@ static void wrong_results(void **state)
         assert_int_equal(ls_comm_bench_kinds(kind[i], &b.kinds), LS_OK);
         assert_int_equal(ls_comm_bench_run(c, &b), LS_E_COMM);
         assert_non_null(strstr(ls_err_words(), "elements are wrong"));
-        assert_int_equal(seen.n, 1); /* the row is shown all the same */
+        assert_int_equal(seen.n, 1); /* the row is reported nevertheless */
         ls_err_clear();
         ls_comm_destroy(&c);
     }
@@ -146,7 +148,7 @@ static void wrong_results(void **state)
     ls_err_clear();
 }
 
-static void a_barrier_is_the_hosts(void **state)
+static void a_barrier_on_a_device_is_refused(void **state)
 {
     (void)state;
     ls_comm *c = NULL;
@@ -162,12 +164,10 @@ static void a_barrier_is_the_hosts(void **state)
 
 int main(void)
 {
-    const char *build = getenv("LS_BUILD");
-    char dir[600];
-    snprintf(dir, sizeof dir, "%s/fake_nccl", build ? build : "build");
-    setenv("LS_PLUGIN_DIR", dir, 1);
+    use_fake_nccl();
     ls_stack_install("the test");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_communicator), cmocka_unit_test(wrong_results),
-                                       cmocka_unit_test(a_barrier_is_the_hosts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_communicator_gives_all_rows),
+                                       cmocka_unit_test(wrong_results_are_found),
+                                       cmocka_unit_test(a_barrier_on_a_device_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

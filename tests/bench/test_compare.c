@@ -1,10 +1,10 @@
-/* Comparing runs of a benchmark: the warm-up left out, weak scaling, a pipeline's bubble, the six metrics. */
+/* Comparison of benchmark runs: excluded warm-up steps, weak scaling, the pipeline bubble, the six metrics. */
 #include "report_checks.h"
 
 static const ls_compare_opts steady = {.steady = true};
 
 /* Three slow steps, then ten of 20 ms (one worker) or 12.5 ms (two): the slow ones must not count. */
-static void warm_up(void **state)
+static void warm_up_steps_do_not_count(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -28,11 +28,11 @@ static void warm_up(void **state)
     near(a.group[0].tokens.mean, tokens / 0.020, 1e-6);
     near(a.group[1].tokens.mean, tokens / 0.0125, 1e-6);
     near(a.group[1].speedup.mean, 1.6, 1e-9);
-    near(a.group[1].speedup_r1, 1.5, 1e-12); /* R1's (docs/REFERENCES.md), of whole epochs */
+    near(a.group[1].speedup_r1, 1.5, 1e-12); /* as R1 computes it (docs/REFERENCES.md), from whole epochs */
     const ls_waterfall *w = &a.group[1].waterfall;
     near(w->useful, 0.8, 1e-9);
-    near(w->lost[LS_SPLIT_FORWARD], (0.0095 - 0.009) / 0.0125, 1e-9); /* the steps', not the recorded 18 s */
-    near(w->lost[LS_SPLIT_EXPOSED], 0.0005 / 0.0125, 1e-9); /* a quarter of 2 ms: the least that a worker waited */
+    near(w->lost[LS_SPLIT_FORWARD], (0.0095 - 0.009) / 0.0125, 1e-9); /* from the steps, not from the recorded 18 s */
+    near(w->lost[LS_SPLIT_EXPOSED], 0.0005 / 0.0125, 1e-9); /* a quarter of 2 ms: the shortest wait of a worker */
     near(w->lost[LS_SPLIT_STRAGGLER], 0.0015 / 0.0125, 1e-9);
     near(w->lost[LS_SPLIT_OPTIMIZER], 0, 1e-9);
     ls_str text = {0};
@@ -43,14 +43,14 @@ static void warm_up(void **state)
     ls_analysis_fini(&a);
     add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 30, .epoch_time = 1, .strategy = "ddp"}, NULL);
     assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
-    assert_false(a.steady); /* one run has no steps: then all are taken as recorded */
+    assert_false(a.steady); /* one run has no steps: then the recorded values of all runs are used */
     near(a.group[2].speedup.mean, 3, 1e-12);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     ls_str_fini(&one), ls_str_fini(&two);
 }
 
-static void weak(void **state)
+static void weak_scaling_compares_equal_batches_per_worker(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -64,7 +64,7 @@ static void weak(void **state)
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
         &two);
     assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
-    assert_int_equal(a.n_mismatch, 1); /* not alike, unless that is what is measured */
+    assert_int_equal(a.n_mismatch, 1); /* not comparable, except for weak scaling */
     assert_string_equal(a.mismatch[0].field, "global_batch_size");
     ls_analysis_fini(&a);
     const ls_compare_opts o = {.weak = true, .steady = true};
@@ -80,14 +80,14 @@ static void weak(void **state)
     add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
         NULL);
     assert_int_equal(ls_analyse(&s, &o, &a), LS_OK);
-    assert_int_equal(a.n_mismatch, 1); /* half a batch for each */
+    assert_int_equal(a.n_mismatch, 1); /* half of the batch per worker */
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     ls_str_fini(&one), ls_str_fini(&two);
 }
 
-/* Two stages, busy 8 and 12 ms of 20; the schedule alone accounts for 6 ms of waiting, so that 4 are communication. */
-static void bubble(void **state)
+/* Two stages, busy 8 and 12 ms of 20; the schedule accounts for 6 ms of waiting, so 4 ms are communication. */
+static void a_pipeline_bubble_is_not_communication(void **state)
 {
     (void)state;
     ls_run_set s = new_set();
@@ -107,10 +107,10 @@ static void bubble(void **state)
     assert_string_equal(a.group[1].short_name, "pp (1f1b)");
     const double T = 0.021;
     const ls_waterfall *w = &a.group[1].waterfall;
-    near(w->lost[LS_SPLIT_FORWARD], (0.010 - 0.009) / T, 1e-9); /* the mean stage against half of one worker's */
+    near(w->lost[LS_SPLIT_FORWARD], (0.010 - 0.009) / T, 1e-9); /* the mean stage compared with half of one worker */
     near(w->lost[LS_SPLIT_BUBBLE], 0.006 / T, 1e-9);
     near(w->lost[LS_SPLIT_EXPOSED], 0.004 / T, 1e-9);
-    near(w->lost[LS_SPLIT_STRAGGLER], 0, 0); /* stages wait for each other by plan */
+    near(w->lost[LS_SPLIT_STRAGGLER], 0, 0); /* stages wait for each other by design */
     near(w->useful, 0.010 / T, 1e-9);
     near(w->lost[LS_SPLIT_OTHER], 0, 1e-9);
     ls_estimate six[LS_N_METRIC];
@@ -135,6 +135,8 @@ static void bubble(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(warm_up), cmocka_unit_test(weak), cmocka_unit_test(bubble)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(warm_up_steps_do_not_count),
+                                       cmocka_unit_test(weak_scaling_compares_equal_batches_per_worker),
+                                       cmocka_unit_test(a_pipeline_bubble_is_not_communication)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

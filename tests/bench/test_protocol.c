@@ -1,9 +1,11 @@
-/* Runs in turns, with a stand-in for the trainer: order, folders, resuming, other commands, failures, stops; words and layouts. */
+/* The benchmark protocol with a fake trainer: order of runs, folders, resuming, other commands, failures, stops; splitting of arguments, layouts. */
 #include "bench/protocol.h"
 #include "cmocka_all.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/stop.h"
+#include "test_folder.h"
+#include "assert_text.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -17,14 +19,9 @@ static void check(ls_status st)
     if (st != LS_OK) fail_msg("%s", ls_err_words());
 }
 
-static void said(const char *words)
-{
-    if (!strstr(ls_err_words(), words)) fail_msg("'%s' is not in: %s", words, ls_err_words());
-}
+/* --- arguments --- */
 
-/* --- words --- */
-
-static void words(void **state)
+static void arguments_are_split_as_a_shell_does(void **state)
 {
     (void)state;
     ls_argv w = {0};
@@ -40,12 +37,12 @@ static void words(void **state)
     check(ls_argv_split(&w, "   "));
     assert_int_equal(w.n, 0);
     assert_int_equal(ls_argv_split(&w, "a 'b"), LS_E_ARG);
-    said("unclosed quote");
+    assert_words("unclosed quote");
     ls_argv_fini(&w);
     ls_str_fini(&s);
 }
 
-static void layouts(void **state)
+static void layouts_become_the_flags_of_train(void **state)
 {
     (void)state;
     static const struct {
@@ -88,13 +85,13 @@ static void layouts(void **state)
                                       "pp0", "ppx", "pp2-", "tp2-1f1b", "ddp+zero1", "pp2+pp2"};
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_layout l;
-        if (ls_layout_parse(bad[i], &l) != LS_E_ARG) fail_msg("'%s' is taken", bad[i]);
+        if (ls_layout_parse(bad[i], &l) != LS_E_ARG) fail_msg("'%s' is accepted", bad[i]);
     }
 }
 
 /* --- runs --- */
 
-/* Writes what a finished run leaves, and a line a run into `order`. FAIL in the words: fails as the trainer does. SLEEP: waits. */
+/* Writes the files of a finished run, and one line per run to `order`. With FAIL in the arguments it fails as the trainer does; with SLEEP it waits. */
 static const char stand_in[] =
     "#!/bin/sh\n"
     "case \" $* \" in\n"
@@ -103,7 +100,7 @@ static const char stand_in[] =
     "\"global_batch_size\": {\"value\": 6}, \"threads\": {\"value\": 4}, \"max_steps\": {\"value\": null}, "
     "\"epochs\": {\"value\": 2}, \"max_train_steps\": {\"value\": 10}}'; exit 0;;\n"
     "esac\n"
-    "for w in \"$@\"; do dir=$w; done\n" /* the last word is the run's folder */
+    "for w in \"$@\"; do dir=$w; done\n" /* the last argument is the folder of the run */
     "echo \"$dir\" >> \"${dir%/*/*}/order\"\n"
     "case \" $* \" in *FAIL*) echo 'lockstep: rank 1: a worker or a collective failed: it broke' >&2; exit 4;; *FULL*) echo 'lockstep: rank 0: I/O error: write x: No space left on device' >&2; exit 3;; *MUTE*) exit 3;; *CUT*) echo 'lockstep: bad input data: train.bin ends early' >&2; exit 3;; *SLEEP*) exec sleep 30;; esac\n"
     "mkdir -p \"$dir/epoch-1\"\n"
@@ -111,7 +108,7 @@ static const char stand_in[] =
     "echo '[Rank 0] RUN_COMPLETE checkpoint_path=x world_size=1 tokens_per_sec=12.5 total_wall_time_sec=1.0' > \"$dir/RUN_COMPLETE.txt\"\n";
 
 typedef struct place {
-    char dir[64], program[80], out[80];
+    char *dir, program[160], out[160];
     int n[5]; /* events */
     double last_left;
     bool stop;
@@ -129,8 +126,7 @@ static void on_event(void *ctx, const ls_bench_progress *p)
 
 static place new_place(void)
 {
-    place p = {.dir = "/tmp/lockstep-test-bench-XXXXXX"};
-    assert_non_null(mkdtemp(p.dir));
+    place p = {.dir = test_dir()};
     snprintf(p.program, sizeof p.program, "%s/program", p.dir);
     snprintf(p.out, sizeof p.out, "%s/out", p.dir);
     check(ls_fs_write(p.program, stand_in, sizeof stand_in - 1));
@@ -150,7 +146,7 @@ static ls_bench new_bench(place *p, int repeat, const char *a, const char *b)
 
 static void order_is(const place *p, const char *want)
 {
-    char path[128], *text = NULL, got[512] = "";
+    char path[200], *text = NULL, got[512] = "";
     size_t n;
     snprintf(path, sizeof path, "%s/order", p->out);
     check(ls_fs_read(path, &text, &n));
@@ -164,14 +160,14 @@ static void order_is(const place *p, const char *want)
     ls_free(text);
 }
 
-static bool there(const place *p, const char *name)
+static bool exists(const place *p, const char *name)
 {
-    char path[160];
+    char path[256];
     snprintf(path, sizeof path, "%s/%s", p->out, name);
     return ls_fs_exists(path);
 }
 
-static void turns(void **state)
+static void sides_run_in_alternating_turns(void **state)
 {
     (void)state;
     place p = new_place();
@@ -180,13 +176,13 @@ static void turns(void **state)
     assert_int_equal(b.side[0].micro_batch, 2);
     assert_int_equal(b.side[0].global_batch, 6);
     assert_int_equal(b.side[0].threads, 4);
-    assert_int_equal(b.side[0].steps, 6); /* 2 epochs of 10 micro steps, 3 a step */
+    assert_int_equal(b.side[0].steps, 6); /* 2 epochs of 10 micro-batches, 3 per step */
     check(ls_bench_run(&b));
     order_is(&p, "1gpu_a/run_1 2gpu_b/run_1 2gpu_b/run_2 1gpu_a/run_2 1gpu_a/run_3 2gpu_b/run_3");
     assert_int_equal(p.n[LS_BENCH_DONE], 6);
     assert_true(p.last_left == 0);
-    assert_true(there(&p, "1gpu_a/run_1/train.log") && there(&p, "2gpu_b/run_3/stderr.log"));
-    assert_false(there(&p, "1gpu_a/run_1/epoch-1")); /* checkpoints are dropped */
+    assert_true(exists(&p, "1gpu_a/run_1/train.log") && exists(&p, "2gpu_b/run_3/stderr.log"));
+    assert_false(exists(&p, "1gpu_a/run_1/epoch-1")); /* checkpoints are dropped */
     ls_argv w = {0};
     ls_str s = {0};
     check(ls_bench_command(&b, &b.side[1], 2, &w));
@@ -196,22 +192,22 @@ static void turns(void **state)
     ls_argv_fini(&w);
     ls_str_fini(&s);
     ls_bench_fini(&b);
-    ls_fs_remove_tree(p.dir);
+    test_dir_close(p.dir);
 }
 
-static void resuming(void **state)
+static void resuming_keeps_finished_runs(void **state)
 {
     (void)state;
     place p = new_place();
     ls_bench b = new_bench(&p, 1, "--x 1", "--x 2");
     b.keep_checkpoints = true;
     check(ls_bench_run(&b));
-    assert_true(there(&p, "1gpu_a/run_1/epoch-1"));
-    assert_int_equal(ls_bench_run(&b), LS_E_CONFIG); /* nothing is overwritten unasked */
-    said("--resume");
+    assert_true(exists(&p, "1gpu_a/run_1/epoch-1"));
+    assert_int_equal(ls_bench_run(&b), LS_E_CONFIG); /* nothing is overwritten without --resume */
+    assert_words("--resume");
     ls_bench_fini(&b);
-    char path[160];
-    snprintf(path, sizeof path, "%s/2gpu_b/run_1/RUN_COMPLETE.txt", p.out); /* as if it had been stopped */
+    char path[256];
+    snprintf(path, sizeof path, "%s/2gpu_b/run_1/RUN_COMPLETE.txt", p.out); /* as if the run had been stopped */
     unlink(path);
     b = new_bench(&p, 2, "--x 1", "--x 2");
     b.resume = true;
@@ -221,30 +217,30 @@ static void resuming(void **state)
     assert_int_equal(p.n[LS_BENCH_DONE], 3);
     order_is(&p, "1gpu_a/run_1 2gpu_b/run_1 2gpu_b/run_1 2gpu_b/run_2 1gpu_a/run_2");
     ls_bench_fini(&b);
-    b = new_bench(&p, 1, "--x 7", "--x 2"); /* another command's folder is no repeat of this one */
+    b = new_bench(&p, 1, "--x 7", "--x 2"); /* the folder belongs to another command */
     b.resume = true;
     assert_int_equal(ls_bench_run(&b), LS_E_CONFIG);
-    said("another command");
+    assert_words("another command");
     ls_bench_fini(&b);
-    ls_fs_remove_tree(p.dir);
+    test_dir_close(p.dir);
 }
 
-static void failing(void **state)
+static void a_failed_run_is_named_with_its_cause(void **state)
 {
     (void)state;
     place p = new_place();
     ls_bench b = new_bench(&p, 2, "--x 1", "--x FAIL");
     assert_int_equal(ls_bench_run(&b), LS_E_COMM);
-    said("2gpu_b run_1 ended with exit code 4");
-    said("stderr.log): it broke");
+    assert_words("2gpu_b run_1 ended with exit code 4");
+    assert_words("stderr.log): it broke");
     ls_bench_fini(&b);
     ls_fs_remove_tree(p.out);
-    b = new_bench(&p, 1, "--x FULL", "--x 2"); /* exit code 3 is data that is bad, or a disk that is full */
+    b = new_bench(&p, 1, "--x FULL", "--x 2"); /* exit code 3 means bad data or a full disk */
     assert_int_equal(ls_bench_run(&b), LS_E_IO);
-    said("No space left on device");
+    assert_words("No space left on device");
     ls_bench_fini(&b);
     ls_fs_remove_tree(p.out);
-    b = new_bench(&p, 1, "--x MUTE", "--x 2"); /* so full that it could not even say so */
+    b = new_bench(&p, 1, "--x MUTE", "--x 2"); /* so full that no message could be written */
     assert_int_equal(ls_bench_run(&b), LS_E_IO);
     ls_bench_fini(&b);
     ls_fs_remove_tree(p.out);
@@ -257,7 +253,7 @@ static void failing(void **state)
     ls_bench_fini(&b);
     ls_fs_remove_tree(p.out);
     memset(p.n, 0, sizeof p.n);
-    b = new_bench(&p, 2, "--x 1", "--x FAIL"); /* the others go on when that is asked for */
+    b = new_bench(&p, 2, "--x 1", "--x FAIL"); /* the other side continues with go_on */
     b.go_on = true;
     check(ls_bench_run(&b));
     assert_int_equal(p.n[LS_BENCH_DONE], 2);
@@ -270,12 +266,12 @@ static void failing(void **state)
     b.resume = true;
     ls_fs_remove_tree(p.out);
     assert_int_equal(ls_bench_run(&b), LS_E_COMM);
-    said("exit code 127");
+    assert_words("exit code 127");
     ls_bench_fini(&b);
-    ls_fs_remove_tree(p.dir);
+    test_dir_close(p.dir);
 }
 
-static void stopping(void **state)
+static void a_stopped_benchmark_keeps_finished_runs(void **state)
 {
     (void)state;
     place p = new_place();
@@ -290,21 +286,24 @@ static void stopping(void **state)
     ls_argv_fini(&b.side[1].words);
     check(ls_argv_split(&b.side[1].words, "--x SLEEP"));
     snprintf(b.side[1].name, sizeof b.side[1].name, "2gpu_c");
-    p.stop = true; /* from the next event on: the run that sleeps is told to end */
+    p.stop = true; /* from the next event on: the sleeping run is stopped */
     const ls_status st = ls_bench_run(&b);
     ls_stop_raise(0);
     assert_int_equal(st, LS_E_STOPPED);
-    said("1 of 4 runs are finished");
-    said("--resume");
-    assert_true(there(&p, "1gpu_a/run_1/RUN_COMPLETE.txt"));
+    assert_words("1 of 4 runs are finished");
+    assert_words("--resume");
+    assert_true(exists(&p, "1gpu_a/run_1/RUN_COMPLETE.txt"));
     ls_bench_fini(&b);
-    ls_fs_remove_tree(p.dir);
+    test_dir_close(p.dir);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(words),   cmocka_unit_test(layouts),
-                                       cmocka_unit_test(turns),   cmocka_unit_test(resuming),
-                                       cmocka_unit_test(failing), cmocka_unit_test(stopping)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(arguments_are_split_as_a_shell_does),
+                                       cmocka_unit_test(layouts_become_the_flags_of_train),
+                                       cmocka_unit_test(sides_run_in_alternating_turns),
+                                       cmocka_unit_test(resuming_keeps_finished_runs),
+                                       cmocka_unit_test(a_failed_run_is_named_with_its_cause),
+                                       cmocka_unit_test(a_stopped_benchmark_keeps_finished_runs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,13 @@
-/* The statistics behind a verdict: Student's t against published quantiles, and the paired test by simulation - a setting compared
- * with itself, and one that is 5 % slower, under noise, drift and outliers. */
+/* The statistics of a verdict: Student's t compared with published quantiles, and simulations of the paired test: a setting compared with itself, and
+ * with one that is 5 % slower, with noise, drift and outliers. */
 #include "bench/ab.h"
-#include "cmocka_all.h"
 #include "core/rng.h"
 #include "core/stat.h"
+#include "assert_near.h"
 
 #include <math.h>
 
-static void near(double got, double want, double tolerance)
-{
-    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, wanted %.17g within %g", got, want, tolerance);
-}
-
-static void quantiles(void **state)
+static void t_quantiles_match_published_values(void **state)
 {
     (void)state;
     static const struct {
@@ -22,24 +17,24 @@ static void quantiles(void **state)
              {0.99, 63.656741163, 1}, {0.99, 3.249835542, 9},    {0.99, 2.625890514, 100}, {0.5, 1.0, 1},
              {0.999, 4.780912586, 9}, {0.95, 1.960201239, 10000}};
     for (size_t i = 0; i < N_OF(t); i++) {
-        near(ls_t_quantile(t[i].confidence, t[i].df), t[i].want, 2e-8 * t[i].want);
-        near(ls_t_two_sided(t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
-        near(ls_t_two_sided(-t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
+        assert_near(ls_t_quantile(t[i].confidence, t[i].df), t[i].want, 2e-8 * t[i].want);
+        assert_near(ls_t_two_sided(t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
+        assert_near(ls_t_two_sided(-t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
     }
-    near(ls_t_two_sided(0, 5), 1, 0);
-    near(ls_t_two_sided(INFINITY, 5), 0, 0);
+    assert_near(ls_t_two_sided(0, 5), 1, 0);
+    assert_near(ls_t_two_sided(INFINITY, 5), 0, 0);
     assert_true(isnan(ls_t_quantile(0.95, 0)) && isnan(ls_t_two_sided(1, 0)) && isnan(ls_t_quantile(1, 3)));
     const double x[] = {1, 2, 4, 9};
-    near(ls_median(x, 4), 3, 0);
-    near(ls_median(x, 3), 2, 0);
+    assert_near(ls_median(x, 4), 3, 0);
+    assert_near(ls_median(x, 3), 2, 0);
     assert_true(isnan(ls_median(x, 0)));
 }
 
 typedef struct machine {
-    double noise, drift, outliers; /* of a run; over the whole session; chance that a run takes half again as long */
+    double noise, drift, outliers; /* of one run; over all runs; probability that a run takes 1.5 times as long */
 } machine;
 
-/* Runs in the order A B B A …; b is `slower` times as slow. */
+/* Runs in the order A B B A A B and so on; b takes `slower` times as long. */
 static ls_ab session(uint64_t seed, const machine *m, int n, double slower)
 {
     double a[64], b[64];
@@ -63,7 +58,7 @@ static int claims(const machine *m, int n, double slower, ls_ab_verdict v, int t
     return c;
 }
 
-static void a_against_a(void **state)
+static void equal_settings_show_no_difference(void **state)
 {
     (void)state;
     static const machine m[] = {{0.02, 0, 0}, {0.05, 0.3, 0}, {0.10, 0, 0.1}, {0.002, 0.5, 0}};
@@ -72,7 +67,7 @@ static void a_against_a(void **state)
     for (size_t i = 0; i < N_OF(m); i++)
         for (size_t k = 0; k < N_OF(pairs); k++) {
             const int none = claims(&m[i], pairs[k], 1, LS_AB_NONE, TRIES, 7000 * (i + 1) + 100000 * k);
-            /* 1 % is promised: 10 of 1000, and 23 is four standard deviations more */
+            /* the level is 1 %: 10 of 1000 are expected, and 23 is four standard deviations more */
             if (TRIES - none > 23)
                 fail_msg("machine %zu, %d pairs: %d false claims in %d", i, pairs[k], TRIES - none, TRIES);
             int good = 0; /* twenty comparisons: at least nineteen without a claim */
@@ -83,7 +78,7 @@ static void a_against_a(void **state)
         }
 }
 
-static void slowdown(void **state)
+static void a_slowdown_of_five_percent_is_found(void **state)
 {
     (void)state;
     const machine calm = {0.02, 0.1, 0}, busy = {0.05, 0.2, 0};
@@ -91,21 +86,22 @@ static void slowdown(void **state)
     assert_true(claims(&busy, 40, 1.05, LS_AB_WORSE, 1000, 2) > 900);
     assert_true(claims(&calm, 10, 1 / 1.05, LS_AB_BETTER, 1000, 3) > 900);
     assert_int_equal(claims(&calm, 10, 1.05, LS_AB_BETTER, 1000, 4), 0);
-    /* as many pairs as the rule asks for see it about four times in five */
+    /* the number of pairs of the rule finds it in about four of five cases */
     const int n = ls_ab_pairs_for(0.05 * sqrt(2), 0.05);
     const machine still = {0.05, 0, 0};
     const int seen = claims(&still, n, 1.05, LS_AB_WORSE, 2000, 5);
-    if (seen < 1500 || seen > 1800) fail_msg("%d pairs saw it %d times in 2000", n, seen);
+    if (seen < 1500 || seen > 1800) fail_msg("%d pairs found it %d times in 2000", n, seen);
 }
 
-static void estimate(void **state)
+static void the_change_is_estimated_with_bounds(void **state)
 {
     (void)state;
     const double a[] = {100, 102, 98, 101}, b[] = {110, 113, 107, 111};
     ls_ab r = ls_ab_compare(a, b, 4);
-    near(r.change, 0.0998, 1e-3);
+    assert_near(r.change, 0.0998, 1e-3);
     assert_true(r.low < r.change && r.change < r.high && r.verdict == LS_AB_BETTER);
-    near(ls_ab_compare(b, a, 4).change, 1 / (1 + r.change) - 1, 1e-12); /* a ratio: turned round it is its inverse */
+    assert_near(ls_ab_compare(b, a, 4).change, 1 / (1 + r.change) - 1,
+                1e-12); /* a ratio: exchanged sides give the inverse */
     assert_string_equal(ls_ab_words(LS_AB_NONE), "no difference shown");
     const double same[] = {5, 5, 5}, holes[] = {NAN, 5, 0};
     assert_int_equal(ls_ab_compare(same, same, 3).verdict, LS_AB_NONE);
@@ -117,7 +113,8 @@ static void estimate(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(quantiles), cmocka_unit_test(estimate),
-                                       cmocka_unit_test(a_against_a), cmocka_unit_test(slowdown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(t_quantiles_match_published_values), cmocka_unit_test(the_change_is_estimated_with_bounds),
+        cmocka_unit_test(equal_settings_show_no_difference), cmocka_unit_test(a_slowdown_of_five_percent_is_found)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench: scaling over workers, strategies, a setting against another, collectives and matrix products on a tiny model; files of
-# R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused; Ctrl-C leaves finished runs and --resume goes on.
+# bench: scaling over workers, strategies, comparison of two settings, collectives and matrix products on a tiny model. Files in the format
+# of R1 (docs/REFERENCES.md) give the numbers of R1; runs that are not comparable are refused; Ctrl-C keeps finished runs and --resume continues.
 # ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
@@ -11,7 +11,7 @@ train=(--data d --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_p
 # --- scaling ---
 bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry-run -- "${train[@]}" >dry 2>err || bad "dry run: $(cat err)"
 [ "$(grep -c "^DRY RUN: .* train .*--checkpoint_path s/" dry)" = 6 ] || bad "dry run prints $(cat dry)"
-[ ! -e s ] || bad "a dry run leaves something"
+[ ! -e s ] || bad "a dry run creates files"
 bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}" >out 2>err || bad "scaling: $(cat err)"
 grep -q "^\[6/6\] " err || bad "no progress: $(cat err)"
 grep -q "Time of a step in %" out || bad "no waterfall: $(cat out)"
@@ -48,7 +48,7 @@ expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 
 expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
 grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 weak/scaling_report.json)"
 
-# --- stop and go on ---
+# --- stop and resume ---
 "$LOCKSTEP" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop -- "${train[@]}" >out 2>err &
 pid=$!
 await $pid grep -q "^\[1/4\]" err || bad "the first of 4 runs did not end: $(cat err)"
@@ -57,13 +57,13 @@ wait $pid
 code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
 grep -q "stopped by SIGINT.*runs are finished and kept in stop.*--resume" err || bad "stopped: $(cat err)"
-[ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
+[ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run was removed"
 expect 0 "run_1  exists" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
 
 # --- strategies ---
 bench strategies -n 1,2 --repeat 2 --steps 5 --warmup 1 --layouts ddp,zero3,pp-1f1b,ddp+pp2 --out t -- "${train[@]}" --global_batch_size 4 >out 2>err ||
   bad "strategies: $(cat err)"
-grep -q "skipped: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
+grep -q "skipped: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "a layout that does not fit is not reported: $(cat err)"
 python3 - <<'PY' || bad "strategies_report.json"
 import json
 r = json.load(open("t/strategies_report.json"))
@@ -75,11 +75,11 @@ for s in r["settings"]:
 assert r["settings"][3]["pipeline_bubble"]["mean"] > 0
 PY
 
-# --- ab: many times the work is found; counts are the mechanism ---
+# --- ab: finds a setting with many times the work; counters explain the difference ---
 bench ab -n 1 --repeat 4 --steps 30 --warmup 5 --by median --a "--vocab_size 256" --b "--vocab_size 40000" --out ab -- "${train[@]}" --threads 1 >out 2>err ||
   bad "ab: $(cat err)"
 grep -q "^B compared with A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
-grep -q "^What changed: " out || bad "ab does not say why: $(cat out)"
+grep -q "^What changed: " out || bad "ab does not report the reason: $(cat out)"
 [ "$(sed -n 's/^\[[0-9]*\/8\] 1gpu_\([ab]\).*/\1/p' err | tr -d '\n')" = abbaabba ] || bad "not in turns: $(cat err)"
 bench ab -n 2 --repeat 2 --steps 5 --warmup 1 --a "--bucket 1000" --b "" --out ab2 --json -- "${train[@]}" >out 2>err || bad "ab buckets: $(cat err)"
 python3 - <<'PY' || bad "ab_report.json"
@@ -113,13 +113,13 @@ expect 2 "were started with local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
-if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
+if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # an emulated device
   export LS_PLUGIN_DIR=$LS_BUILD/emu
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
   expect 0 '"device": "cuda: ' bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2 --json
   expect 2 "are only for the CPU" bench gemm --device cuda --threads 2
 
-  # collectives of device memory: nccl-tests' columns
+  # collectives on device memory: the columns of nccl-tests
   bench comm -n 2 --device cuda --min 64 --max 4K --factor 8 --rounds 2 >out 2>err || bad "comm on a device: $(cat err)"
   python3 - <<'PY' || bad "comm on a device: $(head -c 400 out)"
 text = open("out").read()
@@ -172,14 +172,14 @@ expect 3 "no run" bench scaling d
 expect 0 "usage: lockstep bench" bench --help
 for b in scaling strategies ab comm gemm; do expect 0 "usage: lockstep bench $b" bench $b --help; done
 
-# --- metrics files of R1's form (docs/REFERENCES.md) ---
+# --- metrics files in the format of R1 (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
 python3 "$LS_SOURCE/tests/support/reference_runs.py" "$made"
 expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$made"/{1,2,4}gpu.json
 bench scaling --json "$made"/{1,2,4}gpu.json >out 2>/dev/null
 bench scaling --json --allow-mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
 bench scaling --json --allow-mismatch "$made/repeat" >repeat 2>/dev/null || bad "repeat"
-python3 - "$made" <<'PY' || bad "numbers of R1's form"
+python3 - "$made" <<'PY' || bad "numbers of files in the format of R1"
 import json, sys
 out, allowed, repeat, want = (json.load(open(f)) for f in ("out", "allowed", "repeat", sys.argv[1] + "/expected.json"))
 differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}

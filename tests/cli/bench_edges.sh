@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench: results that cannot be written, more threads than cores, warm-ups that leave nothing, cut files, DeepSpeed's JSON, one repeat.
+# bench: results that cannot be written, more threads than cores, warm-ups without steps after them, truncated files, DeepSpeed's JSON, one repeat.
 # ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
@@ -11,7 +11,7 @@ cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 
 # --- more threads than cores ---
 bench scaling -n 1,2 --repeat 1 --steps 14 --warmup 2 --out s -- "${train[@]}" --threads $cores >out 2>err || bad "threads: $(cat err)"
-grep -q "note: 2 workers of $cores threads* share $cores cores: expect no more than the speed of one" err || bad "crowded, not said: $(cat err)"
+grep -q "note: 2 workers of $cores threads* share $cores cores: expect no more than the speed of one" err || bad "more threads than cores are not reported: $(cat err)"
 grep -q '"oversubscribed": true' s/scaling_report.json || bad "oversubscribed: $(grep -A8 '"cores"' s/scaling_report.json)"
 grep -q "\"threads_per_worker\": $cores," s/scaling_report.json || bad "threads: $(grep -A8 '"cores"' s/scaling_report.json)"
 grep -q "intervals over the steps of a run; use --repeat 2" out || bad "one repeat: $(cat out)"
@@ -19,12 +19,12 @@ bench scaling -n 1 --repeat 1 --steps 4 --warmup 2 --out s1 -- "${train[@]}" --t
 grep -q '"oversubscribed": false' s1/scaling_report.json || bad "one thread is not too many"
 grep -q "no intervals without repeats" out || bad "one repeat of few steps: $(cat out)"
 
-# --- a stdout that takes nothing ---
+# --- a stdout that cannot be written ---
 if [ -w /dev/full ]; then
   for words in "scaling s --json" "scaling s" "strategies s" "ab --warmup 2 s/1gpu_single s/2gpu_ddp" "ab --json --warmup 2 s/1gpu_single s/2gpu_ddp" \
     "comm -n 2 --max 1K --rounds 2" "comm -n 2 --max 1K --rounds 2 --json" "comm -n 1 --max 1K --rounds 2" "--help" \
     "gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2"; do
-    # shellcheck disable=SC2086 # words are words
+    # shellcheck disable=SC2086 # split into words
     bench $words >/dev/full 2>err
     code=$?
     [ $code = 3 ] || bad "bench $words > /dev/full: exit code $code"
@@ -35,26 +35,26 @@ if [ -w /dev/full ]; then
     code=$?
     [ $code = 3 ] && [ "$(grep -c "I/O error: cannot write to stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
   done
-  "$LOCKSTEP" --version >/dev/full 2>err && bad "--version > /dev/full ends well"
+  "$LOCKSTEP" --version >/dev/full 2>err && bad "--version > /dev/full succeeds"
 fi
 
-# --- a warm-up that leaves nothing ---
+# --- a warm-up without steps after it ---
 expect 2 "--warmup 5 leaves no steps to measure of 3 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_steps 3
 expect 2 "--warmup 5 leaves no steps to measure of 4 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_train_steps 8 --epochs 1
 expect 2 "1gpu_b: --warmup 5 leaves no steps to measure of 5 steps" bench ab -n 1 --out w --a "" --b "--max_steps 5" -- "${train[@]}"
-[ ! -e w ] || bad "a refused benchmark leaves something"
+[ ! -e w ] || bad "a refused benchmark creates files"
 expect 0 "run_1 has 14 steps, none after a warm-up of 14" bench scaling --warmup 14 s
 
-# --- cut files ---
+# --- truncated files ---
 mkdir cut && head -c 300 s/1gpu_single/run_1/training_metrics.json >cut/x.json
 expect 3 "bad input data: no run to compare: cut/x.json: line" bench scaling cut
 expect 3 "bad input data: no run to compare: cut/x.json: line" bench strategies --json cut
 
-# --- the DeepSpeed JSON's strategy and batch ---
+# --- strategy and batch from the DeepSpeed JSON ---
 echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}' >ds.json
 bench scaling -n 1,2 --repeat 1 --deepspeed_config ds.json --dry-run -- "${plain[@]}" >out 2>err || bad "JSON: $(cat err)"
-grep -q -- "-n 2 --strategy zero2 --grad_accum_steps 2 --enforce_global_batch_size 8 .*/2gpu_zero2/" out || bad "zero2 and 8 of the JSON: $(cat out)"
-grep -q -- "-n 1 --strategy single --grad_accum_steps 4 --enforce_global_batch_size 8 " out || bad "one worker of the JSON: $(cat out)"
+grep -q -- "-n 2 --strategy zero2 --grad_accum_steps 2 --enforce_global_batch_size 8 .*/2gpu_zero2/" out || bad "zero2 and batch 8 from the JSON: $(cat out)"
+grep -q -- "-n 1 --strategy single --grad_accum_steps 4 --enforce_global_batch_size 8 " out || bad "one worker with the JSON: $(cat out)"
 expect 0 "2gpu_zero1/" bench scaling -n 1,2 --layout zero1 --dry-run -- "${plain[@]}" --deepspeed_config ds.json
 expect 0 "2gpu_zero3/" bench scaling -n 1,2 --dry-run -- "${train[@]}" --strategy zero3
 expect 2 "leave one out" bench scaling -n 1,2 --layout ddp --dry-run -- "${train[@]}" --strategy zero3

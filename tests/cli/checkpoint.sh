@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run's checkpoints through the program: exported, imported, resumed from, damaged, and refused by the disk.
+# Checkpoints of a run with the program: export, import, resume, damaged files, a full disk.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lockstep=${LOCKSTEP:-$here/../../build/lockstep}
@@ -9,13 +9,13 @@ trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 cd "$work"
 
 fail() { echo "FAILED: $*"; exit 1; }
-# refuse CODE WORDS COMMAND...: the command must exit with CODE and say WORDS on stderr
+# refuse CODE WORDS COMMAND...: the command must exit with CODE and print WORDS on stderr
 refuse() {
     local code=$1 words=$2 rc=0
     shift 2
     "$@" >out.txt 2>err.txt || rc=$?
     [ "$rc" = "$code" ] || { cat err.txt; fail "exit code $rc instead of $code: $*"; }
-    grep -q -- "$words" err.txt || { cat err.txt; fail "no '$words' in the words of: $*"; }
+    grep -q -- "$words" err.txt || { cat err.txt; fail "no '$words' in the message of: $*"; }
     echo "ok  refused ($code): $words"
 }
 train() { "$lockstep" train --data data --model small.json --seq_length 16 --micro_batch_size_per_gpu 2 --threads 1 "$@"; }
@@ -57,24 +57,24 @@ train --checkpoint_path run --max-steps 8 --resume >out.txt 2>&1 || { cat out.tx
 grep -q "resumed from $older" out.txt || { cat out.txt; fail "did not resume from $older"; }
 echo "ok  resumed from $older once the damaged one was removed"
 
-# a run that begins afresh where an earlier one has checkpoints: those are kept apart, and --resume goes on with the later run
+# a new run in a folder with checkpoints of an earlier run: those are moved, and --resume continues the later run
 train --checkpoint_path twice --max-steps 6 --save-every 2 >/dev/null 2>&1
 cp -r twice first
 train --checkpoint_path twice --max-steps 4 --save-every 3 --seed 2 >out.txt 2>&1 || { cat out.txt; fail "a fresh run in an old folder"; }
-grep -q "twice holds checkpoints of an earlier run up to step 6: moved to twice/earlier-1" out.txt || { cat out.txt; fail "it is not said"; }
+grep -q "twice holds checkpoints of an earlier run up to step 6: moved to twice/earlier-1" out.txt || { cat out.txt; fail "the move is not reported"; }
 for k in step-2 step-4 epoch-1; do
     diff -r first/$k twice/earlier-1/$k >/dev/null || fail "$k of the earlier run is not what it was"
 done
-rm -r twice/epoch-1 # as if it had been killed behind step 3
-train --checkpoint_path twice --max-steps 6 --seed 2 --resume >out.txt 2>&1 || { cat out.txt; fail "the later run does not go on"; }
-grep -q "resumed from twice/step-3" out.txt || { cat out.txt; fail "not the later run's checkpoint"; }
-[ ! -e twice/earlier-2 ] || fail "a run that goes on has nothing to set aside"
+rm -r twice/epoch-1 # as if it had been killed after step 3
+train --checkpoint_path twice --max-steps 6 --seed 2 --resume >out.txt 2>&1 || { cat out.txt; fail "the later run does not continue"; }
+grep -q "resumed from twice/step-3" out.txt || { cat out.txt; fail "not the checkpoint of the later run"; }
+[ ! -e twice/earlier-2 ] || fail "a resumed run moved checkpoints"
 train --checkpoint_path twice --max-steps 2 --init-from twice/earlier-1 >out.txt 2>&1 || { cat out.txt; fail "weights from earlier-1"; }
 [ -d twice/earlier-2/step-3 ] || fail "no second folder: $(ls twice)"
 train --checkpoint_path twice -n 2 --strategy ddp --max-steps 2 --init-from twice >out.txt 2>&1 || { cat out.txt; fail "weights from the folder itself"; }
-echo "ok  checkpoints of an earlier run are kept apart"
+echo "ok  checkpoints of an earlier run are kept in another folder"
 
-# a disk that takes no more
+# a full disk
 cp -r run full
 rm -r full/epoch-* full/RUN_COMPLETE.txt
 steps_of() { find "$1" -mindepth 1 -maxdepth 1 -name '*step-*' | wc -l; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --device auto, the default: CUDA where the (emulated) device is there, else the CPU; the first line says which and why, once; workers agree;
-# 16-bit DeepSpeed JSONs; LS_DEVICE; a device that was asked for and is not there is refused.
+# --device auto, the default: CUDA if the (emulated) device is available, otherwise the CPU. The first line reports the choice and its reason, once;
+# workers agree; 16-bit DeepSpeed JSONs; LS_DEVICE; a requested device that is not available is an error.
 . "$(dirname "$0")/../support/lib.sh"
 unset LS_DEVICE
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu
@@ -36,13 +36,13 @@ first gpu "device: CUDA, emulated device (1 of 1 visible)"
 once gpu
 is "$(metric gpu device) $(metric gpu precision)" "cuda bf16" "a device"
 is "$(metric gpu device_choice)" "CUDA, emulated device (1 of 1 visible)" "the choice in the metrics"
-t asked LS_PLUGIN_DIR="$emu" -- --device cuda # the same run, asked for
+t asked LS_PLUGIN_DIR="$emu" -- --device cuda # the same run with the device requested
 same gpu/epoch-1/model.safetensors asked/epoch-1/model.safetensors
-grep -q '^device: ' asked.log && bad "a device that was asked for is announced"
+grep -q '^device: ' asked.log && bad "a requested device is reported as a choice"
 t ref LS_PLUGIN_DIR="$emu" -- --compute cpu-ref
 first ref "device: CPU (for --compute)"
 
-# --- who says it: the command line, then LS_DEVICE, then auto ---
+# --- precedence: the command line, then LS_DEVICE, then auto ---
 t variable LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu --
 is "$(metric variable device)" cpu LS_DEVICE
 t flag LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu -- --device auto
@@ -54,25 +54,25 @@ grep -q '^device: ' err && bad "--print_config has the line, too"
 expect 0 "auto: CPU (no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --print_config --json
 python3 -c 'import json; d = json.load(open("out"))["device"]; assert d["value"] == "cpu" and d["source"] == "default", d' || bad "--print_config --json"
 
-# --- asked for and not there ---
+# --- requested and not available ---
 expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 "$LOCKSTEP" "${base[@]}" --device cuda
 expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 LS_DEVICE=cuda "$LOCKSTEP" "${base[@]}"
 expect 2 "does not exist; check LS_PLUGIN_DIR" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
 
-# --- 16 bits of a DeepSpeed JSON ---
+# --- 16-bit precision from a DeepSpeed JSON ---
 for p in bf16 fp16; do
   echo "{\"train_micro_batch_size_per_gpu\": 1, \"$p\": {\"enabled\": true}}" >$p.json
   t $p LS_PLUGIN_DIR="$emu" -- --deepspeed_config $p.json
   is "$(metric $p device) $(metric $p precision)" "cuda $p" "a JSON with $p"
   expect 2 "enables $p, .*--device auto found no GPU: no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --deepspeed_config $p.json
 done
-printf '{"bf16": {"enabled": "auto"}}' >open.json # as Hugging Face's trainer has it: the default of the device
+printf '{"bf16": {"enabled": "auto"}}' >open.json # as Hugging Face's trainer writes it: the default of the device
 expect 0 "precision  *bf16  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --print_config
 expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --device cpu --print_config
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
 
-# --- several workers: forked ones inherit the answer, and open the device themselves ---
+# --- several workers: forked workers inherit the choice, and open the device themselves ---
 t two LS_PLUGIN_DIR="$emu" -- -n 2
 first two "device: CUDA, emulated device (1 of 1 visible, shared by 2 workers)"
 once two
@@ -83,8 +83,8 @@ t two-cpu LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 -- -n 2
 once two-cpu
 is "$(metric two-cpu device)" cpu "two workers"
 
-# --- workers of a launcher each look, and agree ---
-# ranks NAME DEVICES0 DEVICES1 OPTIONS: two ranks of torchrun's variables; their exit codes into NAME.codes
+# --- workers of a launcher detect the device separately, and agree ---
+# ranks NAME DEVICES0 DEVICES1 OPTIONS: two ranks with the variables of torchrun; their exit codes into NAME.codes
 ranks() {
   local name=$1 counts=("$2" "$3") r pids=()
   shift 3
@@ -105,29 +105,29 @@ is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
 is "$(grep -c 'rank 1 on .* would use CPU (no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
 ranks neither 0 0 --deepspeed_config bf16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
-is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "told once: $(cat neither.log)"
+is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "reported once: $(cat neither.log)"
 
 # --- the other commands ---
-said() { grep -q "$1" err || bad "'$1' is not on stderr: $(head -c 300 err)"; }
+on_stderr() { grep -q "$1" err || bad "'$1' is not on stderr: $(head -c 300 err)"; }
 cmd() { env LS_PLUGIN_DIR="$emu" timeout -k 5 300 "$LOCKSTEP" "$@" >out 2>err || bad "$1: exit code $?: $(head -c 300 err)"; }
 cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1
-said '^device: CUDA, emulated device (1 of 1 visible)$'
+on_stderr '^device: CUDA, emulated device (1 of 1 visible)$'
 cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1
-said '^device: CUDA'
+on_stderr '^device: CUDA'
 cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1 --threads 1
-said '^device: CPU (for --threads)$'
-LS_PLUGIN_DIR=$emu "$LOCKSTEP" verify -n 1 --steps 1 >out 2>err & # minutes on this device: its first row is enough
+on_stderr '^device: CPU (for --threads)$'
+LS_PLUGIN_DIR=$emu "$LOCKSTEP" verify -n 1 --steps 1 >out 2>err & # takes minutes on this device: its first row is enough
 pid=$!
 await $pid grep -q '^dp .*identical' out || bad "verify: $(cat out err)"
 kill -KILL $pid 2>/dev/null
 wait $pid 2>/dev/null
-said '^device: CUDA, emulated device'
+on_stderr '^device: CUDA, emulated device'
 LS_EMU_DEVICES=0 cmd verify -n 1 --steps 1 --json
-said '^device: CPU (no CUDA device'
+on_stderr '^device: CPU (no CUDA device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu >out 2>err && bad "generate without a tokenizer"
-said '^device: CUDA, emulated device'
+on_stderr '^device: CUDA, emulated device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu --speculate 2 >out 2>err && bad "generate without a tokenizer"
-said '^device: CPU (for --speculate)'
+on_stderr '^device: CPU (for --speculate)'
 cmd doctor --device auto
 grep -q '^  default  *ok  *commands without --device compute on CUDA, emulated device' out || bad "doctor's row: $(head -n 5 out)"
 grep -q '^  device  *ok  *cuda: ' out || bad "doctor --device auto: $(tail -n 3 out)"

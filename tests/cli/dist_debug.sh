@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# DIST_DEBUG=1: every worker says which collective around an epoch's steps it is in, on stdout and in rank_logs/; the weights do not change.
+# DIST_DEBUG=1: every worker prints which collective before and after the steps of an epoch it is in, on stdout and in rank_logs/. The weights do not change.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir -p d && tokens d/train.bin 3000 && tokens d/val.bin 500 2
@@ -9,8 +9,8 @@ run() { # NAME FLAGS...
     --max_train_steps 4 --checkpoint_path "$name" "$@" >"$name.out" 2>"$name.err" || bad "$name: $(tail -3 "$name.err")"
 }
 run plain -n 2
-[ ! -e plain/rank_logs ] || bad "logs that nobody asked for"
-grep -q COLL_ plain.out && bad "lines that nobody asked for"
+[ ! -e plain/rank_logs ] || bad "rank_logs without DIST_DEBUG"
+grep -q COLL_ plain.out && bad "lines without DIST_DEBUG"
 DIST_DEBUG=0 run off
 [ ! -e off/rank_logs ] || bad "DIST_DEBUG=0 is off"
 DIST_DEBUG=1 run two -n 2
@@ -33,7 +33,7 @@ def expected(r, epochs):
     lines = [l for i, (t, n) in enumerate(tags) for l in pair(i + 1, t, n)]
     return lines[:2] + ["DATA"] + lines[2:] + [f"[Rank {r}] SHUTDOWN_ENTER", f"[Rank {r}] SHUTDOWN_EXIT"]
 for run, n in ("two", 2), ("once", 1):
-    out = open("two.out").read() if run == "two" else None # that of the first `one` is gone
+    out = open("two.out").read() if run == "two" else None # the stdout of the first `one` is overwritten
     for r in range(n):
         lines = open(f"{run}/rank_logs/rank{r}.log").read().split("\n")
         assert lines.pop() == ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# doctor names every part with a state, speaks JSON, and fails when a part that every run needs does not work.
+# doctor lists every part with its state, also as JSON, and fails when a part that every run needs does not work.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -13,13 +13,13 @@ done
 for part in cpu memory openmp compute reference files; do
     grep -Eq "^  $part +ok " "$work/out" || fail "$part is not ok"
 done
-[[ -z $(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'lockstep-doctor-*') ]] || fail "doctor left a file behind"
+[[ -z $(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'lockstep-doctor-*') ]] || fail "doctor did not remove its file"
 
-# OpenMP's variable ties the first thread to one core before main: the others are still there
+# OpenMP's variable pins the first thread to one core before main: the other cores are still usable
 cores() { grep -Eo '[0-9]+ of [0-9]+ cores usable' "$1"; }
 OMP_PROC_BIND=true "$LOCKSTEP" doctor >"$work/bound"
-if ldd "$LOCKSTEP" | grep -q libomp && ldd "$LOCKSTEP" | grep -q libgomp; then # clang's, and the BLAS's: one binds before the other looks
-    echo "two OpenMP runtimes: what OMP_PROC_BIND leaves is not compared"
+if ldd "$LOCKSTEP" | grep -q libomp && ldd "$LOCKSTEP" | grep -q libgomp; then # clang's and that of the BLAS: one pins the thread before the other counts cores
+    echo "two OpenMP runtimes: the cores with OMP_PROC_BIND are not compared"
 elif [[ $(cores "$work/bound") != "$(cores "$work/out")" ]]; then
     fail "OMP_PROC_BIND: $(cores "$work/bound"), without it $(cores "$work/out")"
 fi
@@ -35,19 +35,19 @@ P
 
 rc=0
 TMPDIR=$work/none "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || rc=$?
-[[ $rc -eq 4 ]] || fail "a folder that is not there gives exit code $rc, not 4"
-grep -Eq "^  files +failed +folder .* does not exist" "$work/out" || fail "the row does not say why"
+[[ $rc -eq 4 ]] || fail "a missing folder gives exit code $rc, not 4"
+grep -Eq "^  files +failed +folder .* does not exist" "$work/out" || fail "the row does not state the reason"
 grep -q "files does not work on this machine" "$work/err" || fail "the error does not name the part"
-[[ ! -e $work/none ]] || fail "doctor made TMPDIR"
+[[ ! -e $work/none ]] || fail "doctor created TMPDIR"
 
 rc=0
 TMPDIR=$work/none "$LOCKSTEP" doctor --json >"$work/json" 2>/dev/null || rc=$?
-[[ $rc -eq 4 ]] && grep -q '"ok": false' "$work/json" || fail "--json does not say that a part failed"
+[[ $rc -eq 4 ]] && grep -q '"ok": false' "$work/json" || fail "--json does not report that a part failed"
 
 rc=0
 "$LOCKSTEP" doctor --jsn >/dev/null 2>"$work/err" || rc=$?
 [[ $rc -eq 2 ]] && grep -q "did you mean --json" "$work/err" || fail "a misspelt option is not refused with its name"
-# ---- a device that is asked for
+# ---- a requested device
 "$LOCKSTEP" doctor --device cpu >"$work/out" || fail "--device cpu does not succeed"
 grep -Eq "^  device +ok .*differs from sums in double by" "$work/out" || fail "--device cpu has no row"
 if ! "$LOCKSTEP" doctor | grep -Eq "^  plugin +ok "; then
@@ -59,7 +59,7 @@ rc=0
 "$LOCKSTEP" doctor --device tpu >/dev/null 2>"$work/err" || rc=$?
 [[ $rc -eq 2 ]] || fail "--device tpu gives exit code $rc, not 2"
 
-# ---- drivers and plugins that are not here: stand-ins for libcuda, CUDA's runtime and our plugin
+# ---- drivers and plugins that are not installed: fakes of libcuda, the CUDA runtime and the plugin
 if command -v cc >/dev/null; then
     mkdir "$work/lib" "$work/plugin"
     cat >"$work/cuda.c" <<'C'
@@ -121,7 +121,7 @@ C
 fi
 build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 if [[ -e $build/fake_nvml.so ]]; then
-    LS_NVML=$build/fake_nvml.so "$LOCKSTEP" doctor | grep -Eq "^  nvml +ok +driver 580.65.06; first GPU: Fake H200 .*300 W of 700" || fail "no row of NVML's"
-    LS_NVML=$build/fake_nvml.so FAKE_NVML_REFUSE=power "$LOCKSTEP" doctor | grep -q "refused: power: Not Supported" || fail "a refusal is not said"
+    LS_NVML=$build/fake_nvml.so "$LOCKSTEP" doctor | grep -Eq "^  nvml +ok +driver 580.65.06; first GPU: Fake H200 .*300 W of 700" || fail "no row of NVML"
+    LS_NVML=$build/fake_nvml.so FAKE_NVML_REFUSE=power "$LOCKSTEP" doctor | grep -q "refused: power: Not Supported" || fail "a refusal is not reported"
 fi
 echo "doctor: ok"

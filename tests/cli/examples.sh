@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every example of examples/ runs with its default settings, checks its outcome, and writes into its own folder only.
+# Every example of examples/ runs with its default settings, checks its result, and writes only into its own folder.
 . "$(dirname "$0")/../support/lib.sh"
 [ -x "$LOCKSTEP" ] || skip "$LOCKSTEP is not built"
 export LOCKSTEP
@@ -20,7 +20,7 @@ for script in "$LS_SOURCE"/examples/0*/run.sh; do
 done
 [ "$n" = 5 ] || bad "$n examples were found"
 
-# An outcome that is wrong fails the example: other weights, and a schedule that cannot run.
+# A wrong result fails the example: other weights, and a schedule that cannot run.
 printf 'lockstep-schedule 1\nname none\nstages 2\nmicro 8\nchunks 1\nmessages auto\nrank 0\nF0\nrank 1\nF0\n' >"$SCRATCH/half.txt"
 WORK=$SCRATCH/half SCHEDULE=$SCRATCH/half.txt "$LS_SOURCE/examples/03_pipeline_schedule/run.sh" >"$SCRATCH/half.out" 2>&1 &&
   bad "an incomplete schedule was accepted"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs/FORMATS.md against small runs, in both directions: no key, file or flag that it does not list, and none that it lists and no run has.
+# docs/FORMATS.md compared with small runs, in both directions: every key, file and flag of a run is listed, and everything that is listed occurs in a run.
 # ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
@@ -88,14 +88,14 @@ has files:'Report folder' unlike
 go report scaling strategies --out report
 has files:'Report folder' report
 for f in report/scaling_report*.json; do has scaling_report.json "$f"; done
-# what nsys printed
+# the output of nsys
 mkdir -p nsys/profiles
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n\n' >nsys/profiles/nsys_stats_h.txt
 printf ' ** OS Runtime Summary (osrt_sum):\n\n  70.0  12,345  3  4  poll\n' >>nsys/profiles/nsys_stats_h.txt
 go profile summarize --run-dir nsys
 has profiles/profile_summary.json nsys/profiles/profile_summary.json
 
-# a GPU and NCCL, as far as the stand-ins go
+# a GPU and NCCL, as far as the fakes support them
 build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 measure=
 if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_nccl.so" ] && [ -e "$build/fake_nvml.so" ]; then
@@ -114,7 +114,7 @@ if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_n
   prints 'bench gemm --json' bench gemm --device cuda --turns 1 --batch 1 --seq 16 --width 64 --layers 1 --vocab 100 --json
   for word in GPU NCCL fp16; do has met $word; done
 else
-  echo "without the keys of GPUs: the emulated device and its stand-ins were not built"
+  echo "keys of GPU runs are not checked: the emulated device and the fakes were not built"
 fi
 
 [ -z "$measure" ] || wait $measure || bad "plan --measure --device cuda: $(tail -2 measure.log)"

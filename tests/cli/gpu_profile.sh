@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A profile of the emulated device: what it did for which unit, beside the host's rows, on one clock.
+# A profile of the emulated device: its operations per unit, next to the rows of the host, on one clock.
 . "$(dirname "$0")/../support/lib.sh"
 build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 [ -e "$build/emu/lockstep_cuda.so" ] || skip "no emulated device in $build/emu"
@@ -9,8 +9,8 @@ tokens "$SCRATCH/ids.bin" 3000
 echo '{"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":32,"n_positions":32,"vocab_size":256}' >"$SCRATCH/config.json"
 timeout 500 "$LOCKSTEP" profile -- train --device cuda --model "$SCRATCH/config.json" --train_data_path "$SCRATCH/ids.bin" \
   --checkpoint_path "$SCRATCH/run" --seq_length 8 --micro_batch_size_per_gpu 2 --max_steps 3 --dropout 0 >"$SCRATCH/log" 2>&1 || bad "$(tail -3 "$SCRATCH/log")"
-grep -q "profile: per-unit times from CUDA events" "$SCRATCH/log" || bad "it is not said where times come from: $(head -3 "$SCRATCH/log")"
-python3 "$LS_SOURCE/tests/support/trace_check.py" "$SCRATCH/run/profiles/trace.json" 1 step phase unit kernel || bad "the trace cannot be shown"
+grep -q "profile: per-unit times from CUDA events" "$SCRATCH/log" || bad "the source of times is not reported: $(head -3 "$SCRATCH/log")"
+python3 "$LS_SOURCE/tests/support/trace_check.py" "$SCRATCH/run/profiles/trace.json" 1 step phase unit kernel || bad "the trace is not valid"
 python3 - "$SCRATCH/run/profiles" <<'P' || bad "the device's rows are wrong"
 import json, sys
 s = json.load(open(f"{sys.argv[1]}/profile_summary.json"))["lockstep"]

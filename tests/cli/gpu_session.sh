@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# perf/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
-# worker, and one that cannot; a list of targets that is longer than a pipe.
+# perf/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases with several ranks that equal one worker, and
+# one that cannot; a list of targets that is longer than the buffer of a pipe.
 . "$(dirname "$0")/../support/lib.sh"
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
@@ -8,7 +8,7 @@ session=$LS_SOURCE/perf/gpu_session.sh
 export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200
 mkdir -p "$TMPDIR"
 
-# nothing is left out at random: the names are looked up in the whole list
+# no target is missed: the names are searched in the whole list
 mkdir -p "$SCRATCH/bin" "$SCRATCH/b"
 cat >"$SCRATCH/bin/ninja" <<'N'
 #!/bin/sh
@@ -29,7 +29,7 @@ for words in "tiny-2-ddp: ok, .*: the bits of one worker" "tiny-2-tp2: ok, .*: l
 done
 [ -s "$OUT/nccl-tiny.tar.gz" ] || bad "no files of the cases"
 
-# what differs is found: another seed and rate for more than one worker is not the run of one worker (TRAIN_ARGS would be both's)
+# a difference is found: with another seed and learning rate, several workers do not equal one worker (TRAIN_ARGS would apply to both)
 cat >"$SCRATCH/other" <<O
 #!/bin/sh
 case "\$*" in *"-n 2"*) exec "$LOCKSTEP" "\$@" --seed 7 --lr 0.1 ;; esac
@@ -41,7 +41,7 @@ LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOU
 grep -q "^== tiny-2-ddp: FAILED, .*2 of 2 losses differ" "$SCRATCH/differs" || bad "losses that differ: $(cat "$SCRATCH/differs")"
 grep -q "^== tiny-2-tp2: FAILED, .*more than 0.005" "$SCRATCH/differs" || bad "losses that are not near: $(cat "$SCRATCH/differs")"
 
-# a case that hangs is ended with its processes, and says so
+# a case that hangs is ended with its processes, and reported
 cat >"$SCRATCH/other" <<O
 #!/bin/sh
 case "\$*" in *"-n 2"*) sleep 1000 & sleep 1000 ;; esac

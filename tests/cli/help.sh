@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Help, version, wrong commands: where the text goes, and the exit codes; every command has a help of its own.
+# Help, version, wrong commands: on stdout or stderr, and the exit codes; every command has its own help.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

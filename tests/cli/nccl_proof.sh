@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# --nccl_proof: refused where NCCL cannot be in use; a run whose workers communicate otherwise leaves no trace of it. A folder that is used
-# again: a refused start changes nothing, a run takes no file of an earlier one for its own. Every end has a summary. (What is collected
-# over NCCL: train/nccl_proof, and perf/gpu_session.sh on a GPU.)
+# --nccl_proof: an error if NCCL cannot be used; a run that communicates in another way writes no files of NCCL. In a folder that is used again, a
+# refused start changes nothing, and a run does not use files of an earlier run. Every end of a run has a summary. (What is collected over NCCL is
+# tested by train/nccl_proof, and by perf/gpu_session.sh on a GPU.)
 . "$(dirname "$0")/../support/lib.sh"
 LS_BUILD=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 for v in ${!NCCL_@}; do unset "$v"; done
@@ -19,7 +19,7 @@ if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then
   expect 2 "does not use NCCL" "${train[@]}" -n 2 --device cuda --comm local --nccl_proof log --checkpoint_path "$SCRATCH/gpu"
   expect 2 "does not use NCCL" "${train[@]}" --device cuda --nccl_proof full --checkpoint_path "$SCRATCH/gpu"
   [ ! -e "$SCRATCH/gpu" ] || bad "a refused run left a folder"
-  for mode in log full; do # there is no NCCL here: through host memory
+  for mode in log full; do # NCCL is not available: through host memory
     expect 0 "through host memory" "${train[@]}" -n 2 --device cuda --nccl_proof $mode --checkpoint_path "$SCRATCH/staged_$mode"
     [ ! -e "$SCRATCH/staged_$mode/nccl" ] || bad "a folder nccl without NCCL"
     python3 - "$SCRATCH/staged_$mode" <<'PY' || bad "metrics of a run without NCCL"
@@ -31,7 +31,7 @@ PY
   expect 2 "lockstep_nccl.so does not exist" "${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$SCRATCH/none"
   [ ! -e "$SCRATCH/none" ] || bad "a run that could not start left a folder: $(find "$SCRATCH/none")"
 fi
-# --- over the stand-in for NCCL, which writes no log ---
+# --- over the fake NCCL, which writes no log ---
 if [ -e "$LS_BUILD/emu_nccl/lockstep_nccl.so" ]; then
   export LS_PLUGIN_DIR=$LS_BUILD/emu_nccl LS_EMU_DEVICES=2
   mkdir -p "$SCRATCH/bin"
@@ -55,7 +55,7 @@ assert "NV18" in open(f"{run}/topo.txt").read() and not os.path.exists(f"{run}/n
 PY
   expect 0 "" "$LOCKSTEP" report "$run" --out "$SCRATCH/page" --no-png
   grep -q "topo.txt: links between GPUs: NV18 x 1" "$SCRATCH/page/report.md" || bad "report: $(grep -A9 "between GPUs" "$SCRATCH/page/report.md")"
-  # what a finished run has, in a folder that is used again
+  # files of a finished run, in a folder that is used again
   over=("${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$run")
   echo "old: NCCL INFO NCCL version 2.1.0+cuda9.0" >"$run/nccl/nccl_rank_old_1.log"
   echo "<old/>" >"$run/nccl_topo.xml"
@@ -64,7 +64,7 @@ PY
   listing >"$SCRATCH/before"
   expect 2 "ranks 0 and 1 share" timeout 60 "${over[@]}" --device cuda:1
   expect 3 "nowhere" timeout 60 "${over[@]}" --data "$SCRATCH/nowhere"
-  expect 2 "a step needs 16384 sequences" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused when NCCL is there
+  expect 2 "a step needs 16384 sequences" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused after NCCL was opened
   listing | cmp -s "$SCRATCH/before" - || bad "a refused start changed a finished run: $(listing | diff "$SCRATCH/before" - | head -5)"
   mv "$SCRATCH/bin/nvidia-smi" "$SCRATCH/nvidia-smi"
   printf '#!/bin/sh\nexit 6\n' >"$SCRATCH/bin/nvidia-smi"
@@ -76,12 +76,12 @@ PY
   mv "$SCRATCH/nvidia-smi" "$SCRATCH/bin/nvidia-smi"
   expect 0 "" timeout 120 "${over[@]}"
   [ -e "$run/earlier-1/nccl/nccl_rank_old_1.log" ] && [ -e "$run/earlier-1/nccl/summary.json" ] && [ -e "$run/earlier-1/epoch-1" ] &&
-    [ -e "$run/nccl/summary.json" ] && [ ! -e "$run/nccl/nccl_rank_old_1.log" ] || bad "afresh: $(listing)"
+    [ -e "$run/nccl/summary.json" ] && [ ! -e "$run/nccl/nccl_rank_old_1.log" ] || bad "a new run: $(listing)"
   expect 0 "" "${train[@]}" --checkpoint_path "$run" # on the CPU
   [ ! -e "$run/nccl" ] && [ ! -e "$run/topo.txt" ] && [ -e "$run/earlier-2/nccl/summary.json" ] && [ -e "$run/earlier-2/topo.txt" ] ||
-    bad "evidence beside a run on the CPU: $(listing)"
+    bad "files of NCCL in the folder of a run on the CPU: $(listing)"
 
-  # however a run ends that has begun: rank 0 writes the summary
+  # rank 0 writes the summary, however a started run ends
   summed() { grep -q "ended before it was complete" "$SCRATCH/$1/nccl/summary.json" || bad "$1: no summary: $(find "$SCRATCH/$1" -maxdepth 2)"; }
   long=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --epochs 1000 --num_layers 1 -n 2
         --device cuda --comm nccl --comm_timeout 5)
@@ -97,7 +97,7 @@ PY
   summed fault
   expect 1 "" timeout -k 5 60 "${long[@]}" --lr 1e3 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan"
   summed nan
-  # a tool that hangs ends with the run, however that ends
+  # a tool that hangs is ended with the run, however the run ends
   mkdir -p "$SCRATCH/hangs" && printf '#!/bin/sh\nexec sleep 4321\n' >"$SCRATCH/hangs/nvidia-smi" && chmod +x "$SCRATCH/hangs/nvidia-smi"
   PATH=$SCRATCH/hangs:$PATH timeout -k 5 60 "${long[@]}" --checkpoint_path "$SCRATCH/hung" >"$SCRATCH/hung.out" 2>&1 &
   pid=$!

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# plan --schedule: the clock grid, numbers that theory gives, JSON, SVG, export and back, and what is refused. plan --model: the ranking;
-# --measure and --check: a file that is read back, bytes that are equal.
+# plan --schedule: the clock grid, theoretical numbers, JSON, SVG, export and import, and errors. plan --model: the ranking;
+# --measure and --check: a file that is read back, planned bytes that equal the allocated ones.
 . "$(dirname "$0")/../support/lib.sh"
 
 plan() { "$LOCKSTEP" plan "$@"; }
@@ -21,10 +21,10 @@ stage      busy      idle   activations held
 makespan 12, bubble 33.33 %; between each stage's first and last action 20.00 %
 message buffers per link: 1 message
 X
-diff "$SCRATCH/expect" "$SCRATCH/out" || bad "the picture of 1f1b is another"
+diff "$SCRATCH/expect" "$SCRATCH/out" || bad "the clock grid of 1f1b is wrong"
 [ -s "$SCRATCH/err" ] && bad "stderr is not empty"
 
-# every built-in: JSON, an SVG that is XML with a box a computing action, text that comes back the same
+# every built-in schedule: JSON, an SVG that is XML with one box per computing action, text that is read back unchanged
 for s in naive gpipe 1f1b interleaved zb; do
   plan --schedule $s --pp 4 --micro 8 --json --draw "$SCRATCH/$s.svg" --export "$SCRATCH/$s.txt" >"$SCRATCH/$s.json" || bad "$s"
   plan --schedule "$SCRATCH/$s.txt" --json --export "$SCRATCH/again.txt" >"$SCRATCH/again.json" || bad "$s: its export is refused"
@@ -51,7 +51,7 @@ for name, bubble in expect.items():
     assert "prefers-color-scheme:dark" in text and f"bubble {100 * bubble:.1f} %" in text
 P
 
-# a schedule written by hand, with a comment and without messages; a model cut into stages; the mesh
+# a schedule written by hand, with a comment and without messages; a model split into stages; the mesh
 cat >"$SCRATCH/mine.txt" <<'X'
 lockstep-schedule 1   # two stages, fill and drain
 name mine
@@ -106,12 +106,12 @@ expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
 expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global-batch 16 --cluster v100 --strategy ddp
 expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" plan --model tiny --seq-length 64 --global-batch 16 --cluster v100 --workers 16 --strategy zero2 --max-tp 1 --dropout 0.25
 expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq-length 64 --global-batch 128 --cluster h100 --workers 128 --strategy ddp --max-tp 1
-grep -q -- " -n " "$SCRATCH/out" && bad "-n beside mpirun: $(grep best "$SCRATCH/out")"
+grep -q -- " -n " "$SCRATCH/out" && bad "-n together with mpirun: $(grep best "$SCRATCH/out")"
 
-# precisions, and what a whole training takes
+# precisions, and the time of a whole training
 expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --model gpt2 --global-batch 16 --cluster h200
 expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global-batch 16 --cluster v100
-grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is left out of the command: $(grep best "$SCRATCH/out")"
+grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is missing in the command: $(grep best "$SCRATCH/out")"
 expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global-batch 16 --cluster b200 --precision fp32 --workers 1
 expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global-batch 16 --cluster h200 --no_deterministic --workers 1
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
@@ -138,7 +138,7 @@ assert m["parameters"] == 2 * n["parameters"] and m["gradients"] == n["gradients
 assert n["optimizer"] * 2 == m["optimizer"] * 3 and 1.9 < m["activations"] / n["activations"] < 2.0  # and an fp32 master copy
 PY
 
-# what cannot be says why; what is not used is refused
+# an impossible request states the reason; an unused option is refused
 expect 2 "no layout of 1 worker is possible: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
 expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
 expect 2 "--out is only for --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
@@ -149,7 +149,7 @@ expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab-size 
 expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
 expect 2 "--dropout -0.5: must be at least 0" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
 
-# clusters: as many places as cannot be counted, hosts without a link, more workers than cores
+# clusters: a number of places that overflows, hosts without a link, more workers than cores
 cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
 tiny="--model tiny --seq-length 64 --global-batch 8 --cluster $SCRATCH/made.json"
 for n in 65536 50000; do
@@ -192,7 +192,7 @@ for l in d["layouts"]:
     assert (l["bubble"] > 0) == (l["pp"] > 1), l
 P
 
-# a machine measured in a second; runs whose bytes are the plan's
+# a machine measured in one second; runs that allocate the planned bytes
 tokens "$SCRATCH/train.bin" 20000
 "$LOCKSTEP" plan --measure --model tiny --seq-length 32 --seconds 100 --out "$SCRATCH/never.json" >"$SCRATCH/measure" 2>&1 &
 pid=$!
@@ -209,7 +209,7 @@ for f in "-n 1" "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedu
   grep -q "NOT EQUAL" "$SCRATCH/out" && bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
 done
 
-# a GPU (emulated): measured, and runs in 16 bits whose bytes are the plan's
+# an emulated GPU: measured, and 16-bit runs that allocate the planned bytes
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 if [ -f "$emu/lockstep_cuda.so" ]; then
   gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
@@ -222,21 +222,21 @@ if [ -f "$emu/lockstep_cuda.so" ]; then
   for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
     gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
       --device cuda --checkpoint_path "$SCRATCH/gpu run" $f >/dev/null 2>"$SCRATCH/err" || bad "train --device cuda $f: $(tail -2 "$SCRATCH/err")"
-    for where in gpu env; do # with the device, and on a machine that has none
+    for where in gpu env; do # with the device, and on a machine without one
       expect 0 "tokens/s" $where "$LOCKSTEP" plan --check "$SCRATCH/gpu run" --cluster h200
       grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" && ! grep -q "NOT EQUAL" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
     done
   done
 fi
 
-# the data's vocabulary and its val.bin are the run's: the best command, run as printed, allocates what was planned
+# the run uses the vocabulary and the val.bin of the data: the best command, run as printed, allocates what was planned
 mkdir -p "$SCRATCH/my data"
 python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000)))" >"$SCRATCH/text.txt"
 "$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab-size 700 --val-fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
   bad "prepare: $(cat "$SCRATCH/err")"
 expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
 expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
-grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is left out: $(grep best "$SCRATCH/out")"
+grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is missing: $(grep best "$SCRATCH/out")"
 expect 0 "vocabulary 700)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
 expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
 expect 3 "has no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run

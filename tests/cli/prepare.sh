@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# prepare: formats, splits, limits, threads, refusals. Each refusal is one clear line, the right exit code, and nothing left.
+# prepare: formats, splits, limits, threads, refusals. Each refusal prints one clear line, has the right exit code, and leaves no files.
 . "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
 [ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
 for tool in python3 gzip zstd; do command -v $tool >/dev/null || skip "no $tool to make packed inputs with"; done
@@ -15,14 +15,14 @@ print(v)' "$1" "$2"; }
 is() { [ "$2" = "$3" ] || bad "$1 is $2, expected $3"; }
 ids() { python3 -c 'import struct,sys
 b=open(sys.argv[1],"rb").read(); print(*struct.unpack("<%dH"%(len(b)//2),b))' "$1"; }
-# refused CODE WORDS ARGS... : also leaves no folder behind
+# refused CODE WORDS ARGS... : also creates no folder
 refused() {
   expect "$1" "$2" "$LOCKSTEP" prepare --quiet --tokenizer bytes --out never "${@:3}"
-  [ "$(grep -c "^lockstep: " "$SCRATCH/err")" = 1 ] || bad "not one line of words: ${*:3}"
+  [ "$(grep -c "^lockstep: " "$SCRATCH/err")" = 1 ] || bad "not one line of messages: ${*:3}"
   [ ! -e never ] || { bad "something was left in the output folder: ${*:3}: $(ls never)"; rm -rf never; }
 }
 
-# ---- what comes out
+# ---- results
 printf 'Hi \303\251!' >one.txt
 ok bytes --tokenizer bytes --val-fraction 0 --input one.txt
 is "the stream of bytes" "$(ids bytes/train.bin)" "72 105 32 195 169 33 256"
@@ -70,7 +70,7 @@ PY
 ok whole --tokenizer docs-1 --val-fraction 0 --input docs.jsonl
 python3 -c 'import json,struct
 b=open("whole/train.bin","rb").read(); ids=struct.unpack("<%dH"%(len(b)//2),b); eot=json.load(open("whole.json"))["vocab_size"]-1
-assert ids.count(eot)==3003 and ids[-1]==eot, (ids.count(eot), ids[-1])' || bad "not one end-of-text a document"
+assert ids.count(eot)==3003 and ids[-1]==eot, (ids.count(eot), ids[-1])' || bad "not one end-of-text per document"
 
 mkdir -p tree/sub; cp docs.jsonl tree/b.jsonl; cp one.txt tree/sub/a.txt; echo skip >tree/readme.rst; echo no >tree/.hidden.txt
 ok tree --tokenizer bytes --val-fraction 0 --input tree
@@ -139,13 +139,13 @@ refused 2 'no <|endoftext|>' --input one.txt --tokenizer noeot.json
 line=$(($(wc -l <docs.jsonl) + 1))
 for t in 1 4; do refused 3 "late.jsonl: line $line has no key" --input late.jsonl --threads $t; done
 
-# an output folder that cannot be written, and an earlier result that stays whole
+# an output folder that cannot be written, and an earlier result that stays complete
 if [ "$(id -u)" != 0 ]; then
   mkdir locked; chmod 500 locked
   expect 3 'cannot' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out locked/x
 fi
 echo file >inway; expect 3 'inway' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out inway
-# a full disk, played by a limit on the size of files
+# a full disk, simulated by a limit on the size of files
 limited() { (trap '' XFSZ; ulimit -f 64; exec "$LOCKSTEP" prepare --quiet --tokenizer bytes --input long.txt --out crowded); }
 expect 3 'cannot write crowded/train.bin' limited
 [ ! -e crowded ] || bad "something was left on a full disk: $(ls crowded)"
@@ -154,17 +154,17 @@ expect 3 'latin' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt l
 same before.bin bytes/train.bin
 is "files after a failure" "$(ls bytes | tr '\n' ' ')" "meta.json tokenizer.json train.bin "
 
-# ---- GPT-2's vocabulary: cache, download (from a file URL), and the words when there is neither
+# ---- GPT-2's vocabulary: cache, download (from a file URL), and the message when there is neither
 export LOCKSTEP_CACHE=$SCRATCH/cache
 mkdir served; echo wrong >served/vocab.bpe; echo '{}' >served/encoder.json
 g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val-fraction 0 --out gpt2; }
 expect 3 "$LOCKSTEP_CACHE/gpt2" g "file://$SCRATCH/nothing"
-grep -q 'put vocab.bpe and encoder.json' "$SCRATCH/err" || bad "it does not say what to put where"
+grep -q 'put vocab.bpe and encoder.json' "$SCRATCH/err" || bad "the message does not name the files and their folder"
 expect 3 'SHA-256' g "file://$SCRATCH/served"
 [ ! -e cache/gpt2/vocab.bpe ] || bad "a wrong download was kept"
 # with the right files: tests/oracle/tokenizer.sh
 
-# ---- a vocabulary in GPT-2's two files, and the tokenizer.json that comes of it
+# ---- a vocabulary in GPT-2's two files, and the tokenizer.json that is made from it
 unset LOCKSTEP_CACHE
 small=$LS_SOURCE/tests/data/bpe
 ok dir --vocab-dir "$small" --val-fraction 0 --input "$small/text.txt"
@@ -174,7 +174,7 @@ same dir/train.bin again/train.bin
 mkdir half; cp "$small/vocab.bpe" half/
 expect 3 'encoder.json' "$LOCKSTEP" prepare --quiet --vocab-dir half --input one.txt --out half-out
 
-# ---- stopped in the middle: nothing is left
+# ---- stopped while it works: no file is left
 mkfifo pipe
 "$LOCKSTEP" prepare --quiet --tokenizer bytes --input pipe --format txt --out stopped 2>err &
 pid=$!

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Traced runs: every rank on one clock, the same bits as untraced, a summary from the trace; profile -- train; nsys there and missing.
+# Traced runs: every rank on one clock, the same bits as untraced, a summary from the trace; profile -- train; with and without nsys.
 . "$(dirname "$0")/../support/lib.sh"
 check="$LS_SOURCE/tests/support/trace_check.py"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
@@ -24,10 +24,10 @@ trace.json" ] || bad "$layout left $(ls "$SCRATCH/t/profiles")"
   rm -rf "$SCRATCH/t"
 done
 
-# the command of its own, and a lane that is too short
+# the command profile, and a lane that is too short
 run p profile -- train -n 2 --profile_spans 64 || bad "profile -- train: $(tail -3 "$SCRATCH/p.log")"
 python3 "$check" "$SCRATCH/p/profiles/trace.json" 2 unit collective >"$SCRATCH/check" 2>&1 || bad "short lanes: $(tail -3 "$SCRATCH/check")"
-grep -q "older spans were dropped" "$SCRATCH/p.log" || bad "dropped spans were not told"
+grep -q "older spans were dropped" "$SCRATCH/p.log" || bad "dropped spans were not reported"
 python3 - "$SCRATCH/p" <<'PY' || bad "the summary"
 import json, sys
 s = json.load(open(sys.argv[1] + "/profiles/profile_summary.json"))
@@ -43,7 +43,7 @@ PY
 expect 2 "cannot be profiled" "$LOCKSTEP" profile -- eval --data x
 expect 2 "profile_spans" "$LOCKSTEP" train --data "$SCRATCH/d" --profile --profile_spans 0
 
-# SIGTERM: the trace of what ran is whole
+# SIGTERM: the trace of the steps that ran is complete
 "$LOCKSTEP" train -n 2 "${args[@]}" --max_steps 100000 --epochs 10000 --save_every 0 --profile --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
 pid=$!
 await $pid [ -s "$SCRATCH/term/metrics.jsonl" ] || bad "no step before SIGTERM: $(tail -3 "$SCRATCH/term.log")"
@@ -51,9 +51,9 @@ kill -TERM $pid; wait $pid
 [ $? = 143 ] || bad "SIGTERM in a traced run: $(tail -3 "$SCRATCH/term.log")"
 python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>&1 || bad "after SIGTERM: $(tail -3 "$SCRATCH/check")"
 
-# nsys: a missing nsys is reported and the trace is still written; a stand-in sees the command line of docs/PROFILE.md
+# nsys: a missing nsys is reported and the trace is still written; a fake nsys gets the command line of docs/PROFILE.md
 NSYS=1 NSYS_BIN=no-such-nsys run n profile -- train || bad "NSYS=1 without nsys: $(tail -3 "$SCRATCH/n.log")"
-[ "$(grep -c "no-such-nsys not found" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not told once"
+[ "$(grep -c "no-such-nsys not found" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not reported once"
 [ -s "$SCRATCH/n/profiles/trace.json" ] || bad "no trace without nsys"
 cat >"$SCRATCH/nsys" <<'SH'
 #!/bin/bash
@@ -71,7 +71,7 @@ for word in "profile --trace=nvtx --sample=none" "--output $SCRATCH/w/profiles/n
 done
 [ -s "$SCRATCH/w/profiles/nsys_stats_$(hostname).txt" ] || bad "no nsys stats"
 
-# --profile_mode names its phases to a profiler that watches (NVTX's protocol; a stand-in that counts)
+# --profile_mode reports its phases to a profiler (the NVTX protocol; a fake profiler that counts)
 if command -v cc >/dev/null; then
   cat >"$SCRATCH/watch.c" <<'C'
 #include <stdio.h>
@@ -98,18 +98,18 @@ int InitializeInjectionNvtx2(const void *(*get)(unsigned))
     return out != NULL;
 }
 C
-  cc -shared -fPIC -o "$SCRATCH/watch.so" "$SCRATCH/watch.c" || bad "the stand-in for a profiler does not build"
+  cc -shared -fPIC -o "$SCRATCH/watch.so" "$SCRATCH/watch.c" || bad "the fake profiler does not build"
   export NVTX_INJECTION64_PATH=$SCRATCH/watch.so WATCH_OUT=$SCRATCH/ranges
-  run v train --profile_mode || bad "watched: $(tail -3 "$SCRATCH/v.log")"
+  run v train --profile_mode || bad "with a profiler: $(tail -3 "$SCRATCH/v.log")"
   for r in train/dataload train/forward train/loss train/backward train/optimizer_step train/allreduce_gradients val/forward val/loss \
     "forward embed" "forward h.0" "forward head" "backward h.0" "backward embed"; do
     grep -qx "$r" "$SCRATCH/ranges" || bad "no range $r"
   done
-  [ "$(grep -cx train/optimizer_step "$SCRATCH/ranges")" = 6 ] || bad "not a range a step: $(sort "$SCRATCH/ranges" | uniq -c)"
+  [ "$(grep -cx train/optimizer_step "$SCRATCH/ranges")" = 6 ] || bad "not one range per step: $(sort "$SCRATCH/ranges" | uniq -c)"
   grep -q UNBALANCED "$SCRATCH/ranges" && bad "ranges are not balanced"
   grep -qE "Step [0-9]+, Loss|tokens/s  " "$SCRATCH/v.log" && bad "--profile_mode prints steps"
   rm -f "$SCRATCH/ranges"
-  run v train || bad "not watched"
+  run v train || bad "without --profile_mode"
   [ -e "$SCRATCH/ranges" ] && bad "ranges without --profile_mode"
   PROFILE_MODE=1 run v train && [ -s "$SCRATCH/ranges" ] || bad "PROFILE_MODE=1 is not --profile_mode"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# report and profile summarize: runs of 1, 2 and 4 workers become a page, pass the verifier and make the table; files of
-# R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused, broken folders named; no gnuplot and no browser are no obstacle.
+# report and profile summarize: runs of 1, 2 and 4 workers give a page, pass the verifier and give the table. Files in the format of R1
+# (docs/REFERENCES.md) give the numbers of R1; runs that are not comparable are refused, broken folders are named; gnuplot and a browser are optional.
 . "$(dirname "$0")/../support/lib.sh"
 out=$SCRATCH/report
 
@@ -16,7 +16,7 @@ expect 0 "Verification passed." "$LOCKSTEP" report verify --dir "$SCRATCH/runs"
 [ "$(grep -c "	ok	" "$SCRATCH/out")" = 3 ] || bad "verify: $(cat "$SCRATCH/out")"
 expect 0 "| 4 |" "$LOCKSTEP" report table --gpu1 "$SCRATCH"/runs/1gpu_x/run_1/training_metrics.json \
   --gpu2 "$SCRATCH"/runs/2gpu_x/run_1/training_metrics.json --gpu4 "$SCRATCH"/runs/4gpu_x/run_1/training_metrics.json
-"$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/page" >"$SCRATCH/said" 2>&1 || bad "report: $(cat "$SCRATCH/said")"
+"$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/page" >"$SCRATCH/printed" 2>&1 || bad "report: $(cat "$SCRATCH/printed")"
 python3 - "$SCRATCH/page" <<'PY' || bad "the report of our runs"
 import html.parser, json, pathlib, re, sys, xml.dom.minidom
 page = pathlib.Path(sys.argv[1])
@@ -56,14 +56,14 @@ for row in rows:
     assert x[-1] == 100.0 and abs(sum(x[:-1]) - 100) < 0.06 * len(x), row
 PY
 
-# --- the page has the bench's numbers: the steps behind its warm-up, weak scaling known by itself ---
-grep -q "^Speeds are of the steps after the warm-up: the first 5 of each run are left out.$" "$SCRATCH/said" || bad "which steps: $(cat "$SCRATCH/said")"
+# --- the page has the numbers of bench: the steps after its warm-up; weak scaling is detected ---
+grep -q "^Speeds are of the steps after the warm-up: the first 5 of each run are left out.$" "$SCRATCH/printed" || bad "which steps: $(cat "$SCRATCH/printed")"
 "$LOCKSTEP" bench scaling "$SCRATCH/runs" --json >"$SCRATCH/bench.json" 2>/dev/null || bad "bench scaling of the runs"
 timeout 200 "$LOCKSTEP" bench scaling --weak -n 1,2 --repeat 1 --steps 7 --warmup 3 --out "$SCRATCH/weak" -- --data "$SCRATCH/d" --model tiny \
   --seq_length 32 --micro_batch_size_per_gpu 1 >/dev/null 2>"$SCRATCH/err" || bad "bench scaling --weak: $(cat "$SCRATCH/err")"
 expect 0 "the first 3 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$SCRATCH/weak/report"
-grep -q "Weak scaling: every worker has the batch of one" "$SCRATCH/weak/report/report.md" || bad "the page does not say weak"
-python3 - "$SCRATCH" <<'PY' || bad "the page and the bench have other numbers"
+grep -q "Weak scaling: every worker has the batch of one" "$SCRATCH/weak/report/report.md" || bad "the page does not mention weak scaling"
+python3 - "$SCRATCH" <<'PY' || bad "the numbers of the page and of bench differ"
 import json, sys
 for page, bench in (("page/scaling_report.json", "bench.json"), ("weak/report/scaling_report.json", "weak/scaling_report.json")):
     a, b = (json.load(open(f"{sys.argv[1]}/{p}")) for p in (page, bench))
@@ -92,7 +92,7 @@ expect 3 "no such file" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 expect 3 "no run that can be read in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
 expect 3 "no run that can be read" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
-[ ! -e "$SCRATCH/none" ] || bad "a report of nothing"
+[ ! -e "$SCRATCH/none" ] || bad "a report without runs"
 expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no-png --out "$out"
 cp "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" "$SCRATCH/one.metrics"
 "$LOCKSTEP" report "$SCRATCH/one.metrics" --no-png --out "$out" >/dev/null 2>&1 && grep -q "\"$SCRATCH/one.metrics\"" "$out/scaling_report.json" || bad "metrics_paths of a file under another name"
@@ -109,20 +109,20 @@ grep -q '"status": "invalid_comparison"' "$out/scaling_report.json" || bad "scal
 expect 0 "seq_len differs" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no-png --out "$out" --allow-mismatch
 grep -q "mismatch_allowed" "$out/report.html" || bad "the page is not marked"
 
-# --- without gnuplot: said once; with it, PNG files ---
-PATH=$SCRATCH/nothing "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/plain" >"$SCRATCH/said" 2>&1 || bad "without gnuplot: $(cat "$SCRATCH/said")"
-[ "$(grep -c gnuplot "$SCRATCH/said")" = 1 ] || bad "the missing gnuplot is not said once: $(cat "$SCRATCH/said")"
+# --- without gnuplot: one note; with it, PNG files ---
+PATH=$SCRATCH/nothing "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/plain" >"$SCRATCH/printed" 2>&1 || bad "without gnuplot: $(cat "$SCRATCH/printed")"
+[ "$(grep -c gnuplot "$SCRATCH/printed")" = 1 ] || bad "the missing gnuplot is not reported once: $(cat "$SCRATCH/printed")"
 [ -s "$SCRATCH/plain/charts/loss.svg" ] && [ ! -e "$SCRATCH/plain/charts/loss.png" ] || bad "charts without gnuplot"
-# one that fails, from the start or later: the rest is there, and it is said once
+# a gnuplot that fails, at the first or a later call: the rest is written, and there is one note
 mkdir -p "$SCRATCH/bin"
 for first in 1 2; do
   printf '#!/bin/sh\nn=$(cat %s 2>/dev/null || echo 0); n=$((n + 1)); echo $n >%s\n[ $n -lt %d ] || { echo "no such terminal"; exit 1; }\n' \
     "$SCRATCH/bin/n" "$SCRATCH/bin/n" $first >"$SCRATCH/bin/gnuplot" && chmod +x "$SCRATCH/bin/gnuplot" && rm -f "$SCRATCH/bin/n"
-  PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/fails$first" >"$SCRATCH/said" 2>&1 || bad "gnuplot fails at $first: $(cat "$SCRATCH/said")"
-  [ "$(grep -c gnuplot "$SCRATCH/said")" = 1 ] && grep -q "no such terminal (and [0-9]* more): those charts are SVG files only" "$SCRATCH/said" || bad "gnuplot fails at $first: $(cat "$SCRATCH/said")"
+  PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/fails$first" >"$SCRATCH/printed" 2>&1 || bad "gnuplot fails at $first: $(cat "$SCRATCH/printed")"
+  [ "$(grep -c gnuplot "$SCRATCH/printed")" = 1 ] && grep -q "no such terminal (and [0-9]* more): those charts are SVG files only" "$SCRATCH/printed" || bad "gnuplot fails at $first: $(cat "$SCRATCH/printed")"
   [ -s "$SCRATCH/fails$first/report.html" ] && [ "$(ls "$SCRATCH/fails$first/charts" | sort)" = "$(ls "$SCRATCH/plain/charts" | sort)" ] || bad "charts of a gnuplot that fails at $first: $(ls "$SCRATCH/fails$first/charts")"
 done
-printf '#!/bin/sh\necho "gnuplot: libcaca.so.0: no such file"; exit 127\n' >"$SCRATCH/bin/gnuplot" # there, but it does not start
+printf '#!/bin/sh\necho "gnuplot: libcaca.so.0: no such file"; exit 127\n' >"$SCRATCH/bin/gnuplot" # installed, but it does not start
 PATH=$SCRATCH/bin:$PATH expect 0 "libcaca.so.0: no such file (and" "$LOCKSTEP" report "$SCRATCH/runs" --out "$out"
 ! grep -q "not installed" "$SCRATCH/err" || bad "a gnuplot that does not start: $(cat "$SCRATCH/err")"
 PATH=$SCRATCH/bin:$PATH expect 0 "could not draw" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
@@ -136,7 +136,7 @@ expect 0 "less" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/
 [ -s "$SCRATCH/pair/training_time_comparison.svg" ] && [ -s "$SCRATCH/pair/training_throughput_comparison.svg" ] || bad "the pair of charts"
 expect 0 "no charts" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/none.json" --optimized-json "$SCRATCH/none.json" --out "$SCRATCH/pair2"
 
-# --- in a browser, where there is one: it opens, draws all sections, asks the network for nothing, and is not wider than a phone ---
+# --- in a browser, where there is one: it opens, draws all sections, makes no network request, and is not wider than a phone ---
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -n "$browser" ]; then
   cat >"$SCRATCH/look.html" <<HTML
@@ -169,7 +169,7 @@ assert s["likely_bottleneck"]["matched"] == {"name": ":DeepSpeedEngine.allreduce
 PY
 expect 2 "summarize" "$LOCKSTEP" profile nonsense
 
-# --- metrics files of R1's form (docs/REFERENCES.md) ---
+# --- metrics files in the format of R1 (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
 python3 "$LS_SOURCE/tests/support/reference_runs.py" "$made"
 "$LOCKSTEP" report table --gpu1 "$made/1gpu.json" --gpu2 "$made/2gpu.json" --gpu4 "$made/4gpu.json" >"$SCRATCH/table" || bad "report table"
@@ -183,7 +183,7 @@ T
 same "$SCRATCH/table" "$SCRATCH/want"
 expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no-png --out "$SCRATCH/once"
 expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
-python3 - "$SCRATCH" <<'PY' || bad "numbers of R1's form"
+python3 - "$SCRATCH" <<'PY' || bad "numbers of files in the format of R1"
 import json, sys
 once, r, want = (json.load(open(f"{sys.argv[1]}/{f}")) for f in ("once/scaling_report.json", "repeat/scaling_report.json", "reference/expected.json"))
 differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}
@@ -192,7 +192,7 @@ assert r["status"] == "mismatch_allowed" and r["mismatches"] == [differs] * 6, r
 for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
-# --- communication between GPUs: ours with a summary, R1's with logs and files of its launcher, one without anything ---
+# --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
 python3 - "$gpu" "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" <<'PY'
@@ -221,7 +221,7 @@ del m["lockstep"]
 (gpu / "theirs/nccl_topo.xml").write_text('<system version="1">\n <cpu numaid="0">\n  <nic>\n   <net name="mlx5_0" dev="0" speed="100000" port="1"/>\n  </nic>\n </cpu>\n</system>\n')
 PY
 cp "$logs"/ib/*.log "$gpu/theirs/" && cp "$logs"/socket/*.log "$gpu/killed/nccl/"
-"$LOCKSTEP" report "$gpu" --out "$SCRATCH/gpu_page" --allow-mismatch >"$SCRATCH/said" 2>&1 || bad "report of GPU runs: $(cat "$SCRATCH/said")"
+"$LOCKSTEP" report "$gpu" --out "$SCRATCH/gpu_page" --allow-mismatch >"$SCRATCH/printed" 2>&1 || bad "report of GPU runs: $(cat "$SCRATCH/printed")"
 python3 - "$SCRATCH/gpu_page/report.md" <<'PY' || bad "the report of GPU runs"
 import sys
 text = open(sys.argv[1]).read()
@@ -240,7 +240,7 @@ assert row("bare", 0)[1:] == ["nccl", "2.30.7"] + [dash] * 8, row("bare", 0)
 # the parts add up to the step: forward, backward, optimizer, exposed, bubble, stragglers, input, other
 assert row("ours", 1)[1:] == ["10.000", "20.000", "4.000", "3.000", "5.000", dash, "1.000", "0.000", "43.000", "all steps"], row("ours", 1)
 assert row("killed", 1)[1:] == [dash] * 8 + ["250.000", "steps after the first 5"], row("killed", 1)
-assert row("ours", 2)[1:] == ["replicas", dash, dash, dash], row("ours", 2)  # a collective without times: hidden is not known
+assert row("ours", 2)[1:] == ["replicas", dash, dash, dash], row("ours", 2)  # a collective without times: the hidden share is unknown
 assert row("ours", 3)[1:] == ["all_reduce", "12.50", "50.000", "10.000"], row("ours", 3)
 assert row("ours", 4)[1:] == ["broadcast", dash, dash, dash], row("ours", 4)
 for words in ("NCCL printed 2 warnings; the first: Call to connect failed", "topo.txt: links between GPUs: NV2 x 1, SYS x 2",

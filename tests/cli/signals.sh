@@ -2,10 +2,10 @@
 # Signals: a stopped rank is named and the run ends; a second SIGTERM ends at once; SIGTERM before the first step; nothing is left running.
 source "$(dirname "$0")/../support/lib.sh"
 tokens "$SCRATCH/t.bin" 60000
-head -c 4000000 /dev/zero >"$SCRATCH/long.bin" # for steps of minutes
+head -c 4000000 /dev/zero >"$SCRATCH/long.bin" # for steps that take minutes
 base=(train --train_data_path "$SCRATCH/t.bin" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --save_every 0)
 
-# left NAME: no process of this run is there
+# left NAME: no process of this run exists
 left() {
   pgrep -f "checkpoint_path $SCRATCH/$1 " >/dev/null && bad "$1: a process is left: $(pgrep -af "checkpoint_path $SCRATCH/$1 ")"
 }
@@ -15,7 +15,7 @@ ends() {
   wait "$1"
   local code=$? took=$((SECONDS - begin))
   [ $code = "$2" ] || bad "$4: exit code $code, expected $2: $(tail -3 "$SCRATCH/$4.err")"
-  [ $took -le "$3" ] || bad "$4: took $took s, at most $3 are right"
+  [ $took -le "$3" ] || bad "$4: took $took s, at most $3 s are allowed"
   left "$4"
 }
 begin() { # NAME OPTIONS...: in the background; its pid in $pid
@@ -26,7 +26,7 @@ begin() { # NAME OPTIONS...: in the background; its pid in $pid
 }
 steps() { await "$pid" [ -s "$SCRATCH/$1/metrics.jsonl" ] || bad "$1: no step: $(tail -3 "$SCRATCH/$1.err")"; }
 
-# kill -STOP of a rank: the others notice, the rank is named, everything ends
+# kill -STOP of a rank: the other ranks detect it, the rank is named, all processes end
 begin stopped -n 3 --global_batch_size 6 --no_deterministic --comm_timeout 5 --epochs 500 --max_steps 1000000
 steps stopped
 victim=$(pgrep -P "$pid" | sed -n 2p)
@@ -35,7 +35,7 @@ ends "$pid" 4 29 stopped
 grep -q "rank 1 (pid $victim) is stopped (SIGSTOP)" "$SCRATCH/stopped.err" || bad "the stopped rank is not named: $(tail -5 "$SCRATCH/stopped.err")"
 grep -q "no progress for .*; rank 1 is stopped (SIGSTOP, pid $victim)" "$SCRATCH/stopped.err" || bad "the table of the hang is not printed: $(tail -5 "$SCRATCH/stopped.err")"
 [ -d "/proc/$victim" ] && bad "the stopped rank is left"
-# of a pipeline, where a message is waited for: no rank that waits is blamed
+# in a pipeline, where ranks wait for a message: no waiting rank is blamed
 begin piped -n 2 --pp 2 --global_batch_size 4 --comm_timeout 5 --epochs 500 --max_steps 1000000
 steps piped
 victim=$(pgrep -P "$pid" | sed -n 2p)
@@ -52,7 +52,7 @@ kill -TERM "$pid"
 ends "$pid" 4 29 unlimited
 grep -q "rank 0 (pid [0-9]*) is stopped (SIGSTOP)" "$SCRATCH/unlimited.err" || bad "SIGTERM, stopped rank: $(tail -5 "$SCRATCH/unlimited.err")"
 
-# a step of minutes: the first SIGTERM waits for its end, the second one does not
+# a step that takes minutes: the first SIGTERM waits for its end, the second one does not
 for n in 2 3; do
   begin twice$n -n $n --global_batch_size $((n * 8192)) --train_data_path "$SCRATCH/long.bin" --no_deterministic --max_steps 2
   await "$pid" grep -q "total" "$SCRATCH/twice$n.err" || bad "twice$n does not start"

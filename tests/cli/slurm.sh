@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The templates of scripts/slurm with stand-ins for Slurm and for lockstep: which folder and which words an attempt gets, what a time limit
-# does to commands that can resume and to others, whose exit code is the job's. equiv/slurm has the real Slurm.
+# The templates of scripts/slurm with fakes of Slurm and of lockstep: the folder and the arguments of an attempt, the effect of a time limit on
+# commands that can resume and on others, and which exit code the job has. equiv/slurm uses the real Slurm.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 real=$LOCKSTEP
@@ -14,7 +14,7 @@ while [ "${1#--}" != "$1" ]; do shift; done
 export SLURM_LOCALID=0 SLURM_NODEID=0
 exec "$@"
 SH
-# one worker that ends when it is asked to, with $ENDS; a job that is not asked ends by itself, with 0
+# one worker that ends on SIGTERM, with $ENDS; without a signal it ends by itself, with 0
 cat >bin/lockstep <<'SH'
 #!/usr/bin/env bash
 echo "lockstep $*" >>"$LOG"
@@ -26,7 +26,7 @@ for ((i = 0; i < 100; i++)); do
   /bin/sleep 0.05
 done
 SH
-# the worker is gone before scancel returns: the batch shell is in its trap then
+# the worker has ended before scancel returns: the batch shell is in its trap then
 cat >bin/scancel <<'SH'
 #!/usr/bin/env bash
 echo "scancel $*" >>"$LOG"
@@ -49,66 +49,66 @@ chmod +x bin/*
 export SCRATCH
 echo 2026-01-01 >today
 
-# job ID ATTEMPT SCRIPT [WORDS...]: as Slurm starts it; the log begins anew
+# job ID ATTEMPT SCRIPT [ARGUMENTS...]: as Slurm starts it, with an empty log
 job() {
   local id=$1 n=$2 script=$LS_SOURCE/scripts/slurm/$3
   shift 3
   : >"$LOG"
   SLURM_JOB_ID=$id SLURM_RESTART_COUNT=$n SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 \
-    timeout 60 bash "$script" "$@" >"$SCRATCH/said" 2>&1
+    timeout 60 bash "$script" "$@" >"$SCRATCH/printed" 2>&1
 }
-has() { grep -q -- "$1" "$LOG" || bad "$2: no '$1' in: $(cat "$LOG" "$SCRATCH/said")"; }
+has() { grep -q -- "$1" "$LOG" || bad "$2: no '$1' in: $(cat "$LOG" "$SCRATCH/printed")"; }
 has_not() { grep -q -- "$1" "$LOG" && bad "$2: '$1' in: $(cat "$LOG")"; }
-said() { grep -q -- "$1" "$SCRATCH/said" || bad "not said: '$1' in: $(cat "$SCRATCH/said")"; }
-# limit ENDS CODE JOB-WORDS...: the notice of the time limit while it runs; CODE is the job's then
+printed() { grep -q -- "$1" "$SCRATCH/printed" || bad "'$1' was not printed: $(cat "$SCRATCH/printed")"; }
+# limit ENDS CODE JOB-ARGUMENTS...: the signal of the time limit while the job runs; CODE is the exit code of the job
 limit() {
   local code=$2 pid got
   export ENDS=$1
   shift 2
   rm -f "$PID" "$PID.end"
-  : >"$SCRATCH/said"
+  : >"$SCRATCH/printed"
   SLURM_JOB_ID=$1 SLURM_RESTART_COUNT=$2 SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 LOG=$LOG \
-    bash "$LS_SOURCE/scripts/slurm/$3" "${@:4}" >"$SCRATCH/said" 2>&1 &
+    bash "$LS_SOURCE/scripts/slurm/$3" "${@:4}" >"$SCRATCH/printed" 2>&1 &
   pid=$!
-  await "$pid" test -e "$PID" || bad "$*: never started: $(cat "$SCRATCH/said")"
+  await "$pid" test -e "$PID" || bad "$*: never started: $(cat "$SCRATCH/printed")"
   kill -USR1 "$pid"
-  await "$pid" grep -q "the time limit is near" "$SCRATCH/said" || bad "$*: no word of the limit: $(cat "$SCRATCH/said")"
-  grep -q "cannot resume" "$SCRATCH/said" && touch "$PID.end"
+  await "$pid" grep -q "the time limit is near" "$SCRATCH/printed" || bad "$*: no message about the limit: $(cat "$SCRATCH/printed")"
+  grep -q "cannot resume" "$SCRATCH/printed" && touch "$PID.end"
   wait "$pid"
   got=$?
-  [ "$got" = "$code" ] || bad "$*: the job ends with $got, not $code: $(cat "$SCRATCH/said")"
+  [ "$got" = "$code" ] || bad "$*: the job ends with $got, not $code: $(cat "$SCRATCH/printed")"
   unset ENDS
 }
 
-# --- a folder a job, in all its attempts ---
+# --- one folder per job, in all its attempts ---
 for t in 1node 2node; do
   d=$SCRATCH/root/benchmarks
   [ $t = 1node ] && name=1node || name=8gpu_2node
-  job 7 0 train_$t.sbatch || bad "$t: job 7: $(cat said)"
+  job 7 0 train_$t.sbatch || bad "$t: job 7: $(cat printed)"
   has "--checkpoint_path $d/slurm_7/$name " "$t"
   has_not "--resume" "$t, first attempt"
   echo 2026-01-02 >today # past midnight
-  job 7 1 train_$t.sbatch || bad "$t: job 7 again: $(cat said)"
+  job 7 1 train_$t.sbatch || bad "$t: job 7 again: $(cat printed)"
   has "--checkpoint_path $d/slurm_7/$name --resume " "$t, queued again"
-  job 8 0 train_$t.sbatch || bad "$t: job 8: $(cat said)"
+  job 8 0 train_$t.sbatch || bad "$t: job 8: $(cat printed)"
   has "--checkpoint_path $d/slurm_8/$name " "$t, another job"
-  SLURM_ARRAY_JOB_ID=20 SLURM_ARRAY_TASK_ID=3 job 23 1 train_$t.sbatch || bad "$t: array: $(cat said)"
+  SLURM_ARRAY_JOB_ID=20 SLURM_ARRAY_TASK_ID=3 job 23 1 train_$t.sbatch || bad "$t: array: $(cat printed)"
   has "--checkpoint_path $d/slurm_20_3/$name --resume " "$t, a task of an array"
-  RUN_DIR=$SCRATCH/mine job 9 0 train_$t.sbatch || bad "$t: RUN_DIR: $(cat said)"
+  RUN_DIR=$SCRATCH/mine job 9 0 train_$t.sbatch || bad "$t: RUN_DIR: $(cat printed)"
   has "--checkpoint_path $SCRATCH/mine " "$t, RUN_DIR"
   GPT2_EXTRA_ARGS="--lr 1" job 9 0 train_$t.sbatch
   has "--lr 1$" "$t, later flags win"
 done
 RESUME=1 job 10 0 train_1node.sbatch && bad "RESUME=1 without a folder"
-said "RESUME=1 needs RUN_DIR"
+printed "RESUME=1 needs RUN_DIR"
 RESUME=1 RUN_DIR=$SCRATCH/mine job 10 0 train_1node.sbatch
 has "--checkpoint_path $SCRATCH/mine --resume " "RESUME=1"
 
-# --- a worker for each GPU of a node, where the job has GPUs ---
+# --- one worker per GPU of a node, if the job has GPUs ---
 has "^lockstep train .*-n 4 --run_type" "without GPUs"
 SLURM_GPUS_ON_NODE=8 job 11 0 train_1node.sbatch
 has "-n 8 --run_type" "eight GPUs"
-said "8 workers and 8 GPUs per node"
+printed "8 workers and 8 GPUs per node"
 SLURM_JOB_GPUS=0,3 job 11 0 train_1node.sbatch
 has "-n 2 --run_type" "two GPUs by their numbers"
 SLURM_GPUS_ON_NODE=0 job 11 0 train_1node.sbatch
@@ -116,12 +116,12 @@ has "-n 4 --run_type" "no GPUs"
 SLURM_GPUS_ON_NODE=8 WORKERS=3 job 11 0 train_1node.sbatch
 has "-n 3 --run_type" "WORKERS wins"
 WORKERS=many job 11 0 train_1node.sbatch && bad "WORKERS=many"
-said "WORKERS is 'many'"
-# nodes [VARIABLES] WORDS: two nodes of four tasks; the words must be srun's
+printed "WORKERS is 'many'"
+# nodes [VARIABLES] ARGUMENTS: two nodes of four tasks; srun must get the arguments
 nodes() {
   : >"$LOG"
   env SLURM_JOB_ID=12 SLURM_SUBMIT_DIR="$SCRATCH/root" SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_CPUS_ON_NODE=16 "${@:1:$#-1}" \
-    timeout 60 bash "$LS_SOURCE/scripts/slurm/train_2node.sbatch" >"$SCRATCH/said" 2>&1 || bad "two nodes: $(cat "$SCRATCH/said")"
+    timeout 60 bash "$LS_SOURCE/scripts/slurm/train_2node.sbatch" >"$SCRATCH/printed" 2>&1 || bad "two nodes: $(cat "$SCRATCH/printed")"
   has "^srun --mpi=pmix .*--wait=300 ${*: -1} [^-].*lockstep train" "two nodes, $*"
 }
 nodes "--ntasks=8"
@@ -131,17 +131,17 @@ nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--ntasks=16 --ntasks-per-node=
 nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--ntasks=16 --ntasks-per-node=8 --overcommit"
 nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
 
-# --- the time limit: saved and queued again; the code is the workers', not the signal's ---
+# --- the time limit: saved and queued again; the exit code is that of the workers, not of the signal ---
 : >"$LOG"
 limit 143 143 30 0 train_1node.sbatch
 has "^scontrol requeue 30" "at the limit"
-said "attempt 1 resumes"
+printed "attempt 1 resumes"
 : >"$LOG"
 limit 0 0 31 0 train_2node.sbatch # done while the shell was in its trap
 has_not scontrol "a run that is done"
 : >"$LOG"
 SCONTROL=1 limit 143 143 32 0 train_1node.sbatch
-said "scontrol requeue failed; continue with RESUME=1 RUN_DIR="
+printed "scontrol requeue failed; continue with RESUME=1 RUN_DIR="
 
 # --- other commands in the same place ---
 : >"$LOG"
@@ -156,22 +156,22 @@ for words in "bench comm" "doctor"; do
   : >"$LOG"
   limit 143 0 42 0 train_1node.sbatch $words
   has_not "scontrol\|scancel" "$words at the limit"
-  said "'${words%% *}' cannot resume, so it runs to the limit and is not requeued"
+  printed "'${words%% *}' cannot resume, so it runs to the limit and is not requeued"
   job 42 1 train_1node.sbatch $words
   has "lockstep $words$" "$words, queued again by Slurm"
-  said "'${words%% *}' cannot resume; it starts from the beginning"
+  printed "'${words%% *}' cannot resume; it starts from the beginning"
 done
-# lockstep itself takes the words that a second attempt adds
+# lockstep accepts the arguments that a second attempt adds
 tokens t.bin 3000
 for words in "bench scaling" "bench strategies" "bench ab --a=--lr=1 --b=--lr=2"; do
   LOCKSTEP=$real job 43 1 train_1node.sbatch $words -n 1 --dry-run -- --train_data_path "$SCRATCH/t.bin" --model tiny --seq_length 16 ||
-    bad "$words --resume: $(cat said)"
+    bad "$words --resume: $(cat printed)"
 done
 
-# --- nsys: --profile_mode is train's; nothing slow stands between the workers' end and the requeue ---
-NSYS=1 job 50 0 train_1node.sbatch doctor || bad "NSYS=1 doctor: $(cat said)"
+# --- nsys: --profile_mode is an option of train; nothing slow runs between the end of the workers and the requeue ---
+NSYS=1 job 50 0 train_1node.sbatch doctor || bad "NSYS=1 doctor: $(cat printed)"
 has "^nsys profile .*lockstep doctor$" "doctor under nsys"
-NSYS=1 job 51 0 train_1node.sbatch || bad "NSYS=1: $(cat said)"
+NSYS=1 job 51 0 train_1node.sbatch || bad "NSYS=1: $(cat printed)"
 has "^lockstep train .*--profile_mode$" "train under nsys"
 has "^nsys stats" "the summary at the end"
 : >"$LOG"

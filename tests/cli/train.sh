@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `train` on bad input, each with one clear line and its exit code; and the artifacts of a good run.
+# `train` with bad input: one clear line and the right exit code for each; and the files of a good run.
 . "$(dirname "$0")/../support/lib.sh"
 d=$SCRATCH/d
 mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2
@@ -40,7 +40,7 @@ expect 2 "line 2" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.js
 expect 2 "this CPU has" env LS_GEMM=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
 expect 2 "this CPU has" env LS_SIMD=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
 
-# a good run, and what it leaves
+# a good run and its files
 expect 0 "RUN_COMPLETE" t --data "$d" "${base[@]}"
 python3 - "$SCRATCH/run" <<'PY' || bad "artifacts of the run"
 import json, re, sys, os

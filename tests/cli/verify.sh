@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# verify: several layouts at the same time print the rows of one after the other; a layout that hangs is a failed row, and the others go on;
-# SIGTERM ends everything; what cannot be honoured is refused.
+# verify: layouts that run at the same time print the same rows as one after the other; a layout that hangs is a failed row, and the others continue;
+# SIGTERM ends all processes; options that cannot be applied are refused.
 . "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export TMPDIR=$SCRATCH/tmp; mkdir -p "$TMPDIR"

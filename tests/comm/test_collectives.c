@@ -1,6 +1,6 @@
-/* Collectives with workers as threads of one process, on one host and on several (joined by a fake transport): every kind, worlds 1 to 8,
- * sums in the documented tree bit for bit, the counted bytes equal to dry's, tickets that overlap, splits, a mismatch, an abort and a
- * hang that name the rank. */
+/* Collectives with workers as threads of one process, on one host and on several (joined by a fake transport): every kind, worlds of 1 to 8, sums
+ * bit for bit in the order of the documented tree, counted bytes equal to those of a dry communicator, tickets that overlap, splits; a mismatch, an
+ * abort and a hang, whose messages name the rank. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "comm/net_impl.h"
@@ -22,7 +22,7 @@ typedef struct worker {
     fake_world *net; /* set: hosts joined by a fake transport */
     int rank, size;
     void (*body)(struct worker *w, ls_comm *c);
-    wrong error; /* cmocka's asserts belong to the main thread: workers note the first thing that is wrong */
+    wrong error; /* cmocka's asserts work only in the main thread: workers record the first failed check */
     ls_status st;
 } worker;
 
@@ -57,7 +57,7 @@ static void run_world(int size, void (*body)(worker *, ls_comm *), worker out[MA
     ls_local_world_destroy(&world);
 }
 
-/* Hosts of so many workers each; a 0 ends the list. */
+/* The number of workers of each host; a 0 ends the list. */
 static void run_hosts(const int *hosts, void (*body)(worker *, ls_comm *), worker out[MAX_W])
 {
     fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -80,14 +80,14 @@ static void overlapping(worker *w, ls_comm *c)
     for (int k = 0; k < 25; k++) checks_splits(&w->error, c, 10); /* more than there are control blocks */
 }
 
-static void collectives(void **state)
+static void every_collective_gives_the_documented_sums(void **state)
 {
     (void)state;
     worker w[MAX_W];
     for (int size = 1; size <= MAX_W; size++) run_world(size, every_kind, w);
 }
 
-static void tickets_lanes_and_splits(void **state)
+static void tickets_overlap_and_communicators_split(void **state)
 {
     (void)state;
     worker w[MAX_W];
@@ -96,7 +96,7 @@ static void tickets_lanes_and_splits(void **state)
 
 static const int layouts[][5] = {{1, 1}, {2, 2}, {1, 1, 1}, {2, 1}, {4, 4}, {2, 2, 2}, {3, 3}, {1, 2, 1, 4}};
 
-static void between_hosts(void **state)
+static void several_hosts_give_the_same_results(void **state)
 {
     (void)state;
     worker w[MAX_W];
@@ -112,7 +112,7 @@ static void counted(worker *w, ls_comm *c)
     checks_counts(&w->error, c, H, w->size / H);
 }
 
-static void bytes_follow_their_laws(void **state)
+static void counted_bytes_match_the_formulas(void **state)
 {
     (void)state;
     static const int equal[][5] = {{1, 1}, {2, 2}, {4, 4}, {2, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1}};
@@ -130,7 +130,7 @@ static void mismatched(worker *w, ls_comm *c)
     CHECK(&w->error, strstr(ls_err_words(), "collective mismatch"));
 }
 
-static void mismatched_between(worker *w, ls_comm *c) /* a host agrees in itself */
+static void mismatched_between(worker *w, ls_comm *c) /* the workers of a host agree with each other */
 {
     float x[4] = {0};
     w->st = ls_all_reduce(c, (ls_view){x, w->rank < 2 ? 3 : 4, LS_F32}, LS_SITE, NULL);
@@ -144,8 +144,8 @@ static void late(worker *w, ls_comm *c)
 {
     if (w->rank != 2) atomic_fetch_add(&n_waiting, 1);
     CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
-    ls_comm_set_limit(c, 2); /* a busy machine may keep a worker away for a part of it */
-    if (w->rank == 2) {      /* sleeps until the others are through */
+    ls_comm_set_limit(c, 2); /* seconds; on a busy machine a worker may be late by a part of it */
+    if (w->rank == 2) {      /* sleeps until the others have finished */
         while (atomic_load(&n_waiting)) usleep(20000);
         return;
     }
@@ -169,7 +169,7 @@ static void abandoned(worker *w, ls_comm *c)
     CHECK(&w->error, strstr(ls_err_words(), "rank 1 was killed by signal 9"));
 }
 
-static void trouble(void **state)
+static void a_failure_names_the_rank(void **state)
 {
     (void)state;
     worker w[MAX_W];
@@ -183,25 +183,25 @@ static void trouble(void **state)
     run_hosts((const int[]){2, 2, 0}, abandoned, w);
 }
 
-/* Told time: 1 s a request and 1 s an element, whoever it is. */
-static double told(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt)
+/* Predicted time: 1 s per request plus 1 s per element, on every rank. */
+static double predicted(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt)
 {
     (void)ctx, (void)c, (void)kind, (void)dt;
     return 1 + (double)n;
 }
 
-static void dry_tells_the_time(void **state)
+static void a_dry_communicator_predicts_the_time(void **state)
 {
     (void)state;
-    ls_dry_clock k = {.seconds = told};
+    ls_dry_clock k = {.seconds = predicted};
     ls_comm *c = NULL, *alone = NULL;
     ls_ticket a = 0, b = 0, last = 0;
     const ls_view x = {NULL, 4, LS_F32};
     assert_int_equal(ls_comm_dry_clocked(1, 3, &k, &c), LS_OK);
     assert_int_equal(ls_all_reduce(c, x, LS_SITE, &a), LS_OK); /* 0 to 5                                */
     k.now = 2;
-    assert_int_equal(ls_all_reduce(c, x, LS_SITE, &b), LS_OK); /* 5 to 10: behind the first              */
-    assert_int_equal(ls_send(c, x, 0, LS_SITE, NULL), LS_OK);  /* 2 to 7: a lane of its own, and it waits */
+    assert_int_equal(ls_all_reduce(c, x, LS_SITE, &b), LS_OK); /* 5 to 10: after the first               */
+    assert_int_equal(ls_send(c, x, 0, LS_SITE, NULL), LS_OK);  /* 2 to 7: in another lane; the call waits */
     assert_true(k.now == 7 && k.waited == 5 && k.busy == 15);
     assert_true(ls_test(c, a) && !ls_test(c, b));
     assert_int_equal(ls_wait(c, a), LS_OK);
@@ -211,7 +211,7 @@ static void dry_tells_the_time(void **state)
     assert_true(k.now == 10 && k.waited == 6);
     k.now = 100;
     for (int i = 0; i < 400; i++) assert_int_equal(ls_all_reduce(c, x, LS_SITE, &last), LS_OK); /* 100 to 2100 */
-    assert_true(k.now == 100 + 5 * (400 - 255)); /* no more than a ring of them is under way */
+    assert_true(k.now == 100 + 5 * (400 - 255)); /* at most 255 requests (the ring) are pending */
     assert_true(ls_test(c, a));
     assert_int_equal(ls_wait(c, last), LS_OK);
     assert_true(k.now == 2100);
@@ -219,16 +219,19 @@ static void dry_tells_the_time(void **state)
     assert_int_equal(ls_comm_stats(c, LS_COLL_ALL_REDUCE).elements, 402 * 4);
     assert_int_equal(ls_comm_dry_clocked(0, 1, &k, &alone), LS_OK);
     assert_int_equal(ls_all_reduce(alone, x, LS_SITE, NULL), LS_OK);
-    assert_true(k.now == 2100); /* nobody to talk to */
+    assert_true(k.now == 2100); /* one worker does not communicate */
     ls_comm_destroy(&alone);
     ls_comm_destroy(&c);
 }
 
 int main(void)
 {
-    ls_stack_install("the test"); /* a hang asks for it */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives),   cmocka_unit_test(tickets_lanes_and_splits),
-                                       cmocka_unit_test(between_hosts), cmocka_unit_test(bytes_follow_their_laws),
-                                       cmocka_unit_test(trouble),       cmocka_unit_test(dry_tells_the_time)};
+    ls_stack_install("the test"); /* needed for the message of a hang */
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_collective_gives_the_documented_sums),
+                                       cmocka_unit_test(tickets_overlap_and_communicators_split),
+                                       cmocka_unit_test(several_hosts_give_the_same_results),
+                                       cmocka_unit_test(counted_bytes_match_the_formulas),
+                                       cmocka_unit_test(a_failure_names_the_rank),
+                                       cmocka_unit_test(a_dry_communicator_predicts_the_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

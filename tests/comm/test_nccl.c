@@ -1,6 +1,6 @@
-/* Communicators over NCCL without a GPU: the plugin is the real one, linked with a stand-in for libnccl that runs between threads on streams
- * of the device's double (tests/fake_nccl). The same bits as local on host memory for every kind, type and size; NCCL's own sums when order
- * does not matter; splits, pairs, time on the device's clock; errors, a peer that is late and one that is gone: one line that names it. */
+/* Communicators over NCCL without a GPU: the real plugin, linked with a fake libnccl (tests/fake_nccl) that runs between threads, on streams of a test
+ * double of the device. The same bits as the local communicator on host memory for every kind, type and size; the sums of NCCL itself when the order
+ * does not matter; splits, pairs, times on the clock of the device; errors, a late peer and a peer that ended: the message names the rank. */
 /* ls-test: long */
 #include "comm/start.h"
 #include "core/stack.h"
@@ -70,7 +70,7 @@ static void many_chunks(worker *w, on_device *o)
     device_close(o);
 }
 
-static void one_host(void **state)
+static void one_host_gives_the_bits_of_local(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
@@ -78,14 +78,14 @@ static void one_host(void **state)
     for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = every_kind});
 }
 
-static void lanes_and_splits(void **state)
+static void tickets_overlap_and_communicators_split(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
     for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = overlapping});
 }
 
-static void large(void **state)
+static void large_arrays_are_sent_in_chunks(void **state)
 {
     (void)state;
 #ifdef SLOW
@@ -96,7 +96,7 @@ static void large(void **state)
     for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = many_chunks});
 }
 
-static void several_hosts(void **state)
+static void several_hosts_give_the_bits_of_local(void **state)
 {
     (void)state;
     static const int layouts[][5] = {{1, 1}, {2, 2}, {2, 1}};
@@ -106,7 +106,7 @@ static void several_hosts(void **state)
     }
 }
 
-/* ---- NCCL's own sums: near, not equal ---- */
+/* ---- sums of NCCL itself: close, not equal ---- */
 
 static void near_sums(worker *w, on_device *o)
 {
@@ -134,12 +134,12 @@ static void near_sums(worker *w, on_device *o)
     device_close(o);
 }
 
-static void in_any_order(void **state)
+static void sums_in_any_order_are_close(void **state)
 {
     (void)state;
     for (int size = 2; size <= 4; size++) {
         run_world(size, (worker){.body = near_sums, .any_order = true});
-        run_world(size, (worker){.body = overlapping, .any_order = size == 2}); /* sums of two have one order */
+        run_world(size, (worker){.body = overlapping, .any_order = size == 2}); /* a sum of two has only one order */
     }
 }
 
@@ -150,7 +150,7 @@ static void nap(void *arg)
     usleep(*(const useconds_t *)arg);
 }
 
-/* The caller does not wait; the device's queue does, and only for what was not hidden behind its work. */
+/* The caller does not wait. The queue of the device waits, and only for communication that was not overlapped with its work. */
 static void hidden(worker *w, on_device *o)
 {
     static const useconds_t short_work = 20000, long_work = 400000;
@@ -160,7 +160,8 @@ static void hidden(worker *w, on_device *o)
     (void)double_alloc(o->d, N * 4, &x);
     CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, N, LS_F32}, LS_SITE, NULL) == LS_OK); /* connects */
     (void)double_sync(o->d);
-    for (int late = 0; late < 2; late++) { /* rank 1's device comes later: the others' queues stand still */
+    for (int late = 0; late < 2;
+         late++) { /* in the second round the device of rank 1 is late: the queues of the others wait */
         ls_ticket t = 0;
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
         ls_comm_stats_reset(o->c);
@@ -180,7 +181,7 @@ static void hidden(worker *w, on_device *o)
     double_release(o->d, x);
 }
 
-static void time_of_the_device(void **state)
+static void waiting_is_measured_on_the_device(void **state)
 {
     (void)state;
     run_world(2, (worker){.body = hidden});
@@ -216,7 +217,7 @@ static void late(worker *w, on_device *o)
     if (w->rank == 2) usleep(2500000);
     else {
         CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK); /* only queued */
-        (void)double_sync(o->d); /* ends, though rank 2 does not come */
+        (void)double_sync(o->d); /* returns although rank 2 does not take part */
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
         CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
         CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), "is waiting in it"));
@@ -245,7 +246,7 @@ static void gone(worker *w, on_device *o)
     ls_ticket t[3] = {0};
     (void)double_alloc(o->d, (size_t)4 << 20, &x);
     CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL) == LS_OK);
-    (void)double_sync(o->d); /* everyone has it behind it before rank 1 ends */
+    (void)double_sync(o->d); /* it is complete on every rank before rank 1 ends */
     CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
     if (w->rank == 1) {
         usleep(100000);
@@ -263,7 +264,7 @@ static void gone(worker *w, on_device *o)
     double_release(o->d, x);
 }
 
-static void trouble(void **state)
+static void a_failure_names_the_rank(void **state)
 {
     (void)state;
     run_world(4, (worker){.body = broken});
@@ -275,10 +276,10 @@ static void trouble(void **state)
     run_hosts((const int[]){2, 1, 0}, (worker){.body = gone});
 }
 
-/* ---- which one it is ---- */
+/* ---- choosing the communicator ---- */
 
 typedef struct choice {
-    const char *asked, *name, *words;
+    const char *asked, *name, *message;
     bool shared, refused;
     ls_status st;
 } choice;
@@ -288,24 +289,25 @@ static const choice *chosen; /* of the test that runs */
 static void choose(worker *w, ls_comm *boot, device_double *d)
 {
     ls_comm *c = NULL;
-    ls_str said = {0};
+    ls_str note = {0};
     if (chosen->shared) d->index = 0;
-    const ls_status st = ls_comm_for_device(boot, &d->table, chosen->asked, true, &c, &said);
+    const ls_status st = ls_comm_for_device(boot, &d->table, chosen->asked, true, &c, &note);
     CHECK(&w->error, st == chosen->st);
     if (st == LS_OK) CHECK(&w->error, !strcmp(ls_comm_name(c), chosen->name));
     const char *library = st == LS_OK ? ls_comm_library(c) : NULL;
     CHECK(&w->error, library ? !strcmp(library, "2.30.7") : st != LS_OK || strcmp(chosen->name, "nccl") != 0);
-    if (st == LS_OK && w->rank == 0 && chosen->words) CHECK(&w->error, said.data && strstr(said.data, chosen->words));
-    if (st == LS_OK && (w->rank || !chosen->words)) CHECK(&w->error, !said.len);
-    if (st != LS_OK && chosen->words) CHECK(&w->error, strstr(ls_err_words(), chosen->words));
+    if (st == LS_OK && w->rank == 0 && chosen->message)
+        CHECK(&w->error, note.data && strstr(note.data, chosen->message));
+    if (st == LS_OK && (w->rank || !chosen->message)) CHECK(&w->error, !note.len);
+    if (st != LS_OK && chosen->message) CHECK(&w->error, strstr(ls_err_words(), chosen->message));
     if (st == LS_OK) CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
     else CHECK(&w->error, ls_barrier(boot, LS_SITE) == LS_OK);
     if (st != LS_OK) ls_comm_destroy(&boot);
     ls_comm_destroy(&c);
-    ls_str_fini(&said);
+    ls_str_fini(&note);
 }
 
-static void the_rule(void **state)
+static void auto_takes_nccl_when_it_works(void **state)
 {
     (void)state;
     static const choice all[] = {
@@ -318,9 +320,9 @@ static void the_rule(void **state)
         {"auto", "local, staged", "invalid usage", false, true, LS_OK},
         {"nccl", NULL, "invalid usage", false, true, LS_E_COMM},
     };
-    char path[512], words[512];
-    assert_true(ls_comm_look("nccl", path, sizeof path, words, sizeof words));
-    assert_string_equal(words, "NCCL 2.30.7");
+    char path[512], version[512];
+    assert_true(ls_comm_look("nccl", path, sizeof path, version, sizeof version));
+    assert_string_equal(version, "NCCL 2.30.7");
     for (size_t i = 0; i < N_OF(all); i++) {
         chosen = &all[i];
         hook("fake_nccl_refuse", all[i].refused);
@@ -331,14 +333,12 @@ static void the_rule(void **state)
 
 int main(void)
 {
-    const char *build = getenv("LS_BUILD");
-    char dir[600];
-    snprintf(dir, sizeof dir, "%s/fake_nccl", build ? build : "build");
-    setenv("LS_PLUGIN_DIR", dir, 1);
+    use_fake_nccl();
     ls_stack_install("the test");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_rule),           cmocka_unit_test(one_host),
-                                       cmocka_unit_test(lanes_and_splits),   cmocka_unit_test(large),
-                                       cmocka_unit_test(several_hosts),      cmocka_unit_test(in_any_order),
-                                       cmocka_unit_test(time_of_the_device), cmocka_unit_test(trouble)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(auto_takes_nccl_when_it_works),           cmocka_unit_test(one_host_gives_the_bits_of_local),
+        cmocka_unit_test(tickets_overlap_and_communicators_split), cmocka_unit_test(large_arrays_are_sent_in_chunks),
+        cmocka_unit_test(several_hosts_give_the_bits_of_local),    cmocka_unit_test(sums_in_any_order_are_close),
+        cmocka_unit_test(waiting_is_measured_on_the_device),       cmocka_unit_test(a_failure_names_the_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Ranks that share a GPU: NCCL 2.30 and later allow it with NCCL_MULTI_RANK_GPU_ENABLE=1. With both, --comm nccl and --comm auto take NCCL and
- * every collective gives its bits; with one of them missing, nccl refuses and auto stages, and the message names what is missing. The plugin is
- * the real one, linked with a stand-in for libnccl (tests/fake_nccl), whose version is an environment variable. */
+/* Ranks that share a GPU: NCCL 2.30 and later allow it with NCCL_MULTI_RANK_GPU_ENABLE=1. With both, --comm nccl and --comm auto
+ * use NCCL, and every collective gives the same bits. If one of them is missing, nccl fails and auto stages through the host; the message names what is
+ * missing. The plugin is the real one, linked with a fake libnccl (tests/fake_nccl) whose version is an environment variable. */
 /* ls-test: long */
 #include "comm/start.h"
 #include "core/stack.h"
@@ -11,15 +11,15 @@
 typedef struct choice {
     const char *version, *variable; /* NULL: not set */
     const char *asked, *name;       /* name NULL: refused */
-    const char *words[3];           /* of the refusal, or of the note with which auto goes on */
+    const char *parts[3];           /* of the error, or of the note of auto */
 } choice;
 
 static const choice *chosen; /* of the test that runs */
 
-static void check_words(worker *w, const char *text)
+static void check_message(worker *w, const char *text)
 {
-    for (size_t i = 0; i < N_OF(chosen->words); i++)
-        if (chosen->words[i]) CHECK(&w->error, text && strstr(text, chosen->words[i]));
+    for (size_t i = 0; i < N_OF(chosen->parts); i++)
+        if (chosen->parts[i]) CHECK(&w->error, text && strstr(text, chosen->parts[i]));
 }
 
 static void *worker_main(void *arg)
@@ -27,19 +27,19 @@ static void *worker_main(void *arg)
     static const int64_t sizes[] = {0, 1, 1025};
     worker *w = arg;
     ls_comm *boot = NULL;
-    ls_str said = {0};
-    on_device o = {.w = &w->error, .d = double_open((uint64_t)w->rank + 5)}; /* everyone's is GPU 0 */
+    ls_str note = {0};
+    on_device o = {.w = &w->error, .d = double_open((uint64_t)w->rank + 5)}; /* every rank has GPU 0 */
     CHECK(&w->error, worker_host(w, &boot) == LS_OK);
     CHECK(&w->error, ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
-    const ls_status st = ls_comm_for_device(boot, &o.d->table, chosen->asked, true, &o.c, &said);
+    const ls_status st = ls_comm_for_device(boot, &o.d->table, chosen->asked, true, &o.c, &note);
     if (!chosen->name) {
         CHECK(&w->error, st == LS_E_UNSUPPORTED);
-        check_words(w, ls_err_words());
+        check_message(w, ls_err_words());
         ls_comm_destroy(&boot);
     } else {
         CHECK(&w->error, st == LS_OK && !strcmp(ls_comm_name(o.c), chosen->name));
-        if (chosen->words[0] && w->rank == 0) check_words(w, said.data);
-        else CHECK(&w->error, !said.len);
+        if (chosen->parts[0] && w->rank == 0) check_message(w, note.data);
+        else CHECK(&w->error, !note.len);
         if (st == LS_OK && device_open(&o, (size_t)1 << 20)) {
             device_every_kind(&o, sizes, (int)N_OF(sizes));
             device_close(&o);
@@ -47,7 +47,7 @@ static void *worker_main(void *arg)
     }
     ls_comm_destroy(&o.c);
     ls_comm_destroy(&o.ref);
-    ls_str_fini(&said);
+    ls_str_fini(&note);
     double_close(o.d);
     return NULL;
 }
@@ -58,7 +58,7 @@ static void set(const char *name, const char *value)
     else unsetenv(name);
 }
 
-static void who_may_share(void **state)
+static void sharing_needs_nccl_2_30_and_the_variable(void **state)
 {
     (void)state;
     static const choice all[] = {
@@ -91,8 +91,8 @@ static void who_may_share(void **state)
     set("NCCL_MULTI_RANK_GPU_ENABLE", NULL);
 }
 
-/* The same over workers that a network joins. */
-static void over_a_network(void **state)
+/* The same with workers on two hosts. */
+static void sharing_works_across_hosts(void **state)
 {
     (void)state;
     static const choice allowed = {"23007", "1", "auto", "nccl", {NULL}},
@@ -108,11 +108,9 @@ static void over_a_network(void **state)
 
 int main(void)
 {
-    const char *build = getenv("LS_BUILD");
-    char dir[600];
-    snprintf(dir, sizeof dir, "%s/fake_nccl", build ? build : "build");
-    setenv("LS_PLUGIN_DIR", dir, 1);
+    use_fake_nccl();
     ls_stack_install("the test");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(who_may_share), cmocka_unit_test(over_a_network)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sharing_needs_nccl_2_30_and_the_variable),
+                                       cmocka_unit_test(sharing_works_across_hosts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

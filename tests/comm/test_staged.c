@@ -1,6 +1,6 @@
-/* Collectives on device memory staged through the host, with workers as threads, each with a device that is a double: the same bits as local
- * on host memory for every kind, type and size, on one host and on several; copies and sums that overlap; a device that is lost, a worker
- * that dies, an abort: one line each that names the rank. */
+/* Collectives on device memory staged through the host, with workers as threads, each with a test double of a device: the same bits as the local
+ * communicator on host memory for every kind, type and size, on one host and on several; copies and sums that overlap; a lost device, a worker that
+ * dies, an abort: each message names the rank. */
 /* ls-test: long */
 #include "comm/launch.h"
 #include "core/stack.h"
@@ -42,7 +42,7 @@ static void overlapping(worker *w, on_device *o)
     if (!w->alone && w->size < 8) device_splits(o, 90001);
 }
 
-static void one_host(void **state)
+static void one_host_gives_the_bits_of_local(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
@@ -50,7 +50,7 @@ static void one_host(void **state)
     for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = every_kind});
 }
 
-static void lanes_and_splits(void **state)
+static void tickets_overlap_and_communicators_split(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
@@ -58,7 +58,7 @@ static void lanes_and_splits(void **state)
     for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = overlapping});
 }
 
-static void several_hosts(void **state)
+static void several_hosts_give_the_bits_of_local(void **state)
 {
     (void)state;
     static const int layouts[][5] = {{1, 1}, {2, 2}, {2, 1}, {1, 1, 1}};
@@ -68,7 +68,7 @@ static void several_hosts(void **state)
     }
 }
 
-/* ---- what overlaps ---- */
+/* ---- overlap ---- */
 
 static void in_parts(worker *w, on_device *o)
 {
@@ -77,7 +77,7 @@ static void in_parts(worker *w, on_device *o)
     o->d->nap_us = 0;
     (void)double_alloc(o->d, (size_t)N * 4, &x);
     o->d->ns_per_byte = 10;                   /* 0.25 s each way */
-    for (int again = 0; again < 2; again++) { /* the first one touches the memory */
+    for (int again = 0; again < 2; again++) { /* the first round touches the memory */
         ls_comm_stats_reset(o->c);
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
         const double begin = ls_now();
@@ -101,8 +101,8 @@ static void nap(void *arg)
     usleep(*(const useconds_t *)arg);
 }
 
-/* While the device computes, waiting costs nothing; a request waits for the operations before it and is not busy meanwhile. */
-static void behind_work(worker *w, on_device *o)
+/* While the device computes, waiting is not exposed. A request waits for the operations before it; that time does not count as busy. */
+static void hidden_by_work(worker *w, on_device *o)
 {
     static const useconds_t before = 300000, beside = 600000;
     void *x = NULL;
@@ -122,7 +122,7 @@ static void behind_work(worker *w, on_device *o)
     double_release(o->d, x);
 }
 
-static void overlap(void **state)
+static void copies_overlap_and_waiting_is_hidden(void **state)
 {
     (void)state;
 #ifdef SLOW
@@ -130,7 +130,7 @@ static void overlap(void **state)
     skip();
 #endif
     run_world(2, (worker){.body = in_parts});
-    run_world(2, (worker){.body = behind_work});
+    run_world(2, (worker){.body = hidden_by_work});
 }
 
 /* After the first use of a kind nothing is allocated. */
@@ -148,7 +148,7 @@ static void settled(worker *w, on_device *o)
     double_release(o->d, x);
 }
 
-static void nothing_is_allocated(void **state)
+static void nothing_is_allocated_after_the_first_use(void **state)
 {
     (void)state;
     run_world(2, (worker){.body = settled});
@@ -164,7 +164,7 @@ static void lost_device(worker *w, on_device *o)
     const ls_status st = ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL);
     CHECK(&w->error, st == (w->rank == 2 ? LS_E_DEVICE : LS_E_COMM));
     CHECK(&w->error, strstr(ls_err_words(), "rank 2") && strstr(ls_err_words(), "the device is lost"));
-    CHECK(&w->error, ls_barrier(o->c, LS_SITE) != LS_OK); /* and stays so */
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) != LS_OK); /* and it stays failed */
     double_release(o->d, x);
 }
 
@@ -220,7 +220,7 @@ static ls_status victim_body(void *ctx, ls_comm *c, int n_core)
     }
 }
 
-static void trouble(void **state)
+static void a_failure_names_the_rank(void **state)
 {
     (void)state;
     run_world(4, (worker){.body = lost_device});
@@ -230,7 +230,7 @@ static void trouble(void **state)
     run_hosts((const int[]){2, 2, 0}, (worker){.body = abandoned});
 }
 
-static void killed(void **state)
+static void a_killed_worker_is_named(void **state)
 {
     (void)state;
     const double begin = ls_now();
@@ -243,9 +243,12 @@ static void killed(void **state)
 int main(void)
 {
     ls_stack_install("the test");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed),           cmocka_unit_test(one_host),
-                                       cmocka_unit_test(lanes_and_splits), cmocka_unit_test(several_hosts),
-                                       cmocka_unit_test(overlap),          cmocka_unit_test(nothing_is_allocated),
-                                       cmocka_unit_test(trouble)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_killed_worker_is_named),
+                                       cmocka_unit_test(one_host_gives_the_bits_of_local),
+                                       cmocka_unit_test(tickets_overlap_and_communicators_split),
+                                       cmocka_unit_test(several_hosts_give_the_bits_of_local),
+                                       cmocka_unit_test(copies_overlap_and_waiting_is_hidden),
+                                       cmocka_unit_test(nothing_is_allocated_after_the_first_use),
+                                       cmocka_unit_test(a_failure_names_the_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

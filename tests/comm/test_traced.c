@@ -1,4 +1,4 @@
-/* Traced communicators with workers as threads, and clocks that are apart: on one host and on several (a fake transport). */
+/* Traced communicators with workers as threads, and clocks with an offset: on one host and on several (a fake transport). */
 #include "cmocka_all.h"
 #include "comm/clock_sync.h"
 #include "comm/net_impl.h"
@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "fake_transport.h"
 #include "report/read/trace_read.h"
+#include "test_folder.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@ typedef struct worker {
     fake_world *net; /* set: hosts joined by a fake transport */
     int rank;
     void (*body)(struct worker *w, ls_comm *c);
-    wrong error; /* cmocka's asserts belong to the main thread */
+    wrong error; /* cmocka's asserts work only in the main thread */
 } worker;
 
-static char dir[128];
+static char *dir;
 
 static void *worker_main(void *arg)
 {
@@ -64,7 +65,7 @@ static void traced(worker *w, ls_comm *c)
     ls_lane *lane = NULL;
     ls_comm *half = NULL;
     float *x = ls_comm_alloc(c, N * sizeof *x);
-    CHECK(&w->error, x && ls_barrier(c, LS_SITE) == LS_OK); /* the lane's thread is older than the trace */
+    CHECK(&w->error, x && ls_barrier(c, LS_SITE) == LS_OK); /* the thread of the lane exists before the trace */
     CHECK(&w->error, ls_comm_split(c, w->rank / 2, w->rank, &half) == LS_OK);
     CHECK(&w->error, ls_trace_create(&t, w->rank) == LS_OK && ls_trace_lane(t, "main", 1000, &lane) == LS_OK);
     CHECK(&w->error, ls_comm_trace(c, t, "all") == LS_OK && ls_comm_trace(half, t, "half") == LS_OK);
@@ -85,7 +86,7 @@ static void traced(worker *w, ls_comm *c)
     CHECK(&w->error, ls_comm_trace(c, NULL, NULL) == LS_OK && ls_comm_trace(half, NULL, NULL) == LS_OK);
     CHECK(&w->error, ls_trace_write(t, dir, "host") == LS_OK);
     ls_trace_destroy(&t);
-    CHECK(&w->error, ls_barrier(half, LS_SITE) == LS_OK && ls_barrier(c, LS_SITE) == LS_OK); /* untraced again */
+    CHECK(&w->error, ls_barrier(half, LS_SITE) == LS_OK && ls_barrier(c, LS_SITE) == LS_OK); /* no longer traced */
     if (w->rank == 0) CHECK(&w->error, ls_trace_merge(dir, W) == LS_OK);
     ls_comm_destroy(&half);
 }
@@ -97,14 +98,13 @@ static const trace_row *find(const trace_table *t, const char *name)
     return NULL;
 }
 
-static void lanes(void **state)
+static void every_collective_appears_in_the_trace(void **state)
 {
     (void)state;
     for (int hosts = 0; hosts < 2; hosts++) {
         char path[256];
         trace_facts f = {0};
-        snprintf(dir, sizeof dir, "%s/lockstep-trace.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-        assert_non_null(mkdtemp(dir));
+        dir = test_dir();
         run(hosts, traced);
         snprintf(path, sizeof path, "%s/trace.json", dir);
         assert_int_equal(trace_read(path, &f), LS_OK);
@@ -113,10 +113,10 @@ static void lanes(void **state)
                         *recv = find(&f.table[TRACE_COLL], "recv");
         assert_true(sum && sum->calls == W * ROUNDS && sum->bytes > 0);
         assert_true(send && send->calls == W / 2 * ROUNDS && recv && recv->calls == W / 2 * ROUNDS);
-        assert_null(find(&f.table[TRACE_COLL], "barrier")); /* before and after */
+        assert_null(find(&f.table[TRACE_COLL], "barrier")); /* barriers were called only before and after tracing */
         for (int r = 0; r < W; r++) assert_int_equal(f.rank[r].steps, ROUNDS);
         trace_facts_fini(&f);
-        assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+        test_dir_close(dir);
     }
 }
 
@@ -139,7 +139,7 @@ static void two_clocks(worker *w, ls_comm *c)
         CHECK(&w->error, ls_comm_clock(c, &clock, &fix) == LS_OK);
         CHECK(&w->error, fix.known == (w->rank >= 2));
         const int64_t off = fix.offset - ahead;
-        CHECK(&w->error, off >= -fix.error && off <= fix.error); /* a bound, not a hope */
+        CHECK(&w->error, off >= -fix.error && off <= fix.error); /* the reported error is a bound */
         CHECK(&w->error, w->rank < 2 ? fix.error == 0 : fix.error > 0 && fix.at > 5 * SECOND);
     }
 }
@@ -151,10 +151,10 @@ static void one_clock(worker *w, ls_comm *c)
     const ls_comm_stat before = ls_comm_stats(c, LS_COLL_SEND);
     CHECK(&w->error, ls_comm_clock(c, &clock, &fix) == LS_OK);
     CHECK(&w->error, !fix.known && !fix.offset && !fix.error);
-    CHECK(&w->error, ls_comm_stats(c, LS_COLL_SEND).calls == before.calls); /* nobody is asked */
+    CHECK(&w->error, ls_comm_stats(c, LS_COLL_SEND).calls == before.calls); /* no message is sent */
 }
 
-static void clocks(void **state)
+static void clock_offsets_are_within_their_error(void **state)
 {
     (void)state;
     for (int hosts = 0; hosts < 2; hosts++) {
@@ -165,6 +165,7 @@ static void clocks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes), cmocka_unit_test(clocks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_collective_appears_in_the_trace),
+                                       cmocka_unit_test(clock_offsets_are_within_their_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
-/* test_cuda_attention.c - attention on the (emulated) device against the equations in double, over odd shapes, types, dropout and cut heads.
+/* test_cuda_attention.c - attention on the emulated device compared with the equations in double: odd shapes, all types, dropout, sharded heads.
  *
  * Bounds, relative to the largest number of an array: p and ds are rounded to the type before their products, and results once more, so a few
- * units in the last place (bf16 2^-9, f16 2^-12); float is three products of TF32, whose sums are floats. About three times what was measured. */
+ * units in the last place (bf16 2^-9, f16 2^-12); float32 is computed as three TF32 products with float sums. The bounds are about three
+ * times the measured errors. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "compute/cuda/attention.h"
@@ -60,7 +61,7 @@ typedef struct problem {
     double *want[N_ARRAY];
 } problem;
 
-#define GUARD 64 /* elements behind every array that must stay as they are */
+#define GUARD 64 /* elements after every array, which must not change */
 
 static ls_dtype type_of(const problem *p, int a)
 {
@@ -178,7 +179,7 @@ static void run(problem *p, bool tf32)
     cudaStreamDestroy(stream);
 }
 
-/* The largest difference as a share of the largest number; checks what lies behind the array. */
+/* The largest difference as a share of the largest number; also checks that the guard after the array is unchanged. */
 static double off(const problem *p, int a)
 {
     const size_t used = (size_t)p->n[a] * ls_dtype_nbytes(type_of(p, a));
@@ -228,8 +229,8 @@ static void one(int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop, int ki
 static const ls_drop none, some = {.p = 0.3f, .key = 0x123456789abcdefu},
                            cut = {.p = 0.2f, .key = 77, .head = 3, .n_head = 9};
 
-/* Every length at and around the tiles' edges, in every type. */
-static void test_lengths(void **state)
+/* Sequence lengths at and around the tile sizes, in every type. */
+static void every_length_matches_the_equations(void **state)
 {
     static const int64_t T[] = {1, 5, 16, 63, 64, 65, 130, 200};
     (void)state;
@@ -237,7 +238,7 @@ static void test_lengths(void **state)
         for (int t = 0; t < 8; t++) one(1, T[t], T[t] < 64 ? 2 : 1, 64, none, kind);
 }
 
-static void test_widths(void **state)
+static void every_head_width_matches_the_equations(void **state)
 {
     static const int64_t D[] = {1, 7, 32, 40, 65, 72, 100, 128};
     (void)state;
@@ -245,7 +246,7 @@ static void test_widths(void **state)
         for (int d = 0; d < 8; d++) one(d % 2 + 1, d % 3 == 0 ? 70 : 33, 2, D[d], d % 2 ? some : none, kind);
 }
 
-static void test_dropout(void **state)
+static void dropout_matches_the_equations(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -255,8 +256,8 @@ static void test_dropout(void **state)
     }
 }
 
-/* Values that are rows of the unit matrix show the probabilities: what is 0 among them is what the CPU drops, and nothing else. */
-static void test_mask(void **state)
+/* With rows of the unit matrix as values, y is the matrix of probabilities: an element is 0 exactly where the CPU drops it. */
+static void dropout_drops_what_the_cpu_drops(void **state)
 {
     (void)state;
     const int64_t T = 128;
@@ -287,7 +288,7 @@ static void test_mask(void **state)
 }
 
 /* The order in which threads and blocks happen to run changes no bit. */
-static void test_orders(void **state)
+static void the_order_of_threads_changes_no_bit(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -318,7 +319,7 @@ static void test_orders(void **state)
 }
 
 /* Scores of thousands: softmax picks one value; nothing overflows, and backward stays finite. */
-static void test_large_scores(void **state)
+static void large_scores_do_not_overflow(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
@@ -338,7 +339,7 @@ static void test_large_scores(void **state)
     }
 }
 
-static void test_choice(void **state)
+static void the_implementation_can_be_chosen(void **state)
 {
     (void)state;
     cu_attention *a = NULL;
@@ -363,9 +364,10 @@ static void test_choice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_widths), cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_mask),    cmocka_unit_test(test_orders), cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(every_length_matches_the_equations),  cmocka_unit_test(every_head_width_matches_the_equations),
+        cmocka_unit_test(dropout_matches_the_equations),       cmocka_unit_test(dropout_drops_what_the_cpu_drops),
+        cmocka_unit_test(the_order_of_threads_changes_no_bit), cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(the_implementation_can_be_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_cuda_classifier.c - the classifier on the emulated device against cpu-ref in double: odd shapes, chunks, rows that do not count, dw added
- * to, w that may be read behind its end or not, the loss's factor read when it runs, a vocabulary cut over workers.
+/* test_cuda_classifier.c - the classifier on the emulated device compared with cpu-ref in double: odd shapes, chunks, ignored rows, accumulation
+ * into dw, w with and without readable rows after its end, a loss factor that the kernel reads when it runs, a vocabulary sharded over workers.
  *
  * Bounds, relative to the largest number: logits and their gradients are rounded to the type (2^-9 for bf16), sums are in float. */
 /* ls-test: long */
@@ -13,10 +13,10 @@
 #define MOST_CHUNK 16
 
 typedef struct shape {
-    int64_t R, C, V, room; /* room: rows behind w that may be read */
+    int64_t R, C, V, room; /* room: rows after w that may be read */
     bool acc, loss_only, at;
     int n_part;
-    int mib; /* 0: as usual */
+    int mib; /* 0: the default */
 } shape;
 
 typedef struct backend {
@@ -36,10 +36,10 @@ static double bound_of(ls_dtype dt)
     return dt == LS_BF16 ? 1.2e-2 : dt == LS_F16 ? 1.5e-3 : 1e-5;
 }
 
-/* What every part told of every chunk, noted in a first round and handed out in a second. */
+/* The values that each part contributes for each chunk: recorded in a first round, distributed in a second one. */
 typedef struct meeting {
     int round, part, n_part, chunk;
-    double *told[MOST_PART][MOST_CHUNK];
+    double *given[MOST_PART][MOST_CHUNK];
 } meeting;
 
 static ls_status gather(void *ctx, double *x, int64_t n)
@@ -48,13 +48,13 @@ static ls_status gather(void *ctx, double *x, int64_t n)
     assert_true(m->chunk < MOST_CHUNK);
     CU(cudaDeviceSynchronize());
     if (m->round == 0) {
-        double *mine = m->told[m->part][m->chunk] = ls_alloc((size_t)n * sizeof *mine);
+        double *mine = m->given[m->part][m->chunk] = ls_alloc((size_t)n * sizeof *mine);
         assert_non_null(mine);
         CU(cudaMemcpy(mine, x + m->part * n, (size_t)n * sizeof *mine, cudaMemcpyDeviceToHost));
         for (int p = 0; p < m->n_part; p++) CU(cudaMemset(x + p * n, 0, (size_t)n * sizeof *x));
     } else {
         for (int p = 0; p < m->n_part; p++)
-            CU(cudaMemcpy(x + p * n, m->told[p][m->chunk], (size_t)n * sizeof *x, cudaMemcpyHostToDevice));
+            CU(cudaMemcpy(x + p * n, m->given[p][m->chunk], (size_t)n * sizeof *x, cudaMemcpyHostToDevice));
     }
     m->chunk++;
     return LS_OK;
@@ -104,7 +104,7 @@ static void reference(const shape *s, const double *x, const double *w, const do
     ls_compute_close(&c);
 }
 
-/* One part of the vocabulary (or all of it) on the device; dx is added to what is there. */
+/* One part of the vocabulary (or all of it) on the device; dx is added to a->dx. */
 static void on_device(backend *b, const shape *s, int part, meeting *m, const double *x, const double *w,
                       const double *dw0, const int32_t *target, double dloss, answer *a)
 {
@@ -112,7 +112,7 @@ static void on_device(backend *b, const shape *s, int part, meeting *m, const do
     const int64_t first = s->V * part / n_part, V = s->V * (part + 1) / n_part - first, C = s->C, R = s->R;
     const int64_t room = part + 1 < n_part ? 0 : s->room;
     const ls_compute_shapes shapes = {.B = 1, .T = R, .C = C, .V = V, .backward = true, .n_part = n_part};
-    double *wide = ls_alloc((size_t)((V + room) * C) * sizeof *wide); /* behind w: large, and finite */
+    double *wide = ls_alloc((size_t)((V + room) * C) * sizeof *wide); /* the values after w are large and finite */
     for (int64_t i = 0; i < (V + room) * C; i++) wide[i] = i < V * C ? w[first * C + i] : 1000;
     void *dev_x = num_device(b->dt, x, R * C, 0), *dev_w = num_device(b->dt, wide, (V + room) * C, 0);
     void *dx = num_device(b->dt, NULL, R * C, 0), *dw = num_device(LS_F32, dw0 + first * C, V * C, 0);
@@ -197,7 +197,7 @@ static void try(backend *b, const shape *s, uint64_t seed)
         close_to(got.dw, want.dw, s->V * s->C, bound_of(b->dt), "dw", s);
     }
     for (int p = 0; p < MOST_PART; p++)
-        for (int k = 0; k < MOST_CHUNK; k++) ls_free(m.told[p][k]);
+        for (int k = 0; k < MOST_CHUNK; k++) ls_free(m.given[p][k]);
     gone(&want);
     gone(&got);
     gone(&unused);
@@ -207,14 +207,14 @@ static void try(backend *b, const shape *s, uint64_t seed)
     ls_free(target);
 }
 
-static void test_shapes(void **state)
+static void every_shape_matches_the_cpu_reference(void **state)
 {
     (void)state;
     static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
     static const shape shapes[] = {
         {.R = 1, .C = 8, .V = 5},
-        {.R = 7, .C = 24, .V = 61, .room = 3}, /* to the padded width       */
-        {.R = 7, .C = 24, .V = 61, .room = 2}, /* not as far                */
+        {.R = 7, .C = 24, .V = 61, .room = 3}, /* up to the padded width    */
+        {.R = 7, .C = 24, .V = 61, .room = 2}, /* less than the padded width */
         {.R = 13, .C = 17, .V = 130, .room = 200, .acc = true},
         {.R = 33, .C = 16, .V = 64, .acc = true, .at = true},
         {.R = 6, .C = 12, .V = 257, .loss_only = true},
@@ -231,8 +231,8 @@ static void test_shapes(void **state)
     }
 }
 
-/* Fewer rows than planned may be fewer chunks, and still fit into the scratch of the plan. */
-static void test_scratch(void **state)
+/* A call with fewer rows than planned, and so with fewer chunks, fits into the planned scratch. */
+static void fewer_rows_need_no_more_scratch(void **state)
 {
     (void)state;
     backend b = open_cuda(LS_BF16);
@@ -251,8 +251,8 @@ static void test_scratch(void **state)
     cuda_close(&b.c);
 }
 
-/* No rows: no gradient, and dw is cleared unless it is added to. */
-static void test_no_rows(void **state)
+/* Without rows there is no gradient; dw is cleared, or unchanged when gradients are accumulated. */
+static void no_rows_leave_no_gradient(void **state)
 {
     (void)state;
     backend b = open_cuda(LS_F32);
@@ -274,9 +274,9 @@ static void test_no_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(every_shape_matches_the_cpu_reference),
+        cmocka_unit_test(fewer_rows_need_no_more_scratch),
+        cmocka_unit_test(no_rows_leave_no_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

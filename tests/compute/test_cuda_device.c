@@ -1,7 +1,7 @@
-/* core/device.h as the CUDA backend has it, on the emulated device: order between queues, marks that come round, regions as graphs and what
- * cuts them, and a clear line for every way in which a device fails. */
+/* core/device.h as implemented by the CUDA backend, on the emulated device: order between queues, reuse of mark slots, regions as graphs and what
+ * interrupts their recording, and a clear message for every failure of a device. */
 /* ls-test: long */
-#include "cmocka_all.h"
+#include "assert_text.h"
 #include "compute/cuda/cuda_impl.h"
 #include "compute/cuda/kernels/kernels.h"
 #include "core/mem.h"
@@ -50,7 +50,7 @@ static void queue_sum(cu_device *d, numbers *n)
     assert_int_equal(cu_add(d->stream, LS_F32, n->dev, n->a, n->b, N), 0);
 }
 
-static void copies_and_marks(void **state)
+static void copies_wait_for_their_marks(void **state)
 {
     (void)state;
     cu_device *d = opened(-1);
@@ -62,7 +62,7 @@ static void copies_and_marks(void **state)
     OK(n.t->copy(d, 0, n.back, n.dev, N * sizeof(float), 0, &there));
     OK(n.t->wait(d, there));
     for (int i = 0; i < N; i++) assert_true(n.back[i] == 0);
-    /* to the host, after what was queued */
+    /* to the host, after the operations that are queued */
     for (int i = 0; i < N; i++) n.a[i] = (float)i, n.b[i] = 1;
     queue_sum(d, &n);
     OK(n.t->mark(d, &ready));
@@ -71,7 +71,7 @@ static void copies_and_marks(void **state)
     OK(n.t->wait(d, there));
     assert_true(n.t->test(d, there) && n.t->test(d, ready) && n.t->test(d, 0));
     for (int i = 0; i < N; i++) assert_true(n.back[i] == (float)i + 1);
-    /* to the device, before what is queued next; in another lane, added there */
+    /* to the device, before the operations that are queued next; in another lane, with an addition in that lane */
     int lane = 0;
     OK(n.t->lane_open(d, &lane));
     assert_int_equal(lane, 1);
@@ -94,8 +94,8 @@ static void copies_and_marks(void **state)
     assert_int_equal(c.allocations + c.pinned + c.streams + c.events + c.graphs, 0);
 }
 
-/* More marks than the ring has slots, some waited for late; times in order, and none where it is lost. */
-static void marks_come_round(void **state)
+/* More marks than the ring has slots, some waited for late: times are in order, and unknown for a mark whose slot was reused. */
+static void reused_mark_slots_stay_correct(void **state)
 {
     (void)state;
     cu_device *d = opened(0);
@@ -116,7 +116,7 @@ static void marks_come_round(void **state)
     OK(t->wait(d, first));
     assert_true(t->test(d, first));
     OK(t->hold(d, first));
-    OK(t->seconds(d, first, &at)); /* too long ago: not known, and no failure */
+    OK(t->seconds(d, first, &at)); /* the slot was reused: the time is unknown, which is no failure */
     assert_true(isnan(at));
     OK(t->seconds(d, old, &at));
     OK(t->sync(d));
@@ -137,7 +137,7 @@ static float value(cu_device *d, numbers *n)
     return n->back[5];
 }
 
-static void regions(void **state)
+static void a_repeated_region_runs_as_a_graph(void **state)
 {
     (void)state;
     cu_device *d = opened(0);
@@ -150,7 +150,7 @@ static void regions(void **state)
         assert_int_equal(queued, time >= 2);
         if (!queued) {
             add_one(d, &n);
-            OK(cu_region_begin(&d->regions, 12, &inner)); /* a part of the outer one */
+            OK(cu_region_begin(&d->regions, 12, &inner)); /* a part of the outer region */
             assert_false(inner);
             add_one(d, &n);
             OK(cu_region_end(&d->regions));
@@ -161,7 +161,7 @@ static void regions(void **state)
         assert_true(value(d, &n) == want);
     }
     assert_int_equal(emu_count().graph_launches, 4);
-    /* a mark inside: nothing is lost, and it is not tried again */
+    /* a mark inside of a region: no operation is lost, and the region is not recorded again */
     for (int time = 0; time < 4; time++) {
         ls_mark m;
         OK(cu_region_begin(&d->regions, 21, &queued));
@@ -191,7 +191,7 @@ static void regions(void **state)
     assert_int_equal(emu_count().graphs, 0);
 }
 
-static void no_graphs(void **state)
+static void an_environment_variable_disables_graphs(void **state)
 {
     (void)state;
     setenv("LS_CUDA_GRAPHS", "0", 1);
@@ -224,8 +224,8 @@ static void *marks_of_another(void *arg)
     return NULL;
 }
 
-/* Another thread marks and holds the queue all the time: it waits while this one records. */
-static void marks_while_recording(void **state)
+/* Another thread marks and holds the queue all the time; it waits while this thread records. */
+static void other_threads_may_mark_during_recording(void **state)
 {
     (void)state;
     cu_device *d = opened(0);
@@ -233,7 +233,7 @@ static void marks_while_recording(void **state)
     for (int i = 0; i < N; i++) n.b[i] = 1;
     other o = {d, 200};
     pthread_t thread;
-    void *said = NULL;
+    void *failure = NULL;
     pthread_create(&thread, NULL, marks_of_another, &o);
     for (int i = 0; i < 100; i++) {
         bool queued;
@@ -244,35 +244,36 @@ static void marks_while_recording(void **state)
             OK(cu_region_end(&d->regions));
         }
     }
-    pthread_join(thread, &said);
-    assert_null(said);
-    if (value(d, &n) != 200) fail_msg("%g in place of 200", (double)n.back[5]);
+    pthread_join(thread, &failure);
+    assert_null(failure);
+    if (value(d, &n) != 200) fail_msg("%g, expected 200", (double)n.back[5]);
     drop_numbers(d, &n);
     cu_device_close(&d);
 }
 
 /* ---- failures ---- */
 
-static void says(ls_status st, ls_status want, const char *words)
+static void check_failure(ls_status st, ls_status want, const char *part)
 {
     assert_int_equal(st, want);
-    if (!strstr(ls_err_words(), words)) fail_msg("\"%s\" is not in \"%s\"", words, ls_err_words());
+    assert_words(part);
 }
 
-static void failures(void **state)
+static void every_failure_has_a_clear_message(void **state)
 {
     (void)state;
     cu_device *d = NULL;
     ls_compute_open_opts o = {.dtype = LS_F32, .device = 3};
     char words[400];
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "CUDA device 3 does not exist: there is 1, numbered from 0");
+    check_failure(cu_device_open(&d, &o), LS_E_UNSUPPORTED,
+                  "CUDA device 3 does not exist: there is 1, numbered from 0");
     setenv("LS_EMU_DEVICES", "0", 1);
     o.device = -1;
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "no CUDA device");
+    check_failure(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "no CUDA device");
     assert_int_equal(cuda_probe(words, sizeof words), 0);
     assert_non_null(strstr(words, "no CUDA device"));
     setenv("LS_EMU_DEVICES", "-1", 1);
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "the NVIDIA driver is too old: it supports CUDA 13.0");
+    check_failure(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "the NVIDIA driver is too old: it supports CUDA 13.0");
     setenv("LS_EMU_DEVICES", "2", 1);
     assert_int_equal(cuda_probe(words, sizeof words), 2);
     assert_non_null(strstr(words, "\ndevice 1: emulated device, 8 GiB"));
@@ -289,12 +290,14 @@ static void failures(void **state)
     d = opened(0);
     void *p = NULL;
     setenv("LS_EMU_MEMORY", "4194304", 1);
-    says(d->table.alloc(d, 5 << 20, &p), LS_E_NOMEM, "device 0: cannot allocate 5 MiB; 4 of its 4 MiB are free");
+    check_failure(d->table.alloc(d, 5 << 20, &p), LS_E_NOMEM,
+                  "device 0: cannot allocate 5 MiB; 4 of its 4 MiB are free");
     unsetenv("LS_EMU_MEMORY");
     emu_fail("cudaHostAlloc", cudaErrorMemoryAllocation, 0);
-    says(d->table.alloc_host(d, 5 << 20, &p), LS_E_NOMEM, "cannot allocate 5242880 bytes for pinned host memory");
+    check_failure(d->table.alloc_host(d, 5 << 20, &p), LS_E_NOMEM,
+                  "cannot allocate 5242880 bytes for pinned host memory");
     emu_fail("cudaMemsetAsync", cudaErrorInvalidValue, 0);
-    says(d->table.alloc(d, 100, &p), LS_E_DEVICE, "cudaMemsetAsync");
+    check_failure(d->table.alloc(d, 100, &p), LS_E_DEVICE, "cudaMemsetAsync");
     assert_int_equal(emu_count().allocations, 0);
 
     numbers n = make_numbers(d);
@@ -302,26 +305,26 @@ static void failures(void **state)
     queue_sum(d, &n);
     OK(d->table.mark(d, &m));
     emu_break(cudaErrorIllegalAddress);
-    says(d->table.wait(d, m), LS_E_DEVICE, "the device is no longer usable");
-    says(d->table.sync(d), LS_E_DEVICE, "the device is no longer usable");
-    assert_true(d->table.test(d, m)); /* nobody waits for ever */
+    check_failure(d->table.wait(d, m), LS_E_DEVICE, "the device is no longer usable");
+    check_failure(d->table.sync(d), LS_E_DEVICE, "the device is no longer usable");
+    assert_true(d->table.test(d, m)); /* so that nobody waits forever */
     emu_break(cudaSuccess);
-    /* a recording that breaks */
+    /* a recording that fails */
     bool queued;
     for (int time = 0; time < 2; time++) {
         OK(cu_region_begin(&d->regions, 5, &queued));
         queue_sum(d, &n);
         if (time) emu_fail("cudaStreamEndCapture", cudaErrorStreamCaptureInvalidated, 0);
         const ls_status st = cu_region_end(&d->regions);
-        if (time) says(st, LS_E_DEVICE, "LS_CUDA_GRAPHS=0 disables graphs");
+        if (time) check_failure(st, LS_E_DEVICE, "LS_CUDA_GRAPHS=0 disables graphs");
         else OK(st);
     }
     drop_numbers(d, &n);
     cu_device_close(&d);
 }
 
-/* Everything that opening allocates may fail, and leaves nothing behind. */
-static void opening_fails(void **state)
+/* Each call and each allocation of opening may fail; nothing is leaked. */
+static void a_failed_open_leaks_nothing(void **state)
 {
     (void)state;
     static const char *const calls[] = {"cudaSetDevice",
@@ -352,9 +355,13 @@ static void opening_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_and_marks), cmocka_unit_test(marks_come_round),      cmocka_unit_test(regions),
-        cmocka_unit_test(no_graphs),        cmocka_unit_test(marks_while_recording), cmocka_unit_test(failures),
-        cmocka_unit_test(opening_fails),
+        cmocka_unit_test(copies_wait_for_their_marks),
+        cmocka_unit_test(reused_mark_slots_stay_correct),
+        cmocka_unit_test(a_repeated_region_runs_as_a_graph),
+        cmocka_unit_test(an_environment_variable_disables_graphs),
+        cmocka_unit_test(other_threads_may_mark_during_recording),
+        cmocka_unit_test(every_failure_has_a_clear_message),
+        cmocka_unit_test(a_failed_open_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The emulated device itself (src/compute/cuda/emu): where threads meet, what it says when they do not, that streams are lazy, graphs, memory;
- * and what gpu.cuh gives to kernels. */
+/* The emulated device itself (tests/fake_cuda): synchronization of threads and the message when it fails, lazy streams, graphs, memory; and the functions
+ * that gpu.cuh provides to kernels. */
 /* ls-test: long */
 #include "compute/cuda/kernels/vec.cuh"
 extern "C" {
@@ -68,7 +68,7 @@ static __global__ void votes(int *y)
     y[i] = count * 10000 + any * 1000 + all * 100 + none * 10 + not_all;
 }
 
-static void barriers(void **)
+static void all_threads_meet_at_a_barrier(void **)
 {
     stream s;
     on_device<int> x(512), y(512);
@@ -96,7 +96,7 @@ static __global__ void shuffles(int *y)
     out[4] = __shfl_sync(0xffffffffu, v, 1, 8);
     out[5] = (int)__ballot_sync(0xffffffffu, lane % 2);
     out[6] = __reduce_add_sync(0xffffffffu, v);
-    /* the two halves of a warp by themselves, different numbers of times */
+    /* each half of a warp separately, a different number of times */
     int sum = v;
     const unsigned mask = lane < 16 ? 0xffffu : 0xffff0000u;
     for (int k = 0; k < (lane < 16 ? 3 : 7); k++) sum = __shfl_xor_sync(mask, sum, 1) + 1;
@@ -106,13 +106,13 @@ static __global__ void shuffles(int *y)
     out[9] = __all_sync(0xffffffffu, lane < 32);
 }
 
-/* over all threads of a block of whole warps; every thread gets it */
+/* over all threads of a block of whole warps; every thread gets the sum */
 template <class T> static __device__ T block_sum(T x)
 {
     LS_SHARED(T, part, [32]);
     const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
     x = warp_sum(x);
-    __syncthreads(); /* the last call's readers are done */
+    __syncthreads(); /* the previous call has been read by all threads */
     if (lane == 0) part[warp] = x;
     __syncthreads();
     return warp_sum(lane < n_warp ? part[lane] : (T)0);
@@ -138,7 +138,7 @@ static __global__ void sums(float *y, const float *x)
     y[(blockIdx.x * blockDim.x + threadIdx.x) * 3 + 2] = (float)d;
 }
 
-static void warps(void **)
+static void warp_functions_match_their_definition(void **)
 {
     stream s;
     on_device<int> y(640);
@@ -159,7 +159,7 @@ static void warps(void **)
     }
 }
 
-static void one_order(void **)
+static void block_sums_do_not_depend_on_order(void **)
 {
     stream s;
     on_device<float> x(192), y(576);
@@ -187,14 +187,14 @@ static void one_order(void **)
 
 /* ---- numbers ---- */
 
-static void narrow_numbers(void **)
+static void sixteen_bit_numbers_round_to_nearest_even(void **)
 {
     for (uint32_t u = 0; u < 65536; u++) {
         const float f = emu_of_half((uint16_t)u), g = emu_of_bf16((uint16_t)u);
         if (f == f) assert_int_equal(emu_to_half(f), u);
         if (g == g) assert_int_equal(emu_to_bf16(g), u);
     }
-    /* in the middle of two: to the even one; beside it: to the nearer */
+    /* exactly between two values: to the even one; otherwise: to the nearer one */
     for (uint32_t u = 0; u < 0x7bff; u++) {
         const float a = emu_of_half((uint16_t)u), b = emu_of_half((uint16_t)(u + 1)), mid = (a + b) / 2;
         assert_int_equal(emu_to_half(mid), u & 1 ? u + 1 : u);
@@ -216,7 +216,7 @@ static __global__ void masks(unsigned *y, drop_arg d)
     y[threadIdx.x] = drop_factor(d, key, threadIdx.x) == d.scale;
 }
 
-static void random_bits(void **)
+static void dropout_masks_match_the_cpu(void **)
 {
     stream s;
     on_device<unsigned> y(256);
@@ -229,7 +229,7 @@ static void random_bits(void **)
     d.site = 2;
     const uint32_t edge = (uint32_t)ceil((double)d.p * 4294967296.0);
     CU(LS_LAUNCH(masks, 1, 256, 0, s, y.p,
-                 drop_of(d))); /* before the key is there: it must be read when the kernel runs */
+                 drop_of(d))); /* before the key is written: it must be read when the kernel runs */
     for (uint64_t seed = 5; seed < 7; seed++) {
         h[0].drop_key = seed;
         CU(cudaMemcpyAsync(head.p, h.p, sizeof(ls_pass_head), cudaMemcpyHostToDevice, s));
@@ -240,14 +240,14 @@ static void random_bits(void **)
     }
 }
 
-/* ---- what must not pass ---- */
+/* ---- kernels that must fail ---- */
 
 struct ended {
     int status;
-    std::string words;
+    std::string text; /* stderr */
 };
 
-/* What must not pass, by name, in a process of its own: a new one, since a child of a process that used the device cannot. */
+/* Runs a kernel that must fail, by name, in a new process: a forked child of a process that used the device cannot use it. */
 static ended apart(const char *name)
 {
     int ends[2];
@@ -263,15 +263,15 @@ static ended apart(const char *name)
     close(ends[1]);
     ended e = {};
     char text[4096];
-    for (ssize_t n; (n = read(ends[0], text, sizeof text)) > 0;) e.words.append(text, (size_t)n);
+    for (ssize_t n; (n = read(ends[0], text, sizeof text)) > 0;) e.text.append(text, (size_t)n);
     close(ends[0]);
     waitpid(pid, &e.status, 0);
     return e;
 }
 
-static void says(const ended &e, const char *words)
+static void check_failure(const ended &e, const char *part)
 {
-    if (e.words.find(words) == std::string::npos) fail_msg("\"%s\" is not in:\n%s", words, e.words.c_str());
+    if (e.text.find(part) == std::string::npos) fail_msg("\"%s\" is not in:\n%s", part, e.text.c_str());
     assert_true(WIFSIGNALED(e.status) || (WIFEXITED(e.status) && WEXITSTATUS(e.status) != 0));
 }
 
@@ -305,22 +305,22 @@ template <class... P, class... A> static void launch_and_wait(void (*k)(P...), u
     cudaDeviceSynchronize();
 }
 
-static void stops(void **)
+static void a_wrong_kernel_is_stopped_with_a_message(void **)
 {
     ended e = apart("some_leave");
-    says(e, "kernel the_kernel, block (1,0,0)");
-    says(e, "deadlock: not all threads reach");
-    says(e, "threads 0 to 39: has ended");
-    says(e, "threads 40 to 63: waits at barrier 0 of the block");
+    check_failure(e, "kernel the_kernel, block (1,0,0)");
+    check_failure(e, "deadlock: not all threads reach");
+    check_failure(e, "threads 0 to 39: has ended");
+    check_failure(e, "threads 40 to 63: waits at barrier 0 of the block");
     e = apart("two_places");
-    says(e, "threads 0 to 31: waits at barrier 0 of the block");
-    says(e, "threads 32 to 63: waits at barrier 2 of the block");
+    check_failure(e, "threads 0 to 31: waits at barrier 0 of the block");
+    check_failure(e, "threads 32 to 63: waits at barrier 2 of the block");
     e = apart("half_a_warp");
-    says(e, "threads 0 to 15: waits in __shfl_xor_sync");
+    check_failure(e, "threads 0 to 15: waits in __shfl_xor_sync");
     e = apart("two_collectives");
-    says(e, "comes to __syncwarp (1 bytes) with mask ffffffff, others of its warp wait in __shfl_xor_sync");
+    check_failure(e, "comes to __syncwarp (1 bytes) with mask ffffffff, others of its warp wait in __shfl_xor_sync");
     e = apart("askew");
-    says(e, "is not aligned to 16 bytes");
+    check_failure(e, "is not aligned to 16 bytes");
 }
 
 static __global__ void racy(int *y)
@@ -331,7 +331,7 @@ static __global__ void racy(int *y)
     if (threadIdx.x == 0) y[0] = word[0];
 }
 
-static void shuffled_order(void **)
+static void a_shuffled_order_reveals_races(void **)
 {
     stream s;
     on_device<int> y(1);
@@ -367,7 +367,7 @@ static __global__ void early_read(float *y, const float *x)
     cp_async_commit();
     cp_async16(to + 4, x + 4, false);
     cp_async_commit();
-    y[0] = to[1]; /* nothing is there yet */
+    y[0] = to[1]; /* the copy has not arrived */
     cp_async_wait<1>();
     y[1] = to[1];
     y[2] = to[5];
@@ -375,7 +375,7 @@ static __global__ void early_read(float *y, const float *x)
     y[3] = to[5];
 }
 
-static void unwritten_memory(void **)
+static void unwritten_memory_reads_as_nan(void **)
 {
     stream s;
     on_device<float> y(4), x(8);
@@ -389,7 +389,7 @@ static void unwritten_memory(void **)
     assert_true(got[0] != got[0] && got[1] == 0 && got[2] != got[2] && got[3] == 0);
 }
 
-static void refused_launches(void **)
+static void invalid_launches_are_refused(void **)
 {
     stream s;
     on_device<float> y(4);
@@ -415,7 +415,7 @@ static __global__ void add_to(int *y, const int *x)
     if (threadIdx.x == 0) *y += *x;
 }
 
-static void lazy_streams(void **)
+static void a_stream_runs_only_when_waited_for(void **)
 {
     stream a, b;
     cudaEvent_t e;
@@ -425,17 +425,17 @@ static void lazy_streams(void **)
     h[0] = 1;
     CU(LS_LAUNCH(put, 1, 32, 0, a, x.p, 7));
     CU(cudaMemcpyAsync(&h[0], x.p, sizeof(int), cudaMemcpyDeviceToHost, a));
-    assert_int_equal(h[0], 1); /* nobody waited */
+    assert_int_equal(h[0], 1); /* no call has waited yet */
     CU(cudaEventRecord(e, a));
     CU(cudaStreamWaitEvent(b, e, 0));
     CU(cudaMemcpyAsync(&h[1], &h[0], sizeof(int), cudaMemcpyHostToHost, b));
-    /* recorded again elsewhere: who waited before waits for the first record */
+    /* recorded again in another stream: an earlier wait is for the first record */
     CU(cudaEventRecord(e, b));
     CU(cudaStreamSynchronize(b));
     assert_int_equal(h[1], 7);
     assert_int_equal(h[0], 7);
     CU(cudaEventSynchronize(e));
-    /* a query moves the work on, one operation at a time */
+    /* each query runs one operation */
     for (int i = 0; i < 3; i++) CU(LS_LAUNCH(put, 1, 32, 0, a, x.p, i));
     CU(cudaEventRecord(e, a));
     int asked = 0;
@@ -460,7 +460,7 @@ static void lazy_streams(void **)
     assert_int_equal(emu_count().events, 0);
 }
 
-static void graphs(void **)
+static void a_captured_graph_can_be_launched_again(void **)
 {
     stream s;
     on_device<int> x(2);
@@ -485,7 +485,7 @@ static void graphs(void **)
     }
     CU(cudaGraphExecDestroy(run));
     assert_int_equal(emu_count().graphs, 0);
-    /* waiting while it captures spoils it */
+    /* waiting during a capture invalidates it */
     CU(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
     CU(LS_LAUNCH(put, 1, 32, 0, s, x.p, v));
     assert_int_equal(cudaStreamSynchronize(s), cudaErrorStreamCaptureUnsupported);
@@ -496,13 +496,13 @@ static void graphs(void **)
     assert_int_equal(cudaMalloc(&p, 16), cudaErrorStreamCaptureUnsupported);
     assert_int_equal(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureInvalidated);
     cudaGetLastError();
-    CU(LS_LAUNCH(put, 1, 32, 0, s, x.p, 9)); /* and then it is a stream again */
+    CU(LS_LAUNCH(put, 1, 32, 0, s, x.p, 9)); /* afterwards the stream is usable again */
     assert_int_equal(fetch(x.p, 1, s)[0], 9);
 }
 
 /* ---- memory and faults ---- */
 
-static void memory(void **)
+static void memory_is_limited_and_checked(void **)
 {
     setenv("LS_EMU_MEMORY", "1000000", 1);
     void *p, *q;
@@ -526,12 +526,12 @@ static void memory(void **)
     CU(cudaFree(p));
     unsetenv("LS_EMU_MEMORY");
     assert_int_equal(emu_count().allocations, 0);
-    /* the host touches what it must not */
+    /* the host writes to device memory */
     const ended e = apart("touch");
-    says(e, "so far");
+    check_failure(e, "so far");
 }
 
-static void faults(void **)
+static void injected_faults_are_returned(void **)
 {
     void *p;
     emu_fail("cudaMalloc", cudaErrorMemoryAllocation, 1);
@@ -583,41 +583,41 @@ static std::thread peer_after(int ms)
     });
 }
 
-/* It holds its stream and not the host, other streams or their events; what is before it, here and behind an event, runs without anybody
- * who waits. */
-static void waiting_kernels(void **)
+/* A waiting kernel blocks its stream, but not the host, other streams or their events. The operations before it, also those of another stream that its
+ * stream waits for, run although no call waits. */
+static void a_waiting_kernel_blocks_only_its_stream(void **)
 {
     stream s, other;
     on_host<int> x(2);
-    cudaEvent_t ready, behind, beside;
+    cudaEvent_t ready, after, beside;
     x[0] = x[1] = 0;
     peer_came = asked = 0;
     CU(cudaEventCreate(&ready));
-    CU(cudaEventCreate(&behind));
+    CU(cudaEventCreate(&after));
     CU(cudaEventCreate(&beside));
     CU(cudaMemsetAsync(&x[0], 1, 4, other));
     CU(cudaEventRecord(ready, other));
     CU(cudaStreamWaitEvent(s, ready, 0));
     CU(emu_stream_poll(s, wait_for_peer, nullptr));
     CU(cudaMemsetAsync(&x[1], 1, 4, s));
-    CU(cudaEventRecord(behind, s));
+    CU(cudaEventRecord(after, s));
     for (int k = 0; k < 2000 && asked < 3; k++) usleep(1000);
-    assert_true(asked >= 3); /* nobody waited */
+    assert_true(asked >= 3); /* no call waited */
     assert_int_equal(x[0], 0x01010101);
     CU(cudaMemsetAsync(&x[0], 2, 4, other));
     CU(cudaEventRecord(beside, other));
     CU(cudaEventSynchronize(beside));
     assert_int_equal(x[0], 0x02020202);
-    for (int k = 0; k < 5; k++) assert_int_equal((int)cudaEventQuery(behind), cudaErrorNotReady);
+    for (int k = 0; k < 5; k++) assert_int_equal((int)cudaEventQuery(after), cudaErrorNotReady);
     assert_int_equal(x[1], 0);
     std::thread peer = peer_after(50);
-    CU(cudaEventSynchronize(behind)); /* lets the emulator go while it waits */
+    CU(cudaEventSynchronize(after)); /* does not block the emulator while it waits */
     peer.join();
     assert_int_equal(x[1], 0x01010101);
-    for (cudaEvent_t e : {ready, behind, beside}) CU(cudaEventDestroy(e));
+    for (cudaEvent_t e : {ready, after, beside}) CU(cudaEventDestroy(e));
 }
 
-/* Whether `call` comes back before the peer has come. */
+/* Whether `call` returns only after the peer has arrived. */
 template <class F> static bool waits_for_peer(F call)
 {
     stream s;
@@ -632,7 +632,7 @@ template <class F> static bool waits_for_peer(F call)
     return !before;
 }
 
-static void idle_device(void **)
+static void freeing_waits_for_the_whole_device(void **)
 {
     void *p = nullptr, *host = nullptr;
     CU(cudaMalloc(&p, 64));
@@ -648,8 +648,8 @@ static void idle_device(void **)
     CU(cudaFree(host));
 }
 
-/* Streams that share a hardware queue: what came later stands behind the kernel that waits, in whatever stream. */
-static void shared_queues(void **)
+/* Streams that share a hardware queue: later operations wait for the waiting kernel, in whichever stream they are. */
+static void streams_of_one_queue_wait_for_each_other(void **)
 {
     for (int queues = 1; queues <= 2; queues++) {
         setenv("LS_EMU_QUEUES", queues == 1 ? "1" : "2", 1);
@@ -674,8 +674,8 @@ static void shared_queues(void **)
     }
 }
 
-/* A stream that is destroyed with a kernel that waits: the call returns, and what was queued runs. */
-static void abandoned_streams(void **)
+/* A stream is destroyed while one of its kernels waits: the call returns, and the queued operations run later. */
+static void a_destroyed_stream_finishes_its_work(void **)
 {
     on_host<int> x(1);
     cudaStream_t s;
@@ -693,7 +693,7 @@ static void abandoned_streams(void **)
     assert_true(emu_holds(&x[0], 4) && !emu_holds(&x[0], 8192) && !emu_holds(&s, 1));
 }
 
-/* The processes of apart(): each should end badly. */
+/* The processes of apart(): each must fail. */
 static int child(const char *name)
 {
     const std::string n = name;
@@ -711,23 +711,23 @@ int main(int argc, char **argv)
 {
     if (argc > 1) return child(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers),
-        cmocka_unit_test(warps),
-        cmocka_unit_test(one_order),
-        cmocka_unit_test(narrow_numbers),
-        cmocka_unit_test(random_bits),
-        cmocka_unit_test(stops),
-        cmocka_unit_test(shuffled_order),
-        cmocka_unit_test(unwritten_memory),
-        cmocka_unit_test(refused_launches),
-        cmocka_unit_test(lazy_streams),
-        cmocka_unit_test(graphs),
-        cmocka_unit_test(memory),
-        cmocka_unit_test(faults),
-        cmocka_unit_test(waiting_kernels),
-        cmocka_unit_test(idle_device),
-        cmocka_unit_test(shared_queues),
-        cmocka_unit_test(abandoned_streams),
+        cmocka_unit_test(all_threads_meet_at_a_barrier),
+        cmocka_unit_test(warp_functions_match_their_definition),
+        cmocka_unit_test(block_sums_do_not_depend_on_order),
+        cmocka_unit_test(sixteen_bit_numbers_round_to_nearest_even),
+        cmocka_unit_test(dropout_masks_match_the_cpu),
+        cmocka_unit_test(a_wrong_kernel_is_stopped_with_a_message),
+        cmocka_unit_test(a_shuffled_order_reveals_races),
+        cmocka_unit_test(unwritten_memory_reads_as_nan),
+        cmocka_unit_test(invalid_launches_are_refused),
+        cmocka_unit_test(a_stream_runs_only_when_waited_for),
+        cmocka_unit_test(a_captured_graph_can_be_launched_again),
+        cmocka_unit_test(memory_is_limited_and_checked),
+        cmocka_unit_test(injected_faults_are_returned),
+        cmocka_unit_test(a_waiting_kernel_blocks_only_its_stream),
+        cmocka_unit_test(freeing_waits_for_the_whole_device),
+        cmocka_unit_test(streams_of_one_queue_wait_for_each_other),
+        cmocka_unit_test(a_destroyed_stream_finishes_its_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,15 @@
-/* test_cuda_gemm.c - products of compute/cuda/gemm.h on the emulated device: every option against sums in double, whatever the library
- * refuses to fuse; how algorithms are chosen, kept and judged.
+/* test_cuda_gemm.c - products of compute/cuda/gemm.h on the emulated device: every option compared with sums in double, whatever the library
+ * refuses to fuse; how algorithms are chosen, cached and checked.
  *
  * Error bound: a sum of K products in float is within K 2^-24 of sum |a||b|; the result is rounded to its type once, or twice where a part
- * was not fused (an argument of GELU on its way through memory moves the result by its slope, at most 1.13). */
+ * was not fused (an argument of GELU that is rounded in memory changes the result by its slope, at most 1.13). */
 /* ls-test: long */
 #include "compute/compute.h"
 #include "compute/cuda/gemm_impl.h"
 #include "core/fs.h"
 #include "core/str.h"
 #include "cuda_numbers.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 typedef struct option {
     int64_t M, N, K, pad, off;
     bool ta, tb, bias;
-    int add;  /* 0 none, 1 in place, 2 beside */
+    int add;  /* 0 none, 1 in place, 2 another array */
     int sums; /* 0 none, 1 written, 2 added to */
     cu_epilogue epilogue;
     ls_dtype dt, out_dt;
@@ -148,7 +149,7 @@ static void verify(const data *d, const option *o)
         if (sums && o->sums == 2) s += d->sums[n], most += fabs(d->sums[n]);
         if (sums) near(sums[n], s, (double)(o->K + 4) * 0x1p-24 * most + 1e-7, "sum", 0, n, o);
     }
-    for (int64_t m = 0; m < o->M; m++) /* between rows nothing was touched */
+    for (int64_t m = 0; m < o->M; m++) /* the padding between rows is unchanged */
         for (int64_t n = o->N; n < d->ldo; n++) assert_true(out[m * d->ldo + n] == d->add[m * d->ldo + n]);
     ls_free(out);
     ls_free(aux);
@@ -218,16 +219,16 @@ static void every_option(uint32_t refuse)
     emu_lt_state()->refuse = 0;
 }
 
-static void test_every_option(void **state)
+static void every_option_matches_sums_in_double(void **state)
 {
     (void)state;
     every_option(0);
-    every_option(32 | 64);           /* GELU's are not fused                */
-    every_option(4 | 256);           /* no bias, hence no GELU behind one   */
-    every_option(32 | 64 | 4 | 256); /* nothing but the product             */
+    every_option(32 | 64);           /* GELU and its gradient are not fused      */
+    every_option(4 | 256);           /* no bias, hence no GELU after a bias      */
+    every_option(32 | 64 | 4 | 256); /* nothing but the product                  */
 }
 
-static void test_tf32_and_wrong_use(void **state)
+static void tf32_is_less_exact_and_wrong_use_fails(void **state)
 {
     (void)state;
     bench b = open_bench(true, false);
@@ -242,7 +243,7 @@ static void test_tf32_and_wrong_use(void **state)
             for (int64_t k = 0; k < o.K; k++) v += at_a(&d, &o, m, k) * at_b(&d, &o, k, n);
             worst = fmax(worst, fabs(v - out[m * o.N + n]));
         }
-    assert_true(worst > 1e-5 && worst < 5e-3); /* ten bits */
+    assert_true(worst > 1e-5 && worst < 5e-3); /* 10 bits of mantissa */
     d.p.epilogue = CU_GELU;
     assert_int_equal(cu_gemm_run(b.g, &d.p, b.workspace), LS_E_ARG); /* no aux */
     d.p.M = 0;
@@ -254,13 +255,12 @@ static void test_tf32_and_wrong_use(void **state)
 
 /* ---- choosing ---- */
 
-static char folder[64];
+static char *folder;
 
 static int with_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/lockstep-gemm-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = test_dir();
     setenv("LOCKSTEP_CACHE", folder, 1);
     setenv("LS_GEMM_TUNE", "1", 1);
     *emu_lt_state() = (emu_lt){0};
@@ -273,13 +273,13 @@ static int without_folder(void **state)
     unsetenv("LOCKSTEP_CACHE");
     unsetenv("LS_GEMM_TUNE");
     *emu_lt_state() = (emu_lt){0};
-    assert_int_equal(ls_fs_remove_tree(folder), LS_OK);
+    test_dir_close(folder);
     return 0;
 }
 
 /* ---- few rows ---- */
 
-/* Up to LS_FEW_ROWS rows are computed as one alone is, whichever number comes first. */
+/* Up to LS_FEW_ROWS rows are computed like a single row, whichever number of rows is used first. */
 static void few_rows(const option *all, bool up)
 {
     bench b = open_bench(false, false);
@@ -300,26 +300,26 @@ static void few_rows(const option *all, bool up)
     ls_free(each[LS_FEW_ROWS]);
     assert_int_equal(b.g->n_timed + b.g->n_found + b.g->n_proposed, 1); /* one choice for all of them */
     drop(&d, all);
-    option o = *all; /* the numbers themselves, and added to */
+    option o = *all; /* the values themselves, with and without accumulation */
     for (o.M = 1; o.M <= LS_FEW_ROWS; o.M += 4)
         for (o.add = 0; o.add < 3; o.add++) try(&b, &o, (uint64_t)o.M);
     close_bench(&b);
 }
 
-static void test_few_rows(void **state)
+static void few_rows_share_one_algorithm(void **state)
 {
     (void)state;
     static const struct {
         int first[2], from[2], to[2];
         bool late;
     } lists[] = {
-        {{0}, {0}, {0}, false},                                 /* one for all                                   */
-        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, false},  /* the first is not for one row                  */
-        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {1, 0}, {8, 0}, false},  /* … not for nine                                */
-        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 1}, {9, 1}, false},  /* none is for every number                      */
-        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, true},   /* accepted for one row, and then not started    */
-        {{EMU_LT_SPLIT}, {1}, {4}, true},                       /* … for five and more: there is no other        */
-        {{EMU_LT_BROKEN, EMU_LT_SPLIT}, {0, 1}, {0, 1}, false}, /* accepted and never started                    */
+        {{0}, {0}, {0}, false},                                 /* one algorithm for all numbers of rows         */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, false},  /* the first does not support one row            */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {1, 0}, {8, 0}, false},  /* the first does not support nine rows          */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 1}, {9, 1}, false},  /* none supports every number of rows            */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, true},   /* accepted for one row, then fails to start     */
+        {{EMU_LT_SPLIT}, {1}, {4}, true},                       /* the same for five and more, with no other one */
+        {{EMU_LT_BROKEN, EMU_LT_SPLIT}, {0, 1}, {0, 1}, false}, /* accepted, and always fails to start           */
     };
     const option shapes[] = {
         {.M = LS_FEW_ROWS, .N = 40, .K = 70, .bias = true, .dt = LS_BF16, .out_dt = LS_BF16},
@@ -347,21 +347,21 @@ static void test_few_rows(void **state)
         }
 }
 
-/* A file's choice for few rows must be for every number of them. */
-static void test_few_rows_filed(void **state)
+/* A choice from the file is used for few rows only if it supports every number of them. */
+static void a_cached_algorithm_must_fit_all_few_rows(void **state)
 {
     (void)state;
     emu_lt *lt = emu_lt_state();
     const option nine = {.M = 9, .N = 91, .K = 77, .dt = LS_BF16, .out_dt = LS_BF16};
     option one = nine;
     lt->first[0] = EMU_LT_SPLIT, lt->first[1] = EMU_LT_PLAIN;
-    lt->cols[1].from = lt->cols[1].to = 20; /* not for this */
+    lt->cols[1].from = lt->cols[1].to = 20; /* does not support nine rows */
     bench b = open_bench(false, true);
     try(&b, &nine, 1);
     assert_int_equal(b.g->last.algo[0], EMU_LT_SPLIT);
     close_bench(&b);
     lt->cols[0].from = 2, lt->cols[0].to = 9,
-    lt->cols[1].to = 0; /* as if it had been chosen without a look at one row */
+    lt->cols[1].to = 0; /* as if it had been chosen without a check with one row */
     one.M = 1;
     for (int again = 0; again < 2; again++) {
         b = open_bench(false, true);
@@ -370,7 +370,7 @@ static void test_few_rows_filed(void **state)
         assert_int_equal(b.g->n_found, again);
         close_bench(&b);
     }
-    lt->cols[1].from = lt->cols[1].to = 1; /* row by row is kept in the file, too */
+    lt->cols[1].from = lt->cols[1].to = 1; /* that rows are computed one by one is kept in the file, too */
     for (int again = 0; again < 2; again++) {
         option other = again ? one : nine;
         other.N = 93;
@@ -382,8 +382,8 @@ static void test_few_rows_filed(void **state)
     }
 }
 
-/* Without measuring, too, what is proposed and then refused is passed over. */
-static void test_refused_proposal(void **state)
+/* An algorithm that is proposed and then refused is skipped, also when nothing is measured. */
+static void a_refused_proposal_is_skipped(void **state)
 {
     (void)state;
     const option o = {.M = 20, .N = 24, .K = 30, .dt = LS_BF16, .out_dt = LS_F32, .add = 1};
@@ -407,8 +407,8 @@ static void test_refused_proposal(void **state)
 
 static const option dw = {.M = 24, .N = 40, .K = 50, .ta = true, .dt = LS_BF16, .out_dt = LS_F32, .add = 1, .sums = 2};
 
-/* Measuring leaves no trace in results that are added to, nor memory behind. */
-static void test_measuring(void **state)
+/* Measuring does not change results that are accumulated, and leaks no memory. */
+static void measuring_changes_no_result(void **state)
 {
     (void)state;
     bench b = open_bench(false, false);
@@ -423,7 +423,7 @@ static void test_measuring(void **state)
     assert_true(b.g->last.usec > 0);
     drop(&d, &dw);
     assert_int_equal(emu_count().allocations, before);
-    /* the same shape that is not added to: the same choice, nothing asked */
+    /* the same shape without accumulation: the same choice, and the library is not asked again */
     option plain = dw;
     const cu_gemm_choice was = b.g->last;
     const int asked = emu_lt_state()->n_asked;
@@ -431,7 +431,7 @@ static void test_measuring(void **state)
     try(&b, &plain, 10);
     assert_int_equal(emu_lt_state()->n_asked, asked);
     assert_memory_equal(was.algo, b.g->last.algo, sizeof was.algo);
-    /* no memory to measure in: the first proposal */
+    /* no memory for a measurement: the first proposal is used */
     option other = dw;
     other.K = 51;
     d = make(&other, 11);
@@ -444,7 +444,7 @@ static void test_measuring(void **state)
     close_bench(&b);
 }
 
-static void test_file(void **state)
+static void choices_are_kept_in_the_cache_file(void **state)
 {
     (void)state;
     bench b = open_bench(false, true), c;
@@ -462,12 +462,12 @@ static void test_file(void **state)
     assert_memory_equal(chosen.algo, c.g->last.algo, sizeof chosen.algo);
     close_bench(&c);
 
-    c = open_bench(false, false); /* not deterministic: a key of its own */
+    c = open_bench(false, false); /* not deterministic: another key */
     try(&c, &dw, 2);
     assert_int_equal(c.g->n_timed, 1);
     close_bench(&c);
 
-    assert_int_equal(ls_fs_read(path, &text, &n), LS_OK); /* lines that do not read are left out, others kept */
+    assert_int_equal(ls_fs_read(path, &text, &n), LS_OK); /* invalid lines are ignored, the others are kept */
     char *broken = ls_asprintf("%sgarbage 1 2 3\n12 13", text);
     assert_int_equal(ls_fs_write(path, broken, strlen(broken)), LS_OK);
     c = open_bench(false, true);
@@ -476,7 +476,7 @@ static void test_file(void **state)
     close_bench(&c);
     ls_free(broken);
 
-    ls_str strange = {0}; /* words that the library does not know: measured anew */
+    ls_str strange = {0}; /* an algorithm that the library does not know: measured again */
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         char *word = line;
         for (int k = 0; k < 10 && word; k++) word = memchr(word + 1, ' ', (size_t)(end - word));
@@ -506,8 +506,8 @@ static void test_file(void **state)
     ls_free(path);
 }
 
-/* What does not keep the laws does not win, however fast; what is proposed and then refused is passed over. */
-static void test_laws(void **state)
+/* An algorithm that breaks a rule of determinism is not chosen, however fast it is; one that is proposed and then refused is skipped. */
+static void an_algorithm_that_breaks_a_rule_never_wins(void **state)
 {
     (void)state;
     static const int lists[][8] = {{EMU_LT_UNLAWFUL, EMU_LT_SPLIT},
@@ -521,7 +521,7 @@ static void test_laws(void **state)
         memcpy(emu_lt_state()->first, lists[i], sizeof lists[i]);
         try(&b, &o, i);
         assert_int_equal(b.g->last.algo[0], winner[i]);
-        /* (product, then add) and (product added to): equal bits */
+        /* a product that is added afterwards and a product that is accumulated give equal bits */
         data d = make(&o, 20 + i);
         cu_product p = d.p;
         p.add = NULL, p.b_sums_add = false;
@@ -536,7 +536,7 @@ static void test_laws(void **state)
         drop(&d, &o);
         close_bench(&b);
     }
-    /* in place is for those who did not ask for determinism */
+    /* an in-place algorithm is allowed only without determinism */
     memcpy(emu_lt_state()->first, (int[8]){EMU_LT_INPLACE}, sizeof emu_lt_state()->first);
     bench b = open_bench(false, true);
     option o = dw;
@@ -551,8 +551,8 @@ static void test_laws(void **state)
     close_bench(&b);
 }
 
-/* While a stream is captured nothing is measured; the next call outside does, except that a deterministic worker stays with its choice. */
-static void test_capture(void **state)
+/* While a stream is captured, nothing is measured. The next call outside of the capture measures, except that a deterministic worker keeps its choice. */
+static void nothing_is_measured_during_capture(void **state)
 {
     (void)state;
     for (int deterministic = 0; deterministic < 2; deterministic++) {
@@ -578,8 +578,8 @@ static void test_capture(void **state)
     }
 }
 
-/* Workers that meet a shape at the same time agree: the first one's choice is everybody's. */
-static void test_workers_agree(void **state)
+/* Workers that use a shape for the first time at the same time all take the choice of the first one. */
+static void workers_agree_on_one_choice(void **state)
 {
     (void)state;
     enum { WORKERS = 4, SHAPES = 5 };
@@ -588,7 +588,7 @@ static void test_workers_agree(void **state)
     for (int w = 0; w < WORKERS; w++) {
         if (fork()) continue;
         cu_gemm_cache *c = NULL;
-        uint64_t said[SHAPES] = {0};
+        uint64_t chosen[SHAPES] = {0};
         bool ok = cu_gemm_cache_open(&c, "a GPU, 132", 7, true) == LS_OK;
         for (int k = 0; ok && k < SHAPES; k++) {
             const cu_gemm_key key = {.M = k};
@@ -601,9 +601,9 @@ static void test_workers_agree(void **state)
                 ok = ok && cu_gemm_cache_keep(c, &key, &mine) == LS_OK;
             }
             cu_gemm_cache_unlock(c);
-            said[k] = mine.algo[0];
+            chosen[k] = mine.algo[0];
         }
-        ok = ok && write(pipes[1], said, sizeof said) == (ssize_t)sizeof said;
+        ok = ok && write(pipes[1], chosen, sizeof chosen) == (ssize_t)sizeof chosen;
         _exit(ok ? 0 : 1);
     }
     uint64_t first[SHAPES], other[SHAPES];
@@ -615,7 +615,7 @@ static void test_workers_agree(void **state)
     }
     close(pipes[0]);
     close(pipes[1]);
-    /* a lock that nobody gives back has an end */
+    /* waiting for a lock that is not released ends with an error */
     cu_gemm_cache *a = NULL, *b = NULL;
     assert_int_equal(cu_gemm_cache_open(&a, "a GPU, 132", 7, true), LS_OK);
     assert_int_equal(cu_gemm_cache_open(&b, "a GPU, 132", 7, true), LS_OK);
@@ -626,7 +626,7 @@ static void test_workers_agree(void **state)
     cu_gemm_cache_close(&b);
 }
 
-/* The choices of the emulated device, as another process opens them. */
+/* The cache of the emulated device, opened as in another process. */
 static cu_gemm_cache *other_cache(void)
 {
     cu_gemm_cache *c = NULL;
@@ -653,9 +653,9 @@ static void visit(void *arg)
     cu_gemm_cache_unlock(v->cache);
 }
 
-/* A measurement waits for what was queued before it, such as a collective that waits for a peer, and the peer may need the file's lock: with
- * the lock held, tensor parallelism with new shapes never ended. What the peer writes meanwhile is used. */
-static void test_measuring_holds_no_lock(void **state)
+/* A measurement waits for what was queued before it, such as a collective that waits for a peer, and the peer may need the lock of the
+ * file: if the lock were held, tensor parallelism with new shapes would deadlock. What the peer writes during the measurement is used. */
+static void measuring_does_not_hold_the_lock(void **state)
 {
     (void)state;
     const option o = {.M = 20, .N = 24, .K = 30, .dt = LS_BF16, .out_dt = LS_F32};
@@ -680,8 +680,8 @@ static void test_measuring_holds_no_lock(void **state)
     }
 }
 
-/* Nothing can be measured, and the first start of a kernel waits for the device: not with the lock held. */
-static void test_proposal_holds_no_lock(void **state)
+/* Nothing can be measured, and the first launch of a kernel waits for the device: the lock is not held meanwhile. */
+static void a_proposal_does_not_hold_the_lock(void **state)
 {
     (void)state;
     setenv("LS_EMU_SYNC", "launch", 1);
@@ -700,8 +700,9 @@ static void test_proposal_holds_no_lock(void **state)
     unsetenv("LS_EMU_SYNC");
 }
 
-/* A lock or a file that cannot be opened (another user's), or written: a deterministic worker does not use what it alone has measured. */
-static void test_no_use_of_own_measurement(void **state)
+/* If the lock or the file cannot be opened (it belongs to another user) or written, a deterministic worker does not use its own measurement, which
+ * the other workers do not know. */
+static void an_unshared_measurement_is_not_used(void **state)
 {
     (void)state;
     for (int writes = 0; writes < 2; writes++) {
@@ -721,8 +722,8 @@ static void test_no_use_of_own_measurement(void **state)
     }
 }
 
-/* Where no file can be, a deterministic worker measures nothing. */
-static void test_no_folder(void **state)
+/* Where no file can be created, a deterministic worker measures nothing; another worker does. */
+static void a_deterministic_worker_without_cache_measures_nothing(void **state)
 {
     (void)state;
     setenv("LOCKSTEP_CACHE", "/proc/nowhere", 1);
@@ -743,20 +744,21 @@ static void test_no_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_option),
-        cmocka_unit_test(test_tf32_and_wrong_use),
-        cmocka_unit_test_setup_teardown(test_few_rows, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_few_rows_filed, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_refused_proposal, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_measuring, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_file, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_laws, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_capture, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_workers_agree, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_measuring_holds_no_lock, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_proposal_holds_no_lock, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_no_use_of_own_measurement, with_folder, without_folder),
-        cmocka_unit_test_setup_teardown(test_no_folder, with_folder, without_folder),
+        cmocka_unit_test(every_option_matches_sums_in_double),
+        cmocka_unit_test(tf32_is_less_exact_and_wrong_use_fails),
+        cmocka_unit_test_setup_teardown(few_rows_share_one_algorithm, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(a_cached_algorithm_must_fit_all_few_rows, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(a_refused_proposal_is_skipped, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(measuring_changes_no_result, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(choices_are_kept_in_the_cache_file, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(an_algorithm_that_breaks_a_rule_never_wins, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(nothing_is_measured_during_capture, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(workers_agree_on_one_choice, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(measuring_does_not_hold_the_lock, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(a_proposal_does_not_hold_the_lock, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(an_unshared_measurement_is_not_used, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(a_deterministic_worker_without_cache_measures_nothing, with_folder,
+                                        without_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* test_cuda_kernels.cpp - every kernel that is bound by memory, on the emulated device, against its equation in double;
- * where nvcc is, the same file is the test of the real one (device/cuda_kernels; run it under compute-sanitizer, too).
+/* test_cuda_kernels.cpp - every memory-bound kernel on the emulated device, compared with its equation in double. Where nvcc is
+ * available, the same file tests a real device (device/cuda_kernels; run it under compute-sanitizer, too).
  *
- * Shapes are GPT-2's widths and odd ones, types all three; addresses aligned and not (`off`), dropout on, sums added
- * to. Bounds: the rounding of the result's type, and beside it the float arithmetic in front: a few units of 2^-24 for
- * elements, times the depth of its tree for sums. */
+ * Shapes are the widths of GPT-2 and odd ones, in all three types, with aligned and unaligned addresses (`off`), dropout, and
+ * accumulated sums. Bounds: the rounding to the type of the result, plus the float arithmetic before it: a few units of 2^-24
+ * for elements, times the depth of the summation tree for sums. */
 /* ls-test: long */
 #include "cuda_check.h"
 
@@ -31,7 +31,7 @@ struct dropout {
         if (kind == 2) d.at = (const ls_pass_head *)head.at();
         d.first = 1000;
     }
-    ls_drop arg() const /* what the kernel is told: with `at` it must not look at key */
+    ls_drop arg() const /* the argument of the kernel: with `at` it must not read the key */
     {
         ls_drop a = d;
         if (a.at) a.key = 1;
@@ -82,7 +82,7 @@ static void norm_case(ls_dtype dt, int64_t R, int64_t C, int drop_kind, bool acc
             for (size_t i = 0; i < n; i++) sum[i] = x.was[i] + delta.was[i] * keeps(drop.d, drop.d.first + (int64_t)i);
             if (drop_kind >= 0) v.near("res", res, sum, 0x1p-23);
             const numbers in = normed->get(); /* the norm is that of the rounded row */
-            double wild = 1; /* a row of equal numbers: rstd is large, and the mean's rounding with it */
+            double wild = 1; /* a row of equal values: rstd is large, and so is the effect of rounding the mean */
             for (int64_t r = 0; r < R; r++) {
                 const row_stats st = stats_of(&in[(size_t)(r * C)], C, eps);
                 means[(size_t)r] = st.mean, rstds[(size_t)r] = st.rstd;
@@ -106,7 +106,7 @@ static void norm_case(ls_dtype dt, int64_t R, int64_t C, int drop_kind, bool acc
             numbers wx(n), ww = acc ? dw.was : numbers((size_t)C), wb = acc ? db.was : numbers((size_t)C);
             if (with_res) dx.random(9); /* dres lies where dx goes */
             const numbers mg = mean.get(), rg = rstd.get();
-            double made = 0; /* of what dx is the difference: one column has none, and what rounding leaves of it */
+            double made = 0; /* size of the terms of dx: with one column they cancel except for rounding */
             for (int64_t r = 0; r < R; r++) {
                 double g = 0, gh = 0;
                 for (int64_t j = 0; j < C; j++) {
@@ -134,7 +134,7 @@ static void norm_case(ls_dtype dt, int64_t R, int64_t C, int drop_kind, bool acc
         });
 }
 
-static void test_norm(void **state)
+static void layer_norm_matches_its_equation(void **state)
 {
     (void)state;
     static const int64_t widths[] = {1, 3, 65, 768, 1600};
@@ -148,7 +148,7 @@ static void test_norm(void **state)
     norm_case(LS_F16, 300, 64, 2, true, 0);  /* blocks take several turns */
     norm_case(LS_BF16, 9, 256, 0, false, 0);
     norm_case(LS_BF16, 3, 1024, 0, true, 0);
-    norm_case(LS_BF16, 70, 2560, 2, true, 0); /* four warps a row, several turns */
+    norm_case(LS_BF16, 70, 2560, 2, true, 0); /* four warps per row, several turns */
     norm_case(LS_F32, 5, 256, 0, true, 0);
     norm_case(LS_F32, 3, 512, 1, true, 0);
     norm_case(LS_F32, 3, 1024, 0, true, 0);
@@ -156,7 +156,7 @@ static void test_norm(void **state)
     norm_case(LS_F16, 2, 4104, 2, false, 0); /* too wide for registers */
 }
 
-static void test_column_sums(void **state)
+static void column_sums_match_their_equation(void **state)
 {
     (void)state;
     static const int64_t shapes[][2] = {{1, 1},      {7, 3},     {37, 65},   {130, 768}, {9000, 8},
@@ -194,7 +194,7 @@ static double gelu_slope(double x, ls_gelu kind)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-static void test_gelu(void **state)
+static void gelu_matches_its_equation(void **state)
 {
     (void)state;
     static const int64_t lengths[] = {1, 7, 8, 65, 5003};
@@ -225,7 +225,7 @@ static void test_gelu(void **state)
             }
 }
 
-static void test_add_drop(void **state)
+static void add_and_dropout_match_their_equation(void **state)
 {
     (void)state;
     static const int64_t lengths[] = {1, 7, 65, 9001};
@@ -309,7 +309,7 @@ static void embed_case(ls_dtype dt, int64_t B, int64_t T, int64_t C, int64_t V, 
                  });
 }
 
-static void test_embed(void **state)
+static void embedding_matches_its_equation(void **state)
 {
     (void)state;
     for (ls_dtype dt : TYPES) {
@@ -328,8 +328,8 @@ static void test_embed(void **state)
     embed_case(LS_BF16, 2, 50, 2304, 40, 1, 0, true, 0);   /* columns over several blocks */
 }
 
-/* A row of dwte depends on its own positions alone: other tokens around it change no bit. */
-static void test_embed_lists(void **state)
+/* A row of dwte depends only on the positions of its token: other tokens change no bit. */
+static void other_tokens_change_no_gradient_bit(void **state)
 {
     (void)state;
     const int64_t R = 900, C = 8, V = 50;
@@ -353,7 +353,7 @@ static void test_embed_lists(void **state)
     }
 }
 
-static void test_sort(void **state)
+static void tokens_are_sorted_stably(void **state)
 {
     (void)state;
     static const int64_t sizes[][2] = {{1, 11},       {7, 1},         {2048, 255},    {65, 50257},
@@ -427,7 +427,7 @@ static void adamw_case(ls_dtype dt, int64_t n, bool coupled, int64_t off)
     });
 }
 
-static void test_adamw(void **state)
+static void adamw_matches_its_equation(void **state)
 {
     (void)state;
     static const int64_t lengths[] = {1, 3, 65, 5002};
@@ -438,15 +438,15 @@ static void test_adamw(void **state)
         }
 }
 
-/* Up or down to a neighbour, by the bits that (key, element) names; on the whole neither. */
-static void test_stochastic(void **state)
+/* Rounds up or down to a neighbour, by the random bits of (key, element); the mean error is 0. */
+static void stochastic_rounding_is_unbiased(void **state)
 {
     (void)state;
     const int64_t n = 20001;
     array x(LS_F32, n), p(LS_BF16, n), q(LS_F16, n), g(LS_F32, n), m(LS_F32, n), v(LS_F32, n);
     const numbers zeros((size_t)n);
     x.random(1), g.put(zeros), m.put(zeros), v.put(zeros);
-    ls_adamw h = {}; /* a step of no length: weights are rounded, and stay */
+    ls_adamw h = {}; /* a step of length 0: weights are only rounded */
     h.beta1 = 0.9, h.beta2 = 0.95, h.eps = 1e-8, h.bias1 = h.bias2 = h.grad_scale = 1;
     cu_rounding round = {true, 0x1122334455667788u, 500};
     CU(cu_adamw(nullptr, LS_BF16, p.at(), x.f(), g.f(), m.f(), v.f(), n, &h, &round));
@@ -468,7 +468,7 @@ static void test_stochastic(void **state)
                      cudaErrorNotSupported);
 }
 
-static void test_sums(void **state)
+static void sums_of_squares_match_their_equation(void **state)
 {
     (void)state;
     static const int64_t shapes[][2] = {{1, 1024}, {1023, 1024}, {1024, 1024}, {70001, 1024}, {3000, 100}, {301, 7}};
@@ -489,7 +489,7 @@ static void test_sums(void **state)
                              v.near("sumsq", sums, want, 1e-14);
                              v.near("sum", all, {std::accumulate(want.begin(), want.end(), 0.0)}, 1e-14);
                              if (off == 0) aligned = sums.bytes();
-                             assert_true(aligned == sums.bytes()); /* wherever it lies */
+                             assert_true(aligned == sums.bytes()); /* the same bits at every address */
                          });
     }
 }
@@ -572,20 +572,20 @@ static void softmax_case(ls_dtype dt, int64_t rows, int64_t V, int64_t ld, int p
         });
 }
 
-static void test_softmax(void **state)
+static void softmax_matches_its_equation(void **state)
 {
     (void)state;
     for (ls_dtype dt : TYPES) {
         softmax_case(dt, 1, 11, 16, 1, false);
         softmax_case(dt, 7, 11, 11, 1, true); /* rows not aligned */
         softmax_case(dt, 7, 513, 520, 1, false);
-        softmax_case(dt, 3, 12000, 12032, 1, true); /* several packs a thread */
+        softmax_case(dt, 3, 12000, 12032, 1, true); /* several packs per thread */
         softmax_case(dt, 7, 513, 576, 3, false);
         softmax_case(dt, 2, 100, 101, 2, true);
     }
-    softmax_case(LS_F32, 2, 50257, 50304, 1, false);  /* one row kept */
-    softmax_case(LS_F32, 1, 60000, 60000, 1, false);  /* none      */
-    softmax_case(LS_BF16, 2, 57000, 57024, 1, false); /* two       */
+    softmax_case(LS_F32, 2, 50257, 50304, 1, false);  /* one row fits */
+    softmax_case(LS_F32, 1, 60000, 60000, 1, false);  /* none fits */
+    softmax_case(LS_BF16, 2, 57000, 57024, 1, false); /* two fit */
     for (ls_dtype dt : {LS_BF16, LS_F16}) {           /* held by registers */
         softmax_case(dt, 11, 50257, 50304, 1, false);
         softmax_case(dt, 2, 25152, 25152, 2, true);
@@ -603,10 +603,12 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm),     cmocka_unit_test(test_column_sums), cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_add_drop), cmocka_unit_test(test_embed),       cmocka_unit_test(test_embed_lists),
-        cmocka_unit_test(test_sort),     cmocka_unit_test(test_adamw),       cmocka_unit_test(test_stochastic),
-        cmocka_unit_test(test_sums),     cmocka_unit_test(test_softmax),
+        cmocka_unit_test(layer_norm_matches_its_equation), cmocka_unit_test(column_sums_match_their_equation),
+        cmocka_unit_test(gelu_matches_its_equation),       cmocka_unit_test(add_and_dropout_match_their_equation),
+        cmocka_unit_test(embedding_matches_its_equation),  cmocka_unit_test(other_tokens_change_no_gradient_bit),
+        cmocka_unit_test(tokens_are_sorted_stably),        cmocka_unit_test(adamw_matches_its_equation),
+        cmocka_unit_test(stochastic_rounding_is_unbiased), cmocka_unit_test(sums_of_squares_match_their_equation),
+        cmocka_unit_test(softmax_matches_its_equation),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,8 +1,8 @@
-/* test_cut_ops.c - operations on a part of a model against the same on the whole, in every backend: the classifier over parts of the vocabulary
- * (workers are threads that meet in a barrier), attention of some heads, embedding rows that are elsewhere.
+/* test_cut_ops.c - operations on a shard of a model compared with the same operations on the whole model, in every backend: the classifier
+ * over parts of the vocabulary (workers are threads that meet at a barrier), attention of some heads, embedding rows that another worker has.
  *
- * Bounds: the parts' sums have another order than the whole's; the largest error measured (arm64: 1e-6 in float, 2e-15 in double) times
- * about four. Heads and rows are computed alike wherever they lie: the same bits. */
+ * Bounds: sums over parts have another order; the bounds are about four times the largest measured error (arm64: 1e-6 in float, 2e-15 in
+ * double). Heads and rows are computed in the same way wherever they are stored: the bits are equal. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "compute/compute.h"
@@ -59,17 +59,17 @@ typedef struct meeting {
     int n_part;
 } meeting;
 
-typedef struct seat {
+typedef struct shard {
     meeting *m;
     int rank;
     ls_compute compute;
     ls_classifier job;
     ls_status st;
-} seat;
+} shard;
 
 static ls_status gather(void *ctx, double *x, int64_t n)
 {
-    seat *s = ctx;
+    shard *s = ctx;
     s->m->part[s->rank] = x;
     pthread_barrier_wait(&s->m->barrier);
     for (int p = 0; p < s->m->n_part; p++)
@@ -78,9 +78,9 @@ static ls_status gather(void *ctx, double *x, int64_t n)
     return LS_OK;
 }
 
-static void *sit(void *arg)
+static void *run_shard(void *arg)
 {
-    seat *s = arg;
+    shard *s = arg;
     s->st = s->compute.ops->classifier(&s->compute, &s->job);
     return NULL;
 }
@@ -125,12 +125,12 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
     ls_free(scratch);
 
     meeting m = {.n_part = T};
-    seat s[MAX_PART];
+    shard s[MAX_PART];
     pthread_t thread[MAX_PART];
     assert_int_equal(pthread_barrier_init(&m.barrier, NULL, (unsigned)T), 0);
     for (int t = 0; t < T; t++) {
         const int64_t first = V * t / T, n = V * (t + 1) / T - first;
-        s[t] = (seat){.m = &m, .rank = t, .job = whole};
+        s[t] = (shard){.m = &m, .rank = t, .job = whole};
         assert_int_equal(
             ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 1 + t % 2), LS_OK);
         scratch_of(&s[t].compute, R, C, n, T);
@@ -145,13 +145,13 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
         j->n_part = T;
         j->gather = gather;
         j->gather_ctx = &s[t];
-        assert_int_equal(pthread_create(&thread[t], NULL, sit, &s[t]), 0);
+        assert_int_equal(pthread_create(&thread[t], NULL, run_shard, &s[t]), 0);
     }
     for (int t = 0; t < T; t++) pthread_join(thread[t], NULL);
     double loss_error = 0;
     for (int t = 0; t < T; t++) {
         assert_int_equal(s[t].st, LS_OK);
-        assert_memory_equal(loss_cut + t * R, loss_cut, (size_t)R * sizeof *loss); /* all of them say the same */
+        assert_memory_equal(loss_cut + t * R, loss_cut, (size_t)R * sizeof *loss); /* all workers have the same loss */
         for (int i = 0; i < GUARD; i++)
             assert_int_equal(((unsigned char *)s[t].compute.scratch)[s[t].compute.scratch_nbytes + (size_t)i], 0x5a);
         if (gradient) assert_int_equal(c.ops->add(&c, dx_cut, dx_cut, s[t].job.dx, R * C), LS_OK);
@@ -172,7 +172,7 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
     for (size_t i = 0; i < N_OF(all); i++) ls_free(all[i]);
 }
 
-static void classifier(void **state)
+static void a_sharded_vocabulary_matches_the_whole(void **state)
 {
     (void)state;
     static const int64_t R[] = {1, 9, 530}, V[] = {5, 37, 403}; /* 530: more than one chunk */
@@ -183,13 +183,13 @@ static void classifier(void **state)
                     for (int how = 0; how < 3; how++) check_classifier(b, T, R[i], 24, V[k], how > 0, how > 1);
 }
 
-/* A logit far above all others, in one part: the others' exponentials vanish, and nothing overflows. */
-static void far_apart(void **state)
+/* One logit is far above all others, in one part: the exponentials of the others become 0, and nothing overflows. */
+static void one_huge_logit_does_not_overflow(void **state)
 {
     (void)state;
     for (size_t b = 0; b < N_OF(backends); b++) {
         meeting m = {.n_part = 2};
-        seat s[2];
+        shard s[2];
         pthread_t thread[2];
         float w32[4] = {-1, -2, 300, 1}, x32 = 2;
         double w64[4] = {-1, -2, 300, 1}, x64 = 2, loss[2][1];
@@ -197,7 +197,7 @@ static void far_apart(void **state)
         const bool wide = backends[b].dt == LS_F64;
         assert_int_equal(pthread_barrier_init(&m.barrier, NULL, 2), 0);
         for (int t = 0; t < 2; t++) {
-            s[t] = (seat){.m = &m, .rank = t};
+            s[t] = (shard){.m = &m, .rank = t};
             assert_int_equal(
                 ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = backends[b].dt}, 1),
                 LS_OK);
@@ -214,7 +214,7 @@ static void far_apart(void **state)
                                        .n_part = 2,
                                        .gather = gather,
                                        .gather_ctx = &s[t]};
-            assert_int_equal(pthread_create(&thread[t], NULL, sit, &s[t]), 0);
+            assert_int_equal(pthread_create(&thread[t], NULL, run_shard, &s[t]), 0);
         }
         for (int t = 0; t < 2; t++) pthread_join(thread[t], NULL);
         for (int t = 0; t < 2; t++) {
@@ -238,7 +238,7 @@ static void cut_columns(void *to, const void *x, ls_dtype dt, int64_t R, int par
                    (const char *)x + (size_t)((r * parts + p) * width + from) * e, (size_t)n * e);
 }
 
-static void heads(void **state)
+static void some_heads_have_the_bits_of_all(void **state)
 {
     (void)state;
     enum { B = 2, S = 19, H = 4, D = 8, C = H * D };
@@ -282,7 +282,7 @@ static void heads(void **state)
 
 /* ---- rows of the embedding ---- */
 
-static void rows_elsewhere(void **state)
+static void sharded_embedding_rows_have_the_same_bits(void **state)
 {
     (void)state;
     enum { B = 2, S = 5, C = 19, V = 7, R = B * S };
@@ -318,7 +318,8 @@ static void rows_elsewhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(classifier), cmocka_unit_test(far_apart),
-                                       cmocka_unit_test(heads), cmocka_unit_test(rows_elsewhere)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sharded_vocabulary_matches_the_whole), cmocka_unit_test(one_huge_logit_does_not_overflow),
+        cmocka_unit_test(some_heads_have_the_bits_of_all), cmocka_unit_test(sharded_embedding_rows_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

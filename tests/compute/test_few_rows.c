@@ -1,4 +1,4 @@
-/* Invariant 4 of compute.h: few rows at a time have the bits of each row alone, under every vector table and thread count. */
+/* Invariant 4 of compute.h: a product of few rows gives the same bits as each row alone, for every SIMD table and number of threads. */
 #include "cmocka_all.h"
 #include "compute/cpu/simd.h"
 #include "core/mem.h"
@@ -14,7 +14,7 @@ static float *some(int64_t n, uint64_t key)
     return x;
 }
 
-static void few_rows(void **state)
+static void few_rows_have_the_bits_of_single_rows(void **state)
 {
     (void)state;
     static const int64_t sizes[][2] = {{1, 1}, {5, 7}, {16, 64}, {37, 81}, {64, 128}, {131, 260}, {260, 131}};
@@ -57,6 +57,6 @@ static void few_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_have_the_bits_of_single_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

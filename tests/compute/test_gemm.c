@@ -1,4 +1,4 @@
-/* test_gemm.c - every matrix-product kernel that this CPU can run, against sums in double. */
+/* test_gemm.c - every matrix-product kernel that this CPU supports, compared with sums in double. */
 /* ls-test: long */
 #include "gemm_check.h"
 
@@ -9,7 +9,7 @@ static void each(void (*f)(const gemm_kernel *k))
     bool usable;
     const gemm_kernel *k;
     for (int i = 0; (k = gemm_list(i, &usable)); i++) {
-        print_message("  %s%s\n", gemm_name(k), usable ? "" : ": this CPU lacks it");
+        print_message("  %s%s\n", gemm_name(k), usable ? "" : ": not supported by this CPU");
         if (usable) f(k);
     }
 }
@@ -19,13 +19,13 @@ static void shapes_of(const gemm_kernel *k)
     check_shapes(k, 4, 400);
 }
 
-static void test_shapes(void **state)
+static void every_shape_matches_sums_in_double(void **state)
 {
     (void)state;
     each(shapes_of);
 }
 
-static void test_threads(void **state)
+static void the_number_of_threads_changes_no_bit(void **state)
 {
     (void)state;
     each(check_all_threads);
@@ -38,28 +38,28 @@ static void algebra_of(const gemm_kernel *k)
     check_algebra(k, &(gemm_case){.ta = true, .M = 2500, .N = 130, .K = 600, .pad = 7}, 2);
 }
 
-static void test_algebra(void **state)
+static void large_products_satisfy_matrix_identities(void **state)
 {
     (void)state;
     each(algebra_of);
 }
 
-/* Kernels differ in the order of their sums; none may be much worse than the plain one. */
+/* Kernels differ in the order of their sums; none may have a much larger error than the plain kernel. */
 static void error_of(const gemm_kernel *k)
 {
-    if (strcmp(gemm_name(k), "blas") == 0) return; /* a library's order is its own */
+    if (strcmp(gemm_name(k), "blas") == 0) return; /* the order of a library's sums is unknown */
     double plain = check_error(gemm_pick("plain"), 4), mine = check_error(k, 4);
     print_message("    error %.3f, plain %.3f (u sum|a||b|)\n", mine, plain);
     assert_true(mine <= 1.5 * plain);
 }
 
-static void test_error(void **state)
+static void no_kernel_is_much_less_exact(void **state)
 {
     (void)state;
     each(error_of);
 }
 
-/* Not-a-number and infinity stay where they belong: in their row and column, and not finite. */
+/* NaN and infinity affect exactly their row and their column of the result. */
 static void special_of(const gemm_kernel *k)
 {
     static const int64_t rows[] = {2, 70};
@@ -80,13 +80,13 @@ static void special_of(const gemm_kernel *k)
     }
 }
 
-static void test_special(void **state)
+static void nan_and_infinity_stay_in_their_places(void **state)
 {
     (void)state;
     each(special_of);
 }
 
-static void test_pick(void **state)
+static void the_best_usable_kernel_is_picked(void **state)
 {
     (void)state;
     unsetenv("LS_GEMM");
@@ -114,8 +114,12 @@ static void test_pick(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pick),    cmocka_unit_test(test_shapes), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_algebra), cmocka_unit_test(test_error),  cmocka_unit_test(test_special),
+        cmocka_unit_test(the_best_usable_kernel_is_picked),
+        cmocka_unit_test(every_shape_matches_sums_in_double),
+        cmocka_unit_test(the_number_of_threads_changes_no_bit),
+        cmocka_unit_test(large_products_satisfy_matrix_identities),
+        cmocka_unit_test(no_kernel_is_much_less_exact),
+        cmocka_unit_test(nan_and_infinity_stay_in_their_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

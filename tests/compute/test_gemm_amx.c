@@ -1,12 +1,12 @@
 /* test_gemm_amx.c - the AMX kernel with its tile instructions emulated: packing, splitting, indexing and accuracy are checked on
- * every machine, those with the instructions or without. */
+ * every machine, with or without the instructions. */
 /* ls-test: long */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-/* What the instructions do, as the manual's pseudo-code says it: in a product the even and the odd steps of K are summed
- * apart, from zero, and join the accumulator together. */
+/* The instructions according to the pseudo-code of the manual: a product sums the even and the odd steps of K separately, from zero, and adds both
+ * sums to the accumulator. */
 static _Thread_local struct {
     float f[256];
 } emu_tile[8];
@@ -40,13 +40,13 @@ static void emu_dp(int c, int a, int b)
 
 #include "gemm_check.h"
 
-static void test_shapes(void **state)
+static void every_shape_matches_sums_in_double(void **state)
 {
     (void)state;
     check_shapes(&gemm_amx_emulated, 4, 120);
 }
 
-static void test_threads(void **state)
+static void the_number_of_threads_changes_no_bit(void **state)
 {
     (void)state;
     check_threads(&gemm_amx_emulated, &(gemm_case){.M = 103, .N = 301, .K = 900, .bias = true});
@@ -54,7 +54,7 @@ static void test_threads(void **state)
                   &(gemm_case){.ta = true, .tb = true, .M = 70, .N = 300, .K = 64, .acc = true, .pad = 1});
 }
 
-static void test_error(void **state)
+static void amx_is_about_as_exact_as_plain(void **state)
 {
     (void)state;
     double plain = check_error(gemm_pick("plain"), 4), mine = check_error(&gemm_amx_emulated, 4);
@@ -63,7 +63,7 @@ static void test_error(void **state)
 }
 
 /* h + m + l == x, exactly, for normal numbers whose parts are normal; every part is a bf16. */
-static void test_split(void **state)
+static void three_bf16_parts_add_up_exactly(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 200000; i++) {
@@ -94,7 +94,7 @@ static void test_split(void **state)
     }
 }
 
-static void test_special(void **state)
+static void nan_and_infinity_survive_the_split(void **state)
 {
     (void)state;
     static const uint32_t special[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7fffffffu, 0x7f800001u, 0xffffffffu};
@@ -120,8 +120,9 @@ static void test_special(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split), cmocka_unit_test(test_shapes),  cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_error), cmocka_unit_test(test_special),
+        cmocka_unit_test(three_bf16_parts_add_up_exactly),      cmocka_unit_test(every_shape_matches_sums_in_double),
+        cmocka_unit_test(the_number_of_threads_changes_no_bit), cmocka_unit_test(amx_is_about_as_exact_as_plain),
+        cmocka_unit_test(nan_and_infinity_survive_the_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
-/* A device's times in a trace: CUPTI's records (a library of tests in its place) joined with units and operations, also inside graphs,
- * on our clock; and marks where there is no CUPTI. */
+/* Times of a device in a trace: records of CUPTI (a fake library, tests/fake_cupti) joined with units and operations, also inside graphs, on the clock
+ * of the host; and CUDA events where CUPTI is not available. */
 #include "compute/kernel_times.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "report/read/trace_read.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[128];
+static char *dir;
 
 /* ---- a device that runs nothing ---- */
 
@@ -42,7 +43,7 @@ static ls_status dev_wait(void *ctx, ls_mark m)
 static ls_status dev_seconds(void *ctx, ls_mark m, double *at)
 {
     (void)ctx;
-    if (m + 4096 <= device.n) return ls_fail(LS_E_DEVICE, "mark %llu is gone", (unsigned long long)m);
+    if (m + 4096 <= device.n) return ls_fail(LS_E_DEVICE, "mark %llu is no longer known", (unsigned long long)m);
     *at = device.seconds[(m - 1) % 4096];
     return LS_OK;
 }
@@ -61,7 +62,7 @@ static void (*run_graph)(uint32_t, const uint64_t *, const char *const *, int, u
 static bool recording;
 static uint64_t nodes[64];
 static int n_node;
-static int64_t at; /* the moment on the device, ns */
+static int64_t at; /* the time on the device, ns */
 
 static ls_status linear_fwd(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
                             int64_t N)
@@ -122,22 +123,23 @@ static void unit_of(ls_compute *c, int u, ls_span_kind kind)
 static int fresh(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "%s/lockstep-kernels.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     memset(&device, 0, sizeof device);
     launch = NULL;
     n_node = 0;
     unsetenv("LS_CUPTI");
     unsetenv("FAKE_CUPTI_REFUSE");
-    return mkdtemp(dir) == NULL;
+    dir = test_dir();
+    return 0;
 }
 
 static int remove_all(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) != LS_OK;
+    test_dir_close(dir);
+    return 0;
 }
 
-/* CUPTI's place taken by ours; skips where the headers were not there. */
+/* Replaces CUPTI by the fake library; skips the test if the headers were not found. */
 static void use_fake_cupti(void)
 {
     const char *build = getenv("LS_BUILD") ? getenv("LS_BUILD") : "build";
@@ -191,8 +193,8 @@ static void assert_span(const json_t *e, const char *name, const char *what, dou
     assert_string_equal(json_string_value(json_object_get(e, "name")), name);
     if (what) assert_string_equal(place, what);
     else assert_null(place);
-    if (ts >= 0 &&
-        fabs(json_number_value(json_object_get(e, "ts")) - ts) > 50) /* microseconds; the fix is far better */
+    if (ts >= 0 && fabs(json_number_value(json_object_get(e, "ts")) - ts) >
+                       50) /* microseconds; the clock offset is far more exact */
         fail_msg("%s at %g, expected %g", name, json_number_value(json_object_get(e, "ts")), ts);
     assert_true(fabs(json_number_value(json_object_get(e, "dur")) - dur) < 0.01 + 1e-3 * dur);
 }
@@ -211,7 +213,7 @@ static const char *lane_of(const json_t *list, const json_t *e)
     return "?";
 }
 
-static void test_cupti(void **state)
+static void cupti_records_are_joined_with_units(void **state)
 {
     (void)state;
     ls_kernel_times *k = NULL;
@@ -230,8 +232,8 @@ static void test_cupti(void **state)
     unit_of(&c, 3, LS_SPAN_FWD);
     unit_of(&c, 3, LS_SPAN_BWD);
     assert_int_equal(c.ops->adamw(&c, NULL, NULL, NULL, NULL, NULL, 1, NULL), LS_OK);
-    copy(4096, 13, base + 1000500, base + 1002500); /* beside the kernels, by nobody in particular */
-    launch("lonely", 7, at - 200, at + 100);        /* overlaps the one before */
+    copy(4096, 13, base + 1000500, base + 1002500); /* at the same time as the kernels, outside of any unit */
+    launch("lonely", 7, at - 200, at + 100);        /* overlaps the previous kernel */
     assert_int_equal(device.regions, 3);
 
     /* A graph: recorded with two units in it, instantiated, launched twice from outside any unit. */
@@ -282,7 +284,7 @@ static void test_cupti(void **state)
     ls_trace_destroy(&t);
 }
 
-static void test_newest(void **state)
+static void only_the_newest_kernels_are_kept(void **state)
 {
     (void)state;
     ls_kernel_times *k = NULL;
@@ -301,7 +303,7 @@ static void test_newest(void **state)
     ls_trace_destroy(&t);
 }
 
-static void test_whole_graphs(void **state)
+static void a_graph_can_be_one_span(void **state)
 {
     (void)state;
     ls_kernel_times *k = NULL;
@@ -332,7 +334,7 @@ static void run_marks(ls_kernel_times **k, ls_compute *c)
 {
     for (int u = 0; u < 300; u++) unit_of(c, 1 + u % 3, LS_SPAN_FWD);
     assert_int_equal(c->ops->adamw(c, NULL, NULL, NULL, NULL, NULL, 1, NULL), LS_OK);
-    assert_int_equal(device.regions, 0); /* nothing is recorded */
+    assert_int_equal(device.regions, 0); /* no graph is recorded */
     (void)k;
 }
 
@@ -354,12 +356,12 @@ static void check_marks(ls_kernel_times *k, ls_compute *c)
     ls_trace_destroy(&t);
 }
 
-static void test_marks(void **state)
+static void without_cupti_units_are_timed_by_events(void **state)
 {
     (void)state;
     ls_kernel_times *k = NULL;
     ls_compute c = {.ops = &ops, .device = &table};
-    setenv("LS_PLUGIN_DIR", dir, 1); /* a plugin that is not there */
+    setenv("LS_PLUGIN_DIR", dir, 1); /* a folder without the plugin */
     assert_int_equal(ls_kernel_times_begin(&k, &c, "nothing", 10000), LS_OK);
     assert_non_null(strstr(ls_kernel_times_words(k), "per-unit times from CUDA events"));
     assert_non_null(strstr(ls_kernel_times_words(k), "does not exist"));
@@ -367,7 +369,7 @@ static void test_marks(void **state)
     unsetenv("LS_PLUGIN_DIR");
 }
 
-static void test_refused(void **state)
+static void a_refusal_of_cupti_falls_back_to_events(void **state)
 {
     (void)state;
     ls_kernel_times *k = NULL;
@@ -386,7 +388,7 @@ static void test_refused(void **state)
     assert_int_equal(ls_kernel_times_end(&k, NULL, NULL), LS_OK);
 }
 
-static void test_no_leak(void **state)
+static void failed_allocations_leak_nothing(void **state)
 {
     (void)state;
     const int64_t live = ls_mem_live();
@@ -414,12 +416,12 @@ static void test_no_leak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_cupti, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(test_newest, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(test_whole_graphs, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(test_marks, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(test_refused, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(test_no_leak, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(cupti_records_are_joined_with_units, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(only_the_newest_kernels_are_kept, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(a_graph_can_be_one_span, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(without_cupti_units_are_timed_by_events, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(a_refusal_of_cupti_falls_back_to_events, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(failed_allocations_leak_nothing, fresh, remove_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

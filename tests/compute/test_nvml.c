@@ -1,4 +1,4 @@
-/* NVML by its entry points, over a library of our own (tests/fake_nvml): which GPU, values and refusals, what the sampler saw.
+/* NVML through its entry points, with a fake library (tests/fake_nvml): selection of the GPU, values and refusals, the sampler.
  * ls-test: serial */
 #include "compute/gpu_watch.h"
 #include "core/mem.h"
@@ -40,7 +40,7 @@ static void uuid_of(const char *which, char out[96])
         assert_memory_equal(u_, start, strlen(start)); \
     } while (0)
 
-static void test_which(void **state)
+static void a_gpu_is_found_by_index_bus_or_uuid(void **state)
 {
     (void)state;
     ls_nvml *n = NULL;
@@ -49,12 +49,12 @@ static void test_which(void **state)
     ASSERT_GPU("0000:3d:00.0", "GPU-bbbb");
     ASSERT_GPU("00000000:1B:00.0", "GPU-aaaa");
     ASSERT_GPU("GPU-bbbb0000-1111", "GPU-bbbb");
-    setenv("CUDA_VISIBLE_DEVICES", "1", 1); /* the program's GPU 0 is the machine's GPU 1 */
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1); /* GPU 0 of the program is GPU 1 of the machine */
     ASSERT_GPU(NULL, "GPU-bbbb");
     setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb, 0", 1);
     ASSERT_GPU("0", "GPU-bbbb");
     ASSERT_GPU("1", "GPU-aaaa");
-    ASSERT_GPU("0000:1b:00.0", "GPU-aaaa"); /* a bus id is nobody's index */
+    ASSERT_GPU("0000:1b:00.0", "GPU-aaaa"); /* a bus id does not depend on the list */
     unsetenv("CUDA_VISIBLE_DEVICES");
     assert_int_equal(ls_nvml_open(&n, "7"), LS_E_UNSUPPORTED);
     assert_non_null(strstr(ls_err_words(), "GPU 7: Not Found"));
@@ -63,7 +63,7 @@ static void test_which(void **state)
     assert_null(n);
 }
 
-static void test_values(void **state)
+static void values_are_read_in_the_right_units(void **state)
 {
     (void)state;
     ls_nvml *n = NULL;
@@ -85,7 +85,7 @@ static void test_values(void **state)
     ls_nvml_close(&n);
 }
 
-static void test_refusals(void **state)
+static void a_refused_value_is_unknown_with_its_reason(void **state)
 {
     (void)state;
     ls_nvml *n = NULL;
@@ -93,7 +93,7 @@ static void test_refusals(void **state)
     setenv("FAKE_NVML_REFUSE", "power,memory,slowed", 1);
     assert_int_equal(ls_nvml_open(&n, "0"), LS_OK);
     ls_nvml_read(n, &now);
-    ls_nvml_read(n, &now); /* each reason stands there once */
+    ls_nvml_read(n, &now); /* each reason is listed once */
     assert_true(isnan(now.power) && isnan(now.used) && now.slowed == 0 && now.busy == 0.87);
     assert_string_equal(ls_nvml_refused(n),
                         "power: Not Supported, memory: Insufficient Permissions, clock's reasons: Not Supported");
@@ -116,7 +116,7 @@ static void rest(double seconds)
     nanosleep(&t, NULL);
 }
 
-static void test_window(void **state)
+static void a_window_averages_its_samples(void **state)
 {
     (void)state;
     ls_gpu_watch *w = NULL;
@@ -131,14 +131,14 @@ static void test_window(void **state)
     assert_true(x->slowed == 0x24);
     const ls_gpu_window first = *x;
     rest(0.05);
-    assert_memory_equal(ls_gpu_watch_close(w), &first, sizeof first); /* closed once */
+    assert_memory_equal(ls_gpu_watch_close(w), &first, sizeof first); /* a second close changes nothing */
     ls_gpu_watch_last(w, &now);
     assert_true(now.power == 500);
     ls_gpu_watch_end(&w);
     assert_null(w);
 }
 
-static void test_power_for_energy(void **state)
+static void energy_falls_back_to_power(void **state)
 {
     (void)state;
     ls_gpu_watch *w = NULL;
@@ -172,15 +172,15 @@ static ls_status device_info(void *ctx, ls_device_info *out)
     return LS_OK;
 }
 
-static int n_said;
-static void said(void *ctx, const char *text)
+static int n_message;
+static void on_message(void *ctx, const char *text)
 {
     (void)ctx;
-    n_said++;
+    n_message++;
     assert_non_null(strstr(text, "no utilisation, power and energy of the GPU: cannot load NVML"));
 }
 
-static void test_telemetry(void **state)
+static void telemetry_is_written_or_null(void **state)
 {
     (void)state;
     const ls_device device = {.info = device_info};
@@ -188,7 +188,7 @@ static void test_telemetry(void **state)
     ls_telemetry g = {0};
     ls_str s = {0};
     ls_jsonw j;
-    ls_telemetry_begin(&g, &gpu, said, NULL);
+    ls_telemetry_begin(&g, &gpu, on_message, NULL);
     assert_non_null(g.watch);
     ls_telemetry_step(&g);
     rest(0.15);
@@ -200,13 +200,13 @@ static void test_telemetry(void **state)
     assert_non_null(strstr(s.data, "\"power_mean_w\": 500"));
     assert_non_null(strstr(s.data, "\"energy_from\": \"counter\""));
     ls_telemetry_end(&g);
-    assert_int_equal(n_said, 0);
-    ls_telemetry_begin(&g, &cpu, said, NULL);
+    assert_int_equal(n_message, 0);
+    ls_telemetry_begin(&g, &cpu, on_message, NULL);
     assert_null(g.watch);
     setenv("LS_NVML", "/nonexistent.so", 1);
-    ls_telemetry_begin(&g, &gpu, said, NULL);
+    ls_telemetry_begin(&g, &gpu, on_message, NULL);
     assert_null(g.watch);
-    assert_int_equal(n_said, 1);
+    assert_int_equal(n_message, 1);
     s.len = 0;
     ls_jsonw_init(&j, &s, 0);
     ls_jsonw_open(&j, '{');
@@ -218,8 +218,8 @@ static void test_telemetry(void **state)
     ls_str_fini(&s);
 }
 
-/* A device is found by where it is plugged in, or else by its index. */
-static void test_telemetry_bus(void **state)
+/* A device is found by its bus id, or else by its index. */
+static void a_device_is_found_by_bus_or_index(void **state)
 {
     (void)state;
     static const char *const rows[][2] = {{"0000:1b:00.0", "GPU-aaaa"}, {"0000:77:00.0", "GPU-bbbb"}};
@@ -231,7 +231,7 @@ static void test_telemetry_bus(void **state)
         ls_telemetry g = {0};
         ls_str s = {0};
         ls_jsonw j;
-        ls_telemetry_begin(&g, &gpu, said, NULL);
+        ls_telemetry_begin(&g, &gpu, on_message, NULL);
         assert_non_null(g.watch);
         ls_jsonw_init(&j, &s, 0);
         ls_jsonw_open(&j, '{');
@@ -243,7 +243,7 @@ static void test_telemetry_bus(void **state)
     }
 }
 
-static void test_no_leak(void **state)
+static void failed_allocations_leak_nothing(void **state)
 {
     (void)state;
     const int64_t live = ls_mem_live();
@@ -262,14 +262,14 @@ static void test_no_leak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_which, use_fake),
-        cmocka_unit_test_setup(test_values, use_fake),
-        cmocka_unit_test_setup(test_refusals, use_fake),
-        cmocka_unit_test_setup(test_window, use_fake),
-        cmocka_unit_test_setup(test_power_for_energy, use_fake),
-        cmocka_unit_test_setup(test_telemetry, use_fake),
-        cmocka_unit_test_setup(test_telemetry_bus, use_fake),
-        cmocka_unit_test_setup(test_no_leak, use_fake),
+        cmocka_unit_test_setup(a_gpu_is_found_by_index_bus_or_uuid, use_fake),
+        cmocka_unit_test_setup(values_are_read_in_the_right_units, use_fake),
+        cmocka_unit_test_setup(a_refused_value_is_unknown_with_its_reason, use_fake),
+        cmocka_unit_test_setup(a_window_averages_its_samples, use_fake),
+        cmocka_unit_test_setup(energy_falls_back_to_power, use_fake),
+        cmocka_unit_test_setup(telemetry_is_written_or_null, use_fake),
+        cmocka_unit_test_setup(a_device_is_found_by_bus_or_index, use_fake),
+        cmocka_unit_test_setup(failed_allocations_leak_nothing, use_fake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
-/* test_ops.c - every operation of the fast CPU backend, and of the reference in float, against the reference in double.
+/* test_ops.c - every operation of the fast CPU backend, and of the reference in float, compared with the reference in double.
  *
  * A case is a list of arrays and a call. The arrays are filled with the same numbers in float and in double, the call is made
- * with 1, 2, 3 and 5 threads (bits must agree) under every vector table this CPU runs, and what it wrote is compared with the
+ * with 1, 2, 3 and 5 threads (bits must agree) with every SIMD table that this CPU supports, and its outputs are compared with the
  * double reference: the largest difference over the largest value of the array (both printed). Outputs start as NaN, scratch
- * is exactly ls_compute_scratch bytes with a guard behind, and no operation may allocate.
+ * is exactly ls_compute_scratch bytes followed by a guard, and no operation may allocate.
  *
  * Bounds: about four times the largest error measured on arm64 (neon, generic) and x86_64 (avx2, avx512), which is
- * stated beside each. */
+ * stated next to each bound. */
 /* ls-test: long */
 #include "compute/compute.h"
 #include "compute/compute_impl.h"
@@ -86,7 +86,7 @@ static void run_case(const op_case *k, const char *backend, ls_dtype dt, int n_t
     c.scratch_nbytes = ls_compute_scratch(&c, &shapes);
     unsigned char *scratch = ls_alloc(c.scratch_nbytes + GUARD);
     assert_non_null(scratch);
-    memset(scratch, 0xff, c.scratch_nbytes); /* NaNs: reading scratch before writing it shows */
+    memset(scratch, 0xff, c.scratch_nbytes); /* NaNs reveal a read of scratch before it is written */
     memset(scratch + c.scratch_nbytes, 0x5a, GUARD);
     c.scratch = scratch;
     for (int i = 0; i < MAX_ARG; i++) {
@@ -137,7 +137,7 @@ static void check(const op_case *k)
     void *want[MAX_ARG], *ref[MAX_ARG];
     run_case(k, "cpu-ref", LS_F64, 1, want);
     run_case(k, "cpu-ref", LS_F32, 1, ref);
-    judge(k, "cpu-ref", ref, want, 4 * k->bound); /* plain float sums and libm: less exact than the vectors */
+    judge(k, "cpu-ref", ref, want, 4 * k->bound); /* plain float sums and libm are less exact than the SIMD code */
     free_args(ref);
     bool usable;
     for (int t = 0; simd_list(t, &usable); t++) {
@@ -389,13 +389,13 @@ static int32_t *some_ids(int64_t n, int64_t V, bool ignored)
     assert_non_null(ids);
     for (int64_t i = 0; i < n; i++) {
         ids[i] = (int32_t)(ls_rng_u64(3, (uint64_t)i) % (uint64_t)V);
-        if (i % 4 == 0) ids[i] = 1; /* one id often */
+        if (i % 4 == 0) ids[i] = 1; /* one frequent id */
         if (ignored && i % 5 == 2) ids[i] = -1;
     }
     return ids;
 }
 
-static void test_embed(void **state)
+static void embedding_matches_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][3] = {{1, 1, 2}, {2, 7, 6}, {3, 33, 50}, {2, 40, 768}};
@@ -412,7 +412,7 @@ static void test_embed(void **state)
         }
 }
 
-static void test_layernorm(void **state)
+static void layer_norm_matches_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][2] = {{1, 1}, {3, 2}, {5, 17}, {33, 100}, {70, 768}, {2100, 10}};
@@ -441,7 +441,7 @@ static void test_layernorm(void **state)
                 &(op_case){"layernorm_fwd", c_norm_fwd, s, {out(n), out(R), out(R), in_at(n, 2, 1), in(C), in(C)}, b});
             check(&(op_case){
                 "layernorm_again", c_norm_again, s, {out(n), out(R), out(R), in_at(n, 2, 1), in(C), in(C)}, b});
-            if (C < 2) continue;             /* one column: dx is 0 in theory and cancellation in practice */
+            if (C < 2) continue;             /* one column: dx is 0 in theory and a rounding error in practice */
             double g = C < 10 ? 4e-4 : 2e-6; /* two columns: dx is nearly 0 and cancels; measured 1.2e-4 and 4e-7 */
             for (int acc = 0; acc < 2; acc++) {
                 s.acc = acc;
@@ -456,7 +456,7 @@ static void test_layernorm(void **state)
         }
 }
 
-static void test_linear(void **state)
+static void linear_layers_match_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {1, 70, 33},  {3, 9, 200},   {4, 257, 128},
@@ -492,7 +492,7 @@ static ls_status c_linear_q8(ls_compute *c, void **a, const shape *s)
     return LS_OK;
 }
 
-static void test_linear_q8(void **state)
+static void int8_products_match_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][2] = {{1, 1},   {3, 5},     {64, 16},   {65, 17},
@@ -501,13 +501,13 @@ static void test_linear_q8(void **state)
         for (int v = 0; v < 4; v++) {
             const int64_t K = sizes[i][0], N = sizes[i][1];
             shape s = {.R = 1, .K = K, .N = N, .acc = v & 1, .no_bias = v & 2}; /* acc: by column */
-            /* the bytes are equal everywhere; only sums over groups are rounded */
+            /* the int8 values are equal everywhere; only sums over groups are rounded */
             check(&(op_case){"linear_q8", c_linear_q8, s, {out(N), in(K), in(K * N), in(N)}, 1e-6});
             op_case zero = {
                 "linear_q8 of zero", c_linear_q8, s, {out(N), in_at(K, 0, 0), in_at(K * N, 0, 0), in(N)}, 1e-6};
             check(&zero);
         }
-    /* and it is a product: within what 8 bits cost (a deviation of 1/127/sqrt(12) of the largest of 64, on both sides: 0.9 %) */
+    /* the result is close to the product: the error of 8 bits is expected (a deviation of 1/127/sqrt(12) of the largest of 64, on both sides: 0.9 %) */
     shape s = {.R = 1, .K = 768, .N = 500};
     const op_case q = {"q8", c_linear_q8, s, {out(500), in(768), in(768 * 500), in(500)}, 0};
     const op_case f = {"f", c_linear_fwd, s, {out(500), in(768), in(768 * 500), in(500)}, 0};
@@ -527,7 +527,7 @@ static void test_linear_q8(void **state)
     free_args(b);
 }
 
-static void test_pointwise(void **state)
+static void pointwise_operations_match_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[] = {0, 1, 3, 17, 100, 40003};
@@ -568,7 +568,7 @@ static void test_pointwise(void **state)
         }
 }
 
-static void test_attention(void **state)
+static void attention_matches_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][4] = {{1, 1, 1, 2},   {2, 5, 3, 6},    {1, 63, 2, 16},  {1, 64, 1, 64},
@@ -598,7 +598,7 @@ static void test_attention(void **state)
         }
 }
 
-static void test_classifier(void **state)
+static void the_classifier_matches_the_reference(void **state)
 {
     (void)state;
     static const int64_t sizes[][3] = {{1, 1, 2}, {3, 6, 5}, {7, 33, 1100}, {530, 8, 13}};
@@ -619,8 +619,8 @@ static void test_classifier(void **state)
         }
 }
 
-/* Rows that do not count leave neither loss nor gradient; a NaN in x reaches its loss. */
-static void test_classifier_rows(void **state)
+/* Ignored rows contribute neither loss nor gradient; a NaN in x reaches its loss. */
+static void ignored_rows_leave_no_loss_or_gradient(void **state)
 {
     (void)state;
     enum { R = 3, C = 4, V = 6 };
@@ -642,7 +642,7 @@ static void test_classifier_rows(void **state)
     ls_free(c.scratch);
 }
 
-static void test_opening(void **state)
+static void a_backend_opens_or_states_why_not(void **state)
 {
     (void)state;
     ls_compute c;
@@ -663,9 +663,15 @@ static void test_opening(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opening),   cmocka_unit_test(test_pointwise),  cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_linear),     cmocka_unit_test(test_linear_q8),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_classifier), cmocka_unit_test(test_classifier_rows),
+        cmocka_unit_test(a_backend_opens_or_states_why_not),
+        cmocka_unit_test(pointwise_operations_match_the_reference),
+        cmocka_unit_test(embedding_matches_the_reference),
+        cmocka_unit_test(layer_norm_matches_the_reference),
+        cmocka_unit_test(linear_layers_match_the_reference),
+        cmocka_unit_test(int8_products_match_the_reference),
+        cmocka_unit_test(attention_matches_the_reference),
+        cmocka_unit_test(the_classifier_matches_the_reference),
+        cmocka_unit_test(ignored_rows_leave_no_loss_or_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_ops_grad.c - is every backward the derivative of its forward? Central differences, in double, on the reference.
+/* test_ops_gradient.c - every backward is the derivative of its forward: central differences in double, on the reference backend.
  *
  * For an operation y(x1, x2, ...) and fixed random weights g, the loss is L = sum g y. The backward is called with dy = g, and
  * each element of each of its gradients is compared with (L(x+h) - L(x-h)) / 2h, h = 1e-5: the truncation error is of order
@@ -101,7 +101,7 @@ static void f_norm(env *e) /* x, w, b */
     OK(e->c.ops->layernorm_fwd(&e->c, e->y, e->t[0], e->t[1], e->a[0], e->a[1], e->a[2], e->R, e->C, 1e-5));
 }
 
-/* The block's residual: x, delta, w, b. Both outputs count: y by g, the sum by the numbers behind. */
+/* The block's residual: x, delta, w, b. Both outputs count: y with the weights g, the sum with the weights after them. */
 static void f_add_norm(env *e)
 {
     int64_t n = e->R * e->C;
@@ -143,7 +143,7 @@ static void f_logits(env *e) /* x, w: the same product as a linear layer with w 
 
 /* ---- tests ------------------------------------------------------------------------------------------------------ */
 
-static void test_embed(void **state)
+static void embed_bwd_is_the_derivative(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
@@ -157,7 +157,7 @@ static void test_embed(void **state)
     }
 }
 
-static void test_layernorm(void **state)
+static void layer_norm_bwd_is_the_derivative(void **state)
 {
     (void)state;
     env *e = start();
@@ -170,7 +170,7 @@ static void test_layernorm(void **state)
     ls_free(e);
 }
 
-static void test_add_layernorm(void **state)
+static void add_layer_norm_bwd_is_the_derivative(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
@@ -188,7 +188,7 @@ static void test_add_layernorm(void **state)
     }
 }
 
-static void test_linear(void **state)
+static void linear_bwd_is_the_derivative(void **state)
 {
     (void)state;
     env *e = start();
@@ -199,7 +199,7 @@ static void test_linear(void **state)
     ls_free(e);
 }
 
-static void test_gelu(void **state)
+static void gelu_bwd_is_the_derivative(void **state)
 {
     (void)state;
     for (int k = 0; k < 2; k++) {
@@ -212,7 +212,7 @@ static void test_gelu(void **state)
     }
 }
 
-static void test_add(void **state)
+static void add_bwd_is_the_derivative(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
@@ -227,7 +227,7 @@ static void test_add(void **state)
     }
 }
 
-static void test_attention(void **state)
+static void attention_bwd_is_the_derivative(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
@@ -242,7 +242,7 @@ static void test_attention(void **state)
     }
 }
 
-static void test_classifier(void **state)
+static void classifier_gradients_are_the_derivative(void **state)
 {
     (void)state;
     env *e = start();
@@ -266,8 +266,8 @@ static void test_classifier(void **state)
     ls_free(e);
 }
 
-/* logits has no backward of its own (generation): its slope is that of linear_bwd with the roles of x and w exchanged. */
-static void test_logits(void **state)
+/* logits has no backward of its own (it is used for generation): its derivative is linear_bwd with x and w exchanged. */
+static void linear_bwd_is_the_derivative_of_logits(void **state)
 {
     (void)state;
     env *e = start();
@@ -280,8 +280,8 @@ static void test_logits(void **state)
     ls_free(e);
 }
 
-/* With the cache, every position gets what attention over the whole sequence gives it; so does a prompt cut in two. */
-static void test_attention_cached(void **state)
+/* With the cache, every position gets the same result as with attention over the whole sequence, also when the prompt is split in two. */
+static void cached_attention_equals_full_attention(void **state)
 {
     (void)state;
     env *e = start();
@@ -298,9 +298,9 @@ static void test_attention_cached(void **state)
     ls_free(e);
 }
 
-/* One step of AdamW against the formula written out once more, from zero moments: with bias correction the first step is
+/* One step of AdamW compared with the formula written out again, from zero moments: with bias correction the first step is
  * lr g/(|g| + eps), and decay pulls p by lr wd p. */
-static void test_adamw(void **state)
+static void adamw_follows_its_formula(void **state)
 {
     (void)state;
     env *e = start();
@@ -330,17 +330,17 @@ static void test_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_layernorm),
-        cmocka_unit_test(test_add_layernorm),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_classifier),
-        cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_attention_cached),
+        cmocka_unit_test(embed_bwd_is_the_derivative),
+        cmocka_unit_test(layer_norm_bwd_is_the_derivative),
+        cmocka_unit_test(add_layer_norm_bwd_is_the_derivative),
+        cmocka_unit_test(linear_bwd_is_the_derivative),
+        cmocka_unit_test(gelu_bwd_is_the_derivative),
+        cmocka_unit_test(add_bwd_is_the_derivative),
+        cmocka_unit_test(attention_bwd_is_the_derivative),
+        cmocka_unit_test(classifier_gradients_are_the_derivative),
+        cmocka_unit_test(linear_bwd_is_the_derivative_of_logits),
+        cmocka_unit_test(adamw_follows_its_formula),
+        cmocka_unit_test(cached_attention_equals_full_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The CUDA plugin on the emulated device, loaded as the program loads it: every operation of its table against cpu-ref in double, in every type;
- * recorded operations that come again; what the loader says. The kernels' own odd shapes and orders are tested beside (test_cuda_*). */
+/* The CUDA plugin on the emulated device, loaded as the program loads it: every operation of its table compared with cpu-ref in double, in every
+ * type; operations that are replayed from a graph; the messages of the loader. Odd shapes and thread orders are tested in test_cuda_*. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "compute/compute.h"
@@ -14,7 +14,7 @@
 
 #define OK(call) assert_int_equal((call), LS_OK)
 
-typedef struct pair { /* one array on both sides */
+typedef struct pair { /* one array on the device and on the host */
     void *x;          /* of the device, of type dt */
     double *ref;
     int64_t n;
@@ -145,7 +145,7 @@ static void linear(bench *b)
         OK(r->ops->gelu_fwd(r, y.ref, pre.ref, R * N, (ls_gelu)kind));
         near(b, "linear_gelu_fwd, pre", pre, 2);
         near(b, "linear_gelu_fwd", y, 4);
-        /* dpre (R,K') = (dy w^T) gelu'(pre), K' being the width in front */
+        /* dpre (R,K') = (dy w^T) gelu'(pre), K' is the width before it */
         pair dy = some(b, R * N), front = some(b, R * K), dpre = some(b, R * K);
         OK(d->ops->linear_gelu_bwd(d, dpre.x, dy.x, w.x, front.x, R, K, N, (ls_gelu)kind));
         OK(r->ops->linear_bwd(r, dpre.ref, NULL, NULL, dy.ref, NULL, w.ref, R, K, N, false));
@@ -265,7 +265,7 @@ static void loss_and_step(bench *b)
         near(b, "classifier, dx", dx, 8);
         near(b, "classifier, dw", dw, 8);
     }
-    /* sums land in memory of the host */
+    /* sums are written to host memory */
     void *out = NULL;
     double want = 0;
     OK(d->device->alloc_host(d->device->ctx, 4 * sizeof(double), &out));
@@ -320,7 +320,7 @@ static void loss_and_step(bench *b)
     assert_int_equal(d->ops->quantise(d, NULL, NULL, 1, 1, false), LS_E_UNSUPPORTED);
 }
 
-/* A unit's pass again and again: the third time it comes from a graph, with the key and the inputs of that time. */
+/* The pass of a unit, repeated: from the third time on it is replayed from a graph, with the current key and inputs. */
 static void recorded(bench *b)
 {
     const int64_t R = 8, C = 32;
@@ -348,7 +348,7 @@ static void recorded(bench *b)
     d->device->release(d->device->ctx, at);
 }
 
-static void every_operation(void **state)
+static void every_operation_matches_cpu_ref(void **state)
 {
     (void)state;
     const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
@@ -364,7 +364,7 @@ static void every_operation(void **state)
     }
 }
 
-static void words(void **state)
+static void the_loader_reports_what_is_wrong(void **state)
 {
     (void)state;
     char buf[LS_COMPUTE_WORDS];
@@ -376,7 +376,8 @@ static void words(void **state)
     ls_compute_close(&c);
     assert_null(c.ops);
     assert_int_equal(ls_compute_open(&c, "cuda", &(ls_compute_open_opts){.dtype = LS_F64}, 0), LS_E_UNSUPPORTED);
-    assert_non_null(strstr(ls_err_words(), "does not support the type F64")); /* the plugin's words are the program's */
+    assert_non_null(
+        strstr(ls_err_words(), "does not support the type F64")); /* a message of the plugin reaches the program */
     assert_non_null(strstr(ls_err_trail(), "compute/cuda/cuda.c"));
     assert_non_null(strstr(ls_err_trail(), "via"));
     setenv("LS_EMU_DEVICES", "0", 1);
@@ -392,6 +393,7 @@ int main(void)
     char dir[500];
     snprintf(dir, sizeof dir, "%.480s/emu", build ? build : "build");
     setenv("LS_PLUGIN_DIR", dir, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operation), cmocka_unit_test(words)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operation_matches_cpu_ref),
+                                       cmocka_unit_test(the_loader_reports_what_is_wrong)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* A look at the emulated device: what is found, why nothing is, and that the process which asks stays free of the plugin. */
+/* Detection of the emulated device: what it reports, the reason when there is no device, and that the calling process does not load the plugin. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "compute/look.h"
@@ -18,7 +18,7 @@ static bool is_loaded(void)
     return dlopen(path, RTLD_LAZY | RTLD_NOLOAD) != NULL;
 }
 
-static void found(void **state)
+static void a_look_reports_the_devices_or_why_not(void **state)
 {
     (void)state;
     ls_look r;
@@ -39,7 +39,7 @@ static void found(void **state)
     assert_false(is_loaded()); /* no context in this process: it may fork workers */
 }
 
-static void chosen(void **state)
+static void auto_takes_a_gpu_that_is_usable(void **state)
 {
     (void)state;
     ls_device_choice d;
@@ -65,6 +65,7 @@ int main(void)
     const char *build = getenv("LS_BUILD");
     snprintf(dir, sizeof dir, "%.480s/emu", build ? build : "build");
     setenv("LS_PLUGIN_DIR", dir, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(found), cmocka_unit_test(chosen)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_look_reports_the_devices_or_why_not),
+                                       cmocka_unit_test(auto_takes_a_gpu_that_is_usable)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_cores.c - a worker's computing threads keep one core each, its other threads may use all of them; who owns none is left alone. */
+/* test_cores.c - each computing thread of a worker is pinned to one core; its other threads may use all cores of the worker. A process without
+ * cores of its own is not pinned. */
 #include "compute/compute.h"
 #include "core/cores.h"
 #include "cmocka_all.h"
@@ -18,11 +19,11 @@ static cpu_set_t mine(void)
     return s;
 }
 
-/* What a process owns it owns for good: each test has one of its own. The body returns what is wrong, or NULL. */
+/* A process cannot give its cores back, so each test runs in a child process. The body returns what is wrong, or NULL. */
 static void in_child(const char *(*body)(void))
 {
     int pipe_fd[2], status;
-    char words[200] = "";
+    char text[200] = "";
     assert_int_equal(pipe(pipe_fd), 0);
     const pid_t pid = fork();
     assert_true(pid >= 0);
@@ -32,10 +33,10 @@ static void in_child(const char *(*body)(void))
         _exit(wrong ? 1 : 0);
     }
     close(pipe_fd[1]);
-    const ssize_t n = read(pipe_fd[0], words, sizeof words - 1);
+    const ssize_t n = read(pipe_fd[0], text, sizeof text - 1);
     close(pipe_fd[0]);
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (n > 0 || !WIFEXITED(status) || WEXITSTATUS(status)) fail_msg("%s (status %d)", words, status);
+    if (n > 0 || !WIFEXITED(status) || WEXITSTATUS(status)) fail_msg("%s (status %d)", text, status);
 }
 
 static const char *nothing_owned(void)
@@ -44,8 +45,8 @@ static const char *nothing_owned(void)
     ls_cores_keep(0);
     ls_cores_roam();
     const cpu_set_t after = mine();
-    if (!CPU_EQUAL(&before, &after)) return "a process without cores of its own was tied to some";
-    if (ls_cores_owned()) return "it says that it owns some";
+    if (!CPU_EQUAL(&before, &after)) return "a process without cores of its own was pinned";
+    if (ls_cores_owned()) return "it reports that it owns some";
     return ls_cores_usable() == CPU_COUNT(&before) ? NULL : "usable cores are miscounted";
 }
 
@@ -79,7 +80,8 @@ static const char *one_each(void)
     if (!CPU_EQUAL(&sum, &all)) return "two computing threads share a core";
     if (ls_cores_usable() != n) return "a thread that keeps its core counts only that";
     if (pthread_create(&thread, NULL, look, &lane) || pthread_join(thread, NULL)) return "no thread";
-    if (!CPU_EQUAL(&lane, &all)) return "a thread that computes nothing is tied to its maker's core";
+    if (!CPU_EQUAL(&lane, &all))
+        return "a thread that computes nothing is pinned to the core of the thread that created it";
     return NULL;
 }
 
@@ -110,25 +112,25 @@ static const char *a_part(void)
     return NULL;
 }
 
-static void none(void **state)
+static void a_process_without_own_cores_is_not_pinned(void **state)
 {
     (void)state;
     in_child(nothing_owned);
 }
 
-static void team(void **state)
+static void each_computing_thread_keeps_one_core(void **state)
 {
     (void)state;
     in_child(one_each);
 }
 
-static void crowd(void **state)
+static void two_threads_share_the_only_core(void **state)
 {
     (void)state;
     in_child(more_threads_than_cores);
 }
 
-static void part(void **state)
+static void a_worker_gets_its_part_of_the_cores(void **state)
 {
     (void)state;
     in_child(a_part);
@@ -136,7 +138,9 @@ static void part(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(none), cmocka_unit_test(team), cmocka_unit_test(crowd),
-                                       cmocka_unit_test(part)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_process_without_own_cores_is_not_pinned),
+                                       cmocka_unit_test(each_computing_thread_keeps_one_core),
+                                       cmocka_unit_test(two_threads_share_the_only_core),
+                                       cmocka_unit_test(a_worker_gets_its_part_of_the_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

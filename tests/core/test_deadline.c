@@ -1,4 +1,4 @@
-/* test_deadline.c - a process that is stuck ends in time, whatever its threads are doing; signals; the parent of workers that do not end. */
+/* test_deadline.c - a process that hangs ends in time, whatever its threads are doing; signals; a parent whose workers do not end. */
 /* ls-test: long */
 #include "comm/comm_impl.h"
 #include "comm/launch.h"
@@ -23,7 +23,7 @@ static void nap(double seconds)
     while (ls_now() < end) nanosleep(&(struct timespec){0, 5000000}, NULL);
 }
 
-/* A call that does not return, and that no signal interrupts: a driver. */
+/* A call that does not return and that no signal interrupts, as in a driver. */
 static _Noreturn void stuck(void)
 {
     sigset_t all;
@@ -35,10 +35,10 @@ static _Noreturn void stuck(void)
 typedef struct ended {
     int code; /* exit code; -signal */
     double seconds;
-    char words[4096];
+    char text[4096]; /* stderr */
 } ended;
 
-/* Runs `body` in a child process; what it writes to stderr and how it ended. `after` (may be NULL) runs in the parent meanwhile. */
+/* Runs `body` in a child process; returns what it writes to stderr and its exit code. `after` (may be NULL) runs in the parent at the same time. */
 static ended in_child(void (*body)(void), void (*after)(pid_t pid))
 {
     int fd[2], status = 0;
@@ -52,14 +52,13 @@ static ended in_child(void (*body)(void), void (*after)(pid_t pid))
         dup2(fd[1], STDERR_FILENO);
         close(fd[0]);
         close(fd[1]);
-        alarm(30); /* a limit that fails is a failure, not a hang */
+        alarm(30); /* the test fails instead of hanging when a limit does not work */
         body();
         _exit(0);
     }
     close(fd[1]);
     if (after) after(pid);
-    for (ssize_t k; n < sizeof e.words - 1 && (k = read(fd[0], e.words + n, sizeof e.words - 1 - n)) > 0;)
-        n += (size_t)k;
+    for (ssize_t k; n < sizeof e.text - 1 && (k = read(fd[0], e.text + n, sizeof e.text - 1 - n)) > 0;) n += (size_t)k;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     close(fd[0]);
     e.seconds = ls_now() - begin;
@@ -67,11 +66,11 @@ static ended in_child(void (*body)(void), void (*after)(pid_t pid))
     return e;
 }
 
-static void holds(ended e, int code, double least, double most, const char *words)
+static void check_end(ended e, int code, double least, double most, const char *part)
 {
-    if (e.code != code || e.seconds < least || e.seconds > most || !strstr(e.words, words))
-        fail_msg("ended with %d (not %d) after %.2f s, %.2f to %.2f are right; stderr without '%s': %s", e.code, code,
-                 e.seconds, least, most, words, e.words);
+    if (e.code != code || e.seconds < least || e.seconds > most || !strstr(e.text, part))
+        fail_msg("ended with %d (expected: %d) after %.2f s (expected: %.2f to %.2f); stderr does not contain '%s': %s",
+                 e.code, code, e.seconds, least, most, part, e.text);
 }
 
 /* ---- limits ---- */
@@ -100,7 +99,7 @@ static void inner_first(void)
 static void outer_first(void)
 {
     (void)ls_deadline_arm(0.2, 7, "the outer call");
-    ls_deadline_disarm(ls_deadline_arm(20, 8, "the inner call")); /* does not touch the outer one */
+    ls_deadline_disarm(ls_deadline_arm(20, 8, "the inner call")); /* leaves the outer limit as it is */
     stuck();
 }
 
@@ -109,7 +108,7 @@ static void forked(void)
     int status = 0;
     (void)ls_deadline_arm(20, 8, "the parent");
     const pid_t pid = fork();
-    if (!pid) { /* has no limit until it arms its own */
+    if (!pid) { /* the child has no limit until it arms its own */
         (void)ls_deadline_arm(0.2, 7, "the child");
         stuck();
     }
@@ -133,25 +132,25 @@ static void with_stacks(void)
     for (;;) pause();
 }
 
-static void limits(void **state)
+static void a_stuck_call_ends_at_its_limit(void **state)
 {
     (void)state;
     const ended e = in_child(fires, NULL);
-    holds(e, 7, 0.25, 10, "rank 3 (pid ");
-    holds(e, 7, 0.25, 10, "closing the device did not return within 0.3 s; the process exits now with code 7");
-    holds(in_child(disarmed, NULL), 0, 0.4, 10, "");
-    holds(in_child(inner_first, NULL), 7, 0.15, 10, "the inner call");
-    holds(in_child(outer_first, NULL), 7, 0.15, 10, "the outer call");
-    holds(in_child(forked, NULL), 7, 0.15, 10, "the child did not return");
+    check_end(e, 7, 0.25, 10, "rank 3 (pid ");
+    check_end(e, 7, 0.25, 10, "closing the device did not return within 0.3 s; the process exits now with code 7");
+    check_end(in_child(disarmed, NULL), 0, 0.4, 10, "");
+    check_end(in_child(inner_first, NULL), 7, 0.15, 10, "the inner call");
+    check_end(in_child(outer_first, NULL), 7, 0.15, 10, "the outer call");
+    check_end(in_child(forked, NULL), 7, 0.15, 10, "the child did not return");
 }
 
-static void stacks_of_all_threads(void **state)
+static void the_stacks_of_all_threads_are_printed(void **state)
 {
     (void)state;
     const ended e = in_child(with_stacks, NULL);
     int n = 0;
-    for (const char *p = e.words; (p = strstr(p, "lockstep: thread ")); p++) n++;
-    holds(e, 7, 0.15, 10, "lockstep: thread ");
+    for (const char *p = e.text; (p = strstr(p, "lockstep: thread ")); p++) n++;
+    check_end(e, 7, 0.15, 10, "lockstep: thread ");
     assert_int_equal(n, 2);
 }
 
@@ -175,7 +174,7 @@ static void continues(pid_t pid)
 static void stopped_time_does_not_count(void **state)
 {
     (void)state;
-    holds(in_child(pausing, continues), 0, 1.5, 10, "");
+    check_end(in_child(pausing, continues), 0, 1.5, 10, "");
 }
 
 static _Atomic int flag;
@@ -183,7 +182,7 @@ static _Atomic int flag;
 static void watched(void)
 {
     (void)ls_deadline_watch(&flag, "rank 1 died", 0.3, 4);
-    nap(0.5); /* not raised: nothing */
+    nap(0.5); /* not raised: no effect */
     atomic_store(&flag, 1);
     stuck();
 }
@@ -197,29 +196,30 @@ static void unwatched(void)
     nap(0.4);
 }
 
-static void flags(void **state)
+static void a_raised_flag_limits_the_time_left(void **state)
 {
     (void)state;
-    holds(in_child(watched, NULL), 4, 0.75, 10,
-          "the run was aborted, but this process did not exit within 0.3 s (rank 1 died)");
-    holds(in_child(unwatched, NULL), 0, 0.4, 10, "");
+    check_end(in_child(watched, NULL), 4, 0.75, 10,
+              "the run was aborted, but this process did not exit within 0.3 s (rank 1 died)");
+    check_end(in_child(unwatched, NULL), 0, 0.4, 10, "");
 }
 
 static void getting_on(void)
 {
     ls_deadline_start();
     ls_deadline_stall(0.5, 4, "no progress");
-    for (int i = 0; i < 10; i++) ls_deadline_tick(), nap(0.1); /* twice the limit, never silent for as long */
+    for (int i = 0; i < 10; i++)
+        ls_deadline_tick(), nap(0.1); /* twice the limit in total, but never silent for that long */
     ls_deadline_hold(true);
     nap(1.0); /* a slow disk */
     ls_deadline_hold(false);
     stuck();
 }
 
-static void progress(void **state)
+static void a_run_without_progress_is_ended(void **state)
 {
     (void)state;
-    holds(in_child(getting_on, NULL), 4, 2.3, 10, "no progress within 0.5 s");
+    check_end(in_child(getting_on, NULL), 4, 2.3, 10, "no progress within 0.5 s");
 }
 
 /* ---- signals ---- */
@@ -258,18 +258,18 @@ static void came_before(void)
     ls_stop_set_mode(LS_STOP_NOW_QUIET);
 }
 
-static void signals(void **state)
+static void a_second_signal_ends_at_once(void **state)
 {
     (void)state;
-    holds(in_child(two_terms, NULL), 143, 0.5, 10, "without saving");
-    holds(in_child(two_ints, NULL), 130, 0.5, 10, "SIGINT");
-    holds(in_child(nothing_to_save, NULL), 143, 0, 10, "before the first step");
+    check_end(in_child(two_terms, NULL), 143, 0.5, 10, "without saving");
+    check_end(in_child(two_ints, NULL), 130, 0.5, 10, "SIGINT");
+    check_end(in_child(nothing_to_save, NULL), 143, 0, 10, "before the first step");
     const ended e = in_child(came_before, NULL);
-    holds(e, 143, 0, 10, "");
-    assert_string_equal(e.words, "");
+    check_end(e, 143, 0, 10, "");
+    assert_string_equal(e.text, "");
 }
 
-/* How long a run may be silent, and after a signal. */
+/* How long a run may be silent before and after a signal. */
 static void bounds(void)
 {
     ls_stop_install();
@@ -279,7 +279,7 @@ static void bounds(void)
     if (ls_deadline_stall_seconds() != LS_RUN_LIMIT + 10) _exit(2);
     ls_stop_expect(5);
     if (ls_deadline_stall_seconds() != LS_STOP_LEAST + 10) _exit(3);
-    ls_stop_expect(0); /* no limit was wanted */
+    ls_stop_expect(0); /* no limit was requested */
     if (ls_deadline_stall_seconds() != 0) _exit(4);
     ls_stop_expect(50);
     if (ls_deadline_stall_seconds() != 60) _exit(5);
@@ -291,15 +291,15 @@ static void bounds(void)
     if (ls_deadline_stall_seconds() != 0) _exit(8);
 }
 
-static void bounds_of_a_run(void **state)
+static void the_time_limit_follows_the_state(void **state)
 {
     (void)state;
-    holds(in_child(bounds, NULL), 0, 0, 10, "");
+    check_end(in_child(bounds, NULL), 0, 0, 10, "");
 }
 
 /* ---- workers ---- */
 
-/* After the failure of rank 1, rank 0 is stuck in a call and rank 2 is stopped: neither can end by itself. */
+/* When rank 1 fails, rank 0 hangs in a call and rank 2 is stopped: neither can end by itself. */
 static ls_status fail_and_hang(void *ctx, ls_comm *c, int n_core)
 {
     (void)ctx;
@@ -312,7 +312,7 @@ static ls_status fail_and_hang(void *ctx, ls_comm *c, int n_core)
     stuck();
 }
 
-static void say_it(void *ctx, int rank, ls_status st)
+static void print_report(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
     fprintf(stderr, "report of rank %d: %s\n", rank, ls_status_words(st));
@@ -320,22 +320,22 @@ static void say_it(void *ctx, int rank, ls_status st)
 
 static void family(void)
 {
-    const ls_status st =
-        ls_launch_local(&(ls_launch){.n = 3, .arena_nbytes = (size_t)1 << 20, .body = fail_and_hang, .report = say_it});
+    const ls_status st = ls_launch_local(
+        &(ls_launch){.n = 3, .arena_nbytes = (size_t)1 << 20, .body = fail_and_hang, .report = print_report});
     fprintf(stderr, "status: %s\n", ls_status_words(st));
     _exit(ls_status_exit_code(st));
 }
 
-static void workers_that_do_not_end(void **state)
+static void a_parent_ends_workers_that_hang(void **state)
 {
     (void)state;
     const ended e = in_child(family, NULL);
-    holds(e, 4, 7, 25, "report of rank 1: device failed");
-    holds(e, 4, 7, 25, "rank 0 (pid ");
-    holds(e, 4, 7, 25,
-          "the run was aborted, but this process did not exit within 8 s (rank 1 failed: the device was lost)");
-    holds(e, 4, 7, 25, ") is stopped (SIGSTOP)");
-    holds(e, 4, 7, 25, "status: device failed"); /* not "bad usage", and not what the others heard */
+    check_end(e, 4, 7, 25, "report of rank 1: device failed");
+    check_end(e, 4, 7, 25, "rank 0 (pid ");
+    check_end(e, 4, 7, 25,
+              "the run was aborted, but this process did not exit within 8 s (rank 1 failed: the device was lost)");
+    check_end(e, 4, 7, 25, ") is stopped (SIGSTOP)");
+    check_end(e, 4, 7, 25, "status: device failed"); /* the status of rank 1, not that of the other ranks */
 }
 
 static ls_status endless(void *ctx, ls_comm *c, int n_core)
@@ -350,7 +350,7 @@ static ls_status endless(void *ctx, ls_comm *c, int n_core)
 static void endless_family(void)
 {
     const ls_status st =
-        ls_launch_local(&(ls_launch){.n = 2, .arena_nbytes = (size_t)1 << 20, .body = endless, .report = say_it});
+        ls_launch_local(&(ls_launch){.n = 2, .arena_nbytes = (size_t)1 << 20, .body = endless, .report = print_report});
     fprintf(stderr, "%s\n", ls_err_words());
     _exit(st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : 1);
 }
@@ -363,10 +363,10 @@ static void signal_twice(pid_t pid)
     kill(pid, SIGTERM);
 }
 
-static void second_signal_to_a_parent(void **state)
+static void a_second_signal_ends_all_workers(void **state)
 {
     (void)state;
-    holds(in_child(endless_family, signal_twice), 143, 1.4, 10, "no checkpoint was saved");
+    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "no checkpoint was saved");
 }
 
 /* ---- closing ---- */
@@ -386,14 +386,14 @@ static void closes(void)
     _exit(2);
 }
 
-static void complete_but_stuck(void **state)
+static void a_stuck_close_exits_with_success(void **state)
 {
     (void)state;
-    holds(in_child(closes, NULL), 0, 0.25, 10,
-          "the work is complete, but closing the communicator did not return within 0.3 s");
+    check_end(in_child(closes, NULL), 0, 0.25, 10,
+              "the work is complete, but closing the communicator did not return within 0.3 s");
 }
 
-/* The run is complete, rank 0 has ended, and rank 1 was stopped before it could. */
+/* The run is complete and rank 0 has ended; rank 1 was stopped before its end. */
 static ls_status stopped_at_the_end(void *ctx, ls_comm *c, int n_core)
 {
     (void)ctx;
@@ -409,26 +409,26 @@ static void complete_family(void)
     _exit(ls_status_exit_code(st));
 }
 
-static void stopped_after_the_run(void **state)
+static void a_stopped_worker_does_not_fail_the_run(void **state)
 {
     (void)state;
     const ended e = in_child(complete_family, NULL);
-    holds(e, 0, 1.5, 15, "rank 1 (pid ");
-    holds(e, 0, 1.5, 15, ") is stopped (SIGSTOP)");
+    check_end(e, 0, 1.5, 15, "rank 1 (pid ");
+    check_end(e, 0, 1.5, 15, ") is stopped (SIGSTOP)");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(limits),
-                                       cmocka_unit_test(stacks_of_all_threads),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_stuck_call_ends_at_its_limit),
+                                       cmocka_unit_test(the_stacks_of_all_threads_are_printed),
                                        cmocka_unit_test(stopped_time_does_not_count),
-                                       cmocka_unit_test(flags),
-                                       cmocka_unit_test(progress),
-                                       cmocka_unit_test(signals),
-                                       cmocka_unit_test(bounds_of_a_run),
-                                       cmocka_unit_test(workers_that_do_not_end),
-                                       cmocka_unit_test(second_signal_to_a_parent),
-                                       cmocka_unit_test(complete_but_stuck),
-                                       cmocka_unit_test(stopped_after_the_run)};
+                                       cmocka_unit_test(a_raised_flag_limits_the_time_left),
+                                       cmocka_unit_test(a_run_without_progress_is_ended),
+                                       cmocka_unit_test(a_second_signal_ends_at_once),
+                                       cmocka_unit_test(the_time_limit_follows_the_state),
+                                       cmocka_unit_test(a_parent_ends_workers_that_hang),
+                                       cmocka_unit_test(a_second_signal_ends_all_workers),
+                                       cmocka_unit_test(a_stuck_close_exits_with_success),
+                                       cmocka_unit_test(a_stopped_worker_does_not_fail_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

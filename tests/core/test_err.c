@@ -1,4 +1,4 @@
-/* Does a failure keep its words, its place and its trail, per thread? */
+/* A failure keeps its message, its place and its trail, separately in each thread. */
 #include "core/err.h"
 #include "cmocka_all.h"
 
@@ -12,7 +12,7 @@ static ls_status deep(int n)
     return LS_OK;
 }
 
-static void words_and_trail(void **state)
+static void a_failure_keeps_its_message_and_trail(void **state)
 {
     (void)state;
     ls_err_clear();
@@ -33,12 +33,13 @@ static void a_new_failure_starts_a_new_trail(void **state)
 {
     (void)state;
     assert_int_equal(deep(3), LS_E_IO);
-    assert_int_equal(ls_fail(LS_E_CONFIG, "again: %s", ls_err_words()), LS_E_CONFIG); /* its own words as argument */
+    assert_int_equal(ls_fail(LS_E_CONFIG, "again: %s", ls_err_words()),
+                     LS_E_CONFIG); /* the previous message as argument */
     assert_string_equal(ls_err_words(), "again: open x.bin: no such thing");
     assert_null(strstr(ls_err_trail(), "via"));
 }
 
-static void long_words_and_deep_trails_are_cut(void **state)
+static void long_messages_and_deep_trails_are_cut(void **state)
 {
     (void)state;
     char big[5000];
@@ -60,7 +61,7 @@ done:
     return st;
 }
 
-static void goto_form_releases(void **state)
+static void the_goto_form_reaches_the_cleanup(void **state)
 {
     (void)state;
     int released = 0;
@@ -76,7 +77,7 @@ static void *other_thread(void *arg)
     return NULL;
 }
 
-static void trails_belong_to_threads(void **state)
+static void each_thread_has_its_own_failure(void **state)
 {
     (void)state;
     (void)ls_fail(LS_E_IO, "mine");
@@ -88,7 +89,7 @@ static void trails_belong_to_threads(void **state)
     assert_string_equal(ls_err_words(), "mine");
 }
 
-static void exit_codes_are_those_of_the_documentation(void **state)
+static void exit_codes_match_the_documentation(void **state)
 {
     (void)state;
     static const struct {
@@ -105,12 +106,9 @@ static void exit_codes_are_those_of_the_documentation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_and_trail),
-        cmocka_unit_test(a_new_failure_starts_a_new_trail),
-        cmocka_unit_test(long_words_and_deep_trails_are_cut),
-        cmocka_unit_test(goto_form_releases),
-        cmocka_unit_test(trails_belong_to_threads),
-        cmocka_unit_test(exit_codes_are_those_of_the_documentation),
+        cmocka_unit_test(a_failure_keeps_its_message_and_trail), cmocka_unit_test(a_new_failure_starts_a_new_trail),
+        cmocka_unit_test(long_messages_and_deep_trails_are_cut), cmocka_unit_test(the_goto_form_reaches_the_cleanup),
+        cmocka_unit_test(each_thread_has_its_own_failure),       cmocka_unit_test(exit_codes_match_the_documentation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,28 +1,30 @@
-/* Every allocation of core fails once: the status says so, nothing leaks, no file is half there, the next try works. */
+/* Each allocation of core fails once: the status is LS_E_NOMEM, nothing leaks, no partial file remains, and the next attempt succeeds. */
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/plan.h"
 #include "core/str.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[64];
+static char *dir;
 
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/ls-fault-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    dir = test_dir();
+    return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK ? 0 : -1;
+    test_dir_close(dir);
+    return 0;
 }
 
 /* Runs body with its k-th allocation failing, for k = 0, 1, ... until it succeeds; returns how many failed. */
@@ -35,7 +37,7 @@ static int sweep(ls_status (*body)(void))
         ls_status st = body();
         ls_mem_fail_at(-1);
         if (ls_mem_live() != live)
-            fail_msg("allocation %d failed: %lld blocks were left", k, (long long)(ls_mem_live() - live));
+            fail_msg("allocation %d failed: %lld blocks were not freed", k, (long long)(ls_mem_live() - live));
         if (st == LS_OK) return k;
         assert_int_equal(st, LS_E_NOMEM);
         assert_true(ls_err_words()[0] != '\0');
@@ -44,7 +46,7 @@ static int sweep(ls_status (*body)(void))
     return -1;
 }
 
-static char path[128];
+static char path[256];
 
 static ls_status write_body(void)
 {
@@ -53,7 +55,7 @@ static ls_status write_body(void)
     return ls_fs_write(path, text, sizeof text);
 }
 
-static void writes(void **state)
+static void a_write_survives_each_failed_allocation(void **state)
 {
     (void)state;
     snprintf(path, sizeof path, "%s/sub/w", dir);
@@ -72,7 +74,7 @@ static ls_status read_body(void)
     return st;
 }
 
-static void reads(void **state)
+static void a_read_survives_each_failed_allocation(void **state)
 {
     (void)state;
     snprintf(path, sizeof path, "%s/sub/r", dir);
@@ -97,7 +99,7 @@ static ls_status remove_body(void)
     return ls_fs_remove_tree(path);
 }
 
-static void lists_and_trees(void **state)
+static void listing_and_removing_survive_failed_allocations(void **state)
 {
     (void)state;
     for (int i = 0; i < 40; i++) {
@@ -121,7 +123,7 @@ static ls_status plan_body(void)
     return st;
 }
 
-static void plans(void **state)
+static void a_memory_plan_survives_failed_allocations(void **state)
 {
     (void)state;
     assert_true(sweep(plan_body) >= 6);
@@ -145,7 +147,7 @@ static ls_status text_body(void)
     return st;
 }
 
-static void texts(void **state)
+static void a_growing_text_survives_failed_allocations(void **state)
 {
     (void)state;
     assert_true(sweep(text_body) >= 4);
@@ -154,8 +156,11 @@ static void texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes), cmocka_unit_test(reads), cmocka_unit_test(lists_and_trees),
-        cmocka_unit_test(plans),  cmocka_unit_test(texts),
+        cmocka_unit_test(a_write_survives_each_failed_allocation),
+        cmocka_unit_test(a_read_survives_each_failed_allocation),
+        cmocka_unit_test(listing_and_removing_survive_failed_allocations),
+        cmocka_unit_test(a_memory_plan_survives_failed_allocations),
+        cmocka_unit_test(a_growing_text_survives_failed_allocations),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,7 +1,8 @@
-/* Files are whole or not there; failures name the path; folders come and go. */
+/* Files are complete or do not exist; failures name the path; folders are created, listed and removed. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,31 +15,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[64];
+static char *dir;
 
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/ls-fs-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    dir = test_dir();
+    return 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    return ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir) ? 0 : -1;
+    const bool removed = ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir);
+    free(dir);
+    return removed ? 0 : -1;
 }
 
 static const char *at(const char *name)
 {
-    static char path[8][256];
-    static int next;
-    char *p = path[next = (next + 1) % 8];
-    snprintf(p, 256, "%s/%s", dir, name);
-    return p;
+    return test_path(dir, name, NULL);
 }
 
-static void whole_files(void **state)
+static void a_file_reads_back_as_written(void **state)
 {
     (void)state;
     char *data = NULL;
@@ -62,7 +61,7 @@ static void whole_files(void **state)
     ls_free(data);
 }
 
-static void reading_fails_in_words(void **state)
+static void a_failed_read_names_the_path(void **state)
 {
     (void)state;
     char *data = NULL;
@@ -79,7 +78,7 @@ static void reading_fails_in_words(void **state)
     assert_int_equal(ls_fs_map_open(&m, dir), LS_E_IO);
 }
 
-static void pieces(void **state)
+static void a_file_changes_only_at_the_commit(void **state)
 {
     (void)state;
     char *data;
@@ -88,7 +87,7 @@ static void pieces(void **state)
     assert_int_equal(ls_fs_write(at("p"), "old", 3), LS_OK);
     assert_int_equal(ls_fs_out_open(&o, at("p")), LS_OK);
     assert_int_equal(ls_fs_out_append(&o, "ne", 2), LS_OK);
-    assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK); /* the old one until the commit */
+    assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK); /* the old content until the commit */
     assert_string_equal(data, "old");
     ls_free(data);
     assert_int_equal(ls_fs_out_append(&o, "w!", 2), LS_OK);
@@ -100,7 +99,7 @@ static void pieces(void **state)
     assert_int_equal(ls_fs_out_open(&o, at("p")), LS_OK);
     assert_int_equal(ls_fs_out_append(&o, "zzz", 3), LS_OK);
     ls_fs_out_abort(&o);
-    ls_fs_out_abort(&o); /* takes a closed one */
+    ls_fs_out_abort(&o); /* accepts a closed file */
     assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK);
     assert_string_equal(data, "new!");
     ls_free(data);
@@ -132,7 +131,7 @@ static void a_failed_write_changes_nothing(void **state)
     ls_free(data);
 }
 
-/* Killed at any moment while rewriting a file again and again, a process leaves one of the whole versions. */
+/* A process that is killed while it rewrites a file again and again leaves a complete version of it. */
 static void killed_writers_leave_whole_files(void **state)
 {
     (void)state;
@@ -159,8 +158,8 @@ static void killed_writers_leave_whole_files(void **state)
     }
 }
 
-/* A rename would put a file in the place of what only looks like one. */
-static void what_is_no_file_is_not_replaced(void **state)
+/* A rename would replace a pipe or a link by a file. */
+static void pipes_links_and_folders_are_not_replaced(void **state)
 {
     (void)state;
     char got[8] = "", *data = NULL;
@@ -179,7 +178,7 @@ static void what_is_no_file_is_not_replaced(void **state)
     assert_true(!lstat(at("to-pipe"), &s) && S_ISLNK(s.st_mode));
     assert_false(ls_fs_exists(at("pipe.tmp")));
 
-    assert_int_equal(ls_fs_write(at("elsewhere/file"), "old", 3), LS_OK); /* a link to a file stays one */
+    assert_int_equal(ls_fs_write(at("elsewhere/file"), "old", 3), LS_OK); /* a link to a file stays a link */
     assert_int_equal(symlink("elsewhere/file", at("link")), 0);
     assert_int_equal(ls_fs_write(at("link"), "new", 3), LS_OK);
     assert_true(!lstat(at("link"), &s) && S_ISLNK(s.st_mode));
@@ -197,7 +196,7 @@ static void what_is_no_file_is_not_replaced(void **state)
     ls_err_clear();
 }
 
-static void maps(void **state)
+static void a_map_shows_the_bytes_of_the_file(void **state)
 {
     (void)state;
     ls_fs_map m;
@@ -213,7 +212,7 @@ static void maps(void **state)
     ls_fs_map_close(&m);
 }
 
-static void folders(void **state)
+static void folders_are_created_listed_and_removed(void **state)
 {
     (void)state;
     assert_int_equal(ls_fs_mkdirs(at("x//y/z/")), LS_OK);
@@ -250,7 +249,7 @@ static void folders(void **state)
     assert_int_equal(ls_fs_remove_tree(at("none")), LS_OK);
 }
 
-static void paths(void **state)
+static void paths_are_joined_with_one_slash(void **state)
 {
     (void)state;
     char *a = ls_path_join("d", "f"), *b = ls_path_join("d/", "f"), *c = ls_path_join("/", "f");
@@ -267,15 +266,11 @@ static void paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_files),
-        cmocka_unit_test(reading_fails_in_words),
-        cmocka_unit_test(pieces),
-        cmocka_unit_test(what_is_no_file_is_not_replaced),
-        cmocka_unit_test(maps),
-        cmocka_unit_test(a_failed_write_changes_nothing),
-        cmocka_unit_test(killed_writers_leave_whole_files),
-        cmocka_unit_test(folders),
-        cmocka_unit_test(paths),
+        cmocka_unit_test(a_file_reads_back_as_written),      cmocka_unit_test(a_failed_read_names_the_path),
+        cmocka_unit_test(a_file_changes_only_at_the_commit), cmocka_unit_test(pipes_links_and_folders_are_not_replaced),
+        cmocka_unit_test(a_map_shows_the_bytes_of_the_file), cmocka_unit_test(a_failed_write_changes_nothing),
+        cmocka_unit_test(killed_writers_leave_whole_files),  cmocka_unit_test(folders_are_created_listed_and_removed),
+        cmocka_unit_test(paths_are_joined_with_one_slash),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,4 +1,4 @@
-/* The 16-bit types: every one of them there and back, and rounding against its definition: the nearest of the neighbours, even at ties. */
+/* The 16-bit types: every value converted to float and back; rounding compared with its definition (to the nearest, ties to even). */
 #include "core/half.h"
 #include "core/rng.h"
 #include "cmocka_all.h"
@@ -9,12 +9,12 @@ typedef struct kind {
     float (*from)(uint16_t);
     uint16_t (*to)(float);
     uint16_t inf;
-    double edge; /* from here on the nearest is an infinity */
+    double edge; /* from here on values round to infinity */
 } kind;
 
 static const kind kinds[] = {{ls_from_bf16, ls_to_bf16, 0x7f80, 0x1.ffp127}, {ls_from_f16, ls_to_f16, 0x7c00, 65520}};
 
-static void all_of_them(void **state)
+static void every_16_bit_value_survives_the_round_trip(void **state)
 {
     (void)state;
     for (int k = 0; k < 2; k++)
@@ -45,11 +45,11 @@ static void check(const kind *k, float x)
     if (!(d < hi || (d == hi && a % 2 == 0))) fail_msg("%a became %a, %a is nearer", v, here, above);
 }
 
-static void rounding(void **state)
+static void rounding_is_to_nearest_even(void **state)
 {
     (void)state;
     for (int k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < 400000; i++) { /* any float, and those around what is exact */
+        for (uint32_t i = 0; i < 400000; i++) { /* any float, and the floats around a tie */
             const uint32_t bits = ls_rng_u32(7, i);
             if (isfinite(ls_float_of(bits))) check(&kinds[k], ls_float_of(bits));
             const float x = kinds[k].from((uint16_t)(bits >> 16)), y = kinds[k].from((uint16_t)((bits >> 16) + 1));
@@ -70,6 +70,7 @@ static void rounding(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_of_them), cmocka_unit_test(rounding)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_16_bit_value_survives_the_round_trip),
+                                       cmocka_unit_test(rounding_is_to_nearest_even)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* SHA-256 against the vectors of FIPS 180-4 and its own pieces; XXH3 against a known value. */
+/* SHA-256 compared with the vectors of FIPS 180-4, in one piece and in several; XXH3 compared with a known value. */
 #include "core/hash.h"
 #include "core/rng.h"
 #include "cmocka_all.h"
@@ -13,7 +13,7 @@ static void sha(const void *data, size_t n, char hex[65])
     ls_sha256_hex(&s, hex);
 }
 
-static void vectors(void **state)
+static void sha256_matches_the_published_vectors(void **state)
 {
     (void)state;
     char hex[65];
@@ -37,7 +37,7 @@ static void vectors(void **state)
     assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-static void pieces_do_not_matter(void **state)
+static void sha256_does_not_depend_on_the_pieces(void **state)
 {
     (void)state;
     unsigned char data[700];
@@ -58,16 +58,17 @@ static void pieces_do_not_matter(void **state)
     }
 }
 
-static void xxh3(void **state)
+static void xxh3_matches_the_published_value(void **state)
 {
     (void)state;
-    assert_true(ls_xxh64("", 0) == 0x2d06800538d394c2u); /* XXH3_64bits of nothing, from xxHash's documentation */
+    assert_true(ls_xxh64("", 0) == 0x2d06800538d394c2u); /* XXH3_64bits of no bytes, from xxHash's documentation */
     assert_true(ls_xxh64("abc", 3) != ls_xxh64("abd", 3));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(vectors), cmocka_unit_test(pieces_do_not_matter),
-                                       cmocka_unit_test(xxh3)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sha256_matches_the_published_vectors),
+                                       cmocka_unit_test(sha256_does_not_depend_on_the_pieces),
+                                       cmocka_unit_test(xxh3_matches_the_published_value)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
-/* The writer's text is what Python's json writes; parse errors name the place. */
+/* The writer's text equals that of Python's json module; parse errors name the file and the line. */
 #include "core/json.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void reals(void **state)
+static void reals_have_the_shortest_exact_digits(void **state)
 {
     (void)state;
     static const struct {
@@ -46,16 +47,15 @@ static double double_of(uint64_t bits)
     return d;
 }
 
-/* 40,000 doubles of every kind through python3's repr. */
-static void reals_like_python(void **state)
+/* 40,000 doubles of every kind, compared with python3's repr. */
+static void reals_are_written_as_python_does(void **state)
 {
     (void)state;
     if (system("python3 -c pass >/dev/null 2>&1")) {
         print_message("skipped: python3 is not installed\n");
         skip();
     }
-    char dir[] = "/tmp/ls-json-XXXXXX", path[64], cmd[512];
-    assert_non_null(mkdtemp(dir));
+    char *dir = test_dir(), path[160], cmd[600];
     snprintf(path, sizeof path, "%s/reals", dir);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -82,11 +82,11 @@ static void reals_like_python(void **state)
              "sys.exit(bad > 0)\"",
              path);
     int rc = system(cmd);
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
     assert_int_equal(rc, 0);
 }
 
-static void objects(void **state)
+static void objects_and_lists_match_json_dumps(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -128,7 +128,7 @@ static void objects(void **state)
     ls_str_fini(&s);
 }
 
-static void members_by_type(void **state)
+static void members_are_written_by_their_type(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -144,7 +144,7 @@ static void members_by_type(void **state)
     ls_str_fini(&s);
 }
 
-static void strings(void **state)
+static void strings_are_escaped_to_ascii(void **state)
 {
     (void)state;
     static const struct {
@@ -169,7 +169,7 @@ static void strings(void **state)
     }
 }
 
-static void parse_errors_name_the_place(void **state)
+static void parse_errors_name_file_and_line(void **state)
 {
     (void)state;
     json_t *j = NULL;
@@ -186,7 +186,7 @@ static void parse_errors_name_the_place(void **state)
     assert_null(j);
 }
 
-static void any_value_goes_through(void **state)
+static void a_parsed_value_is_written_back_unchanged(void **state)
 {
     (void)state;
     static const char text[] = "{\"b\": [1, 2.5, \"x\", true, false, null, {\"k\": -7}], \"a\": 1e-05}";
@@ -200,7 +200,7 @@ static void any_value_goes_through(void **state)
     ls_str_fini(&s);
     json_decref(j);
 
-    char deep[4001]; /* as deep as jansson reads: a file must not reach an assertion */
+    char deep[4001]; /* the depth limit of jansson: an input file must not trigger an assertion */
     memset(deep, '[', 2000);
     memset(deep + 2000, ']', 2000);
     deep[4000] = '\0';
@@ -212,7 +212,7 @@ static void any_value_goes_through(void **state)
     json_decref(j);
 }
 
-static void value_at_a_path(void **state)
+static void a_path_finds_the_nested_value(void **state)
 {
     (void)state;
     json_t *j = NULL;
@@ -230,14 +230,14 @@ static void value_at_a_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(value_at_a_path),
-        cmocka_unit_test(members_by_type),
-        cmocka_unit_test(reals),
-        cmocka_unit_test(reals_like_python),
-        cmocka_unit_test(objects),
-        cmocka_unit_test(strings),
-        cmocka_unit_test(parse_errors_name_the_place),
-        cmocka_unit_test(any_value_goes_through),
+        cmocka_unit_test(a_path_finds_the_nested_value),
+        cmocka_unit_test(members_are_written_by_their_type),
+        cmocka_unit_test(reals_have_the_shortest_exact_digits),
+        cmocka_unit_test(reals_are_written_as_python_does),
+        cmocka_unit_test(objects_and_lists_match_json_dumps),
+        cmocka_unit_test(strings_are_escaped_to_ascii),
+        cmocka_unit_test(parse_errors_name_file_and_line),
+        cmocka_unit_test(a_parsed_value_is_written_back_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Which lines pass, and what a line looks like. */
+/* Which messages are printed, and the format of a line. */
 #include "core/log.h"
 #include "cmocka_all.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void levels(void **state)
+static void levels_come_from_ls_log_and_the_rank(void **state)
 {
     (void)state;
     unsetenv("LS_LOG");
@@ -70,7 +70,7 @@ static void bad_spec(void)
     unsetenv("LS_LOG");
 }
 
-static void lines(void **state)
+static void a_message_is_one_line_with_its_prefix(void **state)
 {
     (void)state;
     char text[8192];
@@ -92,6 +92,7 @@ static void lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(levels), cmocka_unit_test(lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(levels_come_from_ls_log_and_the_rank),
+                                       cmocka_unit_test(a_message_is_one_line_with_its_prefix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

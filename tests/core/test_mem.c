@@ -1,16 +1,17 @@
-/* Is memory aligned, zeroed, counted, and does it fail when a test says so? */
+/* Memory is aligned, zeroed and counted, and an allocation fails when a test requests it. */
 #include "core/mem.h"
 #include "core/err.h"
 #include "cmocka_all.h"
 
 #include <string.h>
 
-static void aligned_and_zero(void **state)
+static void blocks_are_aligned_and_zeroed(void **state)
 {
     (void)state;
     static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 100003, ((size_t)2 << 20) - 1, (size_t)5 << 20};
     for (size_t i = 0; i < N_OF(sizes); i++) {
-        for (int again = 0; again < 2; again++) { /* the second time the block may be one that was just soiled */
+        for (int again = 0; again < 2;
+             again++) { /* the second time the block may be the one that was just overwritten */
             unsigned char *p = ls_alloc(sizes[i]);
             assert_non_null(p);
             assert_int_equal((uintptr_t)p % 64, 0);
@@ -25,7 +26,7 @@ static void aligned_and_zero(void **state)
     assert_null(ls_alloc(SIZE_MAX - 64));
 }
 
-static void realloc_keeps_and_zeroes(void **state)
+static void realloc_keeps_data_and_zeroes_the_rest(void **state)
 {
     (void)state;
     unsigned char *p = ls_realloc(NULL, 10);
@@ -40,11 +41,11 @@ static void realloc_keeps_and_zeroes(void **state)
     for (int i = 4; i < 8; i++) assert_int_equal(p[i], 0);
     ls_mem_fail_at(0);
     assert_null(ls_realloc(p, 100));
-    assert_int_equal(p[3], 7); /* still ours */
+    assert_int_equal(p[3], 7); /* the old block is kept */
     ls_free(p);
 }
 
-static void counted(void **state)
+static void live_blocks_and_bytes_are_counted(void **state)
 {
     (void)state;
     int64_t live = ls_mem_live(), bytes = ls_mem_live_bytes(), count = ls_mem_count();
@@ -73,13 +74,13 @@ static void the_kth_allocation_fails_once(void **state)
         }
     }
     ls_mem_fail_at(0);
-    ls_mem_fail_at(-1); /* taken back */
+    ls_mem_fail_at(-1); /* cancels the request */
     void *p = ls_alloc(8);
     assert_non_null(p);
     ls_free(p);
 }
 
-static void texts(void **state)
+static void copied_and_formatted_texts_are_right(void **state)
 {
     (void)state;
     char *a = ls_strdup("text"), *b = ls_strndup("text", 2), *c = ls_strndup("ab", 9),
@@ -99,11 +100,11 @@ static void texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(aligned_and_zero),
-        cmocka_unit_test(realloc_keeps_and_zeroes),
-        cmocka_unit_test(counted),
+        cmocka_unit_test(blocks_are_aligned_and_zeroed),
+        cmocka_unit_test(realloc_keeps_data_and_zeroes_the_rest),
+        cmocka_unit_test(live_blocks_and_bytes_are_counted),
         cmocka_unit_test(the_kth_allocation_fails_once),
-        cmocka_unit_test(texts),
+        cmocka_unit_test(copied_and_formatted_texts_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

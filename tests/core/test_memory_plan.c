@@ -1,5 +1,5 @@
-/* The memory plan: rows that live together never share a byte, the arena is no larger than needed at its worst moment times
- * a small factor, the arena is one allocation of exactly the printed size. */
+/* The memory plan: rows that are alive at the same time never share a byte; the arena is at most a small factor larger than the largest sum of
+ * rows that are alive together; it is one allocation of exactly the printed size. */
 #include "core/plan.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -25,14 +25,15 @@ static void check_layout(const ls_plan *p)
         for (int j = 0; j < i; j++) {
             const ls_plan_row *b = &p->row[j];
             if (together(a, b) && a->offset < b->offset + b->nbytes && b->offset < a->offset + a->nbytes)
-                fail_msg("%s [%lld,+%lld) and %s [%lld,+%lld) live together and overlap", a->name, (long long)a->offset,
-                         (long long)a->nbytes, b->name, (long long)b->offset, (long long)b->nbytes);
+                fail_msg("%s [%lld,+%lld) and %s [%lld,+%lld) are alive together and overlap", a->name,
+                         (long long)a->offset, (long long)a->nbytes, b->name, (long long)b->offset,
+                         (long long)b->nbytes);
         }
     }
     assert_int_equal(p->total, end);
 }
 
-/* Bytes alive at the fullest moment: no layout can be smaller. */
+/* The largest number of bytes that are alive at the same time: no layout can be smaller. */
 static int64_t floor_bytes(const ls_plan *p, int n_moment)
 {
     int64_t worst = 0;
@@ -45,7 +46,7 @@ static int64_t floor_bytes(const ls_plan *p, int n_moment)
     return worst;
 }
 
-static void random_plans(void **state)
+static void random_plans_never_overlap_and_stay_small(void **state)
 {
     (void)state;
     double worst_ratio = 1;
@@ -54,7 +55,7 @@ static void random_plans(void **state)
         int n = 1 + (int)(ls_rng_u64(k, 0) % 120), n_moment = 1 + (int)(ls_rng_u64(k, 1) % 40);
         for (int i = 0; i < n; i++) {
             uint64_t r = ls_rng_u64(k, (uint64_t)(2 + i)), s = ls_rng_u64(k, (uint64_t)(1000 + i));
-            int64_t nbytes = (int64_t)(s % 3 == 0 ? s / 3 % 100 : s / 3 % 100000); /* small, large, and none at all */
+            int64_t nbytes = (int64_t)(s % 3 == 0 ? s / 3 % 100 : s / 3 % 100000); /* small, large and zero */
             int a = (int)(r % (uint64_t)n_moment), b = (int)((r >> 20) % (uint64_t)n_moment);
             int row = r >> 60 == 0 ? ls_plan_add(&p, LS_PART_PARAM, nbytes, LS_PLAN_ALWAYS, "always %d", i)
                                    : ls_plan_add(&p, LS_PART_ACT, nbytes, a < b ? a : b, a < b ? b : a, "row %d", i);
@@ -72,12 +73,12 @@ static void random_plans(void **state)
         assert_int_equal(p.row[0].offset, first.offset);
         ls_plan_fini(&p);
     }
-    print_message("largest arena over its floor: %.3f\n", worst_ratio);
-    assert_true(worst_ratio < 1.5); /* measured 1.21 over these plans: a layout that shares nothing is far above */
+    print_message("largest ratio of an arena to its lower bound: %.3f\n", worst_ratio);
+    assert_true(worst_ratio < 1.5); /* measured: 1.21 over these plans; a layout that shares nothing is far above */
 }
 
 /* The shape of a training step: activations of unit u from its forward to its backward, scratch in between. */
-static void a_training_step(void **state)
+static void a_training_step_packs_without_a_gap(void **state)
 {
     (void)state;
     enum { U = 14 };
@@ -94,14 +95,14 @@ static void a_training_step(void **state)
 
     int64_t count = ls_mem_count(), bytes = ls_mem_live_bytes();
     assert_int_equal(ls_plan_alloc(&p, 1), LS_OK);
-    assert_int_equal(ls_mem_count(), count); /* a check takes nothing */
+    assert_int_equal(ls_mem_count(), count); /* a check allocates nothing */
     assert_int_equal(ls_plan_alloc(&p, 0), LS_OK);
     assert_int_equal(ls_mem_count() - count, 1);
     assert_int_equal(ls_mem_live_bytes() - bytes, p.total);
     for (int i = 0; i < p.n_row; i++) {
         char *at = ls_plan_at(&p, i);
         assert_int_equal((uintptr_t)at % 64, 0);
-        memset(at, i, (size_t)p.row[i].nbytes); /* the sanitizer sees whether it is all ours */
+        memset(at, i, (size_t)p.row[i].nbytes); /* the sanitizer reports bytes outside of the arena */
     }
     ls_str s = {0};
     ls_plan_print(&p, &s);
@@ -136,8 +137,8 @@ static void what_cannot_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_plans),
-        cmocka_unit_test(a_training_step),
+        cmocka_unit_test(random_plans_never_overlap_and_stay_small),
+        cmocka_unit_test(a_training_step_packs_without_a_gap),
         cmocka_unit_test(what_cannot_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,7 +33,7 @@ static int64_t count(const ls_nccl_log *l, const char *name, bool in)
     return 0;
 }
 
-static void nvlink_and_infiniband(void **state)
+static void nvlink_and_infiniband_are_recognized(void **state)
 {
     (void)state;
     ls_nccl_log l;
@@ -45,8 +45,8 @@ static void nvlink_and_infiniband(void **state)
     assert_int_equal(l.n_rank, 4);
     assert_int_equal(l.n_rank_logged, 4);
     assert_int_equal(l.n_node, 2);
-    assert_int_equal(l.n_comm, 2); /* all four, and a pair */
-    assert_int_equal(l.rings, 2);  /* not the pair's 8 */
+    assert_int_equal(l.n_comm, 2); /* one of all four ranks, one of a pair */
+    assert_int_equal(l.rings, 2);  /* not the 8 of the pair */
     assert_string_equal(l.ring, "0 1 2 3");
     assert_int_equal(l.trees, 2);
     assert_int_equal(l.channels, 2);
@@ -69,7 +69,7 @@ static void nvlink_and_infiniband(void **state)
     assert_int_equal(l.n_warn, 0);
 }
 
-static void sockets_and_shared_memory(void **state)
+static void sockets_and_shared_memory_are_recognized(void **state)
 {
     (void)state;
     ls_nccl_log l;
@@ -78,7 +78,7 @@ static void sockets_and_shared_memory(void **state)
     assert_string_equal(l.version, "2.21.5");
     assert_string_equal(l.cuda, "12.4");
     assert_int_equal(l.n_rank, 3);
-    assert_int_equal(l.n_node, -1); /* 2.21 does not state it */
+    assert_int_equal(l.n_node, -1); /* NCCL 2.21 does not print it */
     assert_string_equal(l.ring, "0 1 2");
     assert_string_equal(l.network, "Socket");
     assert_int_equal(l.n_device, 2);
@@ -93,7 +93,7 @@ static void sockets_and_shared_memory(void **state)
     assert_string_equal(l.path, "");
 }
 
-static void two_ranks_on_one_gpu(void **state)
+static void two_ranks_on_one_gpu_are_recognized(void **state)
 {
     (void)state;
     ls_nccl_log l;
@@ -115,17 +115,17 @@ static void add_text(ls_nccl_log *l, const char *text)
 }
 
 /* One line with the prefix of a log, into a summary of its own. */
-static ls_nccl_log of_line(const char *say)
+static ls_nccl_log of_line(const char *message)
 {
     char text[2000];
     ls_nccl_log l;
     ls_nccl_log_init(&l);
-    snprintf(text, sizeof text, "yew:7:8 [0] NCCL INFO %s\n", say);
+    snprintf(text, sizeof text, "yew:7:8 [0] NCCL INFO %s\n", message);
     add_text(&l, text);
     return l;
 }
 
-static void names_of_transports(void **state)
+static void each_transport_gets_its_short_name(void **state)
 {
     (void)state;
     static const char *const line[][2] = {
@@ -149,7 +149,7 @@ static void names_of_transports(void **state)
     }
 }
 
-static void not_stated(void **state)
+static void what_no_line_states_is_unknown(void **state)
 {
     (void)state;
     ls_nccl_log l = of_line("NCCL version 2.19.3+cuda12.2");
@@ -159,9 +159,9 @@ static void not_stated(void **state)
     assert_int_equal(ls_nccl_log_nvlink(&l), -1);
     assert_int_equal(ls_nccl_log_infiniband(&l), -1);
     assert_int_equal(ls_nccl_log_nvls(&l), -1);
-    l = of_line("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"); /* over what link? */
+    l = of_line("Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"); /* the link is not stated */
     assert_int_equal(ls_nccl_log_nvlink(&l), -1);
-    l = of_line("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0"); /* which card? */
+    l = of_line("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0"); /* the network card is not stated */
     assert_int_equal(ls_nccl_log_infiniband(&l), -1);
     assert_int_equal(ls_nccl_log_gpudirect(&l), 0);
     add_text(&l, "yew:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_2:1/RoCE [RO]; OOB eth1:192.0.2.1<0>\n");
@@ -174,7 +174,7 @@ static void not_stated(void **state)
     assert_int_equal(ls_nccl_log_nvlink(&l), 1);
 }
 
-static void summary_text(void **state)
+static void the_summary_is_valid_json(void **state)
 {
     (void)state;
     ls_nccl_log l;
@@ -198,8 +198,8 @@ static void summary_text(void **state)
     ls_str_fini(&s);
 }
 
-/* Every prefix of a log, and the log with bytes changed: nothing to say, but no harm either (asan, ubsan). */
-static void garbled(void **state)
+/* Every prefix of a log, and the log with changed bytes, are read without an invalid access (asan, ubsan). */
+static void a_garbled_log_does_no_harm(void **state)
 {
     (void)state;
     char path[512], *text = NULL;
@@ -207,7 +207,7 @@ static void garbled(void **state)
     snprintf(path, sizeof path, "%s/tests/data/nccl_logs/ib/nccl_rank_oak1_4100.log", LS_SOURCE_DIR);
     assert_int_equal(ls_fs_read(path, &text, &n), LS_OK);
     for (size_t cut = 0; cut < n; cut += 7) {
-        char *part = ls_alloc(cut + 1); /* its end is the end of the memory */
+        char *part = ls_alloc(cut + 1); /* the end of the text is the end of the block */
         assert_non_null(part);
         memcpy(part, text, cut);
         ls_nccl_log l;
@@ -227,7 +227,7 @@ static void garbled(void **state)
     }
     ls_free(text);
     ls_nccl_log l = of_line("comm 0x1 rank 99999 nranks 100000 cudaDev 0 nvmlDev 0 busId 1 commId 0x1 - Init COMPLETE");
-    assert_int_equal(l.n_rank, 100000); /* more than are noted one by one */
+    assert_int_equal(l.n_rank, 100000); /* more ranks than are recorded one by one */
     assert_int_equal(l.n_rank_logged, 0);
     for (int i = 0; i < 40; i++) {
         char line[100];
@@ -241,13 +241,13 @@ static void garbled(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nvlink_and_infiniband),
-        cmocka_unit_test(sockets_and_shared_memory),
-        cmocka_unit_test(two_ranks_on_one_gpu),
-        cmocka_unit_test(names_of_transports),
-        cmocka_unit_test(not_stated),
-        cmocka_unit_test(summary_text),
-        cmocka_unit_test(garbled),
+        cmocka_unit_test(nvlink_and_infiniband_are_recognized),
+        cmocka_unit_test(sockets_and_shared_memory_are_recognized),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_recognized),
+        cmocka_unit_test(each_transport_gets_its_short_name),
+        cmocka_unit_test(what_no_line_states_is_unknown),
+        cmocka_unit_test(the_summary_is_valid_json),
+        cmocka_unit_test(a_garbled_log_does_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

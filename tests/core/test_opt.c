@@ -14,11 +14,11 @@ typedef struct target {
 } target;
 
 static const ls_opt table[] = {
-    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "say more", "General", 0, 0},
+    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "print more", "General", 0, 0},
     {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL, 1, 512},
     {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training", -1, 1e12},
     {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
-     "what to call the run, in words that are long enough to need a second line of the help page, or even a third one",
+     "the name of the run, with a description that is long enough to need a second line of the help page, or even a third one",
      NULL, 0, 0},
     {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL, 0, 0},
     {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL, 0, 0},
@@ -36,7 +36,7 @@ static ls_status parse(target *t, unsigned char *given, ls_opt_list *rest, bool 
 #define PARSE(t, given, rest, help, ...) \
     parse(t, given, rest, help, (int)N_OF(((const char *[]){__VA_ARGS__})), (const char *[]){__VA_ARGS__})
 
-static void every_kind(void **state)
+static void every_kind_of_option_is_parsed(void **state)
 {
     (void)state;
     target t;
@@ -56,7 +56,7 @@ static void every_kind(void **state)
     assert_null(t.name);
 }
 
-static void spellings(void **state)
+static void prefixes_and_both_spellings_are_accepted(void **state)
 {
     (void)state;
     target t;
@@ -64,12 +64,12 @@ static void spellings(void **state)
     assert_true(t.lr == 0.5);
     assert_int_equal(t.n, 6); /* the last one wins */
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "-1"), LS_OK);
-    assert_true(t.lr == -1); /* a value may begin with a minus */
+    assert_true(t.lr == -1); /* a value may start with a minus sign */
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq", "6"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "could be --seq_length or --seq_len_old"));
 }
 
-static void ranges(void **state)
+static void values_outside_the_range_are_refused(void **state)
 {
     (void)state;
     target t;
@@ -81,7 +81,7 @@ static void ranges(void **state)
     assert_string_equal(ls_err_words(), "--learning_rate -2: must be at least -1");
 }
 
-static void lists(void **state)
+static void a_list_ends_at_the_next_option(void **state)
 {
     (void)state;
     target t;
@@ -96,7 +96,7 @@ static void lists(void **state)
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--input", "--verbose"), LS_E_ARG);
 }
 
-static void rest_and_lists_keep_apart(void **state)
+static void positional_words_stay_out_of_lists(void **state)
 {
     (void)state;
     target t;
@@ -112,7 +112,7 @@ static void rest_and_lists_keep_apart(void **state)
     for (int i = 0; i < rest.n; i++) assert_string_equal(rest.word[i], want[i]);
 }
 
-static void refusals(void **state)
+static void a_bad_option_names_the_nearest(void **state)
 {
     (void)state;
     target t;
@@ -133,7 +133,7 @@ static void refusals(void **state)
     assert_non_null(strstr(ls_err_words(), "--name needs a value"));
 }
 
-static void help_page(void **state)
+static void the_help_page_fits_its_columns(void **state)
 {
     (void)state;
     target t;
@@ -159,13 +159,13 @@ static void help_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind),
-        cmocka_unit_test(spellings),
-        cmocka_unit_test(ranges),
-        cmocka_unit_test(lists),
-        cmocka_unit_test(rest_and_lists_keep_apart),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(help_page),
+        cmocka_unit_test(every_kind_of_option_is_parsed),
+        cmocka_unit_test(prefixes_and_both_spellings_are_accepted),
+        cmocka_unit_test(values_outside_the_range_are_refused),
+        cmocka_unit_test(a_list_ends_at_the_next_option),
+        cmocka_unit_test(positional_words_stay_out_of_lists),
+        cmocka_unit_test(a_bad_option_names_the_nearest),
+        cmocka_unit_test(the_help_page_fits_its_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Numbers are functions of key and index; they look uniform and normal; permutations are permutations. Bounds are chosen
- * so that a fair generator fails about once in a million runs; the keys are fixed, so a pass stays a pass. */
+/* Numbers are functions of key and index, with uniform and normal distributions; permutations contain each index once. Bounds are chosen so that
+ * a fair generator fails about once in a million runs. The keys are fixed, so the result is the same in every run. */
 #include "core/rng.h"
 #include "cmocka_all.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void known_values(void **state)
+static void outputs_match_published_splitmix64(void **state)
 {
     (void)state;
     /* SplitMix64 from state 0: its published first outputs. */
@@ -16,7 +16,7 @@ static void known_values(void **state)
     assert_true(ls_rng_u64(0, 2) == 0x06c45d188009454fu);
 }
 
-static void keys_differ(void **state)
+static void all_keys_are_different(void **state)
 {
     (void)state;
     enum { N = 4 * 4 * 8 * 8 };
@@ -30,7 +30,7 @@ static void keys_differ(void **state)
         for (int j = 0; j < i; j++) assert_true(key[i] != key[j]);
 }
 
-static void uniform_and_normal(void **state)
+static void moments_match_the_distributions(void **state)
 {
     (void)state;
     enum { N = 200000 };
@@ -58,7 +58,7 @@ static void uniform_and_normal(void **state)
 }
 
 /* Dropout's 32 bits: every bit fair, neighbours independent, other keys independent, and 10% means 10%. */
-static void mask_bits(void **state)
+static void dropout_bits_are_fair_and_independent(void **state)
 {
     (void)state;
     enum { N = 200000 };
@@ -83,7 +83,7 @@ static void mask_bits(void **state)
     assert_true(fabs(dropped - 0.1 * N) < 5 * sqrt(0.09 * N));
 }
 
-static void permutes(void **state)
+static void every_index_appears_exactly_once(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 16, 17, 64, 65, 1000, 4096, 5000, 65537};
@@ -96,19 +96,19 @@ static void permutes(void **state)
                 uint64_t j = ls_rng_permute(ls_rng_mix(key), n, i);
                 assert_true(j < n);
                 if (seen[j])
-                    fail_msg("n %llu, key %llu: %llu comes twice", (unsigned long long)n, (unsigned long long)key,
+                    fail_msg("n %llu, key %llu: %llu appears twice", (unsigned long long)n, (unsigned long long)key,
                              (unsigned long long)j);
                 seen[j] = 1;
             }
             free(seen);
         }
     }
-    uint64_t big = (uint64_t)1 << 63; /* the widest network */
+    uint64_t big = (uint64_t)1 << 63; /* the largest number of bits */
     for (uint64_t i = 0; i < 100; i++) assert_true(ls_rng_permute(5, big + 1, i) <= big);
 }
 
-/* Over many keys every sample is about equally often at every place, and the places of neighbours are unrelated. */
-static void order_is_fair(void **state)
+/* Over many keys every sample is at every place about equally often, and the places of neighbouring samples are independent. */
+static void every_order_is_about_equally_likely(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {10, 37, 64};
@@ -132,7 +132,7 @@ static void order_is_fair(void **state)
         double q = 1.0 / (double)(n - 1), wide = 5.5 * sqrt(KEYS * q * (1 - q));
         for (uint64_t d = 1; d < n; d++)
             if (fabs(step[d] - KEYS * q) > wide)
-                fail_msg("n %d: neighbours lie %d apart %d times, expected %.0f +- %.0f", (int)n, (int)d, step[d],
+                fail_msg("n %d: neighbours are %d apart %d times, expected %.0f +- %.0f", (int)n, (int)d, step[d],
                          KEYS * q, wide);
         free(count);
         free(step);
@@ -142,8 +142,9 @@ static void order_is_fair(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values), cmocka_unit_test(keys_differ), cmocka_unit_test(uniform_and_normal),
-        cmocka_unit_test(mask_bits),    cmocka_unit_test(permutes),    cmocka_unit_test(order_is_fair),
+        cmocka_unit_test(outputs_match_published_splitmix64), cmocka_unit_test(all_keys_are_different),
+        cmocka_unit_test(moments_match_the_distributions),    cmocka_unit_test(dropout_bits_are_fair_and_independent),
+        cmocka_unit_test(every_index_appears_exactly_once),   cmocka_unit_test(every_order_is_about_equally_likely),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Strings that grow, numbers read whole, the nearest word, sizes and times for people. */
+/* Strings that grow, parsing of numbers, the nearest word, readable sizes and times. */
 #include "core/str.h"
 #include "core/clock.h"
 #include "core/mem.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static void grows(void **state)
+static void a_string_grows_as_text_is_added(void **state)
 {
     (void)state;
     ls_str s = {0};
@@ -27,7 +27,7 @@ static void grows(void **state)
     assert_null(s.data);
 }
 
-static void failure_sticks(void **state)
+static void a_failed_string_stays_failed(void **state)
 {
     (void)state;
     int64_t live = ls_mem_live();
@@ -46,7 +46,7 @@ static void failure_sticks(void **state)
     assert_int_equal(ls_mem_live(), live);
 }
 
-static void whole_numbers(void **state)
+static void whole_numbers_are_read_completely(void **state)
 {
     (void)state;
     static const struct {
@@ -80,7 +80,7 @@ static void whole_numbers(void **state)
     assert_false(ls_parse_i64(NULL, &(int64_t){0}));
 }
 
-static void real_numbers(void **state)
+static void real_numbers_are_read_completely(void **state)
 {
     (void)state;
     double v = 0;
@@ -92,7 +92,7 @@ static void real_numbers(void **state)
         if (ls_parse_f64(bad[i], &v)) fail_msg("'%s' was read", bad[i]);
 }
 
-static void nearest(void **state)
+static void the_nearest_word_is_suggested(void **state)
 {
     (void)state;
     static const char *const words[] = {"seq_length", "learning_rate", "lr", "epochs", "steps_per_epoch"};
@@ -108,7 +108,7 @@ static void nearest(void **state)
     assert_null(ls_nearest_word(big, words, 5));
 }
 
-static void for_people(void **state)
+static void sizes_and_times_are_readable(void **state)
 {
     (void)state;
     char b[32];
@@ -121,7 +121,7 @@ static void for_people(void **state)
     assert_string_equal(ls_human_time(b, -3), "0s");
 }
 
-static void clocks(void **state)
+static void clocks_advance_and_stamps_are_utc(void **state)
 {
     (void)state;
     double t = ls_now(), c = ls_cpu_seconds();
@@ -139,9 +139,10 @@ static void clocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows),        cmocka_unit_test(failure_sticks), cmocka_unit_test(whole_numbers),
-        cmocka_unit_test(real_numbers), cmocka_unit_test(nearest),        cmocka_unit_test(for_people),
-        cmocka_unit_test(clocks),
+        cmocka_unit_test(a_string_grows_as_text_is_added),   cmocka_unit_test(a_failed_string_stays_failed),
+        cmocka_unit_test(whole_numbers_are_read_completely), cmocka_unit_test(real_numbers_are_read_completely),
+        cmocka_unit_test(the_nearest_word_is_suggested),     cmocka_unit_test(sizes_and_times_are_readable),
+        cmocka_unit_test(clocks_advance_and_stamps_are_utc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

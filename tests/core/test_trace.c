@@ -1,4 +1,4 @@
-/* Spans are recorded by several threads at once, written, merged and added up; full lanes forget the oldest and say so. */
+/* Spans are recorded by several threads at once, written, merged and summed; a full lane drops its oldest spans and counts them. */
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -6,19 +6,19 @@
 #include "report/read/trace_read.h"
 #include "report/compat/profile_summary.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[128], profiles[160];
+static char *dir, profiles[160];
 
 static int fresh(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "%s/lockstep-trace.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (!mkdtemp(dir)) return 1;
+    dir = test_dir();
     snprintf(profiles, sizeof profiles, "%s/profiles", dir);
     return 0;
 }
@@ -27,7 +27,8 @@ static int remove_all(void **state)
 {
     (void)state;
     ls_trace_enter(NULL);
-    return ls_fs_remove_tree(dir) != LS_OK;
+    test_dir_close(dir);
+    return 0;
 }
 
 static void record(const char *name, int index, int inner)
@@ -68,7 +69,7 @@ static int check_lane(const json_t *list, int pid, int tid)
                      end = ts + json_real_value(json_object_get(e, "dur"));
         assert_true(ts >= last);
         last = ts;
-        while (depth && stack[depth - 1] <= ts + 5e-4) depth--; /* half a nanosecond: sums of decimals */
+        while (depth && stack[depth - 1] <= ts + 5e-4) depth--; /* half a nanosecond: the rounding of decimal sums */
         if (depth) assert_true(end <= stack[depth - 1] + 5e-4);
         stack[depth++] = end;
         n++;
@@ -76,7 +77,7 @@ static int check_lane(const json_t *list, int pid, int tid)
     return n;
 }
 
-static void not_traced(void **state)
+static void recording_without_a_trace_does_nothing(void **state)
 {
     (void)state;
     const int64_t before = ls_mem_count();
@@ -86,7 +87,7 @@ static void not_traced(void **state)
     assert_int_equal(ls_mem_count(), before);
 }
 
-static void written(void **state)
+static void recorded_spans_are_written(void **state)
 {
     (void)state;
     ls_trace *t = NULL;
@@ -125,7 +126,7 @@ static void written(void **state)
     assert_null(t);
 }
 
-static void full_lane(void **state)
+static void a_full_lane_drops_the_oldest_spans(void **state)
 {
     (void)state;
     ls_trace *t = NULL;
@@ -141,7 +142,7 @@ static void full_lane(void **state)
     assert_in_range(kept, 100, 128);
     assert_int_equal(ls_trace_write(t, profiles, "here"), LS_OK);
     json_t *list = events("trace.rank0.json");
-    assert_int_equal(check_lane(list, 0, 1), (int)kept); /* still nested, and the newest is there */
+    assert_int_equal(check_lane(list, 0, 1), (int)kept); /* still nested; the newest span is kept */
     const json_t *first = NULL;
     bool newest = false;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -190,7 +191,7 @@ static void *one_rank(void *arg)
 }
 
 /* Ranks as threads of one process, three recording threads each. */
-static void merged(void **state)
+static void ranks_are_merged_into_one_file(void **state)
 {
     (void)state;
     pthread_t thread[RANKS];
@@ -200,7 +201,8 @@ static void merged(void **state)
         assert_int_equal(pthread_create(&thread[r], NULL, one_rank, &w[r]), 0);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
-    assert_int_equal(ls_trace_merge(profiles, RANKS + 1), LS_E_IO); /* rank 4 never was: nothing is lost */
+    assert_int_equal(ls_trace_merge(profiles, RANKS + 1),
+                     LS_E_IO); /* there is no rank 4; the files of the others are kept */
     assert_non_null(strstr(ls_err_words(), "trace.rank4.json"));
     assert_int_equal(ls_trace_merge(profiles, RANKS), LS_OK);
     char **names = NULL;
@@ -229,8 +231,8 @@ static void merged(void **state)
     ls_str_fini(&text);
 }
 
-/* The clock of another host: ahead by 1 s at its moment 10 s, by 1.002 s at 20 s. */
-static void two_clocks(void **state)
+/* The clock of another host: ahead by 1 s at its time 10 s, by 1.002 s at 20 s. */
+static void timestamps_are_corrected_by_the_clock_offset(void **state)
 {
     (void)state;
     const int64_t s = 1000000000;
@@ -240,7 +242,7 @@ static void two_clocks(void **state)
     assert_int_equal(ls_trace_lane(t, "main", 10, &lane), LS_OK);
     ls_trace_set_base(t, 5 * s);
     ls_trace_clock(t, 10 * s, s, 20);
-    ls_trace_clock(t, 12 * s, 7 * s, 20); /* the last one counts */
+    ls_trace_clock(t, 12 * s, 7 * s, 20); /* only the first and the last offset count */
     ls_trace_clock(t, 20 * s, s + 2000000, 30);
     ls_trace_push_(lane, &(ls_trace_span){.kind = LS_SPAN_PHASE, .name = "p", .begin = 10 * s, .end = 15 * s});
     ls_trace_push_(lane, &(ls_trace_span){.kind = LS_SPAN_PHASE, .name = "q", .begin = 20 * s, .end = 20 * s + 1});
@@ -263,7 +265,7 @@ static void two_clocks(void **state)
     ls_trace_destroy(&t);
 }
 
-static void bad_parts(void **state)
+static void a_bad_trace_file_is_named(void **state)
 {
     (void)state;
     char path[256];
@@ -306,8 +308,8 @@ static ls_status write_and_sum(void)
     return st;
 }
 
-/* Each allocation fails in turn: nothing leaks, and the words say memory. */
-static void no_memory(void **state)
+/* Each allocation fails in turn: nothing leaks, and the status is LS_E_NOMEM. */
+static void a_trace_survives_each_failed_allocation(void **state)
 {
     (void)state;
     const int64_t live = ls_mem_live();
@@ -325,13 +327,13 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(not_traced, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(written, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(full_lane, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(merged, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(two_clocks, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(bad_parts, fresh, remove_all),
-        cmocka_unit_test_setup_teardown(no_memory, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(recording_without_a_trace_does_nothing, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(recorded_spans_are_written, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(a_full_lane_drops_the_oldest_spans, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(ranks_are_merged_into_one_file, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(timestamps_are_corrected_by_the_clock_offset, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(a_bad_trace_file_is_named, fresh, remove_all),
+        cmocka_unit_test_setup_teardown(a_trace_survives_each_failed_allocation, fresh, remove_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program with --device cuda, on the emulated device: its losses beside the CPU's, the same bits whatever runs when (recorded or not, threads
-# in another order, memory that the host cannot touch), and one clear line for each way in which a device is not there.
+# The program with --device cuda, on the emulated device: losses close to those of the CPU; the same bits with and without graphs, with threads in
+# another order, and with memory that the host cannot access; and one clear line for each reason why a device is not available.
 . "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
@@ -34,7 +34,7 @@ bits() { # A B: the same parameters and moments
 run cpu && run fp32 --device cuda --precision fp32 && near cpu fp32 1e-5
 run bf16 --device cuda --precision bf16 && near cpu bf16 5e-3
 run fp16 --device cuda --precision fp16 && near cpu fp16 5e-3
-# the line of a step is about the device's memory alone: its plan, which never grows
+# the line of a step reports only the memory of the device: its plan, which never grows
 grep '^\[Rank 0\] Step' "$SCRATCH/bf16.out" | sed 's/.*Mem Curr: \(.*\), Mem Peak: \(.*\)/\1 \2/' >"$SCRATCH/memory"
 [ -s "$SCRATCH/memory" ] && awk '$1 != $2 { exit 1 }' "$SCRATCH/memory" || bad "memory of a device: $(head -n 1 "$SCRATCH/memory")"
 LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct

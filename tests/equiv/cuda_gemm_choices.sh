@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Workers that meet a product's shape at the same time measure its algorithms once, and all use the winner: on the emulated device, with the
-# measuring on (LS_GEMM_TUNE=1), two workers that begin without a file have the bits of one that finds it.
+# Workers that use the shape of a product for the first time at the same time measure its algorithms once, and all use the fastest: on the emulated
+# device, with measurements (LS_GEMM_TUNE=1), two workers that start without a cache file have the bits of one worker that finds it.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 [ -e "$LS_BUILD/emu/lockstep_cuda.so" ] || skip "there is no emulated device (emu/lockstep_cuda.so)"

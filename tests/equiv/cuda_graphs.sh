@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Rows of operations that a device records and plays again: what a strategy keeps on the host beside them (buckets, gradients on their way,
-# where a sum lies) must follow, whatever the number of micro-batches. One worker under every strategy has the bits of `single`, and these
-# are the bits without graphs.
+# Operations that a device records and replays: the state that a strategy keeps on the host (buckets, gradients in flight, the place of a sum) must
+# follow, whatever the number of micro-batches. One worker has the bits of `single` with every strategy, and these are the bits without graphs.
 . "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 tokens "$SCRATCH/ids.bin" 3000
-# run NAME MICRO [options]: three steps (seen, recorded, played again), with buckets that cut the units
+# run NAME MICRO [options]: three steps (run, recorded, replayed), with buckets that split units
 run() {
   local name=$1 micro=$2
   shift 2
@@ -15,7 +14,7 @@ run() {
     --prefetch_bucket 100000 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"; return 1; }
 }
-check() { # MICRO STRATEGY…
+check() { # MICRO STRATEGY...
   local micro=$1 s f
   shift
   LS_CUDA_GRAPHS=0 run "direct-$micro" "$micro" --strategy single || return
@@ -29,6 +28,6 @@ check 2 zero1 zero2
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   check 8 dp ddp zero1 zero2 zero3
   check 16 ddp zero1 zero2
-  check 3 ddp zero2 # no power of two
+  check 3 ddp zero2 # not a power of two
 fi
 done_tests

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program on the emulated GPU: every precision, checkpoints that go on there and on the CPU, overflows in fp16 that are skipped and
-# resumed alike on one worker and on several, evaluation and generation, and what the run's files say of it.
+# The program on the emulated GPU: every precision; checkpoints that are resumed there and on the CPU; overflows in fp16 that are skipped and resumed
+# in the same way on one worker and on several; evaluation and generation; and the entries of the files of a run.
 . "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated CUDA plugin in $LS_PLUGIN_DIR"
@@ -11,14 +11,14 @@ base=(--data d --model tiny --num_layers 1 --num_heads 2 --embedding_size 32 --m
     --train_micro_batch_size_per_gpu 1 --max_val_steps 1 --threads 1)
 t() { timeout 300 "$LOCKSTEP" train "${base[@]}" "$@" >log.txt 2>&1 || bad "train $*: $(grep -m 1 '^lockstep' log.txt)"; }
 
-# every precision, near the CPU; checkpoints are float
+# every precision, with losses close to those of the CPU; checkpoints are float32
 t --checkpoint_path cpu --max_steps 4 --grad_accum_steps 2
 for p in fp32 bf16 fp16; do
   t --checkpoint_path gpu-$p --max_steps 4 --grad_accum_steps 2 --device cuda --precision $p --save_every 2
 done
 t --checkpoint_path gpu-default --max_steps 1 --device cuda:0 # bf16
 
-# what the files say
+# the entries of the files
 python3 - <<'PY' || bad "the files of GPU runs"
 import json
 steps = lambda d: [json.loads(line) for line in open(d + "/metrics.jsonl")]
@@ -44,7 +44,7 @@ sys.exit(any(v["dtype"] != "F32" for k, v in head.items() if k != "__metadata__"
 PY
 done
 
-# a run goes on where it is asked to: the same bits on the same device, from either one's folder on the other
+# a run is resumed on either device: the same bits on the same device; each device resumes from the folder of the other
 cp -r gpu-bf16 again && rm -rf again/epoch-1
 t --checkpoint_path again --max_steps 4 --grad_accum_steps 2 --device cuda --precision bf16 --save_every 2 --resume
 grep -q "resumed from again/step-2" log.txt || bad "not resumed: $(tail -3 log.txt)"
@@ -57,7 +57,7 @@ rm -rf to-gpu/epoch-1
 t --checkpoint_path to-gpu --max_steps 2 --grad_accum_steps 2 --lr_schedule constant --device cuda --precision fp32 --resume
 grep -q "resumed from to-gpu/step-1" log.txt || bad "not resumed on the GPU: $(tail -3 log.txt)"
 
-# evaluation and generation, anywhere
+# evaluation and generation, on both devices
 loss() { timeout 200 "$LOCKSTEP" eval --checkpoint gpu-bf16 --data d --max_steps 1 "$@" 2>err.txt | sed -n 's/^loss //p'; }
 here=$(loss)
 for p in fp32 bf16 fp16; do
@@ -70,7 +70,7 @@ same want.txt got.txt
 text --device cuda >got.txt && [ "$(wc -c <got.txt)" -ge 12 ] || bad "generate in bf16: $(cat err.txt)"
 expect 2 "leave it out" "$LOCKSTEP" generate --checkpoint gpu-bf16 --device cuda --speculate 4
 
-# overflows: the DeepSpeed JSON asks for fp16 and a scale that is far too high
+# overflows: the DeepSpeed JSON enables fp16 with a loss scale that is far too high
 cat >ds.json <<'JSON'
 {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true, "initial_scale_power": 24, "loss_scale_window": 3},
  "zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}

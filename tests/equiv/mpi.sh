@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Under mpirun: every collective equals the tree computed serially, with one host and with several (LS_MPI_HOSTS divides this machine);
-# training equals one worker's bits; a killed rank ends the run in seconds with exit code 4; a hang names the rank and shows stacks;
-# variables of torchrun work on one host; what cannot work is refused in words.
+# training gives the bits of one worker; a killed rank ends the run in seconds with exit code 4; a hang names the rank and shows stacks;
+# variables of torchrun work on one host; what cannot work is refused with a message.
 . "$(dirname "$0")/../support/lib.sh"
 . "$(dirname "$0")/../support/mpi.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
@@ -31,7 +31,7 @@ for t in "${trainings[@]}"; do
     bad "$t: $(tail -3 "$SCRATCH/log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$1$2/epoch-1/model.safetensors"
 done
-python3 - "$SCRATCH/ddp4" <<'PY' || bad "the files of 4 workers on 2 hosts do not say so"
+python3 - "$SCRATCH/ddp4" <<'PY' || bad "the files of 4 workers on 2 hosts have other numbers"
 import json, sys
 l = json.load(open(sys.argv[1] + "/launcher_metadata.json"))
 assert l["world_size"] == 4 and l["lockstep"]["backend"] == "mpi" and l["lockstep"]["hosts"] == 2, l
@@ -42,12 +42,12 @@ c = json.load(open(sys.argv[1] + "/training_metrics.json"))["lockstep"]["comm"][
 assert abs(c["bytes_to_other_hosts"] - 4 * c["elements"] / 2) <= 4 * c["calls"], c
 PY
 
-# kill -9 of a rank: the others of its host and of another one end by themselves, with 4. The shell keeps mpirun from ending them first.
+# kill -9 of a rank: the other ranks, on its host and on another one, end by themselves, with 4. The shell prevents mpirun from ending them first.
 cat >"$SCRATCH/keep" <<'SH'
 trap '' TERM
 "$@"
 echo $? >"$SCRATCH/code.$OMPI_COMM_WORLD_RANK"
-i=0 # mpirun ends the others when the first is gone: stay until all have ended
+i=0 # mpirun ends the others when the first has ended: wait until all have ended
 while [ "$(ls "$SCRATCH"/code.* | wc -l)" -lt 4 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
 SH
 export SCRATCH
@@ -65,17 +65,17 @@ for hosts in $divisions; do
   took=$(($(date +%s) - begin))
   [ $took -lt 60 ] || bad "kill -9, hosts of $hosts: the others took $took s"
   [ "$(cat "$SCRATCH"/code.* | sort | tr '\n' ' ')" = "137 4 4 4 " ] || bad "kill -9, hosts of $hosts: exit codes $(cat "$SCRATCH"/code.* | tr '\n' ' ')"
-  grep -q ") exited" "$SCRATCH/killed.log" || bad "kill -9: nobody says who is gone: $(tail -3 "$SCRATCH/killed.log")"
+  grep -q ") exited" "$SCRATCH/killed.log" || bad "kill -9: no rank reports the killed one: $(tail -3 "$SCRATCH/killed.log")"
   pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
 done
 
-# a hang: who, where, since when, and the stacks
+# a hang: the rank, the place, the duration, and the stacks
 mpi 4 -x LS_MPI_HOSTS=2 "$LS_BUILD/mpi_tool" late >"$SCRATCH/late" 2>&1 && bad "a hang is not noticed"
 grep -q "look at rank 3" "$SCRATCH/late" || bad "the hang's table does not name rank 3: $(head -20 "$SCRATCH/late")"
 grep -q "stack trace of rank 3" "$SCRATCH/late" || bad "the stack of the rank that is late is missing: $(head -20 "$SCRATCH/late")"
 
-# torchrun's variables
-torch() { # NAME WORLD MORE...: one process a rank
+# variables of torchrun
+torch() { # NAME WORLD MORE...: one process per rank
   local name=$1 n=$2 r port jobs=() rc=0
   shift 2
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -95,7 +95,7 @@ await $job grep -qs "Step 10," "$SCRATCH/gone.0" || bad "torchrun's variables: n
 kill -9 "$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/gone" | shuf -n 1)"
 begin=$(date +%s); wait $job
 [ $(($(date +%s) - begin)) -lt 60 ] || bad "torchrun's variables: the other worker did not notice"
-grep -q ") exited" "$SCRATCH"/gone.[01] || bad "torchrun's variables: nobody says who is gone"
+grep -q ") exited" "$SCRATCH"/gone.[01] || bad "variables of torchrun: no rank reports the killed one"
 
 # refusals
 expect 2 "leave -n out" mpi 2 "$LOCKSTEP" "${base[@]}" -n 3 --checkpoint_path "$SCRATCH/x"

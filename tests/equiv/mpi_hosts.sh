@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two hosts x 2 ranks, each host with an address, a name and a /dev/shm of its own (namespaces of tests/support/hosts; needs root):
+# Two hosts x 2 ranks, each host with its own address, name and /dev/shm (namespaces of tests/support/hosts; needs root):
 # collectives and training give the bits of one worker, the files name both hosts, a host that dies ends the run.
 . "$(dirname "$0")/../support/lib.sh"
 . "$(dirname "$0")/../support/mpi.sh"

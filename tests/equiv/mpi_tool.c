@@ -21,13 +21,14 @@ int main(int argc, char **argv)
     snprintf(label, sizeof label, "rank %d", rank);
     ls_stack_install(label);
     if (argc > 1 && !strcmp(argv[1], "late")) {
-        if (ls_barrier(c, LS_SITE) != LS_OK) return 4; /* all are here */
-        ls_comm_set_limit(c, 2);                       /* a busy machine may keep a worker away for a part of it */
-        for (unsigned left = rank == W - 1 ? 30 : 0; left;) left = sleep(left); /* until mpirun ends it; signals wake */
+        if (ls_barrier(c, LS_SITE) != LS_OK) return 4; /* all ranks have started */
+        ls_comm_set_limit(c, 2);                       /* on a busy machine a worker may be late by a part of it */
+        for (unsigned left = rank == W - 1 ? 30 : 0; left;)
+            left = sleep(left); /* until mpirun ends it; signals interrupt sleep */
         if (rank < W - 1 && ls_barrier(c, LS_SITE) != LS_OK) snprintf(w.words, sizeof w.words, "%s", ls_err_words());
         fprintf(stderr, "mpi_tool: rank %d: %s\n", rank, w.words);
         fflush(NULL);
-        sleep(2); /* the first to leave makes mpirun end the others: their stacks come before */
+        sleep(2); /* mpirun ends the others when the first has ended: their stacks are printed before */
         _exit(4);
     }
     ls_comm_set_limit(c, 60);
@@ -36,7 +37,7 @@ int main(int argc, char **argv)
     checks_overlap(&w, c, largest);
     for (int k = 0; k < 30; k++) checks_splits(&w, c, k == 0 ? largest : 1500); /* more than there are control blocks */
     bool teams =
-        W % p.n_host == 0; /* each host's ranks side by side, a power of two of them; else everyone is a team */
+        W % p.n_host == 0; /* contiguous ranks per host, a power of two of them; otherwise every rank is a team */
     const int L = W / p.n_host;
     for (int r = 0; r < W; r++) {
         int local_rank;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Workers with a device each that talk over NCCL: the real program and the real plugins, on the emulated device and a stand-in for libnccl
-# that is as strict as hardware (docs/decisions/0013). Every layout has the bits of one worker (split layers: within their bound), ends by
-# itself with exit code 0, and leaves nothing behind. LS_TEST_ALL=1: more sizes, and calls that wait for an idle device.
+# Workers with one device each that communicate over NCCL: the real program and the real plugins, on the emulated device and a fake libnccl that is
+# as strict as hardware (docs/decisions/0013). Every layout has the bits of one worker (tensor parallelism: within its bound), ends by itself with exit
+# code 0, and leaves no process or shared memory. LS_TEST_ALL=1: more sizes, and calls that wait for an idle device.
 . "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
@@ -9,7 +9,7 @@ export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRA
 tokens "$SCRATCH/ids.bin" 3000
 base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 8 --micro_batch_size_per_gpu 1
       --global_batch_size 4 --max_steps 3 --threads 1 --device cuda --precision fp32)
-# run NAME [options]: a run into $SCRATCH/NAME that must end well, within a minute, with nothing left
+# run NAME [options]: a run into $SCRATCH/NAME that must succeed within a minute and leave nothing
 run() {
   local name=$1 code
   shift
@@ -48,7 +48,7 @@ each() {
 }
 
 run one --strategy single || done_tests
-# ddp, zero1-3, gpipe and 1f1b follow below, under harder conditions
+# ddp, zero1-3, gpipe and 1f1b are tested below, under harder conditions
 each 0 <<'E2'
 -n 2 --strategy dp
 -n 4 --strategy zero2
@@ -61,22 +61,22 @@ each 1e-4 <<'E2'
 -n 2 --strategy ddp --no_deterministic
 E2
 
-# As many collectives and points in the queue as GPT-2 124M has in a step (160 buckets of a million elements in each of two micro-batches,
-# some thirty points a bucket): the ring of points goes round several times
+# As many collectives and marks as GPT-2 124M has in a step (160 buckets of a million elements in each of two micro-batches, about thirty marks per
+# bucket): the slots of the ring of marks are reused several times
 each 0 <<'E2'
 -n 2 --strategy zero3 --bucket 1600
 -n 2 --strategy zero2 --bucket 1600 --gather_bucket 5000
 -n 2 --strategy ddp --bucket 1600
 E2
 
-# NCCL takes its calls late: the update's messages are still to be queued when the next step begins, and nobody may be ahead of them with
-# the memory they use (an operation on memory that is gone loses the device)
+# NCCL accepts its calls late: the messages of the update are not queued yet when the next step begins, and no other operation may use their memory
+# first (an operation on freed memory loses the device)
 FAKE_NCCL_SLOW=500 each 0 <<'E2'
 -n 2 --strategy zero1 --bucket 1600
 E2
 
-# a device whose streams share hardware queues, and one that waits until it is idle when a graph is made or code is loaded: no kernel
-# may stand in front of work that its peer needs
+# a device whose streams share hardware queues, and which waits until it is idle when a graph is created or code is loaded: no waiting kernel may be
+# queued before work that its peer needs
 LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiate,launch each 0 <<'E2'
 -n 2 --pp 2 --schedule gpipe
 -n 2 --pp 2 --schedule 1f1b

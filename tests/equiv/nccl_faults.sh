@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Workers over NCCL (the stand-in, on the emulated device) when one of them is killed or stopped, when NCCL reports an error in the middle of a
-# step, and when its abort never comes back: everyone ends in less than 30 s, with exit code 4 and the rank's name, nothing is left, and the run
-# goes on from its checkpoint to the bits of one worker. SIGTERM saves and ends; a second one ends at once, whatever stands still.
+# Workers over the fake NCCL, on the emulated device, when one of them is killed or stopped, when NCCL reports an error in the middle of a step, and
+# when its abort does not return: all workers end in less than 30 s, with exit code 4 and a message that names the rank, no process is left, and the
+# run resumes from its checkpoint and ends with the bits of one worker. SIGTERM saves and ends; a second one ends at once, whatever hangs.
 . "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
@@ -26,17 +26,17 @@ ends() {
   local begin=$SECONDS code
   while kill -0 $pid 2>/dev/null && [ $((SECONDS - begin)) -lt 30 ]; do sleep 0.1; done
   if kill -0 $pid 2>/dev/null; then
-    bad "$name: still there after 30 s: $(tail -n 2 "$SCRATCH/$name.log")"
+    bad "$name: still running after 30 s: $(tail -n 2 "$SCRATCH/$name.log")"
     # shellcheck disable=SC2046
     kill -9 $pid $(workers "$name") 2>/dev/null
   fi
   wait $pid 2>/dev/null
   code=$?
   [ $code = "$1" ] || bad "$name: exit code $code, expected $1: $(grep -v '^\[\|^step' "$SCRATCH/$name.log" | tail -n 2)"
-  grep -q -- "$2" "$SCRATCH/$name.log" || bad "$name: '$2' is not said: $(grep -v '^\[\|^step' "$SCRATCH/$name.log" | tail -n 3)"
+  grep -q -- "$2" "$SCRATCH/$name.log" || bad "$name: '$2' is not printed: $(grep -v '^\[\|^step' "$SCRATCH/$name.log" | tail -n 3)"
   [ -z "$(workers "$name")" ] || { bad "$name: a worker outlived the run"; workers "$name" | xargs -r kill -9; }
 }
-resumes() { # [options]: to the bits of one worker
+resumes() { # [options]: ends with the bits of one worker
   local f
   timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --comm nccl --checkpoint_path "$SCRATCH/$name" --resume "$@" >"$SCRATCH/$name.log" 2>&1 ||
     bad "$name: resume: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"
@@ -48,25 +48,25 @@ kill -9 "$(rank 1)"
 ends 4 "rank 1.*was killed by signal 9"
 resumes -n 2 --strategy ddp
 
-# streams are full: threads wait for room in them, and the watch still ends the run and names the rank
+# streams are full: threads wait for room in them, and the watchdog still ends the run and names the rank
 LS_EMU_DEPTH=200 start stopped -n 2 --strategy zero3 --bucket 700 && first_checkpoint
 kill -STOP "$(rank 1)"
 ends 4 "no progress for .*rank 1 is stopped"
 
-# as 'stopped', and ncclCommAbort of the one that notices does not return
+# as 'stopped', and ncclCommAbort of the rank that detects it does not return
 FAKE_NCCL_HANG_ABORT=0 start hung -n 2 --strategy ddp && first_checkpoint
 kill -STOP "$(rank 1)"
 ends 4 "rank 1"
 resumes -n 2 --strategy ddp
 
-# an error that NCCL reports in the background, in the middle of a step (of the third: some dozens of groups of calls in each)
+# an error that NCCL reports in the background, in the middle of a step (the third step: each has some dozens of groups of calls)
 FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1
 ends 4 "rank 1.*remote process exited"
 resumes -n 2 --strategy zero1
 FAKE_NCCL_FAIL=1:20 FAKE_NCCL_HANG_ABORT=1 start pipe -n 2 --pp 2
 ends 4 "rank 1"
 
-# SIGTERM in a run that stands still (nobody limits it): the first asks, the second ends it
+# SIGTERM in a run that hangs (without a time limit): the first requests the end, the second ends it
 FAKE_NCCL_FAIL=1:60 FAKE_NCCL_HANG_ABORT=1 start term -n 2 --strategy ddp --comm_timeout 400
 await $pid grep -q "^step 1/" "$SCRATCH/term.log"
 kill -STOP "$(rank 1)"
@@ -75,5 +75,5 @@ kill -TERM $pid
 sleep 1
 kill -TERM $pid
 ends 143 ""
-[ -z "$(ls /dev/shm/lockstep-fake-nccl-* 2>/dev/null)" ] || bad "shared memory was left behind: $(ls /dev/shm)"
+[ -z "$(ls /dev/shm/lockstep-fake-nccl-* 2>/dev/null)" ] || bad "shared memory was not removed: $(ls /dev/shm)"
 done_tests

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pipelines: a run over stages has the bits of one worker, whatever the schedule and the strategy of its replicas; a run goes from one
-# layout to another; a stage that dies is named; what cannot work is refused with its arithmetic.
+# Pipelines: a run over stages has the bits of one worker, whatever the schedule and the strategy of its replicas; a run is resumed with
+# another layout; a stage that dies is named; what cannot work is refused with the numbers.
 . "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
@@ -60,7 +60,7 @@ pkill -TERM -f "checkpoint_path $SCRATCH/chain"; wait $pid
 run chain -n 4 --pp 2 --strategy ddp --resume || bad "chain: $(tail -3 "$SCRATCH/chain.log")"
 equal chain epoch-1
 
-# a stage that dies, and one that stands still
+# a stage that dies
 "$LOCKSTEP" "${base[@]}" --epochs 500 --max_steps 100000 --save_every 0 --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" -n 4 --pp 4 >/dev/null 2>"$SCRATCH/killed.err" &
 parent=$!
 await $parent [ -s "$SCRATCH/killed/metrics.jsonl" ] || bad "a dead stage: no step: $(tail -2 "$SCRATCH/killed.err")"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints do not know who wrote them: every strategy and number of workers writes the bytes of one worker, goes on from what any
-# other one wrote, and ends with the bytes of a run that was never interrupted. Workers are killed and stopped on the way.
+# Checkpoints do not depend on the layout that wrote them: every strategy and number of workers writes the bytes of one worker, resumes from the
+# checkpoint of any other layout, and ends with the bytes of an uninterrupted run. Workers are killed and stopped during the runs.
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
@@ -19,7 +19,7 @@ for how in dp-2 ddp-4 zero1-2 zero2-4 zero3-4; do
   for at in step-6 step-18 epoch-1; do equal "$how" $at; done
 done
 
-# from one layout's checkpoint to another's
+# from the checkpoint of one layout to another layout
 for pair in "zero3-4 one" "zero3-4 zero3-2" "one zero3-4" "ddp-4 zero2-2" "zero2-4 dp-4" "dp-2 zero1-4" "zero1-2 ddp-2"; do
   read -r from to <<<"$pair"
   [ "$from" = one ] && from=whole
@@ -30,7 +30,7 @@ for pair in "zero3-4 one" "zero3-4 zero3-2" "one zero3-4" "ddp-4 zero2-2" "zero2
   rm -f "$SCRATCH/next.log"
 done
 
-# killed and stopped at random moments, and each time resumed by another layout
+# killed and stopped at random times, and each time resumed with another layout
 for _ in 1 2; do
   rm -rf "$SCRATCH/chain"
   for how in zero3-4 one zero2-2 ddp-4 zero1-2 zero3-2; do
@@ -47,6 +47,6 @@ for _ in 1 2; do
   done
   run chain zero3-4 --resume || bad "the chain: $(tail -3 "$SCRATCH/chain.log")"
   equal chain epoch-1
-  ls -d "$SCRATCH"/chain/.[a-z]* >/dev/null 2>&1 && bad "the chain leaves something behind: $(ls -A "$SCRATCH/chain")"
+  ls -d "$SCRATCH"/chain/.[a-z]* >/dev/null 2>&1 && bad "the chain of runs leaves temporary files: $(ls -A "$SCRATCH/chain")"
 done
 done_tests

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two runs, runs killed with SIGKILL at random moments and resumed, and runs with other thread counts end with the same bytes.
+# Two runs, runs killed with SIGKILL at random times and resumed, and runs with other thread counts end with the same bytes.
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --grad_accum_steps 3 --dropout 0.1 --epochs 2
@@ -15,7 +15,7 @@ for other in again one three; do
   same "$SCRATCH/whole/epoch-2/optimizer.safetensors" "$SCRATCH/$other/epoch-2/optimizer.safetensors"
 done
 
-# kill -9 at random moments until it gets through
+# kill -9 at random times until a run completes
 rounds=1; [ "${LS_TEST_ALL:-0}" = 1 ] && rounds=20
 for _ in $(seq $rounds); do
   rm -rf "$SCRATCH/killed"

@@ -8,7 +8,7 @@
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
 . "$(dirname "$0")/../support/mpi.sh"
-box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged wants a path that all may search
+box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged needs a path that every user may search
 at_end() { "${box[@]}" down >/dev/null 2>&1; }
 "${box[@]}" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
 chmod 755 "$SCRATCH"
@@ -18,7 +18,7 @@ export TRAIN_DATA=$SCRATCH/d/train.bin VAL_DATA=$SCRATCH/d/val.bin LOCKSTEP MICR
 model="--model tiny --seq_length 64 --dropout 0.1 --threads 1 --lr 1e-3 --save_every 20 --keep_last 2"
 two=(--partition=all --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gres=gpu:2 --mem=0 --time=10 scripts/slurm/train_2node.sbatch)
 one=(--partition=all --cpus-per-task=2 --mem=0 --time=10 scripts/slurm/train_1node.sbatch)
-submit() { # NAME STEPS SBATCH-WORDS...: the job's number
+submit() { # NAME STEPS SBATCH-ARGUMENTS...: prints the number of the job
   local name=$1 steps=$2; shift 2
   (cd "$LS_SOURCE" && RUN_DIR=$SCRATCH/$name GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $steps ${EXTRA:-}" \
     timeout -k 5 30 "${box[@]}" sbatch --parsable --export=ALL --output="$SCRATCH/$name.log" "$@")
@@ -42,10 +42,10 @@ equal() { # NAME: the files of the uninterrupted run
 }
 resumed() { grep -q "resumed from" "$SCRATCH/$1.log" || bad "$1 did not resume: $(tail -5 "$SCRATCH/$1.log")"; }
 
-# stand-ins for tools of a GPU cluster, to see where what they say ends up
+# fakes of tools of a GPU cluster, to check where their output is stored
 mkdir -p "$SCRATCH/bin"
 printf '#!/bin/sh\necho "topology of $(hostname): $*"\n' >"$SCRATCH/bin/nvidia-smi"
-printf '#!/bin/sh\necho "State: Active"; exit 1\n' >"$SCRATCH/bin/ibstat" # a failure of evidence fails nothing
+printf '#!/bin/sh\necho "State: Active"; exit 1\n' >"$SCRATCH/bin/ibstat" # a failure of such a tool does not fail the job
 cat >"$SCRATCH/bin/nsys" <<'SH'
 #!/bin/bash
 what=$1; shift
@@ -58,7 +58,7 @@ chmod +x "$SCRATCH"/bin/*
 steps=150
 PATH=$SCRATCH/bin:$PATH NCCL_LOGS=1 EXTRA=--profile submit whole $steps "${two[@]}" >"$SCRATCH/job" || bad "sbatch: $(cat "$SCRATCH/job")"
 ends whole "$(cat "$SCRATCH/job")" 120
-python3 - "$SCRATCH/whole" "$(cat "$SCRATCH/job")" <<'PY' || bad "what the files say of the job"
+python3 - "$SCRATCH/whole" "$(cat "$SCRATCH/job")" <<'PY' || bad "the entries of the files about the job"
 import json, sys
 lm = json.load(open(sys.argv[1] + "/launcher_metadata.json"))
 tm = json.load(open(sys.argv[1] + "/training_metrics.json"))
@@ -79,7 +79,7 @@ done
 job=$(submit limit $steps "${two[@]}")
 at_step limit 30
 "${box[@]}" scancel --batch --signal=USR1 "$job"
-# meanwhile the rest of the machine: stopped by Slurm itself (requeue sends SIGTERM to the workers)
+# at the same time, on the rest of the machine: stopped by Slurm itself (requeue sends SIGTERM to the workers)
 ends limit "$job" 120
 resumed limit
 grep -q "queued again: attempt 1" "$SCRATCH/limit.log" || bad "the script did not queue the job again"
@@ -93,7 +93,7 @@ ends term "$job" 120
 resumed term
 equal term
 
-# one node, four workers that share memory: the same bits; asked to end by scancel it saves and is not queued again
+# one node, four workers that share memory: the same bits; when scancel ends it, it saves and is not queued again
 job=$(WORKERS=4 submit node $steps "${one[@]}")
 at_step node 30
 "${box[@]}" scancel "$job"
@@ -106,9 +106,9 @@ equal node
 [ -e "$SCRATCH/node/profiles/nsys_${job}_n1.nsys-rep" ] || bad "no nsys report: $(ls "$SCRATCH/node/profiles")"
 grep -q '"allreduce_gradients_over_20pct": true' "$SCRATCH/node/profiles/profile_summary.json" || bad "no summary of nsys"
 
-# without RUN_DIR: a job has a folder of its own in all its attempts, and does not go on from another job's checkpoint, however far that came
+# without RUN_DIR: a job has its own folder in all its attempts, and does not resume from a checkpoint of another job, however many steps that has
 mkdir -p "$SCRATCH/root/scripts" && ln -s "$LS_SOURCE/scripts/slurm" "$SCRATCH/root/scripts/slurm"
-own() { # LOG STEPS SEED: the job's number
+own() { # LOG STEPS SEED: prints the number of the job
   (cd "$SCRATCH/root" && unset RUN_DIR && WORKERS=2 GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $2 --seed $3" \
     timeout -k 5 30 "${box[@]}" sbatch --parsable --export=ALL --output="$SCRATCH/$1.log" "${one[@]}")
 }
@@ -122,7 +122,7 @@ ends second "$job" 120
 grep -q "resumed from $SCRATCH/root/benchmarks/slurm_$job/1node/step-" "$SCRATCH/second.log" || bad "the job's own checkpoint: $(tail -5 "$SCRATCH/second.log")"
 grep -q "checkpoint_path=$SCRATCH/root/benchmarks/slurm_$job/1node" "$SCRATCH/second.log" || bad "another folder: $(tail -5 "$SCRATCH/second.log")"
 
-# one that stands at its limit in earnest: Slurm looks at limits every 30 s
+# a job that reaches its real time limit: Slurm checks limits every 30 s
 job=$(EXTRA="--save_every 0" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
 for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
 grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"

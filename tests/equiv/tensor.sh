@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Layers split over workers: close to one worker, whatever is around them; the same bytes as the split alone under every strategy, in a
-# pipeline and after a resume; checkpoints are the whole model's, so that a run goes from split layers to one worker and back.
+# Tensor parallelism: close to one worker, with every other kind of parallelism; the same bytes as tensor parallelism alone with every strategy, in a
+# pipeline and after a resume. Checkpoints contain the whole model, so that a run can continue on one worker and back.
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
@@ -51,7 +51,7 @@ for how in "ddp 4 1" "zero1 4 1" "zero2 4 1" "zero3 4 1" "single 4 2 --schedule 
   for at in step-12 epoch-1; do equal tp2 hybrid $at; done
 done
 
-# the same bytes after a resume by another layout of the same split; and over one worker to another split
+# the same bytes after a resume with another layout and the same tp; and through one worker to another tp
 from tp2 step-6 again && run again -n 4 --tp 2 --strategy zero3 --resume && equal tp2 again epoch-1
 from tp2 step-6 alone && run alone --resume && close one alone 7
 from alone step-12 wider && run wider -n 4 --tp 4 --sequence_parallel --resume && close one wider 13

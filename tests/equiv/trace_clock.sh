@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Workers whose clocks are apart: one of them lives in a time namespace 5000 s ahead. The trace has one clock all the same: the offset is
-# found within the error it states, and both sides of a collective stand one above the other. Needs root, unshare and mpirun.
+# Workers whose clocks differ: one of them runs in a time namespace 5000 s ahead. The trace still has one clock: the offset is found within the error
+# that it states, and both sides of a collective overlap in time. Needs root, unshare and mpirun.
 . "$(dirname "$0")/../support/lib.sh"
 . "$(dirname "$0")/../support/mpi.sh"
 [ "$(id -u)" = 0 ] || skip "another clock (a time namespace) needs root"
@@ -25,7 +25,7 @@ for e in events:
     if e.get("cat") == "collective" and e["name"] == "all_reduce":
         pairs.setdefault(e["args"]["seq"], {})[e["pid"]] = e
 assert len(pairs) >= 8
-for both in pairs.values():  # nobody has the sum before everybody began
+for both in pairs.values():  # no worker has the sum before all workers have begun
     begin = max(e["ts"] for e in both.values())
     assert all(e["ts"] + e["dur"] >= begin - 2 * error for e in both.values()), both
 print("offset", facts[1]["clock_fixes"])

@@ -1,5 +1,5 @@
 /* cublaslt.cpp - products of the emulated library: plain loops, sums in float over ascending k, rounded once; queued on the stream as kernels
- * of one thread. It refuses what the library refuses (epilogues that want other types or strides), and more when a test says so. */
+ * of one thread. It refuses what the library refuses (epilogues that need other types or strides), and more when a test requests it. */
 #include "fake_cuda/cublaslt.h"
 #include "compute/cuda/gpu.cuh"
 
@@ -61,7 +61,7 @@ void put(void *x, int type, int64_t i, float v)
     else static_cast<float *>(x)[i] = v;
 }
 
-/* 10 bits after the point, to the nearest. */
+/* 10 bits of mantissa, rounded to the nearest. */
 float tf32(float x)
 {
     return emu_bits<float>((emu_bits<uint32_t>(x) + 0x1000u) & ~0x1fffu);
@@ -158,7 +158,7 @@ bool supported(const desc &d)
     return !(d.epilogue & state.refuse) && !(d.epilogue & 128 && (d.aux_ld % 8 || !d.aux)) && !(bias && !d.bias);
 }
 
-/* Whether an algorithm takes so many columns; starts: it is asked when it is started. */
+/* Whether an algorithm supports this number of columns; starts: the check is made when it is started. */
 bool takes(uint64_t id, uint64_t cols, bool starts)
 {
     for (int i = 0; i < 8 && state.first[i]; i++) {

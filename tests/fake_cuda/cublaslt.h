@@ -1,4 +1,4 @@
-/* cublaslt.h - the part of cuBLASLt's interface that cublaslt.c uses, for the emulator: names, values and meaning are the library's.
+/* cublaslt.h - the part of cuBLASLt's interface that cublaslt.c uses, for the emulator: names, values and meaning are those of the library.
  * cublaslt.cpp implements it with plain loops. */
 #ifndef LS_EMU_CUBLASLT_H
 #define LS_EMU_CUBLASLT_H
@@ -117,21 +117,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t nbytes, cudaStream_t s);
 
 /* ---- for tests ---- */
-/* The emulated library's algorithms, proposed in this order as far as the preference's mask of schemes allows. */
+/* The algorithms of the emulated library, proposed in this order if the preference's mask of reduction schemes allows them. */
 enum {
     EMU_LT_PLAIN = 1, /* one sum over K                                              */
     EMU_LT_SPLIT,     /* K in two, partial sums in float                             */
     EMU_LT_INPLACE,   /* K in two, added to the result one after the other           */
-    EMU_LT_UNLAWFUL,  /* as INPLACE, and says it was one sum                         */
+    EMU_LT_UNLAWFUL,  /* as INPLACE, but reports one sum                             */
     EMU_LT_UNSTEADY,  /* another result each time it runs                            */
-    EMU_LT_BROKEN,    /* proposed, and refused when it is started                    */
+    EMU_LT_BROKEN,    /* proposed, and fails when it is started                      */
 };
 typedef struct emu_lt {
     uint32_t refuse; /* epilogues (their bits) that have no algorithm                */
     int first[8];    /* algorithms to propose; 0 ends; none: PLAIN, SPLIT, INPLACE   */
     struct {
-        int from, to; /* columns of the result (our rows) that first[i] takes; to 0: any number */
-        bool late;    /* … and it says so only when it is started                               */
+        int from, to; /* columns of the result (our rows) that first[i] supports; to 0: any number */
+        bool late;    /* ... and it refuses others only when it is started                      */
     } cols[8];
     int n_asked, n_run; /* counts                                                       */
 } emu_lt;

@@ -1,17 +1,17 @@
-/* emu.h - a CUDA device in plain C++17: what kernel files see in place of CUDA's headers when they are compiled with -DLS_EMU.
+/* emu.h - a CUDA device in plain C++17: replaces the CUDA headers in kernel files that are compiled with -DLS_EMU.
  *
  * Every CUDA thread is a fiber; the threads of a block meet at barriers, those of a warp in shuffles and votes; blocks run one after the
  * other. Nothing runs at the same time, so `__shared__` is `static` and an atomic is a plain operation.
  *
  * What it finds that a device may not show
- *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and the position of each thread
+ *   - a barrier or a warp collective that not all threads reach: it stops and prints the kernel, the block and the position of each thread
  *   - reads of unwritten shared memory: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
- *   - accesses beside shared and device memory, under AddressSanitizer; vector accesses that are not aligned
+ *   - accesses outside of shared and device memory, with AddressSanitizer; vector accesses that are not aligned
  *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
  *   - a missing cp_async_wait: asynchronous copies happen as late as they may
- *   - a launch that a device would refuse: block and grid limits, shared memory beyond 48 KiB that was not asked for
+ *   - a launch that a device would refuse: block and grid limits, more than 48 KiB of shared memory that was not requested
  *
- * A collective with a mask wants every lane of the mask, as CUDA does; blocks should be whole warps. */
+ * A collective with a mask needs every lane of the mask, as in CUDA; blocks should consist of whole warps. */
 #ifndef LS_EMU_EMU_H
 #define LS_EMU_EMU_H
 
@@ -51,7 +51,8 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
 struct cudaFuncAttributes {};
-template <class F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *) /* it has code for all */
+template <class F>
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *) /* there is code for every device */
 {
     return cudaSuccess;
 }
@@ -61,13 +62,13 @@ template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cud
 }
 
 /* ---- collectives ---- */
-/* Waits for n threads at barrier id (n 0: all of the block); the number of those that came with pred. */
+/* Waits for n threads at barrier id (n 0: all of the block); returns the number of threads that passed pred. */
 int emu_barrier(int id, int n, bool pred);
-/* Every lane of mask gives n bytes, and gets those of all 32 (row i: lane i's; lanes outside mask: undefined). The rows are the warp's own
- * copy: valid until this lane's next collective of the warp. `what` names the collective for messages, and must be everyone's. */
+/* Every lane of mask gives n bytes, and gets those of all 32 (row i: of lane i; lanes outside mask: undefined). The rows are a copy
+ * of the warp: valid until the next warp collective of this lane. `what` names the collective in messages; it must be the same in all lanes. */
 const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what);
 unsigned emu_lane(void);
-void emu_check_aligned(const void *p, size_t n); /* stops when it is not */
+void emu_check_aligned(const void *p, size_t n); /* stops if it is not aligned */
 [[noreturn]] void emu_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T> static inline const T *emu_gather(T v, unsigned mask, const char *what)
@@ -158,13 +159,13 @@ EMU_REDUCE(__reduce_and_sync, unsigned, a &b)
 static inline unsigned __activemask()
 {
     return 1u << emu_lane();
-} /* the only promise there is */
+} /* as on the device, nothing more is guaranteed */
 
 /* ---- shared memory ---- */
-uint64_t emu_block_serial(void); /* a number of its own for every block that ever ran */
-void *emu_dynamic_shared(void);  /* exactly as many bytes as the launch asked for     */
+uint64_t emu_block_serial(void); /* a different number for every block that ever ran  */
+void *emu_dynamic_shared(void);  /* exactly as many bytes as the launch requested     */
 
-/* Behind LS_SHARED: storage that is NaN bytes until the block writes it. */
+/* The storage of LS_SHARED: NaN bytes until the block writes it. */
 template <class T> struct emu_shared {
     alignas(16) unsigned char bytes[sizeof(T)];
     uint64_t block = 0;
@@ -181,7 +182,7 @@ template <class T> struct emu_shared {
 /* ---- asynchronous copies: done when they are waited for, or never ---- */
 void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes after nread become 0 */
 void emu_cp_async_commit(void);
-void emu_cp_async_wait(int pending); /* until at most so many groups are left */
+void emu_cp_async_wait(int pending); /* until at most this number of groups is pending */
 
 /* ---- atomics and memory ---- */
 template <class T> static inline T atomicAdd(T *p, std::common_type_t<T> v)

@@ -31,7 +31,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* emu_swap(&save, to): keeps the callee-saved registers and the stack in *save and goes on where `to` was kept. */
+/* emu_swap(&save, to): keeps the callee-saved registers and the stack in *save and continues where `to` was saved. */
 #if defined(__aarch64__)
 extern "C" void emu_swap(void **save, void *to);
 asm(".text\n.p2align 2\n.globl emu_swap\n.hidden emu_swap\n.type emu_swap, %function\nemu_swap:\n"
@@ -45,14 +45,14 @@ asm(".text\n.p2align 2\n.globl emu_swap\n.hidden emu_swap\n.type emu_swap, %func
     "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
     "add sp, sp, #160\nret\n.size emu_swap, .-emu_swap\n");
 #define KEPT      20 /* words on the stack            */
-#define RETURN_AT 11 /* the one that is returned to  */
+#define RETURN_AT 11 /* the return address           */
 #elif defined(__x86_64__)
 extern "C" void emu_swap(void **save, void *to);
 asm(".text\n.p2align 4\n.globl emu_swap\n.hidden emu_swap\n.type emu_swap, @function\nemu_swap:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.size emu_swap, .-emu_swap\n");
-#define KEPT      8 /* six registers, the return address, and one that keeps the ABI's alignment at a function's entry */
+#define KEPT      8 /* six registers, the return address, and one for the ABI's stack alignment at a function's entry */
 #define RETURN_AT 6
 #else
 #include <ucontext.h>
@@ -99,7 +99,7 @@ emu_fiber *fiber_make(void (*entry)(void *), void *arg)
     void *m =
         mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m == MAP_FAILED || mprotect(m, page, PROT_NONE) != 0) {
-        perror("emulator: no stack for a thread");
+        perror("emulator: cannot allocate the stack of a thread");
         abort();
     }
     f->stack = (char *)m + page;

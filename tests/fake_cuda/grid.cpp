@@ -1,8 +1,8 @@
-/* grid.cpp - the threads of a block as fibers, and where they meet.
+/* grid.cpp - the threads of a block as fibers, and their synchronization.
  *
  *   for each block:  for each warp:  run lanes until all of them wait at a barrier of the block or are done;  until all are done
  *
- * A fiber whose thread is done takes the next thread of its warp that has not begun, so a kernel without collectives costs one call a
+ * A fiber whose thread is done takes the next thread of its warp that has not begun, so a kernel without collectives costs one call per
  * thread. When no thread can continue, there is a deadlock: stop and print the position of each thread. */
 #include "fake_cuda/grid.h"
 #include "fake_cuda/fiber.h"
@@ -28,7 +28,8 @@ struct meeting { /* of some lanes of a warp */
     std::vector<unsigned char> rows;
 };
 
-/* Meetings of a whole warp come in one order, so two take turns: who comes to the next but one has seen everybody leave the first. */
+/* Meetings of a whole warp have one order, so two objects are used in turn: a lane that reaches the meeting after the next has seen all lanes leave
+ * the first one. */
 struct warp_meetings {
     meeting full[2];
 };
@@ -51,7 +52,7 @@ struct thread {
     const char *what;
     int barrier;
     meeting *last;   /* whose rows it may still read           */
-    unsigned n_full; /* meetings of the whole warp it came to  */
+    unsigned n_full; /* meetings of the whole warp it joined   */
     std::deque<std::vector<async_copy>> groups;
     std::vector<async_copy> open;
 };
@@ -112,7 +113,7 @@ void in_order(std::vector<int> &v, int n)
     for (int i = 0; i < n; i++) v[(size_t)i] = i;
 }
 
-/* ---- words ---- */
+/* ---- messages ---- */
 
 std::string place(const thread &t)
 {
@@ -178,9 +179,9 @@ static barrier &come(int id, int n, bool pred)
     if (id < 0 || id >= MOST_BARRIERS) emu_stop("barrier %d does not exist: there are %d", id, MOST_BARRIERS);
     barrier &b = g.bars[id];
     const int need = n > 0 ? n : g.n;
-    if (need % LANES && need != g.n) emu_stop("barrier %d wants %d threads: not whole warps", id, need);
+    if (need % LANES && need != g.n) emu_stop("barrier %d needs %d threads: not whole warps", id, need);
     if (b.came == 0) b.need = need, b.votes = 0;
-    else if (b.need != need) emu_stop("barrier %d wants %d threads here and %d elsewhere", id, need, b.need);
+    else if (b.need != need) emu_stop("barrier %d needs %d threads here and %d elsewhere", id, need, b.need);
     b.came++;
     b.votes += pred;
     return b;
@@ -213,7 +214,7 @@ static meeting *meet(thread *t, unsigned mask, size_t n, const char *what)
     auto &open = g.open[(size_t)t->warp];
     for (auto &m : open) {
         if (m->closed || m->mask != mask)
-            continue; /* other masks are other meetings: they may come one after the other */
+            continue; /* other masks are other meetings: they may happen one after the other */
         if (m->n != n || (m->what != what && strcmp(m->what, what) != 0))
             emu_stop("lane %d comes to %s (%zu bytes) with mask %08x, others of its warp wait in %s (%zu bytes)",
                      t->lane, what, n, mask, m->what, m->n);
@@ -369,7 +370,7 @@ static void start(thread *t)
     resume(w);
 }
 
-/* Whether anybody moved. */
+/* Whether any thread made progress. */
 static bool run_warp(int warp)
 {
     engine &g = e();

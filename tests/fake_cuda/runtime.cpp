@@ -1,13 +1,13 @@
-/* runtime.cpp - the emulator's memory, streams, events and graphs (runtime.h says what is special about them).
+/* runtime.cpp - the emulator's memory, streams, events and graphs (runtime.h describes how they differ from CUDA's).
  *
- *   stream: a row of operations that wait. An operation is a closure; it holds its arguments by value, as a launch does.
+ *   stream: a queue of pending operations. An operation is a closure with its arguments by value, as in a launch.
  *   event:  counts how often it was recorded and how many of these records have run.
- *   graph:  the row of operations that a stream was given while it captured.
- *   kernel that waits (emu_stream_poll): stays at the head of its row, and so of its hardware queue, until it says that it is over.
+ *   graph:  the operations that were added to a stream while it captured.
+ *   waiting kernel (emu_stream_poll): stays at the head of its stream, and so of its hardware queue, until its function reports the end.
  *
- * One lock for everything; who waits runs what he waits for, with the lock held. What waits because of a kernel that waits lets the
- * lock go and looks again. Peers in other processes need such kernels and what is before them without anybody here waiting: a thread
- * of its own (drive) runs those, and only those, so that everything else stays lazy. */
+ * One lock for everything. A thread that waits runs the operations that it waits for, with the lock held. If these depend on a waiting kernel, it releases
+ * the lock and tries again. Peers in other processes need waiting kernels and the operations before them to run although no thread here waits: a
+ * separate thread (drive) runs those, and only those, so that everything else stays lazy. */
 #include "fake_cuda/grid.h"
 #include "fake_cuda/runtime.h"
 
@@ -51,7 +51,7 @@ struct region {
     bool mapped; /* by mmap, with guard pages */
 };
 
-/* Recursive; whoever holds it can let it go for a while, however often he has it. */
+/* Recursive; a holder can release it for a while, however often it has locked it. */
 struct big_lock {
     std::mutex m;
     static thread_local int depth;
@@ -133,10 +133,10 @@ bool fails_on_request(const char *name)
     return !--left;
 }
 
-/* What a call gives before it does anything: an ordered failure, a broken device. */
+/* The result of a call before it does anything: a requested failure, a broken device. */
 cudaError_t gate(const char *name)
 {
-    /* as with the driver: a process that used it leaves children that cannot */
+    /* as with the driver: a forked child of a process that used it cannot use it */
     static const pid_t first = getpid();
     if (getpid() != first) return cudaErrorInitializationError;
     if (fails_on_request(name)) return cudaErrorUnknown;
@@ -160,8 +160,8 @@ cudaError_t gate(const char *name)
 
 struct emu_stream {
     std::deque<op> row;
-    bool blocking = true, dying = false;  /* dying: destroyed with work in its row */
-    int device = 0, queue = 0, polls = 0; /* polls: kernels that wait, in its row */
+    bool blocking = true, dying = false;  /* dying: destroyed with pending work */
+    int device = 0, queue = 0, polls = 0; /* polls: its waiting kernels */
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     std::thread::id capturer;
@@ -219,7 +219,7 @@ struct while_running {
 
 bool step(emu_stream *s);
 
-/* The stream whose turn it is in this one's hardware queue: that of the oldest operation (LS_EMU_QUEUES; 0: a queue for each). */
+/* The stream whose turn it is in the hardware queue of this stream: that of the oldest operation (LS_EMU_QUEUES; 0: a queue for each). */
 emu_stream *turn_of(emu_stream *s)
 {
     if (setting("LS_EMU_QUEUES", 0) <= 0) return s;
@@ -259,7 +259,7 @@ void run_front(emu_stream *s)
     o.run();
 }
 
-/* Runs one operation of what keeps this stream: its first one, or what that waits for. False: nothing can run now. */
+/* Runs one operation that this stream needs: its first one, or one that the first waits for. False: nothing can run now. */
 bool step(emu_stream *s)
 {
     if (s->row.empty()) return false;
@@ -275,7 +275,7 @@ bool step(emu_stream *s)
     if (o.over) {
         int (*over)(void *) = o.over;
         void *arg = o.arg;
-        if (w().broken == cudaSuccess) { /* else nobody waits any more */
+        if (w().broken == cudaSuccess) { /* otherwise nothing waits any more */
             while_running open;
             if (!over(arg)) return false;
         }
@@ -286,7 +286,7 @@ bool step(emu_stream *s)
     return true;
 }
 
-/* What could not be run now: others get the lock, and peers the time. */
+/* If nothing can run now, gives the lock to other threads and time to peers. */
 struct patience {
     long ns = 10000;
     void wait()
@@ -310,7 +310,7 @@ bool alive(emu_stream *s)
     return s == default_stream() || w().streams.count(s);
 }
 
-/* Until what is in the row now has run. */
+/* Until the operations that are pending now have run. */
 void drain(emu_stream *s)
 {
     patience p;
@@ -387,7 +387,7 @@ cudaError_t put_work(emu_stream *s, emu_body run)
     return put(s, std::move(o));
 }
 
-/* A call that may not be made while this thread captures (or any does, in the global mode). It spoils the capture. */
+/* A call that may not be made while this thread captures (or any does, in the global mode). It invalidates the capture. */
 cudaError_t unsafe_now()
 {
     for (emu_stream *s : w().streams) {
@@ -670,7 +670,7 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned)
     if (!p || !nbytes) return say(cudaErrorInvalidValue);
     may_sync(__func__);
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p / page * page;
-    for (const auto &other : w().pinned) { /* pages are what is registered */
+    for (const auto &other : w().pinned) { /* whole pages are registered */
         const uintptr_t begin = other.first / page * page, end = other.first + other.second.nbytes;
         if (begin < (uintptr_t)p + nbytes && first < end) return say(cudaErrorHostMemoryAlreadyRegistered);
     }
@@ -708,12 +708,12 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
-    if (!nbytes) return cudaSuccess; /* nothing is queued, and nobody waits */
+    if (!nbytes) return cudaSuccess; /* nothing is queued, and the call does not wait */
     ENTER;
     if (!good(s)) return say(cudaErrorInvalidResourceHandle);
     if (!kind_fits(dst, src, kind) || !inside(dst, nbytes) || !inside(src, nbytes)) return say(cudaErrorInvalidValue);
     const bool captures = s->capture != cudaStreamCaptureStatusNone;
-    /* Host memory that is not pinned: CUDA takes the source before it returns, and returns when the target is there. */
+    /* Host memory that is not pinned: CUDA reads the source before it returns, and returns when the target is complete. */
     if (!captures && !on_device(src) && !is_pinned(src)) {
         std::vector<char> taken((const char *)src, (const char *)src + nbytes);
         const cudaError_t e = put_work(s, [dst, taken] { memcpy(dst, taken.data(), taken.size()); });
@@ -817,7 +817,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     ENTER;
     if (!w().streams.count(s) || s->dying) return say(cudaErrorInvalidResourceHandle);
     while (!s->polls && step(s)) continue;
-    s->dying = true; /* as CUDA has it: returns at once; what is queued runs all the same */
+    s->dying = true; /* as in CUDA: returns at once; the pending operations still run */
     if (!s->row.empty()) return cudaSuccess;
     w().streams.erase(s);
     delete s;
@@ -914,7 +914,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
             st->captured = true;
             return cudaSuccess;
         }
-        return say(cudaErrorNotSupported); /* nobody here needs it */
+        return say(cudaErrorNotSupported); /* not used by this project */
     }
     st->captured = false;
     op o;

@@ -1,20 +1,20 @@
-/* runtime.h - the part of CUDA's run-time interface that this project uses, as the emulator has it. C and C++; names, values and meaning
- * are CUDA's, so that host code compiles against either.
+/* runtime.h - the part of the CUDA runtime API that this project uses, implemented by the emulator. C and C++; names, values and meaning
+ * are those of CUDA, so that host code compiles with either.
  *
- * A hard test of order: streams are LAZY. What is put on a stream runs only when a thread waits for it (synchronize, an event's wait,
- * one operation a query), so that code which forgets to wait sees what was there before.
+ * A strict test of order: streams are LAZY. Operations of a stream run only when a thread waits for them (synchronize, waiting for an event, one
+ * operation per query), so that code which forgets to wait sees the old data.
  *
- *   LS_EMU_DEVICES  how many devices there are (1; 0: none, and cudaGetDeviceCount says so)
- *   LS_EMU_MEMORY   bytes each has (8 GiB)
+ *   LS_EMU_DEVICES  the number of devices (1; 0: cudaGetDeviceCount returns cudaErrorNoDevice)
+ *   LS_EMU_MEMORY   bytes of memory per device (8 GiB)
  *   LS_EMU_ORDER    a number: threads and blocks run in a shuffled order, so that races show
- *   LS_EMU_PROTECT  1: device memory cannot be touched outside operations; the host that tries gets SIGSEGV
+ *   LS_EMU_PROTECT  1: device memory is accessible only to operations; an access of the host is a SIGSEGV
  *   LS_EMU_EAGER    1: streams are not lazy (to debug)
  *   LS_EMU_FAIL     NAME:N: the N-th call of this function in a process fails (cudaErrorUnknown)
- *   LS_EMU_DEPTH    operations that a stream holds (0: any number): a call that queues one more waits for room, as CUDA's do after some 1,000
- *   LS_EMU_QUEUES   hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS; 0: one for each stream). Streams share them in turn: what is
- *                   queued later in any of them comes after a kernel that waits
+ *   LS_EMU_DEPTH    operations that a stream can hold (0: any number): a call that queues one more waits for room, as in CUDA after about 1,000
+ *   LS_EMU_QUEUES   hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS; 0: one for each stream). Streams are assigned in turn: a
+ *                   waiting kernel delays what is queued later in any stream of its queue
  *   LS_EMU_SYNC     calls that wait until the device is idle, besides cudaFree, cudaFreeHost, cudaHostUnregister and
- *                   cudaDeviceSynchronize, which do always. CUDA may in all of these, at times: cudaMalloc, cudaHostAlloc,
+ *                   cudaDeviceSynchronize, which always wait. CUDA sometimes waits in all of these: cudaMalloc, cudaHostAlloc,
  *                   cudaHostRegister, cudaGraphInstantiate, cudaGraphExecDestroy, launch (the first of a kernel: its code is loaded
  *                   then), join (of a library's group); all */
 #ifndef LS_EMU_RUNTIME_H
@@ -184,25 +184,25 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
-cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **nodes, size_t *n); /* nodes: NULL, the number alone */
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **nodes, size_t *n); /* nodes: NULL, for the number only */
 
 /* ---- for libraries that put kernels of their own on streams (tests/fake_nccl finds these with dlsym) ---- */
 #define EMU_SHOWN __attribute__((visibility("default")))
-/* A kernel that waits for other processes: asked in its stream's turn until it is over (not 0), with the emulator's lock held. The stream,
- * and what shares its hardware queue, waits until then; the host does not. */
+/* A kernel that waits for other processes: its function is called in the turn of its stream until it returns nonzero, with the lock of the emulator held. The
+ * stream, and those of the same hardware queue, wait until then; the host does not. */
 EMU_SHOWN cudaError_t emu_stream_poll(cudaStream_t s, int (*over)(void *), void *arg);
 EMU_SHOWN void emu_sync_point(const char *name); /* LS_EMU_SYNC */
 EMU_SHOWN int emu_holds(const void *p,
-                        size_t nbytes);  /* whether these bytes are in one piece of memory the device reaches */
+                        size_t nbytes);  /* whether these bytes are in one allocation that the device can access */
 EMU_SHOWN void emu_break(cudaError_t e); /* see below */
 
 /* ---- for tests ---- */
-/* The call `name` ("cudaMalloc") gives `e` once, after `after` good calls. */
+/* The call `name` ("cudaMalloc") returns `e` once, after `after` successful calls. */
 void emu_fail(const char *name, cudaError_t e, int after);
-/* The device is lost: every call gives `e` from now on; cudaSuccess mends it. */
+/* The device is lost: every call returns `e` from now on; cudaSuccess repairs it. */
 void emu_break(cudaError_t e);
 typedef struct emu_counts {
-    int allocations, pinned, streams, events, graphs; /* that are there now      */
+    int allocations, pinned, streams, events, graphs; /* that exist now          */
     int64_t launches, graph_launches, waiting;        /* so far; operations queued */
 } emu_counts;
 emu_counts emu_count(void);

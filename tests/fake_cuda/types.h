@@ -1,5 +1,5 @@
 /* types.h - CUDA's vector types, bfloat16 and half in plain C++, with the conversions and the arithmetic that kernels here use. Every
- * operation on 16-bit numbers is made in float and rounded to nearest even, as the device does. */
+ * operation on 16-bit numbers is computed in float and rounded to nearest even, as the device does. */
 #ifndef LS_EMU_TYPES_H
 #define LS_EMU_TYPES_H
 

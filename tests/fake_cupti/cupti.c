@@ -1,6 +1,6 @@
-/* A libcupti.so for tests: whoever loads it also "launches" kernels through fake_* and gets the records that CUPTI would make of them.
+/* A libcupti.so for tests: a test that loads it "launches" kernels through fake_* and gets the records that CUPTI would make for them.
  *
- * Its clock runs 1000 s ahead of CLOCK_MONOTONIC and 100 ppm too fast. Records come in buffers of the caller's, some before the
+ * Its clock runs 1000 s ahead of CLOCK_MONOTONIC and 100 ppm too fast. Records are delivered in buffers of the caller, some before the
  * flush, and correlations after the kernels that they belong to. FAKE_CUPTI_REFUSE=kernel fails cuptiActivityEnable. */
 #include <cupti.h>
 

@@ -1,4 +1,4 @@
-/* cuda_runtime_api.h - as much of the CUDA runtime as the plugin `nccl` calls, over the device's double. */
+/* cuda_runtime_api.h - the part of the CUDA runtime that the plugin `nccl` calls, on the test double of a device. */
 #ifndef LS_TESTS_FAKE_CUDA_H
 #define LS_TESTS_FAKE_CUDA_H
 

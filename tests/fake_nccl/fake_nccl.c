@@ -1,23 +1,23 @@
-/* fake_nccl.c - a stand-in for libnccl between threads and processes of one host, with NCCL's rules as the plugin must obey them:
+/* fake_nccl.c - a fake libnccl between threads and processes of one host, with the rules of NCCL that the plugin must follow:
  *
- *   - calls of a non-blocking communicator return ncclInProgress; nothing is queued before the communicator was asked often enough;
- *   - what is between group start and end is one operation: its sends and receives wait for each other and for nobody before;
- *   - operations run later, in the order of their stream, and block that stream (not the host) until their peers' have come;
- *     a send is over when all of it was received, nothing is buffered;
- *   - messages of a pair match in order and must be of equal size, collectives in order and of one kind and size: else the test aborts;
- *   - sums are made in an order of their own (from the last rank down), so that who uses them for the tree is found out;
- *   - a communicator is finalized and destroyed when all its ranks do it: until then finalize is in progress, and destroy blocks;
- *   - an abort ends what this rank has in flight, and only that. Peers hear nothing of it;
- *   - memory that is not there when the operation runs is an illegal access: the device is lost.
+ *   - calls of a non-blocking communicator return ncclInProgress; an operation is queued only after the state of the communicator was queried several times;
+ *   - the calls between group start and end are one operation: its sends and receives wait for each other, not for earlier ones;
+ *   - operations run later, in the order of their stream, and block that stream (not the host) until those of their peers run;
+ *     a send ends when all of it was received, nothing is buffered;
+ *   - messages of a pair match in order and must be of equal size, collectives in order and of the same kind and size; otherwise the test aborts;
+ *   - sums are computed in another order (from the last rank down), so that code that expects the order of the tree fails;
+ *   - a communicator is finalized and destroyed when all its ranks do it: until then finalize returns ncclInProgress, and destroy blocks;
+ *   - an abort ends the operations of this rank that are in flight, and only those. Peers are not notified;
+ *   - memory that does not exist when the operation runs is an illegal access: the device is lost.
  *
- * A rank of a communicator writes to a peer through a pipe in shared memory; the unique id names it. A stream is one of the device's
- * double (stream.h) or of the emulated device (compute/cuda/emu), whichever the process has.
+ * A rank of a communicator writes to a peer through a pipe in shared memory; the unique id names it. A stream belongs to the test double of a
+ * device (stream.h) or to the emulated device (tests/fake_cuda), whichever the process has.
  *
- *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, rank RANK's communicators report an error, and what it has in flight
- *                             waits. A rank is that of the first communicator the process joins
+ *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, the communicators of rank RANK report an error, and its operations in flight
+ *                             wait. RANK is the rank in the first communicator that the process joins
  *   FAKE_NCCL_HANG_ABORT=RANK ncclCommAbort of that rank never returns
- *   FAKE_NCCL_SLOW=US         a group of calls is taken so much later: requests pile up after it
- *   FAKE_NCCL_VERSION=NUMBER  what ncclGetVersion says */
+ *   FAKE_NCCL_SLOW=US         a group of calls is accepted this many microseconds later, so that requests accumulate
+ *   FAKE_NCCL_VERSION=NUMBER  the result of ncclGetVersion */
 #include <nccl.h>
 
 #include "../../src/core/half.h"
@@ -89,8 +89,8 @@ struct ncclComm {
     size_t nbytes;
     int rank, size, refs, polls;
     bool aborted, finalized, lost;
-    uint64_t n_bundle, n_done; /* queued, and over: they run in this order whatever their streams */
-    op *pending;               /* noted, not queued yet */
+    uint64_t n_bundle, n_done; /* queued, and ended: they run in this order in all streams */
+    op *pending;               /* recorded, not queued yet */
 };
 
 typedef struct bundle {
@@ -238,8 +238,9 @@ static board *open_board(const char *name, size_t nbytes)
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    need(config->blocking == 0, "the plugin asks for communicators that do not block");
-    need(id.internal[0] == '/' && rank >= 0 && rank < nranks && nranks <= MAX_W, "a rank of a world that has an id");
+    need(config->blocking == 0, "communicators are non-blocking");
+    need(id.internal[0] == '/' && rank >= 0 && rank < nranks && nranks <= MAX_W,
+         "the rank, the number of ranks and the id are valid");
     if (atomic_load(&refusing)) return ncclInvalidUsage;
     if (emulated()) emulated()->sync_point("join");
     ncclComm_t c = calloc(1, sizeof *c);
@@ -254,8 +255,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     }
     int size = 0;
     need(atomic_compare_exchange_strong(&c->b->size, &size, nranks) || size == nranks,
-         "all members name the same size");
-    if (atomic_fetch_add(&c->b->joined, 1) + 1 == nranks) shm_unlink(id.internal); /* everyone has it open */
+         "all members give the same size");
+    if (atomic_fetch_add(&c->b->joined, 1) + 1 == nranks) shm_unlink(id.internal); /* all ranks have it open */
     pthread_mutex_lock(&lock);
     if (first_rank < 0) first_rank = rank;
     pthread_mutex_unlock(&lock);
@@ -291,7 +292,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t c)
     return ncclInProgress;
 }
 
-/* Whether everything of this rank is over, and all ranks have finalized. With the lock held. */
+/* Whether all operations of this rank have ended and all ranks have finalized. With the lock held. */
 static bool all_left(ncclComm_t c)
 {
     return c->n_done == c->n_bundle && atomic_load(&c->b->finalized) == c->size;
@@ -341,7 +342,7 @@ static void add(void *y, const void *x, size_t n, ncclDataType_t dt)
             ((uint16_t *)y)[i] = ls_to_bf16(ls_from_bf16(((uint16_t *)y)[i]) + ls_from_bf16(((const uint16_t *)x)[i]));
         else if (dt == ncclFloat16)
             ((uint16_t *)y)[i] = ls_to_f16(ls_from_f16(((uint16_t *)y)[i]) + ls_from_f16(((const uint16_t *)x)[i]));
-        else need(false, "a type that is summed");
+        else need(false, "the type can be summed");
     }
 }
 
@@ -373,7 +374,7 @@ static size_t writes(const op *o)
     return o->type == GATHER ? o->n * (size_t)o->comm->size : o->n;
 }
 
-/* What a rank gives to another in a collective: from where in its input; NULL: nothing. */
+/* What a rank sends to another in a collective: a place in its input; NULL: nothing. */
 static const char *gives(const op *o, int from, int to)
 {
     if (o->type == BROADCAST && from != o->peer) return NULL;
@@ -381,7 +382,7 @@ static const char *gives(const op *o, int from, int to)
     return (const char *)o->in + (o->type == REDUCE_SCATTER ? (size_t)to * o->n * width(o->dt) : 0);
 }
 
-/* The parts of an operation; its input is what is in memory now. False: memory that is not the device's. */
+/* The parts of an operation; its input is the present content of memory. False: the memory does not belong to the device. */
 static bool begin_op(bundle *b, op *o)
 {
     const size_t nbytes = o->n * width(o->dt), e = width(o->dt);
@@ -403,7 +404,7 @@ static bool begin_op(bundle *b, op *o)
     return true;
 }
 
-/* Everything has come and has been taken. */
+/* Everything has been sent and received. */
 static void end_op(const op *o)
 {
     const size_t nbytes = o->n * width(o->dt);
@@ -418,7 +419,7 @@ static void end_op(const op *o)
     }
 }
 
-/* Bytes of a part from `at` on that are together: in its header, then in its memory. */
+/* Contiguous bytes of a part from `at` on: in its header, then in its memory. */
 static char *bytes_at(part *m, uint64_t at, uint64_t *n)
 {
     if (at < sizeof m->h) {
@@ -431,7 +432,8 @@ static char *bytes_at(part *m, uint64_t at, uint64_t *n)
 
 static void check_header(const part *m, const header *want)
 {
-    need(m->h.type == want->type && m->h.root == want->root && m->h.dt == want->dt, "collectives come in one order");
+    need(m->h.type == want->type && m->h.root == want->root && m->h.dt == want->dt,
+         "collectives have the same order on all ranks");
     need(m->h.nbytes == want->nbytes, "a message is as long as its receiver expects");
 }
 
@@ -472,7 +474,7 @@ static void end_bundle(bundle *b)
     free(b);
 }
 
-/* 1: it is over, and gone. */
+/* 1: it has ended and is freed. */
 static int poll_bundle(void *arg)
 {
     bundle *b = arg;
@@ -495,7 +497,7 @@ static int poll_bundle(void *arg)
         }
     b->begun = true;
     for (part *m = b->part; m; m = m->next) {
-        bool *first = &blocked[m->sends][m->peer]; /* messages of a pair come one after the other */
+        bool *first = &blocked[m->sends][m->peer]; /* messages of a pair are sent one after the other */
         if (m->over) continue;
         if (!*first) (void)move_part(c, m);
         *first = *first || m->done < m->n;
@@ -521,7 +523,7 @@ static void run_bundle(void *arg)
         if (ns < 300000) ns *= 2;
 }
 
-/* A stream that takes nothing any more is of a device that was lost. */
+/* A stream that accepts no work belongs to a lost device. */
 static void queue(bundle *b, void *stream)
 {
     fake_stream *s = stream;
@@ -554,7 +556,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
         c->refs++;
     }
     pthread_mutex_unlock(&lock);
-    if (b) queue(b, stream); /* c is there: who asks has it */
+    if (b) queue(b, stream); /* c exists: the caller uses it */
     return ncclSuccess;
 }
 
@@ -568,7 +570,7 @@ ncclResult_t ncclGroupStart(void)
 
 ncclResult_t ncclGroupEnd(void)
 {
-    need(depth == 1, "groups are not nested here");
+    need(depth == 1, "groups are not nested");
     depth--;
     op *first = noted;
     noted = NULL;
@@ -578,9 +580,9 @@ ncclResult_t ncclGroupEnd(void)
     pthread_mutex_lock(&lock);
     ncclComm_t c = first->comm;
     for (op *o = first; o; o = o->next)
-        need(o->comm == c && o->stream == first->stream, "a group is of one communicator");
-    need(!c->pending, "the last operation was waited for before the next");
-    need(!c->finalized, "nothing is asked of a communicator that is finalized");
+        need(o->comm == c && o->stream == first->stream, "a group uses one communicator and one stream");
+    need(!c->pending, "the previous operation was queued before the next one starts");
+    need(!c->finalized, "a finalized communicator gets no operation");
     c->pending = first;
     c->polls = (int)(n_turn++ % 4);
     n_group++;

@@ -1,4 +1,4 @@
-/* nccl.h - as much of NCCL's interface as the plugin `nccl` uses, for a stand-in (fake_nccl.c). */
+/* nccl.h - the part of NCCL's interface that the plugin `nccl` uses, for the fake library (fake_nccl.c). */
 #ifndef LS_TESTS_FAKE_NCCL_H
 #define LS_TESTS_FAKE_NCCL_H
 
@@ -63,8 +63,8 @@ ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType
 ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream);
 
-/* ---- of the stand-in ---- */
+/* ---- for tests ---- */
 void fake_nccl_fail(int rank);     /* groups of this rank report an error in the background; -1: none */
-void fake_nccl_refuse(int refuse); /* nobody may join a group */
+void fake_nccl_refuse(int refuse); /* not 0: joining a communicator fails */
 
 #endif

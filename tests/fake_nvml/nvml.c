@@ -1,8 +1,8 @@
-/* A libnvidia-ml.so for tests: two GPUs whose readings follow the clock, so that what a sampler must say is known.
+/* A libnvidia-ml.so for tests: two GPUs whose values are functions of time, so that the results of a sampler are known.
  *
  *   FAKE_NVML_REFUSE   comma-separated: busy power energy memory clock heat slowed init: those calls fail
- *   power is 300 W on GPU 0 and 500 W on GPU 1, energy its integral since the library started; memory is 10 GiB and grows by 1 GiB a
- *   second; the clock is 1755 MHz, held by the power cap and by heat. */
+ *   power is 300 W on GPU 0 and 500 W on GPU 1, energy its integral since the library started; memory is 10 GiB and grows by 1 GiB per
+ *   second; the clock is 1755 MHz, limited by the power cap and by heat. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ int nvmlDeviceGetTotalEnergyConsumption(gpu *g, unsigned long long *out);
 int nvmlDeviceGetClockInfo(gpu *g, int kind, unsigned *out);
 int nvmlDeviceGetMaxClockInfo(gpu *g, int kind, unsigned *out);
 int nvmlDeviceGetTemperature(gpu *g, int sensor, unsigned *out);
-int nvmlDeviceGetCurrentClocksThrottleReasons(gpu *g, unsigned long long *out); /* the old name alone */
+int nvmlDeviceGetCurrentClocksThrottleReasons(gpu *g, unsigned long long *out); /* only the old name */
 
 int nvmlInit_v2(void)
 {

@@ -1,5 +1,5 @@
-/* Generation: the cache gives what a whole pass gives, however a text is cut into pieces; sampling is a function with the right
- * frequencies; speculation changes no id. */
+/* Generation: the cache gives the logits of a full forward pass, however the text is split; sampling is deterministic and has the right frequencies;
+ * speculation changes no token id. */
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -23,7 +23,7 @@ static double farthest(const float *a, const float *b, int n)
     return worst;
 }
 
-static void the_cache_changes_nothing(void **state)
+static void the_cache_changes_no_logit(void **state)
 {
     (void)state;
     for (int v = 0; v < 2; v++) {
@@ -38,7 +38,7 @@ static void the_cache_changes_nothing(void **state)
         assert_int_equal(ls_walk_fwd(f.model, f.acts, &mb, NULL, 0, f.model->n_unit), LS_OK);
         assert_int_equal(ls_model_logits(f.model, f.acts, &mb, false, whole), LS_OK);
 
-        /* the same weights behind a cache, in pieces of at most 5 */
+        /* the same weights with a cache, in pieces of at most 5 */
         ls_session s = {.compute = f.compute, .model = f.model};
         assert_int_equal(ls_acts_plan(&s.acts, f.model, &(ls_acts_opts){.B = 1, .T = 5, .cache_len = 24}, &s.plan),
                          LS_OK);
@@ -58,24 +58,24 @@ static void the_cache_changes_nothing(void **state)
             }
         }
         print_message("variant %d: worst difference of a logit %.2e\n", v, worst);
-        assert_true(worst < 2e-5); /* logits of order 1; seen 1e-6: other sums in the softmax */
+        assert_true(worst < 2e-5); /* logits of order 1; measured: 1e-6, from another order of sums in the softmax */
         ls_acts_destroy(&s.acts);
         ls_plan_fini(&s.plan);
         fixture_close(&f);
     }
 }
 
-static void sampling(void **state)
+static void ids_are_drawn_with_the_right_frequencies(void **state)
 {
     (void)state;
     const float logits[5] = {1.0f, 3.0f, 2.0f, 3.0f, -50.0f};
     ls_sample_work work[5];
     ls_sampling greedy = {.temperature = 0, .top_p = 1};
-    assert_int_equal(ls_sample(&greedy, logits, 5, 0, work), 1); /* the lower of equal ones */
+    assert_int_equal(ls_sample(&greedy, logits, 5, 0, work), 1); /* the lower id of equal logits */
 
     static const ls_sampling how[] = {{1, 0, 1, 9}, {0.5, 0, 1, 9}, {1, 2, 1, 9}, {1, 0, 0.6, 9}, {1, 3, 0.9, 9}};
     for (size_t h = 0; h < N_OF(how); h++) {
-        /* what may be drawn, by hand: sorted 1, 3, 2, 0, 4 */
+        /* the expected candidates; sorted: 1, 3, 2, 0, 4 */
         static const int order[5] = {1, 3, 2, 0, 4};
         double p[5] = {0}, sum = 0;
         int n = how[h].top_k ? (int)how[h].top_k : 5;
@@ -99,7 +99,7 @@ static void sampling(void **state)
     }
 }
 
-/* The choice, from a whole sort: what ls_sample's heap must not change. */
+/* The order of a full sort, which the heap of ls_sample must reproduce. */
 static int by_logit_then_id(const void *a, const void *b)
 {
     const ls_sample_work *x = a, *y = b;
@@ -107,7 +107,7 @@ static int by_logit_then_id(const void *a, const void *b)
     return x->id - y->id;
 }
 
-static void top_k_is_the_head_of_a_sort(void **state)
+static void top_k_is_the_head_of_a_full_sort(void **state)
 {
     (void)state;
     enum { V = 1003 };
@@ -115,7 +115,7 @@ static void top_k_is_the_head_of_a_sort(void **state)
     static ls_sample_work all[V], work[V];
     const uint64_t key = ls_rng_key(3, LS_RNG_TEST, 0, 0);
     for (int round = 0; round < 40; round++) {
-        for (int i = 0; i < V; i++) { /* a coarse grid: many are equal */
+        for (int i = 0; i < V; i++) { /* a coarse grid: many logits are equal */
             logits[i] = rintf((float)ls_rng_normal(key, (uint64_t)(round * V + i)) * 8) / 4;
             all[i] = (ls_sample_work){logits[i], i};
             kept[i] = -1e30f;
@@ -210,7 +210,7 @@ static void same_ids(const ls_model_config *cfg, const char *backend, int thread
                 box_text(&b, &how, got, n_prompt, limit, false, work);
                 for (int64_t i = 0; i < limit; i++)
                     if (want[i] != got[i])
-                        fail_msg("%s, %d ahead, setting %zu, seed %d: id %d in place of %d at %lld", backend, *ahead, h,
+                        fail_msg("%s, %d ahead, setting %zu, seed %d: id %d, expected %d, at %lld", backend, *ahead, h,
                                  seed, got[i], want[i], (long long)i);
             }
         drafted += b.s.drafted;
@@ -218,8 +218,8 @@ static void same_ids(const ls_model_config *cfg, const char *backend, int thread
         box_close(&b);
     }
     print_message("%s: %lld of %lld drafts accepted\n", backend, (long long)accepted, (long long)drafted);
-    assert_true(accepted > drafted / 4); /* int8 is close: seen 0.7 and more, less where the choice is wild */
-    assert_true(accepted < drafted);     /* and the other way was taken too */
+    assert_true(accepted > drafted / 4); /* int8 is close: measured 0.7 and more, less at high temperatures */
+    assert_true(accepted < drafted);     /* and some drafts were rejected */
     box_close(&plain);
     ls_free(work);
     ls_free(want);
@@ -232,7 +232,7 @@ static void speculation_changes_no_id(void **state)
     static const int all[] = {1, 2, 3, 4, 5, 6, 7, 8, 0}, some[] = {3, 8, 0};
     for (int v = 0; v < 2; v++) {
         ls_model_config cfg = small_config((ls_variant)v, 0);
-        cfg.n_embd = 36; /* no multiple of a vector, nor of a group */
+        cfg.n_embd = 36; /* neither a multiple of a SIMD vector nor of a group */
         cfg.n_ctx = 70;
         cfg.vocab_size = 211;
         same_ids(&cfg, "cpu", 2, 3, all);
@@ -250,8 +250,8 @@ static void speculation_changes_no_id(void **state)
     same_ids(&gpt2, "cpu", 0, 2, (const int[]){6, 0});
 }
 
-/* Every row of a verifying pass has the logits, and leaves the cache, of a pass of its own: bit for bit. */
-static void rows_of_a_pass_are_rows_alone(void **state)
+/* Every row of a verification pass has the logits, and leaves the cache, of a separate pass for that row, bit for bit. */
+static void rows_of_a_pass_have_single_row_bits(void **state)
 {
     (void)state;
     enum { V = 211, POS = 4 };
@@ -281,8 +281,8 @@ static void rows_of_a_pass_are_rows_alone(void **state)
         }
 }
 
-/* Ids there and logits and losses back: what the same operations give without a device. */
-static void on_a_device(void **state)
+/* Ids are copied to the device, logits and losses back: the bits are those of the same operations without a device. */
+static void a_device_gives_the_bits_of_the_host(void **state)
 {
     (void)state;
     enum { V = 61, S = 10, PROMPT = 20, LIMIT = 40 };
@@ -320,7 +320,7 @@ static void on_a_device(void **state)
         ls_session_close(&s);
 
         o.B = 1;
-        o.T = 8; /* the prompt goes in pieces */
+        o.T = 8; /* the prompt is split into pieces */
         o.cache_len = INT32_MAX;
         o.speculate = LS_SPECULATE_AUTO;
         assert_int_equal(ls_session_open(&s, &o), LS_OK);
@@ -350,7 +350,7 @@ static ls_status where(ls_session_opts *o, const char *device, const char *preci
     return ls_session_where(o, &d, precision, compute, tf32);
 }
 
-static void where_to_compute(void **state)
+static void flags_choose_where_to_compute(void **state)
 {
     (void)state;
     ls_session_opts o = {.checkpoint = NULL};
@@ -368,12 +368,12 @@ static void where_to_compute(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cache_changes_nothing),
-                                       cmocka_unit_test(sampling),
-                                       cmocka_unit_test(top_k_is_the_head_of_a_sort),
-                                       cmocka_unit_test(rows_of_a_pass_are_rows_alone),
-                                       cmocka_unit_test(on_a_device),
-                                       cmocka_unit_test(where_to_compute),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cache_changes_no_logit),
+                                       cmocka_unit_test(ids_are_drawn_with_the_right_frequencies),
+                                       cmocka_unit_test(top_k_is_the_head_of_a_full_sort),
+                                       cmocka_unit_test(rows_of_a_pass_have_single_row_bits),
+                                       cmocka_unit_test(a_device_gives_the_bits_of_the_host),
+                                       cmocka_unit_test(flags_choose_where_to_compute),
                                        cmocka_unit_test(speculation_changes_no_id)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

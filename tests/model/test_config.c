@@ -1,9 +1,11 @@
-/* Model configurations: presets and their parameter counts, Hugging Face's config.json in and out, and everything we do not
- * compute, refused in words. */
+/* Model configurations: presets and their parameter counts, reading and writing Hugging Face's config.json, and errors for everything that is not
+ * supported. */
 #include "model/config.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
+#include "assert_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +20,7 @@ static ls_status from_text(const char *text, ls_model_config *c)
     return st;
 }
 
-static void assert_words(const char *part)
-{
-    if (!strstr(ls_err_words(), part)) fail_msg("'%s' does not say '%s'", ls_err_words(), part);
-}
-
-static void presets(void **state)
+static void presets_have_the_published_sizes(void **state)
 {
     (void)state;
     const struct {
@@ -58,7 +55,7 @@ static void presets(void **state)
     assert_string_equal(ls_model_size_words(&c, words), "n_layer=12, n_head=12, n_embd=768");
 }
 
-static void variant_r1(void **state)
+static void variant_r1_has_its_own_head(void **state)
 {
     (void)state;
     ls_model_config c;
@@ -73,7 +70,7 @@ static void variant_r1(void **state)
     assert_int_equal(ls_variant_parse("R1", &v), LS_E_ARG);
 }
 
-static void reads_hugging_face(void **state)
+static void hugging_face_configurations_are_read(void **state)
 {
     (void)state;
     ls_model_config c;
@@ -85,7 +82,7 @@ static void reads_hugging_face(void **state)
             "\"vocab_size\": 10, \"n_inner\": 96, \"transformers_version\": \"4.1\"}",
             &c),
         LS_OK);
-    assert_int_equal(c.n_ctx, 64); /* n_positions is the table's size; n_ctx an old name */
+    assert_int_equal(c.n_ctx, 64); /* n_positions is the size of the table; n_ctx is an old name */
     assert_int_equal(c.n_embd, 24);
     assert_int_equal(c.n_head, 3);
     assert_int_equal(c.n_layer, 2);
@@ -93,14 +90,14 @@ static void reads_hugging_face(void **state)
     assert_int_equal(c.eos_id, 9);
     assert_true(c.attn_pdrop == 0.2 && c.embd_pdrop == 0.3 && c.resid_pdrop == 0.4 && c.ln_eps == 1e-6 &&
                 c.init_range == 0.01);
-    /* exact GELU and an untied head without our variant key */
+    /* exact GELU and an untied head without the key lockstep_variant */
     assert_int_equal(
         from_text("{\"model_type\": \"gpt2\", \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}", &c),
         LS_OK);
     assert_int_equal(c.variant, LS_VARIANT_HF);
     assert_int_equal(c.gelu, LS_GELU_ERF);
     assert_false(c.tied);
-    assert_int_equal(c.n_layer, 12); /* GPT2Config's own defaults */
+    assert_int_equal(c.n_layer, 12); /* the defaults of GPT2Config */
     assert_int_equal(
         from_text("{\"num_hidden_layers\": 1, \"hidden_size\": 8, \"num_attention_heads\": 2, \"n_ctx\": 16,"
                   "\"vocab_size\": 5e1, \"activation_function\": \"gelu_pytorch_tanh\"}",
@@ -110,7 +107,7 @@ static void reads_hugging_face(void **state)
     assert_int_equal(c.eos_id, -1);
 }
 
-static void refuses(void **state)
+static void what_is_not_supported_is_refused(void **state)
 {
     (void)state;
     const struct {
@@ -150,11 +147,11 @@ static void refuses(void **state)
         before = c;
         if (from_text(bad[i].text, &c) != bad[i].st) fail_msg("%s gave '%s'", bad[i].text, ls_err_words());
         assert_words(bad[i].part);
-        assert_memory_equal(&c, &before, sizeof c); /* nothing half-filled */
+        assert_memory_equal(&c, &before, sizeof c); /* a refused configuration is not partly filled */
     }
 }
 
-static void writes_what_it_reads(void **state)
+static void a_written_configuration_reads_back(void **state)
 {
     (void)state;
     for (int r1 = 0; r1 < 2; r1++) {
@@ -182,11 +179,10 @@ static void writes_what_it_reads(void **state)
     }
 }
 
-static void files_and_folders(void **state)
+static void a_file_or_a_folder_names_a_model(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/ls-config-XXXXXX", file[64];
-    assert_non_null(mkdtemp(dir));
+    char *dir = test_dir(), file[160];
     ls_model_config c;
     ls_str s = {0};
     int64_t live = ls_mem_live();
@@ -205,14 +201,15 @@ static void files_and_folders(void **state)
     assert_int_equal(ls_model_config_named(file, &c), LS_E_FORMAT);
     assert_int_equal(ls_model_config_named("/nonexistent/model", &c), LS_E_ARG);
     assert_int_equal(ls_mem_live(), live);
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets), cmocka_unit_test(variant_r1),           cmocka_unit_test(reads_hugging_face),
-        cmocka_unit_test(refuses), cmocka_unit_test(writes_what_it_reads), cmocka_unit_test(files_and_folders),
+        cmocka_unit_test(presets_have_the_published_sizes),     cmocka_unit_test(variant_r1_has_its_own_head),
+        cmocka_unit_test(hugging_face_configurations_are_read), cmocka_unit_test(what_is_not_supported_is_refused),
+        cmocka_unit_test(a_written_configuration_reads_back),   cmocka_unit_test(a_file_or_a_folder_names_a_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

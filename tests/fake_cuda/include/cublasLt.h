@@ -1,2 +1,2 @@
-/* Takes the place of CUDA's cublasLt.h where the emulated device is compiled. */
+/* Replaces CUDA's cublasLt.h where the emulated device is compiled. */
 #include "fake_cuda/cublaslt.h"

@@ -1,2 +1,2 @@
-/* Takes the place of CUDA's cuda_runtime_api.h where the emulated device is compiled. */
+/* Replaces CUDA's cuda_runtime_api.h where the emulated device is compiled. */
 #include "fake_cuda/runtime.h"

@@ -1,5 +1,5 @@
 /* device_emu.h - launching and PTX (compute/cuda/gpu.cuh, kernels/mma.cuh) for the emulated device. For products of small matrices the lanes of
- * a warp show each other what they hold, and each makes its own part. */
+ * a warp exchange their operands, and each computes its own part. */
 #ifndef LS_DEVICE_EMU_H
 #define LS_DEVICE_EMU_H
 
@@ -102,7 +102,7 @@ static inline float emu_part(uint32_t pair, int e, f16)
     return emu_of_half((uint16_t)(pair >> 16 * e));
 }
 
-/* Products are exact; their sum is made in double and rounded once. */
+/* Products are exact; their sum is computed in double and rounded once. */
 template <class E> static inline void emu_mma16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *what)
 {
     emu_operands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
