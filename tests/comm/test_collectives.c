@@ -30,10 +30,9 @@ static void *worker_main(void *arg)
 {
     worker *w = arg;
     ls_comm *c = NULL;
-    if (w->net) {
-        fake_me = (fake_net){w->net, w->rank};
-        CHECK(&w->error, net_world_open(&fake_transport, (size_t)64 << 20, &c) == LS_OK);
-    } else CHECK(&w->error, ls_comm_local(w->world, w->rank, &c) == LS_OK);
+    const ls_status st =
+        w->net ? fake_open(w->net, w->rank, (size_t)64 << 20, &c) : ls_comm_local(w->world, w->rank, &c);
+    CHECK(&w->error, st == LS_OK);
     if (c) w->body(w, c);
     ls_comm_destroy(&c);
     return NULL;

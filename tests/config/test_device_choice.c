@@ -133,10 +133,7 @@ static void *worker_main(void *arg)
 {
     worker *w = arg;
     ls_comm *c = NULL;
-    if (w->net) {
-        fake_me = (fake_net){w->net, w->rank};
-        w->st = net_world_open(&fake_transport, (size_t)64 << 20, &c);
-    } else w->st = ls_comm_local(w->world, w->rank, &c);
+    w->st = w->net ? fake_open(w->net, w->rank, (size_t)64 << 20, &c) : ls_comm_local(w->world, w->rank, &c);
     if (w->st == LS_OK) w->st = ls_device_agree(&w->d, c);
     snprintf(w->error, sizeof w->error, "%s", w->st == LS_OK ? "" : ls_err_words());
     ls_comm_destroy(&c);
