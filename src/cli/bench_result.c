@@ -77,8 +77,18 @@ static void print_notes(const ls_run_set *set)
 static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
 {
     bool any = false;
+    const ls_run *profiled = NULL;
     ls_run_set_sort(set);
-    for (int i = 0; i < set->n; i++) any = any || (set->run[i].metrics && set->run[i].world > 0);
+    for (int i = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i];
+        any = any || (r->metrics && r->world > 0 && !r->profiled);
+        if (!r->profiled) continue;
+        fprintf(stderr, "not compared: %s was profiled, so it is no benchmark\n", r->dir);
+        profiled = r;
+    }
+    if (!any && profiled)
+        return ls_fail(LS_E_FORMAT, "no run to compare: %s was profiled, and a profiled run is no benchmark",
+                       profiled->dir);
     if (!any)
         return ls_fail(LS_E_FORMAT, "no run to compare%s%s", set->notes.n ? ": " : "",
                        set->notes.n ? set->notes.text[0] : "");
@@ -134,6 +144,7 @@ static void pair_up(const bench_session *s, const ls_opt_list *paths, const ls_r
 static const char *trouble(const ls_run *r)
 {
     if (!r->metrics) return "its training_metrics.json is missing or broken";
+    if (r->profiled) return "it was profiled, so it is no benchmark";
     if (!(r->world > 0)) return "its training_metrics.json does not say hardware.world_size";
     if (!r->n_step) return "there is no metrics.jsonl with its steps";
     if (r->n_step <= r->n_warm) return "no step is left after the warm-up (--warmup)";
@@ -280,9 +291,7 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
                {LS_SPLIT_BUBBLE, "bubble"},   {LS_SPLIT_STRAGGLER, "stragglers"}, {LS_SPLIT_INPUT, "input"},
                {LS_SPLIT_OTHER, "other"}};
     bool head = false;
-    int wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
+    const int wide = ls_name_width(a);
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const ls_waterfall *w = &g->waterfall;
@@ -297,7 +306,9 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
             ls_str_add(out, "    sum\n");
             head = true;
         }
-        ls_str_addf(out, "%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
+        const char *rest = g->short_name;
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %8.1f", g->world, 100 * w->useful);
         for (size_t k = 0; k < CLI_COUNT(col); k++) {
             const double x = w->lost[col[k].part];
             sum += x;
@@ -305,5 +316,6 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
             else ls_str_addf(out, " %12s", "-");
         }
         ls_str_addf(out, " %6.1f\n", 100 * sum);
+        ls_name_rest(out, rest, wide);
     }
 }

@@ -113,20 +113,27 @@ static ls_status strategy_sides(options *x)
 static void scaling_text(const ls_analysis *a, ls_str *out)
 {
     if (!a->n_group) return;
-    ls_str_addf(out, "%-16s workers runs accumulation      tokens/s    95 %%   speed-up    95 %%  efficiency\n",
+    const int wide = ls_name_width(a) > 16 ? ls_name_width(a) : 16;
+    ls_str_addf(out, "%-*s workers runs accumulation      tokens/s    95 %%   speed-up    95 %%  efficiency\n", wide,
                 "setting");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const json_t *c = json_object_get(g->first->metrics, "training_config");
+        const char *rest = g->short_name;
         char half[24] = "-", up[24] = "-", up_half[24] = "-", eff[24] = "-";
         if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
         if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.3f", g->speedup.mean);
         if (g->speedup.half >= 0) snprintf(up_half, sizeof up_half, "%.3f", g->speedup.half);
         if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        ls_str_addf(out, "%-16s %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->short_name, g->world, g->n_run,
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->world, g->n_run,
                     (int)json_integer_value(json_object_get(c, "grad_accum_steps")), g->tokens.mean, half, up, up_half,
                     eff);
+        ls_name_rest(out, rest, wide);
     }
+    const size_t before = out->len;
+    ls_winner_words(a, out);
+    if (out->len > before) ls_str_addc(out, '\n');
     if (a->steady) {
         bool repeats = false, within = false;
         for (int i = 0; i < a->n_group; i++) {

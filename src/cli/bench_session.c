@@ -39,6 +39,7 @@ ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_tra
         {"resume", "use --resume of bench to keep finished runs"},
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
+        {"profile", "a profiled run is no benchmark; use lockstep profile"},
     };
     const size_t nbytes = (size_t)words->n * sizeof(char *);
     char **copy = ls_alloc(nbytes); /* parsing moves arguments */

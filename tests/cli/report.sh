@@ -192,6 +192,15 @@ assert r["status"] == "mismatch_allowed" and r["mismatches"] == [differs] * 6, r
 for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
+# a study of R1: the profiled run is no repeat of the benchmark with its configuration, and single runs show no winner
+"$LOCKSTEP" report "$made/study" --no-png --out "$SCRATCH/study" >"$SCRATCH/printed" 2>&1 || bad "the study: $(cat "$SCRATCH/printed")"
+grep -q "^zero1 (config cdcdcdcd) .* 8    1     35,300.0 " "$SCRATCH/printed" && grep -q "^zero1 (steps 40, profiled" "$SCRATCH/printed" || bad "the settings of the study: $(cat "$SCRATCH/printed")"
+grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || bad "a winner without intervals: $(cat "$SCRATCH/printed")"
+grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
+# our own run with a profiler
+"$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
+expect 3 "was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
+expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"

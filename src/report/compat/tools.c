@@ -182,10 +182,11 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
         time[i] = last_epoch(&set.run[i], "epoch_wall_time_sec", set.run[i].epoch_time);
         rate[i] = last_epoch(&set.run[i], "tokens_per_sec_global", set.run[i].tokens_per_sec);
         for (int k = 0; k < 2; k++) {
-            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "run");
+            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "%s", "run");
             ls_chart_point(
                 &chart[k], s,
-                (ls_point){.x = ls_chart_category(&chart[k], label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
+                (ls_point){
+                    .x = ls_chart_category(&chart[k], "%s", label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
         }
     }
     if (time[0] > 0 && !isnan(time[1])) {

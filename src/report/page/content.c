@@ -22,10 +22,16 @@ static void groups_table(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         char tokens[96], speedup[96];
+        ls_str loss = {0}, val = {0};
+        ls_loss_words(a, g, false, &loss);
+        ls_loss_words(a, g, true, &val);
         ls_doc_cells(d, b, g->short_name, LS_TEXT("%d", g->world), LS_TEXT("%d", g->n_run),
                      content_estimate_text(tokens, &g->tokens, g->tokens.mean < 100 ? 2 : 1), LS_NUM(g->wall.mean, 2),
-                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1),
-                     LS_NUM(g->first->train_loss, 4), LS_NUM(g->first->val_loss, 4));
+                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1), loss.data,
+                     val.data);
+        d->failed = d->failed || loss.failed || val.failed;
+        ls_str_fini(&loss);
+        ls_str_fini(&val);
     }
 }
 
@@ -52,9 +58,11 @@ static void speed(const ls_analysis *a, ls_doc *d)
 static void losses(const ls_analysis *a, ls_doc *d)
 {
     ls_doc_section(d, "Loss");
-    draw(a, d, chart_loss,
-         a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
-                      : "Means over neighbouring steps. Runs with equal losses share a line.");
+    draw(
+        a, d, chart_loss,
+        a->same_loss
+            ? "One line represents all runs: their losses are equal bit for bit."
+            : "Means over neighbouring steps; one line per setting, or per seed of a setting. Settings whose losses are equal bit for bit share a line.");
     draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
 }
 

@@ -40,7 +40,7 @@ static const char style[] =
     "\n"
     "th{color:var(--soft);font-weight:600;font-size:.8rem;white-space:normal;vertical-align:bottom;line-height:1.25}\n"
     "th:first-child,td:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--card)}\n"
-    "td:first-child{font-weight:600}.words td{text-align:left}.words th{text-align:left}\n"
+    "td:first-child{font-weight:600;white-space:normal;min-width:8em}.words td{text-align:left}.words th{text-align:left}\n"
     "figure{margin:0 0 16px}figcaption{font-weight:600;font-size:.95rem;margin:14px 0 0}\n"
     ".wide svg,.narrow svg{width:100%;height:auto}.narrow{display:none}\n"
     "details{margin:0 0 12px;font-size:.88rem}summary{cursor:pointer;color:var(--accent)}\n"

@@ -69,23 +69,30 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
 
 static void terminal_table(const ls_analysis *a, ls_str *out)
 {
-    size_t wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = strlen(a->group[i].short_name) > wide ? strlen(a->group[i].short_name) : wide;
+    const int wide = ls_name_width(a);
     if (!a->n_group) return;
-    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", (int)wide, "setting");
+    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", wide, "setting");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-", loss[24] = "-";
+        const char *rest = g->short_name;
+        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-";
+        ls_str loss = {0};
         if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
         if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.2f", g->speedup.mean);
         if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        if (!isnan(g->first->train_loss)) snprintf(loss, sizeof loss, "%.4f", g->first->train_loss);
-        ls_str_addf(out, "%-*s %7d %4d %12s %6s %9s %10s %8s\n", (int)wide, g->short_name, g->world, g->n_run,
-                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff, loss);
+        ls_loss_words(a, g, false, &loss);
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %4d %12s %6s %9s %10s %8s\n", g->world, g->n_run,
+                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff,
+                    loss.data ? loss.data : "-");
+        ls_str_fini(&loss);
+        ls_name_rest(out, rest, wide);
     }
     ls_basis_words(a, out);
     ls_str_addc(out, '\n');
+    const size_t before = out->len;
+    ls_winner_words(a, out);
+    if (out->len > before) ls_str_addc(out, '\n');
 }
 
 static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_report_result *r)

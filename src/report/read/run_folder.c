@@ -83,6 +83,24 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
     return LS_OK;
 }
 
+/* A profiler leaves files: nsys in profiles/, torch in profiler_logs/. */
+static ls_status has_profiles(const char *dir, bool *yes)
+{
+    static const char *const folder[] = {"profiles", "profiler_logs"};
+    for (int k = 0; k < 2; k++) {
+        char **names = NULL;
+        size_t n = 0;
+        const ls_path path = ls_path_of(dir, folder[k]);
+        if (!ls_fs_is_dir(path.text)) continue;
+        const ls_status st = ls_fs_list(path.text, &names, &n);
+        if (st == LS_E_NOMEM) return st;
+        if (st != LS_OK) ls_err_clear(); /* what cannot be listed tells nothing */
+        for (size_t i = 0; i < n; i++) *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
+        ls_fs_list_free(names, n);
+    }
+    return LS_OK;
+}
+
 static ls_status add_folder(ls_run_set *s, const char *dir)
 {
     ls_run_texts t = {.warm = s->warm};
@@ -90,6 +108,9 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     ls_status st = LS_OK;
     for (int i = 0; i < LS_N_RUN_FILE && st == LS_OK; i++)
         st = text_of(ls_path_of(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
+    if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) /* some keep it beside the metrics */
+        st = text_of(ls_path_of(dir, "profile_summary.json").text, &s->notes, &t.file[LS_RUN_PROFILE]);
+    if (st == LS_OK) st = has_profiles(dir, &t.profiled);
     if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;

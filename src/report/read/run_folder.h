@@ -77,10 +77,13 @@ typedef struct ls_run {
     bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
     char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
-    char *setting;                           /* "key value" lines: what makes runs repeats of one another */
+    char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
+    int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
+    bool profiled;                           /* a profiler ran: its speed is no benchmark */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */
     double n_update, tokens_per_update;
+    json_t *n_update_json;            /* n_update as a number of a list of mismatches; NULL: unknown */
     double n_comm_step;               /* that collectives were counted over: those of this process, or all */
     double peak_bytes, planned_bytes; /* both of rank 0 */
     double peak_most;                 /* of the rank with the highest peak; NaN: unknown */
@@ -128,6 +131,7 @@ typedef struct ls_text {
 typedef struct ls_run_texts {
     ls_text file[LS_N_RUN_FILE];
     bool nccl_of_logs; /* the summary of NCCL was made of its logs */
+    bool profiled;     /* there are files of a profiler */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps after them; 0: a rule of ours */
 } ls_run_texts;
 

@@ -4,6 +4,8 @@
 
 #include "report/read/run_folder.h"
 
+/* The strategy, the setting, the seed, and whether the run was profiled. */
+ls_status run_read_setting(const report_doc *d, ls_run *r);
 void run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
 void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
