@@ -84,6 +84,7 @@ typedef struct bench_pair { /* of A and B */
 typedef struct bench_pairs {
     bench_pair *pair;
     int n;
+    bool whole;        /* speeds are of whole epochs: a run has no metrics.jsonl */
     ls_notes left_out; /* "DIR: why", one per run */
 } bench_pairs;
 /* Reads side A and side B (of the session, or paths 0 and 1), pairs their runs and compares those that have a partner; the others are

@@ -199,7 +199,7 @@ grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || 
 grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
 # our own run with a profiler
 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
-expect 3 "was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
+expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
 expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu

@@ -485,7 +485,7 @@ static void overlapping_intervals_have_no_winner(void **state)
     }
 }
 
-/* A speed-up over runs of another machine says so. */
+/* What else differs from the runs that a speed-up is measured against is listed. */
 static void other_differences_of_a_speedup_are_listed(void **state)
 {
     (void)state;

@@ -442,9 +442,10 @@ int ls_name_width(const ls_analysis *a)
 void ls_name_rest(ls_str *out, const char *rest, int width)
 {
     while (*rest) {
-        ls_str_add(out, "  ");
-        ls_str_add_piece(out, &rest, width - 2);
-        ls_str_addc(out, '\n');
+        const size_t n = ls_line_of(rest, width - 2, NULL);
+        ls_str_addf(out, "  %.*s\n", (int)n, rest);
+        rest += n;
+        rest += strspn(rest, " ");
     }
 }
 

@@ -62,7 +62,7 @@ typedef struct ls_analysis {
     bool allowed;         /* mismatches were allowed                                   */
     int best, second;     /* groups by tokens/s, -1: none                              */
     int winner;           /* the best, if its interval is above all others; else -1    */
-    int rival;            /* without a winner: a group that cannot be told from the best; -1: none */
+    int rival;            /* without a winner: a group that is not shown to differ from the best; -1: none */
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */

@@ -16,7 +16,8 @@ static double wait_share(const ls_run *r)
 static double bubble_share(const ls_run *r)
 {
     const double b = r->split[LS_SPLIT_BUBBLE];
-    return isnan(b) ? 0 : b / r->step_time;
+    if (isnan(b)) return r->split[LS_SPLIT_FORWARD] > 0 ? 0 : NAN; /* without parts of steps it is not known */
+    return b / r->step_time;
 }
 
 /* Of the worker that needs most: on its device, where it has one. */

@@ -92,6 +92,9 @@ typedef struct ls_run {
     bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
     double straggler_share;   /* of the exposed time, waited for slower workers; NaN: unknown */
     double step_time;         /* mean seconds, warm-up left out                  */
+    double step_p95;          /* 95th percentile of the same steps               */
+    double sampled
+        [3]; /* R1's sampled micro-batches of rank 0: mean, median, 95th percentile; seconds, means over epochs */
     ls_run_step *step;
     int n_step, n_warm; /* the first n_warm steps are warm-up              */
     ls_run_coll coll[LS_RUN_MAX_PART];

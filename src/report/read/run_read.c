@@ -71,6 +71,8 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
     r->n_epoch = (int)n;
     r->train_loss = n ? r->epoch_loss[n - 1] : NAN;
     r->epoch_time = epoch_mean(d, epochs, "epoch_wall_time_sec");
+    static const char *const sampled[] = {"step_time_mean_sec", "step_time_p50_sec", "step_time_p95_sec"};
+    for (int k = 0; k < 3; k++) r->sampled[k] = epoch_mean(d, epochs, sampled[k]);
     if (isnan(r->tokens_per_sec)) r->tokens_per_sec = epoch_mean(d, epochs, "tokens_per_sec_global");
     return LS_OK;
 }
@@ -198,6 +200,7 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     ls_run r = {.n_warm = t->warm, .seed = -1, .profiled = t->profiled, .dir = ls_strdup(dir), .name = short_name(dir)};
     r.tokens_per_sec = r.wall = r.epoch_time = r.train_loss = r.val_loss = r.tokens_per_update = NAN;
     r.peak_bytes = r.planned_bytes = r.peak_most = r.rank_least = r.rank_most = NAN;
+    r.sampled[0] = r.sampled[1] = r.sampled[2] = r.step_p95 = NAN;
     r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");

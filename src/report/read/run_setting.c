@@ -221,23 +221,23 @@ static void add_ours(const report_doc *d, const ls_run *r, ls_str *s)
 }
 
 /* "cpu: neon vectors, 4 threads" -> 4; -1: not stated. */
-static int threads_of(const report_doc *d)
+static int64_t threads_of(const report_doc *d)
 {
     const char *compute = report_str(d, "lockstep.compute"), *end = compute ? strstr(compute, " thread") : NULL;
     while (end && end > compute && strchr("0123456789", end[-1])) end--;
-    return end && *end != ' ' ? atoi(end) : -1;
+    return end && *end != ' ' ? strtoll(end, NULL, 10) : -1;
 }
 
 static void add_machine(const report_doc *d, const ls_run *r, ls_str *s)
 {
     const int64_t asked = report_int(d, "lockstep.threads");
-    const int threads = threads_of(d) > 0 ? threads_of(d) : (int)asked;
+    const int64_t threads = threads_of(d) > 0 ? threads_of(d) : asked;
     const char *comm = ls_run_backend(r);
     if (comm) add_text(s, "comm", comm);
     add_text(s, "gpu", report_str(d, "hardware.gpu_name"));
     add_text(s, "host", report_str(d, "host.hostname"));
     add_text(s, "nodes", report_str(d, "scheduler.nodelist"));
-    if (threads > 0) ls_str_addf(s, "threads %d\n", threads);
+    if (threads > 0) ls_str_addf(s, "threads %lld\n", (long long)threads);
     add_text(s, "torch", report_str(d, "env.torch_version"));
     add_text(s, "deepspeed", report_str(d, "env.deepspeed_version"));
     add_text(s, "cuda", report_str(d, "env.cuda_version"));
