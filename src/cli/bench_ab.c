@@ -428,7 +428,7 @@ static ls_status run(options *x, int argc, char **argv)
     ls_opt_list paths = {0};
     bool cut;
     int own[2] = {0, 0};
-    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut));
+    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut, NULL));
     if (paths.n && (s->given.n || x->a || x->b))
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without --a, --b and train options; leave them out",
                        paths.word[0]);

@@ -139,7 +139,7 @@ static void add_difference(ls_str *s, const char *line, size_t n)
 static ls_status name_group(const ls_analysis *a, ls_group *g)
 {
     ls_str s = {0};
-    char plain[80];
+    char plain[160];
     for (const char *p = g->first->setting; *p;) {
         size_t n = strcspn(p, "\n");
         bool differs = g->profiled && !strncmp(p, "profiled ", 9);

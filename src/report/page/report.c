@@ -26,7 +26,7 @@ static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result
 }
 
 /* "pp (1f1b)" -> scaling_report_pp_1f1b.json */
-static void scaling_file(const char *setting, char *file, size_t cap)
+static void scaling_file(const char *setting, int i, char *file, size_t cap)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t n = (size_t)snprintf(file, cap, "scaling_report");
@@ -37,7 +37,10 @@ static void scaling_file(const char *setting, char *file, size_t cap)
         if (fits) file[n++] = *p;
         gap = !fits;
     }
-    snprintf(file + n, cap - n, ".json");
+    if (n + 8 < cap) snprintf(file + n, cap - n, ".json");
+    else
+        snprintf(file, cap, "scaling_report_setting_%d.json",
+                 i + 1); /* too long for a file: `setting` in it has the name */
 }
 
 /* The first group on several workers of its setting. */
@@ -58,7 +61,7 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
         ls_str text = {0};
         char file[128] = "scaling_report.json";
         if (several && !first_of_setting(a, i)) continue;
-        if (several) scaling_file(a->group[i].short_name, file, sizeof file);
+        if (several) scaling_file(a->group[i].short_name, i, file, sizeof file);
         ls_scaling_text(a, several ? a->group[i].short_name : NULL, NULL, NULL, &text);
         ls_status st = report_write_text(out, file, &text);
         ls_str_fini(&text);

@@ -76,7 +76,7 @@ typedef struct ls_run {
     ls_run_proof proof;
     bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
-    char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
+    char strategy[128];                      /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
     int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
     bool profiled;                           /* a profiler ran: its speed is no benchmark */

@@ -96,7 +96,8 @@ static bool next_line(const char **at, char *line, size_t room)
 static void append(char *to, size_t room, const char *text)
 {
     const size_t n = strlen(to);
-    snprintf(to + n, room - n, "%s%s", n ? ", " : "", text);
+    if (n + strlen(text) + 16 < room) snprintf(to + n, room - n, "%s%s", n ? ", " : "", text);
+    else if (!ls_ends_in(to, " and more")) snprintf(to + n, room - n, " and more"); /* never half an entry */
 }
 
 /* ---- topo.txt: links between GPUs, each pair once ---- */

@@ -31,7 +31,7 @@ static void read_strategy(const report_doc *d, ls_run *r)
     else snprintf(r->strategy, cap, "baseline");
     size_t n = strlen(r->strategy);
     if (pp > 1)
-        snprintf(r->strategy + n, cap - n, "%spp%d%s%.12s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
+        snprintf(r->strategy + n, cap - n, "%spp%d%s%.60s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
                  schedule ? " " : "", schedule ? schedule : "");
     n = strlen(r->strategy);
     if (tp > 1) snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
