@@ -38,7 +38,7 @@ static const cli_page scaling_page = {
     "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
     "(cores / largest number of workers). The first --warmup steps are excluded. With options of the reference runner and without train options, its defaults, model, validation, folder names and files are used. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
     "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 --micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data data --model gpt2 --seq_length 512\n"
-    "  lockstep bench scaling runs/mine\n  lockstep bench scaling --gpus 1,2,4 --dataset_mode small   (as the reference runner)"};
+    "  lockstep bench scaling runs/mine\n  lockstep bench scaling --gpus 1,2,4 --dataset_mode small"};
 
 static const ls_opt strategies_table[] = {
     BENCH_ROWS("1,2,4", "3"),
