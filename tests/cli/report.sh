@@ -134,6 +134,23 @@ else echo "gnuplot is not installed: PNG files not looked at"; fi
 expect 0 "less" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
   --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair"
 [ -s "$SCRATCH/pair/training_time_comparison.svg" ] && [ -s "$SCRATCH/pair/training_throughput_comparison.svg" ] || bad "the pair of charts"
+# what gnuplot is given: every bar has its number, names are whole, and margins are set
+printf '#!/bin/sh\ncat "$2" >>%s\n' "$SCRATCH/script" >"$SCRATCH/bin/gnuplot" && rm -f "$SCRATCH/script"
+python3 "$LS_SOURCE/tests/support/reference_runs.py" "$SCRATCH/reference"
+PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH"/reference/repeat/*.json --allow-mismatch --out "$out" >/dev/null 2>&1
+PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/reference/study" --out "$out" >/dev/null 2>&1
+grep -q '^set label "204 ± 11" at 22[.0-9]*,0 left front' "$SCRATCH/script" || bad "no number on a bar with an interval: $(grep "set label" "$SCRATCH/script")"
+grep -q '^set label "35,300" at ' "$SCRATCH/script" && grep -q '"zero1 (steps 40, profiled, config\\ncdcdcdcd, max_val_steps 0) × 8"' "$SCRATCH/script" || bad "bars of the study: $(grep "label\|ytics" "$SCRATCH/script")"
+[ "$(grep -c "^set [lrtb]margin at screen" "$SCRATCH/script")" = $((4 * $(grep -c "^set terminal" "$SCRATCH/script"))) ] || bad "margins of PNG charts"
+# older files: 4 ranks recorded the speed of one
+printf '{"train_time_per_epoch": [1600.0], "train_throughput": [1000.0]}' >"$SCRATCH/t1.json"
+printf '{"train_time_per_epoch": [500.0], "train_throughput": [800.0]}' >"$SCRATCH/t4.json"
+printf '{"train_time_per_epoch": [500.0], "train_throughput": [1234.5]}' >"$SCRATCH/t5.json"
+rm "$SCRATCH/bin/gnuplot"
+expect 0 "t4.json: 800.0 tokens/s are of one of 4 ranks: not compared" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t4.json" --out "$SCRATCH/pair4"
+! grep -q "t1.json" "$SCRATCH/out" && grep -q "69 % less" "$SCRATCH/out" || bad "the total of one rank: $(cat "$SCRATCH/out")"
+grep -q ">optimized, tokens/s of one rank<" "$SCRATCH/pair4/training_throughput_comparison.svg" || bad "a speed of one rank is not marked"
+expect 0 "not recorded whether 1234.5 tokens/s are of one rank or of all" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t5.json" --out "$SCRATCH/pair5"
 expect 0 "no charts" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/none.json" --optimized-json "$SCRATCH/none.json" --out "$SCRATCH/pair2"
 
 # --- in a browser, where there is one: it opens, draws all sections, makes no network request, and is not wider than a phone ---

@@ -319,7 +319,7 @@ static void only_the_seed_may_differ_between_repeats(void **state)
          "ddp (betas 0.9 0.99, tf32)"},
         {"\"cosine\"", "\"constant\"", "ddp (lr_schedule constant)"},
         {"\"optimizer_steps\": 20", "\"optimizer_steps\": 300", "ddp (steps 300)"},
-        {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (data u)"},
+        {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (dataset u)"},
         {"\"train\": 10", "\"train\": 11", "ddp (sequences 11 and 2)"},
         {"\"precision\": \"fp32\"", "\"precision\": \"bf16\"", "ddp (precision bf16)"},
         {"\"gpu_name\": \"none\"", "\"gpu_name\": \"V100\"", "ddp (gpu V100)"},

@@ -92,6 +92,22 @@ int ls_chart_mark(int series)
     return (series + series / 8) % 4;
 }
 
+bool ls_chart_ticks(const ls_chart *c, double value[8], int *n)
+{
+    *n = 0;
+    for (int i = 0; i < c->n_series; i++) {
+        for (int k = 0; k < c->series[i].n; k++) {
+            double x = c->series[i].point[k].x;
+            int at = 0;
+            while (at < *n && value[at] != x) at++;
+            if (at < *n) continue;
+            if (*n == 8 || x != floor(x)) return false;
+            value[(*n)++] = x;
+        }
+    }
+    return *n > 0;
+}
+
 void ls_chart_fini(ls_chart *c)
 {
     for (int i = 0; i < c->n_series; i++) {

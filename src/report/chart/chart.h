@@ -60,6 +60,8 @@ int ls_chart_category(ls_chart *c, const char *fmt, ...) __attribute__((format(p
 void ls_chart_leave_out(ls_chart *c, const char *name); /* listed below the chart */
 int ls_chart_hue(const ls_chart *c, int series);        /* 0 to 7 */
 int ls_chart_mark(int series);                          /* 0 to 3: with its colour no other line's */
+/* True if x takes few whole values (numbers of workers): those are the ticks. */
+bool ls_chart_ticks(const ls_chart *c, double value[8], int *n);
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
 

@@ -183,23 +183,6 @@ static void range(const ls_chart *c, frame *f)
     f->y1 = ceil(f->y1 / step - 1e-9) * step;
 }
 
-/* True when x takes few whole values (numbers of workers): those are the ticks. */
-static bool few_values(const ls_chart *c, double value[8], int *n)
-{
-    *n = 0;
-    for (int i = 0; i < c->n_series; i++) {
-        for (int k = 0; k < c->series[i].n; k++) {
-            double x = c->series[i].point[k].x;
-            int at = 0;
-            while (at < *n && value[at] != x) at++;
-            if (at < *n) continue;
-            if (*n == 8 || x != floor(x)) return false;
-            value[(*n)++] = x;
-        }
-    }
-    return *n > 0;
-}
-
 static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\"",
@@ -306,7 +289,7 @@ static void draw_lines(const ls_chart *c, int width, ls_str *out, int *height)
         add_line(out, "grid", f.left, y, f.right, y);
         add_text(out, f.left - 7, y + 4, "end", "soft", t);
     }
-    if (few_values(c, value, &n_value)) {
+    if (ls_chart_ticks(c, value, &n_value)) {
         for (int i = 0; i < n_value; i++) {
             char t[40];
             add_text(out, at_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));

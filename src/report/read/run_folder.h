@@ -79,6 +79,7 @@ typedef struct ls_run {
     char strategy[128];                      /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
     int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
+    bool legacy;                             /* R1's older schema: tokens/s may be those of one rank */
     bool profiled;                           /* a profiler ran: its speed is no benchmark */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */

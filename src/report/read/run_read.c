@@ -101,6 +101,7 @@ static void read_legacy(const report_doc *d, ls_run *r)
     r->train_loss = legacy_last(d, "train_loss_per_epoch", false);
     r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
     snprintf(r->strategy, sizeof r->strategy, "older schema");
+    r->legacy = true;
     ls_notes_add(
         d->notes,
         "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of comparisons",

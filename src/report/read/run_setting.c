@@ -196,7 +196,7 @@ static void add_config(const report_doc *d, ls_str *s)
     json_object_foreach((json_t *)(uintptr_t)report_object(d, "training_config"), key, v)
     {
         if (ONE_OF(key, in_strategy)) continue;
-        if (strcmp(key, "dataset_subset_sizes")) add_value(s, strcmp(key, "dataset_name") ? key : "data", v);
+        if (strcmp(key, "dataset_subset_sizes")) add_value(s, strcmp(key, "dataset_name") ? key : "dataset", v);
         else
             ls_str_addf(s, "sequences %.0f and %.0f\n", json_number_value(json_object_get(v, "train")),
                         json_number_value(json_object_get(v, "val")));
