@@ -214,6 +214,20 @@ PY
 grep -q "^zero1 (config cdcdcdcd) .* 8    1     35,300.0 " "$SCRATCH/printed" && grep -q "^zero1 (steps 40, profiled" "$SCRATCH/printed" || bad "the settings of the study: $(cat "$SCRATCH/printed")"
 grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || bad "a winner without intervals: $(cat "$SCRATCH/printed")"
 grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
+# its page has the instances of NVTX ranges (from the statistics, as there is no summary) and the 95th percentile of steps
+grep -q "| study/bucket_nsys80 | NCCL:ncclAllReduce | 8.3 | 2112305750 ns | 520 | 4.062 |" "$SCRATCH/study/report.md" || bad "instances: $(grep nccl "$SCRATCH/study/report.md")"
+grep -q "| zero1 (config abababab) × 8 | 70.200 | 78.000 | 1.11 | sampled" "$SCRATCH/study/report.md" || bad "p95: $(grep abababab "$SCRATCH/study/report.md")"
+[ -s "$SCRATCH/study/charts/training_time.svg" ] && ! grep -q profiled "$SCRATCH/study/charts/training_time.svg" || bad "the chart of training times"
+# folders with evidence alone: a summary in the root, files of the launcher and of NCCL, without metrics
+mkdir -p "$SCRATCH/curated/8gpu/profiles" "$SCRATCH/curated/profile"
+printf '{"nvtx_top5": [{"name": ":train/forward", "time_percent": 61.0, "total_time": "77 ns", "raw": "  61.0  77  1,11,320  0.2  PushPop  :train/forward"}]}' >"$SCRATCH/curated/profile/profile_summary.json"
+printf "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: InfiniBand\n" >"$SCRATCH/curated/8gpu/ibstat.txt"
+cp "$LS_SOURCE"/tests/data/nccl_logs/ib/*.log "$SCRATCH/curated/8gpu/"
+expect 0 "what tools recorded about it is shown" "$LOCKSTEP" report "$SCRATCH/curated" --no-png --out "$SCRATCH/curated_page"
+grep -q "| curated/profile | :train/forward | 61.0 | 77 ns | 111,320 |" "$SCRATCH/curated_page/report.md" || bad "a summary in the root of a folder"
+grep -q "8gpu, ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" "$SCRATCH/curated_page/report.md" && grep -q "| curated/8gpu | nccl | 2.30.7 | 4 on 2 hosts | IB |" "$SCRATCH/curated_page/report.md" ||
+  bad "evidence without metrics: $(grep curated "$SCRATCH/curated_page/report.md")"
+grep -q "| t4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no-png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
 # our own run with a profiler
 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
 expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"

@@ -373,7 +373,13 @@ static void losses_are_shown_by_seed(void **state)
     assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
     assert_int_equal(a.n_group, 2);
     report_page(&a, &html, &md);
-    has(md.data, "| seed 1: 2.5000, seed 2: 2.7500 | 2.2500 |");
+    has(md.data, "| 2.5000 to 2.7500 | 2.2500 |");
+    has(md.data,
+        "| ddp (bucket 5) × 2 | 1 | r | 2.5000 | 2.2500 |\n| ddp (bucket 5) × 2 | 2 | r | 2.7500 | 2.2500 |\n\n");
+    ls_str words = {0};
+    ls_loss_words(&a, &a.group[0], false, true, &words);
+    assert_string_equal(words.data, "seed 1: 2.5000, seed 2: 2.7500");
+    ls_str_fini(&words);
     has(md.data, "| 3.0000 | 2.2500 |");
     chart_loss(&a, &c);
     assert_int_equal(c.n_series, 3);
@@ -382,9 +388,9 @@ static void losses_are_shown_by_seed(void **state)
     assert_string_equal(c.series[2].name, "ddp (bucket 6) × 2");
     ls_chart_fini(&c);
     s.run[1].seed = 1; /* the same seed, another loss: not deterministic */
-    ls_str_fini(&html), ls_str_fini(&md);
-    report_page(&a, &html, &md);
-    has(md.data, "| 2.5000 to 2.7500 |");
+    ls_loss_words(&a, &a.group[0], false, true, &words);
+    assert_string_equal(words.data, "2.5000 to 2.7500");
+    ls_str_fini(&words);
     for (int i = 0; i < 3; i++) ls_str_fini(&steps[i]);
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);

@@ -170,10 +170,27 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
-    for (int best = 1; best >= 0; best--) { /* a winner in colour, the others beside it in grey */
-        ls_series *s = new_series(c, best ? "fastest" : "others", best || a->winner < 0 ? 0 : 6);
+    static const char *const kind[] = {"fastest", "others", "profiled: no benchmark"};
+    for (int k = 0; k < 3; k++) { /* a winner in colour, the others beside it in grey; profiled runs always */
+        ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && a->winner < 0) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if ((i == a->winner) == best) ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+            if ((a->group[i].profiled ? 2 : i != a->winner) == k)
+                ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+    }
+}
+
+/* The time of the runs of each setting that was not profiled; of the epochs, where a run did not record its wall time. */
+void chart_time(const ls_analysis *a, ls_chart *c)
+{
+    bool wall = true;
+    for (int i = 0; i < a->n_group; i++) wall = wall && (a->group[i].profiled || !isnan(a->group[i].wall.mean));
+    *c = ls_chart_bars(LS_CHART_BARS, "training_time", "Training time",
+                       wall ? "seconds of the run" : "seconds of an epoch", "s", 1, 1);
+    ls_series *s = ls_chart_series(c, "%s", c->title);
+    for (int i = 0; i < a->n_group && a->n_group > 1; i++) {
+        const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;
+        if (e->mean > 0 && !a->group[i].profiled)
+            ls_chart_point(c, s, with_interval(ls_chart_category(c, "%s", a->group[i].label), e));
     }
 }
 

@@ -400,7 +400,7 @@ static double loss_of(const ls_analysis *a, const ls_group *g, int i, bool valid
 }
 
 /* Whether every run has a seed, and runs with one seed have one loss. */
-static bool told_by_seed(const ls_analysis *a, const ls_group *g, bool validation)
+static bool seed_decides(const ls_analysis *a, const ls_group *g, bool validation)
 {
     for (int i = 0; i < g->n_run; i++)
         for (int k = 0; k <= i; k++) {
@@ -411,7 +411,7 @@ static bool told_by_seed(const ls_analysis *a, const ls_group *g, bool validatio
     return g->n_run <= 8;
 }
 
-void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, ls_str *out)
+void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out)
 {
     double lo = INFINITY, hi = -INFINITY;
     for (int i = 0; i < g->n_run; i++) {
@@ -420,7 +420,7 @@ void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, ls_
     }
     if (!(hi >= lo)) ls_str_add(out, "\xe2\x80\x93");
     else if (lo == hi) ls_str_addf(out, "%.4f", lo);
-    else if (!told_by_seed(a, g, validation)) ls_str_addf(out, "%.4f to %.4f", lo, hi);
+    else if (!by_seed || !seed_decides(a, g, validation)) ls_str_addf(out, "%.4f to %.4f", lo, hi);
     else
         for (int i = 0, n = 0; i < g->n_run; i++) {
             const ls_run *r = &a->set->run[g->run[i]];

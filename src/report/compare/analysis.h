@@ -82,8 +82,8 @@ void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
 /* Which steps the tokens/s are of, as a sentence. */
 void ls_basis_words(const ls_analysis *a, ls_str *out);
-/* The loss of a group (validation: the best one): of all runs if they are equal, else by seed, or the range if seeds are not known. */
-void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, ls_str *out);
+/* The loss of a group (validation: the best one): of all runs if they are equal, else by seed (by_seed, and a seed has one loss), or the range. */
+void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out);
 /* The column of names in a table for a terminal: its width, and the rows in which a long name goes on. */
 int ls_name_width(const ls_analysis *a);
 void ls_name_rest(ls_str *out, const char *rest, int width);

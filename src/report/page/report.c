@@ -83,7 +83,7 @@ static void terminal_table(const ls_analysis *a, ls_str *out)
         if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
         if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.2f", g->speedup.mean);
         if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        ls_loss_words(a, g, false, &loss);
+        ls_loss_words(a, g, false, true, &loss);
         ls_str_add_piece(out, &rest, wide);
         ls_str_addf(out, " %7d %4d %12s %6s %9s %10s %8s\n", g->world, g->n_run,
                     isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff,
@@ -200,7 +200,9 @@ static bool any_readable(const ls_run_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
+        const ls_run_proof *p = &r->proof;
         if (r->n_step || r->n_epoch || r->n_span || r->profile || !isnan(r->tokens_per_sec)) return true;
+        if (p->nccl || p->topo || p->ibstat || p->nets[0]) return true;
     }
     return false;
 }

@@ -113,8 +113,8 @@ static void cards(const ls_analysis *a, const ls_group *g, ls_doc *d)
     if (!isnan(g->speedup.mean) && g->world > 1)
         ls_doc_cells(d, b, "Speed-up", LS_TEXT("%.2f \xc3\x97", g->speedup.mean),
                      LS_TEXT("%.0f %% of ideal", 100 * g->efficiency.mean));
-    ls_loss_words(a, g, false, &loss);
-    ls_loss_words(a, g, true, &val);
+    ls_loss_words(a, g, false, false, &loss);
+    ls_loss_words(a, g, true, false, &val);
     if (!isnan(g->first->train_loss) && loss.data) ls_doc_cells(d, b, "Training loss", loss.data);
     if (!isnan(g->first->train_loss) && loss.data)
         ls_doc_cell(d, b, "%s%s", isnan(g->first->val_loss) ? "mean of the last epoch" : "validation ",

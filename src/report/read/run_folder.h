@@ -6,6 +6,7 @@
 #ifndef LS_REPORT_RUN_FOLDER_H
 #define LS_REPORT_RUN_FOLDER_H
 
+#include "core/stat.h"
 #include "report/read/keys.h"
 
 /* Parts of a step. */
@@ -106,6 +107,9 @@ typedef struct ls_run {
     int n_rank;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
+    bool translation;              /* R3's: epochs have a BLEU, and perhaps a training time; the first is warm-up */
+    double bleu;                   /* of the last epoch, mean over ranks; NaN: unknown */
+    ls_estimate train_time, rates; /* over epochs after the first: seconds, mean over ranks; tokens/s, sum over ranks */
     ls_run_span *span;
     int n_span, n_lane;
 } ls_run;

@@ -19,6 +19,9 @@ ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r);
 void run_proof_fini(ls_run_proof *p);
 /* The summary of the NCCL logs in a run folder (nccl_rank_*.log there or in nccl/), as the text of a summary.json; NULL: there are none. */
 ls_status run_sum_logs(const char *dir, ls_text *out);
+bool run_has_logs(const char *dir);
+/* The summary of the nsys statistics in profiles/, where no profile_summary.json was written; NULL: there are none. */
+ls_status run_sum_nsys(const char *dir, ls_notes *notes, ls_text *out);
 
 /* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one with results. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);

@@ -187,7 +187,8 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
     const report_doc d = {r->metrics, alone ? r->dir : metrics.text, notes};
     if (r->metrics) LS_TRY(read_metrics(&d, r));
     else if (!file[LS_RUN_METRICS].data)
-        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", r->dir);
+        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; %s shown", r->dir,
+                     file[LS_RUN_STEPS].data ? "its steps are" : "what tools recorded about it is");
     if (file[LS_RUN_STEPS].data) LS_TRY(run_read_steps(file[LS_RUN_STEPS], r->dir, notes, r));
     if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
     if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
@@ -202,6 +203,8 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     r.tokens_per_sec = r.wall = r.epoch_time = r.train_loss = r.val_loss = r.tokens_per_update = NAN;
     r.peak_bytes = r.planned_bytes = r.peak_most = r.rank_least = r.rank_most = NAN;
     r.sampled[0] = r.sampled[1] = r.sampled[2] = r.step_p95 = NAN;
+    r.bleu = NAN;
+    r.train_time = r.rates = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
     r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");
