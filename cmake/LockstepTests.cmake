@@ -5,6 +5,13 @@
 add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests/support ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
+# The code of tests is compiled with little optimization, which halves the time of a build: what they call, in src/, has all of it.
+# (At -O1, gcc warns about truncation and variables that it does not follow.)
+if(LS_SANITIZE AND NOT LS_FUZZ)
+  target_compile_options(ls_test_support INTERFACE -O0)
+elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(ls_test_support INTERFACE -O1 -Wno-format-truncation $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+endif()
 
 # The NCCL plugin with a stand-in for libnccl: in a folder of its own for comm/nccl, so that no program finds it by itself; and beside the
 # emulated device (emu_nccl), where LS_PLUGIN_DIR makes a whole run of the program use both.
