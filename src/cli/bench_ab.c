@@ -270,6 +270,10 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
         else ls_str_add(out, "The noise hides any change below 2x; ");
         ls_str_addf(out, "%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
     }
+    if (t->verdict != LS_AB_NONE && ls_overlap(&o->speed[0], &o->speed[1]))
+        ls_str_add(
+            out,
+            "The intervals of A and B overlap, since both follow the speed of the machine; the verdict is that of neighbouring runs, whose differences exclude zero.\n");
     if (t->verdict != LS_AB_NONE) {
         ls_str_add(out, "What changed: ");
         why(o, out);

@@ -425,6 +425,13 @@ static void profiled_runs_are_not_benchmarks(void **state)
     ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
+    s = new_set(); /* a profiled run alone has its recorded speed */
+    add_changed(&s, "p", 900, "\"command_line\": \"train\"", "\"command_line\": \"train --profile\"");
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.steady = true}, &a), LS_OK);
+    near(a.group[0].tokens.mean, 900, 0);
+    assert_true(a.best < 0 && !a.comparable);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
     /* the summary of a profile tells it, too, unless it belongs to an earlier run of the folder */
     for (int stale = 0; stale < 2; stale++) {
         ls_notes notes = {0};

@@ -183,9 +183,12 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
 void chart_time(const ls_analysis *a, ls_chart *c)
 {
     bool wall = true;
+    double longest = 0;
     for (int i = 0; i < a->n_group; i++) wall = wall && (a->group[i].profiled || !isnan(a->group[i].wall.mean));
+    for (int i = 0; i < a->n_group; i++)
+        longest = fmax(longest, wall ? a->group[i].wall.mean : a->group[i].epoch_time.mean);
     *c = ls_chart_bars(LS_CHART_BARS, "training_time", "Training time",
-                       wall ? "seconds of the run" : "seconds of an epoch", "s", 1, 1);
+                       wall ? "seconds of the run" : "seconds of an epoch", "s", 1, longest < 10 ? 2 : 1);
     ls_series *s = ls_chart_series(c, "%s", c->title);
     for (int i = 0; i < a->n_group && a->n_group > 1; i++) {
         const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;

@@ -206,7 +206,9 @@ static void box(ls_str *out, int *id, double a, double b, double row, const char
 
 static void number(ls_str *out, double x, double row, const char *where, const char *text)
 {
-    ls_str_addf(out, "set label \"%s\" at %.9g,%g %s front\n", text, x, row, where);
+    ls_str_add(out, "set label ");
+    quoted(out, text);
+    ls_str_addf(out, " at %.9g,%g %s front\n", x, row, where);
 }
 
 /* The x axis of bars: from the lowest to the highest end; wider intervals run out of the picture, as in the SVG. */
@@ -250,8 +252,9 @@ static void plot_row(const ls_chart *c, int k, const extent *e, int *id, ls_str 
             const double from = scaled(c, gantt ? p->x : *at), to = scaled(c, gantt ? p->y : *at + p->y);
             box(out, id, from, to, k, colour[hue]);
             if (!gantt) *at += p->y;
-            value_words(c, p, t, sizeof t);
-            if (c->kind == LS_CHART_STACK && pixels(t) + 4 < fabs(to - from) / per_pixel)
+            if (gantt) snprintf(t, sizeof t, "%.40s", p->label ? p->label : "");
+            else value_words(c, p, t, sizeof t);
+            if (c->kind != LS_CHART_BARS && *t && pixels(t) + 4 < fabs(to - from) / per_pixel)
                 number(out, (from + to) / 2, k,
                        hue == 0 || hue == 3 ? "center font \"sans,9\" tc rgb \"#ffffff\"" : "center font \"sans,9\"",
                        t);

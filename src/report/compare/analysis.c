@@ -490,9 +490,11 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
                      .weak = o->weak,
                      .steady = o->steady};
     ls_status st = LS_OK;
+    bool benchmarks = false;
+    for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&set->run[i]);
     for (int i = 0, n = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
-        if (!is_benchmark(r)) continue;
+        if (benchmarks ? !is_benchmark(r) : !in_comparison(r)) continue;
         if (!(run_value(r, 3) > 0)) a.steady = false; /* never one kind of number against the other */
         if (!n || r->n_warm < a.warm_lo) a.warm_lo = r->n_warm;
         if (!n++ || r->n_warm > a.warm_hi) a.warm_hi = r->n_warm;

@@ -55,9 +55,12 @@ static int speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
         char up[96], eff[96];
         const ls_estimate share = times(g->efficiency, 100);
         if (g->world < 2 || g->profiled || !known(&g->speedup)) continue;
-        ls_doc_cell(d, b, "%s is %s times as fast as %s: %s %% of ideal%s.", g->label, text_of(up, &g->speedup, 2),
-                    a->group[g->base].label, text_of(eff, &share, 1),
-                    speedup_shown(a, g) ? "" : "; no speed-up is shown, since intervals overlap");
+        if (speedup_shown(a, g))
+            ls_doc_cell(d, b, "%s is %s times as fast as %s: %s %% of ideal.", g->label, text_of(up, &g->speedup, 2),
+                        a->group[g->base].label, text_of(eff, &share, 1));
+        else
+            ls_doc_cell(d, b, "No speed-up of %s over %s is shown: %s times its speed, and the intervals overlap.",
+                        g->label, a->group[g->base].label, text_of(up, &g->speedup, 2));
         n++;
     }
     return n;
@@ -104,7 +107,7 @@ static int waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_do
     for (int i = 0; i < a->n_group && n < MOST; i++) {
         const ls_estimate share = times(metric[i][LS_METRIC_COMMUNICATION], 100);
         char text[96];
-        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || share.mean < 0.05) continue;
+        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || !(share.mean > share.half)) continue;
         ls_doc_cell(d, b, "%s waits for the data of other workers during %s %% of a step.", a->group[i].label,
                     text_of(text, &share, 1));
         n++;
@@ -123,7 +126,7 @@ static int memory(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_d
         const ls_estimate least = times(metric[low][LS_METRIC_MEMORY], 1 / 1048576.0),
                           most = times(metric[high][LS_METRIC_MEMORY], 1 / 1048576.0);
         if (ls_overlap(&least, &most)) continue;
-        ls_doc_cell(d, b, "On %s, %s has the lowest peak memory of a worker, %s MiB; %s has the highest, %s MiB.",
+        ls_doc_cell(d, b, "On %s, the peak memory of a worker is lower with %s (%s MiB) than with %s (%s MiB).",
                     on(workers, world), a->group[low].short_name, text_of(x, &least, 1), a->group[high].short_name,
                     text_of(y, &most, 1));
         n++;
