@@ -104,16 +104,19 @@ static void shared_name(const ls_analysis *a, int i, ls_str *out)
         ls_str_addf(out, "all %d settings", a->n_group);
         return;
     }
+    const ls_group *own = group_of(a, r);
     curve_name(a, r, out);
-    for (int m = i + 1; m < a->set->n; m++) {
+    for (int g = 0; g < a->n_group; g++)
+        for (int k = 0; k < a->group[g].n_run && &a->group[g] != own; k++) {
+            const ls_run *o = &a->set->run[a->group[g].run[k]];
+            if (!ls_same_losses(r, o)) continue;
+            ls_str_add(out, " = ");
+            curve_name(a, o, out);
+            break;
+        }
+    for (int m = 0; m < a->set->n; m++) { /* runs without a group: unfinished ones */
         const ls_run *o = &a->set->run[m];
-        const ls_group *g = group_of(a, o);
-        bool again = g && g == group_of(a, r);
-        for (int k = i + 1; k < m && g && !again; k++)
-            again = group_of(a, &a->set->run[k]) == g && ls_same_losses(r, &a->set->run[k]);
-        if (again || !ls_same_losses(r, o)) continue;
-        ls_str_add(out, " = ");
-        curve_name(a, o, out);
+        if (o != r && !(o->metrics && o->world) && ls_same_losses(r, o)) ls_str_addf(out, " = %s", o->name);
     }
 }
 
