@@ -211,7 +211,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     }
     if (!l->running) LS_TRY(start_lane(l));
     pthread_mutex_lock(&c->lock);
-    while (l->posted - l->done >= LANE_RING - 1) pthread_cond_wait(&c->changed, &c->lock);
+    while (l->posted - l->done >= LS_COMM_PENDING) pthread_cond_wait(&c->changed, &c->lock);
     r->seq = ++l->posted;
     l->ring[r->seq % LANE_RING] = *r;
     pthread_cond_broadcast(&c->changed);

@@ -35,7 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_COMM_SMALL 4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_SMALL   4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_PENDING 255  /* collectives, sends or receives in flight; a further post waits until one is done */
 
 #define LS_COLL_LIST(X)                         \
     X(LS_COLL_ALL_REDUCE, "all_reduce")         \
