@@ -42,7 +42,7 @@ static void overview(FILE *f)
                "  1    the loss or a gradient is not finite, or a comparison failed\n"
                "  2    invalid option or configuration\n"
                "  3    invalid input data, or a file cannot be read or written\n"
-               "  4    failure of a worker, a collective or a device\n"
+               "  4    failure of a worker, a collective or a device, or an internal error\n"
                "  5    not enough memory for the run\n"
                "  130  stopped by Ctrl-C without saving: before the first step, or by a second\n"
                "       Ctrl-C\n"

@@ -28,7 +28,8 @@
     X(LS_E_NUMERIC,     "numerical failure",              1) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
     X(LS_E_STOPPED,     "stopped by SIGTERM",           143) \
-    X(LS_E_HELP,        "the help was printed",           0)
+    X(LS_E_HELP,        "the help was printed",           0) \
+    X(LS_E_INTERNAL,    "internal error (please report it)", 4)
 /* clang-format on */
 
 typedef enum ls_status {
