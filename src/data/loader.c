@@ -17,7 +17,7 @@ static ls_status bad_id(const ls_tokens *t, int64_t i)
 {
     return ls_fail(
         LS_E_FORMAT,
-        "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or --vocab_size is too small",
+        "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or the vocabulary of the model is too small",
         t->path, token_at(t, i), (long long)i, t->vocab_size);
 }
 

@@ -174,7 +174,7 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "always fp32");
     must_fail("{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", LS_E_UNSUPPORTED,
               "bf16_master_weights_and_grads");
-    must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "0..3");
+    must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "is 4, but must be 0 to 3");
     must_fail("{\"zero_optimization\": {\"allgather_bucket_size\": 7}}", LS_E_CONFIG, "even");
     must_fail("{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", LS_E_CONFIG, "stage 2");
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.9]}}}", LS_E_CONFIG, "betas");
