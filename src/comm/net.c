@@ -255,8 +255,8 @@ static void abort_all(ls_comm *c, const char *words)
     net_abort(((net_comm *)c->impl)->w, words);
 }
 
-static const comm_ops mpi_ops = {
-    .name = "mpi", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
+static const comm_ops net_ops = {
+    .name = "net", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
 
 static int count_on(const net_world *w, const int *member, int n, int host)
 {
@@ -328,12 +328,13 @@ static ls_status join_host(net_comm *m, ls_comm *c, int block)
 static ls_status make(net_world *w, int *member, int n, int rank, int id, int block, ls_comm **out)
 {
     ls_comm *c = NULL;
-    ls_status st = comm_create(&mpi_ops, rank, n, sizeof(net_comm), &c);
+    ls_status st = comm_create(&net_ops, rank, n, sizeof(net_comm), &c);
     if (st != LS_OK) {
         ls_free(member);
         return st;
     }
     net_comm *m = c->impl;
+    c->name = w->t->head.name;
     *m = (net_comm){.w = w, .self = c, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
     m->L = team_size(w, member, n);
     m->H = n / m->L;

@@ -78,7 +78,7 @@ const ls_opt ls_train_opts[] = {
         "zero1, zero2: parameter bucket size in elements (JSON: allgather_bucket_size)"),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: parameter elements to prefetch; 0 = none (JSON: stage3_prefetch_bucket_size)"),
-    ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
+    ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
         "if the run uses NCCL, save its diagnostics in the run folder; log: the NCCL log and the output of nvidia-smi and ibstat; full: also the topology file; off: nothing"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
