@@ -34,9 +34,10 @@ typedef struct source {
 } source;
 
 /* The first whose rank and size are both set and whose size is more than one. A batch script of Slurm has SLURM_PROCID and
- * SLURM_NTASKS as well, but no SLURM_STEP_NUM_TASKS of more than one. The first two may run inside a task of srun or mpirun. */
+ * SLURM_NTASKS as well, but no SLURM_STEP_NUM_TASKS of more than one. The first three may run inside a task of srun or mpirun. */
 static const source sources[] = {
     {LS_STARTED_TORCH, "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {LS_STARTED_TORCH, "lockstep launch", "LOCKSTEP_LAUNCH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {LS_STARTED_TORCH, "RANK and WORLD_SIZE", "LOCKSTEP_TOKEN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {LS_STARTED_MPI, "mpirun (Open MPI)", NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},

@@ -148,20 +148,20 @@ static void lose(net *n, peer *p, const char *why)
         snprintf(n->words, sizeof n->words, "the connection with rank %d on %.63s was lost: %s", p->rank,
                  n->links.name[p->rank], why);
     pthread_mutex_unlock(&n->lock);
-    ls_net_op *half[] = {p->out_op, p->in_op};
-    p->out_op = p->in_op = NULL;
-    for (int i = 0; i < 2; i++)
-        if (half[i]) fail(n, half[i], p->rank);
-    fail_all(n, &p->sends, p->rank);
-    fail_all(n, &p->receives, p->rank);
-    queue anyone = n->anyone; /* one that is posted again waits for the next */
-    if (!anyone.first) return;
+    queue anyone =
+        n->anyone; /* first: they know the cause before their waits end. One that is posted again waits for the next loss */
     n->anyone = (queue){.last = &n->anyone.first};
     while (anyone.first) {
         ls_net_op *op = anyone.first;
         anyone.first = op->next;
         fail(n, op, p->rank);
     }
+    ls_net_op *half[] = {p->out_op, p->in_op};
+    p->out_op = p->in_op = NULL;
+    for (int i = 0; i < 2; i++)
+        if (half[i]) fail(n, half[i], p->rank);
+    fail_all(n, &p->sends, p->rank);
+    fail_all(n, &p->receives, p->rank);
 }
 
 /* ---- out ---- */
