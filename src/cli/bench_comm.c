@@ -361,7 +361,6 @@ ls_status cli_bench_comm(int argc, char **argv)
     LS_TRY(comm_settle(&o, &j));
     ls_start_env env = {0};
     LS_TRY(ls_start_env_read(&env));
-    LS_TRY(cli_check_comm(&env, o.comm));
     if (env.size > 1) return comm_started(&env, &j);
     if (o.n > 1)
         return ls_launch_local(

@@ -136,7 +136,7 @@ static void obey(agent *a)
     }
     text[n] = '\0';
     if (strstr(text, "failed") && a->trouble_at == 0) a->trouble_at = ls_now();
-    if (strstr(text, "kill")) kill_all(a, "was told to end at once");
+    if (strstr(text, "kill")) kill_all(a, "is ended by a second signal or by the launcher");
     else if (strstr(text, "int")) ask(a, SIGINT);
     else if (strstr(text, "term")) ask(a, SIGTERM);
 }
@@ -155,7 +155,7 @@ static void watch(agent *a)
         if (proc_relay(a->worker, a->job.n, a->deaf ? -1 : STDIN_FILENO, 50)) obey(a);
         reap(a);
         const double now = ls_now();
-        if (ls_stop_at_once()) kill_all(a, "was told to end at once");
+        if (ls_stop_at_once()) kill_all(a, "is ended by a second signal or by the launcher");
         else if (ls_stop_requested() && !a->asked) ask(a, SIGTERM);
         if (a->trouble_at > 0 && !a->asked && (now - a->trouble_at > GRACE || all_stopped(a)))
             kill_all(a, "did not exit after the run failed");

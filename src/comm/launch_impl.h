@@ -7,7 +7,7 @@
  *
  * Invariants
  *   1. the end of the agent's stdin ends its workers: nothing outlives the connection, whatever became of the other side;
- *   2. a worker dies with its agent (PR_SET_PDEATHSIG), and each worker is a session of its own, ended with all its processes;
+ *   2. workers die with their agent (PR_SET_PDEATHSIG), and each worker is a session of its own, ended with all its processes;
  *   3. the token is part of the job, never of a command line. */
 #ifndef LS_COMM_LAUNCH_IMPL_H
 #define LS_COMM_LAUNCH_IMPL_H

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define HANDSHAKE_TIME 5.0 /* seconds for the three messages */
-#define NOTE_TIME      2.0 /* seconds more, so that rank 0 can tell who is missing */
+#define NOTE_TIME      2.0 /* seconds more, so that the list of missing ranks arrives from rank 0 */
 #define MAGIC          "LOCKSTP2"
 #define N_MAGIC        8
 

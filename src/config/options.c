@@ -82,7 +82,7 @@ const ls_opt ls_train_opts[] = {
     ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
         "if the run uses NCCL, save its diagnostics in the run folder; log: the NCCL log and the output of nvidia-smi and ibstat; full: also the topology file; off: nothing"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
-        "abort if a collective takes longer, with a table of the position of each rank; 0 = no limit [20 times the slowest step, at least 30 s]"),
+        "abort if a collective takes longer, with a table of the position of each rank; also the limit of the start-up of workers that meet over TCP or a local socket; 0 = no limit [20 times the slowest step, at least 30 s; start-up 120 s]"),
     ROW("pp", LS_OPT_INT, pp, "P", "1", "number of pipeline stages"),
     ROW("schedule", LS_OPT_STR, schedule, "NAME|FILE", NULL,
         "pipeline schedule: naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md) [1f1b; interleaved with --interleave 2 or more]"),
