@@ -16,8 +16,11 @@
 #include <stdio.h>
 #include <time.h>
 
-#define PAIR_BLOCKS \
-    8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
+/* A kernel of NCCL occupies one multiprocessor per block until all ranks of its group run theirs, so the blocks of all groups that may be in
+ * flight must fit on the GPU at the same time, of all ranks that share it. Otherwise the kernels of some ranks wait for multiprocessors that the
+ * kernels of the others keep: a deadlock. NCCL's own choice is up to 64 blocks per group, for a GPU that only one rank uses. */
+#define PAIR_BLOCKS      8 /* of a group of two, at most */
+#define GROUPS_IN_FLIGHT 4 /* of one rank: its data, tensor and world groups, and pairs */
 
 #define CLOSE_LIMIT 10.0 /* seconds to wait for peers at the end; then a group is aborted, which needs nobody */
 
@@ -76,7 +79,8 @@ static ls_status meet_group(nccl_try *t, ls_coll kind, int peer, void **g)
         if (kind != LS_COLL_SEND) tell.out = v;
         if (rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
         LS_TRY(boot_run(m, &tell));
-        const int size = pair ? 2 : t->c->size, blocks = pair ? PAIR_BLOCKS : 0;
+        const int size = pair ? 2 : t->c->size;
+        const int blocks = pair && (!w->blocks || w->blocks > PAIR_BLOCKS) ? PAIR_BLOCKS : w->blocks;
         LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, rank, size, blocks, nccl_poll(t))));
         *group = made;
     }
@@ -357,7 +361,15 @@ static ls_status meet(ls_comm *c)
     return ls_comm_agree(c->inner, st, LS_SITE);
 }
 
-ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out)
+/* Blocks of a group's kernels where `sharing` ranks use each GPU; 0: NCCL's choice. */
+static int blocks_of(const ls_device_info *info, int sharing)
+{
+    const int blocks = info->multiprocessors / (sharing * GROUPS_IN_FLIGHT);
+    return sharing == 1 ? 0 : blocks > 0 ? blocks : 1;
+}
+
+ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, int sharing, bool deterministic,
+                    ls_comm **out)
 {
     ls_device_info info = {0};
     nccl_world *w = ls_alloc(sizeof *w);
@@ -372,6 +384,7 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
     pthread_cond_init(&w->changed, NULL);
     ls_status st = dev->info(dev->ctx, &info);
     w->device = info.index;
+    w->blocks = blocks_of(&info, sharing);
     if (st == LS_OK) st = nccl_watch_start(w);
     st = ls_comm_agree(boot, st, LS_SITE);
     if (st == LS_OK) st = over(boot, w, &c);

@@ -50,6 +50,7 @@ typedef struct nccl_world {
     const ls_nccl *t;
     const ls_device *dev;
     int device, rank; /* index of the GPU; rank in messages */
+    int blocks;       /* of the GPU that the kernels of a group may take; 0: NCCL's choice */
     bool deterministic;
     char version[32]; /* of NCCL; "": it does not say */
     atomic_int users;
@@ -98,8 +99,9 @@ ls_status nccl_status(nccl_try *t, void *group, int code);
 /* A sum in the tree: queued on the device lanes of collectives. */
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
 
-/* A communicator over boot, which is staged and which it takes when it succeeds. Collective over boot. */
-ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out);
+/* A communicator over boot, which is staged and which it takes when it succeeds. `sharing`: the most ranks on one GPU. Collective over boot. */
+ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, int sharing, bool deterministic,
+                    ls_comm **out);
 
 /* ---- nccl_watch.c ---- */
 ls_status nccl_watch_start(nccl_world *w);

@@ -10,7 +10,7 @@ mkdir -p "$d" && tokens "$d/train.bin" 3000 && tokens "$d/val.bin" 300 2
 run() {
   local name=$1
   shift
-  "$LOCKSTEP" train --data "$d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --gradient_accumulation_steps 2 --max-steps 4 \
+  "$LOCKSTEP" train --data "$d" --model tiny --num_layers 2 --num_heads 2 --seq_length 32 --micro_batch_size_per_gpu 1 --gradient_accumulation_steps 2 --max-steps 4 \
     --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
