@@ -243,7 +243,9 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
-    LS_TRY(cli_join(e, ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1, &c));
+    const double limit = ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1;
+    LS_TRY(cli_join(e, limit, &c));
+    if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);
