@@ -75,5 +75,18 @@ if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   fault stopped STOP rank 4
   grep -q "is stopped (SIGSTOP)" "$SCRATCH/stopped.log" || bad "the stopped rank is not named: $(tail -3 "$SCRATCH/stopped.log")"
   fault agentless KILL agent 4
+  for k in 1 2 3 4 5 6; do # stopped or killed at any moment of the start: noticed within the limit
+    launch --hosts a,b -n 4 -- "${base[@]}" "${long[@]}" --comm_timeout 3 --checkpoint_path "$SCRATCH/early$k" >"$SCRATCH/early.log" 2>&1 &
+    job=$!
+    running() { pgrep -f "^$LOCKSTEP train .*$SCRATCH/early$k( |$)" >/dev/null; }
+    await $job running || bad "early$k: no worker starts: $(tail -3 "$SCRATCH/early.log")"
+    sleep "0.0$((RANDOM % 10))"
+    SECONDS=0
+    kill -"$([ $((k % 3)) = 0 ] && echo KILL || echo STOP)" "$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/early$k( |$)" | shuf -n 1)"
+    wait $job
+    got=$?
+    [ $got = 4 ] && [ $SECONDS -lt 60 ] || bad "early$k: exit code $got after $SECONDS s: $(tail -n 3 "$SCRATCH/early.log")"
+    running && bad "early$k: processes are left"
+  done
 fi
 done_tests
