@@ -180,6 +180,8 @@ ls_status net_hang(void *ctx, const comm_req *r, double waited)
     int late = -1, n_left_out = 0;
     char who[128], more[64] = "";
     ask(m);
+    if (comm_aborted(c, who, 1))
+        return local_trouble(m->host, r, 0); /* another rank was faster, and may have ended since */
     local_ask_stacks(m->w->world);
     for (int group = SILENT; group <= OTHER; group++) /* those to look at first */
         for (int p = 0; p < c->size; p++) {
