@@ -36,6 +36,8 @@ set_up() {
   [ -n "$SLURM_HOSTS" ] || die "no host answered"
   export SLURM_HOSTS                    # newline-separated: launcher_metadata.json splits it
   export MASTER_ADDR=${SLURM_HOSTS%%$'\n'*} MASTER_PORT=${MASTER_PORT:-29511}
+  LOCKSTEP_TOKEN=${LOCKSTEP_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')} # of this attempt: for workers that meet over TCP
+  export LOCKSTEP_TOKEN
   export TORCHRUN_LOGS=${TORCHRUN_LOGS:-1} NSYS=${NSYS:-0} NCCL_LOGS=${NCCL_LOGS:-0} DIST_DEBUG=${DIST_DEBUG:-0} LOCKSTEP
   resume=()
   if [ "$attempt" -gt 0 ] || [ "${RESUME:-0}" = 1 ]; then resume=(--resume); fi

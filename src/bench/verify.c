@@ -409,7 +409,7 @@ static task task_of(const list *v, int k, int slot)
 
 static const char *comm_of(const list *v, const entry *e, const outcome *out)
 {
-    static const char *const known[] = {"local", "mpi", "nccl"};
+    static const char *const known[] = {"local", "mpi", "tcp", "nccl"};
     if (e->s.world == 1) return "self";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (!strcmp(out->comm, known[i])) return known[i];

@@ -214,15 +214,7 @@ static ls_status check_start(const job *j, const ls_start_env *e)
         return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
     LS_TRY(cli_check_launcher(e));
-    if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm local: not supported under %s; leave it out (workers on one host use shared memory anyway)",
-            e->words);
-    if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm mpi: the workers were started with RANK and WORLD_SIZE; start them with mpirun or srun --mpi=pmix");
+    LS_TRY(cli_check_comm(e, j->o->comm));
     return j->device.automatic ? LS_OK
                                : check_configuration(j, e->size); /* the workers first agree on the device of auto */
 }
@@ -253,7 +245,9 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
-    LS_TRY(cli_join(e, &c));
+    const double limit = ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1;
+    LS_TRY(cli_join(e, limit, &c));
+    if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);
@@ -286,10 +280,7 @@ static ls_status launch(job *j)
 {
     ls_train_config c = {0};
     int share[MAX_SHARE] = {0};
-    if (!strcmp(j->o->comm, "mpi"))
-        return ls_fail(LS_E_CONFIG,
-                       "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
-                       (long long)j->o->n);
+    LS_TRY(cli_check_comm(&(ls_start_env){.by = LS_STARTED_ALONE, .size = 1}, j->o->comm));
     LS_TRY(configure(j, (int)j->o->n, &c));
     ls_status st = ls_train_check_layout(&c);
     const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, ls_cores_usable(), share);

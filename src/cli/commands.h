@@ -19,7 +19,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor;
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch;
 cli_main cli_plan_schedule; /* plan --schedule */
 
 typedef struct cli_command {
@@ -92,9 +92,12 @@ typedef struct cli_json {
 ls_jsonw *cli_json_begin(cli_json *j);
 ls_status cli_json_end(cli_json *j);
 
-/* Connects this process with the other workers that mpirun, srun or torchrun started. LS_E_CONFIG if the launcher cannot be used. */
+/* Connects this process with the other workers that mpirun, srun, torchrun or `lockstep launch` started. LS_E_CONFIG if the launcher cannot
+ * be used. limit: as in ls_comm_meet. */
 ls_status cli_check_launcher(const ls_start_env *e); /* without connecting */
-ls_status cli_join(const ls_start_env *e, ls_comm **out);
+ls_status cli_join(const ls_start_env *e, double limit, ls_comm **out);
+/* Whether --comm is possible with workers that were started like this. */
+ls_status cli_check_comm(const ls_start_env *e, const char *asked);
 
 /* Finds a program: a path, or a name in PATH. */
 bool cli_find_program(const char *name, char path[4096]);

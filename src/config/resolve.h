@@ -89,7 +89,7 @@ typedef struct ls_train_config {
     ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
     bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
     ls_loss_scale_config loss_scale;
-    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
+    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "tcp", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
     bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
