@@ -175,7 +175,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
     ls_profile *profile = NULL;
-    if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
+    if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
     ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);

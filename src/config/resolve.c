@@ -494,6 +494,7 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
     const bool needs_total =
         c->lr.kind == LS_LR_COSINE || c->lr.kind == LS_LR_WARMUP_DECAY || c->lr.kind == LS_LR_WARMUP_COSINE;
+    c->lr_by_length = (needs_total && !c->lr.total) || c->warmup_auto;
     if (needs_total && !c->lr.total) {
         c->lr.total = c->total_steps;
         train_put_int(c, "lr_total_steps", c->lr.total, train_rule("steps of the run"));

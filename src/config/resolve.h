@@ -79,6 +79,7 @@ typedef struct ls_train_config {
     bool decay_matrices_only; /* --decay matrices: biases, norms are not decayed; default: every tensor, as DeepSpeed */
     ls_lr_schedule lr;        /* lr.base is the optimizer's rate                                   */
     bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
+    bool lr_by_length;        /* learning rates depend on total_steps; set by fit                  */
     double clip;              /* 0 = off                                                           */
 
     const char *precision;              /* "fp32", "bf16", "fp16"                                            */

@@ -126,6 +126,8 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
                             .wall_time = s->epoch_time,
                             .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
+                            .loss_sum = s->loss_sum,
+                            .cut = s->epoch_step < c->steps_per_epoch,
                             .micro_steps = s->epoch_step * c->grad_accum,
                             .grad_accum = c->grad_accum,
                             .tokens = s->tokens,
@@ -155,7 +157,7 @@ static ls_status finish_epoch(ls_trainer *t)
         ls_event v = {.kind = LS_ON_VALIDATED, .at_epoch = true};
         LS_TRY(ls_trainer_validate(t, &e->val_loss, &v.n_val));
         v.val_loss = e->val_loss;
-        e->has_val = v.n_val > 0;
+        e->has_val = t->val.n_seq >= t->cfg->micro_batch;
         LS_TRY(ls_observe(t, &v));
     }
     s->epoch++;
@@ -175,8 +177,21 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
                    ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step);
 }
 
+/* The files of a complete run stay as they are. */
+static ls_status nothing_left(const ls_trainer *t)
+{
+    char text[700];
+    snprintf(text, sizeof text,
+             "nothing is left to do: the run in %.400s is complete after %lld steps and %lld epochs; "
+             "to continue it, raise --max_steps or --epochs\n",
+             t->cfg->run_dir, (long long)t->state.step, (long long)t->state.epoch);
+    if (t->io.line) t->io.line(t->io.ctx, text);
+    return LS_OK;
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
+    if (t->complete) return nothing_left(t);
     ls_run_state *s = &t->state;
     const double begin = ls_now() - s->total_time;
     ls_info("train", "%lld epoch%s of %lld step%s, from step %lld to %lld", (long long)t->cfg->epochs,

@@ -117,7 +117,8 @@ typedef struct ls_trainer {
     ls_ckpt_writer *writer;
     ls_run_state state;
     int64_t resumed_from;
-    bool broken; /* a step failed on this worker                                       */
+    bool complete; /* resumed after its last step, with its files written: nothing is left to do */
+    bool broken;   /* a step failed on this worker                                       */
     /* what the observers keep, in the order in which they are called (observe.h) */
     ls_observer observer; /* a further one */
     ls_step_clock clock;
