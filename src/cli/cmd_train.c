@@ -313,6 +313,21 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
+/* Prints what becomes of every key: with --print_config, and where one is refused. */
+static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
+{
+    const char *rank = getenv("RANK");
+    ls_err_kept error;
+    ls_str s = {0};
+    const ls_status st = ls_ds_config_load(o->deepspeed_config, ds);
+    if ((st == LS_OK && !o->print_config) || st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return st;
+    ls_err_keep(&error);
+    if (ls_ds_config_explain(o->deepspeed_config, &s) == LS_OK && s.data) fputs(s.data, stderr);
+    if (st != LS_OK) ls_err_restore(&error);
+    ls_str_fini(&s);
+    return st;
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
@@ -328,7 +343,7 @@ ls_status cmd_train(int argc, char **argv)
         st = cli_print(&s);
         goto done;
     }
-    if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
+    if (o.deepspeed_config) LS_TRY_GOTO(st, done, load_json(&o, &ds));
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));

@@ -110,6 +110,8 @@ const ls_opt ls_train_opts[] = {
     ROW("profile_mode", LS_OPT_SWITCH, profile_mode, NULL, NULL, "print no progress and no step lines (also PROFILE_MODE=1)"),
     ROW("profile", LS_OPT_SWITCH, profile, NULL, NULL, "write a trace of every worker to profiles/trace.json (also `lockstep profile -- train ...`)"),
     ROW("profile_spans", LS_OPT_INT, profile_spans, "N", "131072", "spans kept per traced worker (the newest)"),
+    ROW("tensorboard", LS_OPT_STR, tensorboard, "DIR", NULL,
+        "write loss, learning rate and other series as TensorBoard event files to DIR (JSON: tensorboard) [none]"),
     ROW("cluster", LS_OPT_STR, cluster, "NAME", NULL, "cluster name for the metrics (hardware.cluster) [SLURM_CLUSTER_NAME]"),
     ROW("quiet_nccl_monitor", LS_OPT_SWITCH, quiet_nccl_monitor, NULL, NULL,
         "accepted for compatibility, no effect: only recorded in the metrics (shutdown.quiet_nccl_monitor)"),

@@ -20,6 +20,7 @@
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
+#include "train/event_file.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -76,6 +77,16 @@ typedef struct ls_coll_log {
     double *room; /* for the values of all workers; owned by the communicator */
 } ls_coll_log;
 
+/* What monitor.c keeps. Zeroed: nothing is open. */
+enum { LS_N_SERIES = 11 };
+typedef struct ls_monitor {
+    ls_event_file events;
+    int csv[LS_N_SERIES]; /* descriptors + 1; 0: not open */
+    double timed;         /* seconds of n_timed steps */
+    int64_t n_timed;
+    bool seen_step;
+} ls_monitor;
+
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
     int64_t step, phase[LS_N_PHASE];
@@ -124,6 +135,7 @@ typedef struct ls_trainer {
     ls_step_clock clock;
     ls_step_spans span; /* of the trace */
     ls_metrics_log log; /* rank 0's */
+    ls_monitor monitor; /* rank 0's */
     ls_coll_log coll;   /* DIST_DEBUG=1 */
     double tick;        /* last progress line */
     ls_telemetry gpu;   /* rank 0's */
