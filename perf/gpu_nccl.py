@@ -609,9 +609,9 @@ def run_case(case, number):
 
 
 def shm():
-    """Shared memory that lockstep or NCCL did not remove."""
+    """Shared memory that lockstep or NCCL did not remove (lockstep-test-*: folders of tests that run beside this)."""
     try:
-        return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-"))}
+        return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-")) and not x.startswith("lockstep-test-")}
     except OSError:
         return set()
 

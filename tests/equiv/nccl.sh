@@ -7,7 +7,7 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
 tokens "$SCRATCH/ids.bin" 3000
-base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 8 --micro_batch_size_per_gpu 1
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 8 --micro_batch_size_per_gpu 1
       --global_batch_size 4 --max_steps 3 --threads 1 --device cuda --precision fp32)
 # run NAME [options]: a run into $SCRATCH/NAME that must succeed within a minute and leave nothing
 run() {
