@@ -1,5 +1,5 @@
-/* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file. */
-#include "cli/commands.h"
+/* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file; other tasks are in eval_*.c. */
+#include "cli/eval_impl.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "data/loader.h"
@@ -7,17 +7,16 @@
 #include <math.h>
 #include <unistd.h>
 
-typedef struct options {
-    const char *checkpoint, *data;
-    cli_device on;
-    int64_t seq_length, micro_batch, max_steps;
-    bool json;
-} options;
-
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|bleu", "lm",
+               "lm: loss and perplexity of a checkpoint; bleu: BLEU and chrF of translations in a file, as sacrebleu "
+               "computes them",
+               "Input"),
     CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"),
+            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
     CLI_STR("data", data, "PATH", NULL, "token file, or a folder written by prepare (uses its val.bin)"),
+    CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
+    CLI_STR("ref", ref, "FILE", NULL, "bleu: references, one per line"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
                "tokens per sequence; 0 = the number of positions of the model", "Execution"),
     CLI_POSITIVE("micro_batch_size", micro_batch, "N", "4", "sequences per batch"),
@@ -30,7 +29,8 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "eval --checkpoint DIR --data PATH [OPTIONS]",
-    "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file."};
+    "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file; or, with "
+    "--task bleu --hyp FILE --ref FILE, score translations."};
 
 typedef struct result {
     double loss, seconds;
@@ -109,6 +109,7 @@ ls_status cmd_eval(int argc, char **argv)
 {
     options o = {0};
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
+    if (!strcmp(o.task, "bleu")) return eval_bleu(&o);
     if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
 
     ls_session_opts how = {

@@ -54,6 +54,8 @@ has pipeline.json mesh/pipeline.json
 checkpoint one/epoch-1
 checkpoint one/step-1
 prints 'train --print_config --json' train "${t[@]}" --print_config --json
+printf 'a b c d\n' >hyp.txt
+prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
 go export --checkpoint one --out hf
