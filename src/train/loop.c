@@ -125,7 +125,7 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     LS_TRY(max_over_workers(t, bytes, &most_bytes));
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
                             .wall_time = s->epoch_time,
-                            .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
+                            .train_loss = s->targets ? s->loss_sum / (double)s->targets : 0,
                             .micro_steps = s->epoch_step * c->grad_accum,
                             .grad_accum = c->grad_accum,
                             .tokens = s->tokens,
@@ -159,7 +159,7 @@ static ls_status finish_epoch(ls_trainer *t)
         LS_TRY(ls_observe(t, &v));
     }
     s->epoch++;
-    s->epoch_step = s->epoch_skipped = s->tokens = 0;
+    s->epoch_step = s->epoch_skipped = s->tokens = s->targets = 0;
     s->loss_sum = s->epoch_time = s->norm_max = 0;
     return LS_OK;
 }

@@ -57,6 +57,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
 #define X(f) ls_jsonw_put_real(&w, #f, s->f);
     STATE_REALS(X)
 #undef X
+    if (s->targets != s->tokens) ls_jsonw_put_int(&w, "targets", s->targets);
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
     put_scale(&w, s);
@@ -157,6 +158,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
 #define X(f) s->f = get_real(o, #f);
     STATE_REALS(X)
 #undef X
+    s->targets = json_object_get(o, "targets") ? get_int(o, "targets") : s->tokens; /* written where they differ */
     s->loss_spread = get_spread(o, "loss_spread");
     s->norm_spread = get_spread(o, "norm_spread");
     if (s->step < 0 || s->epoch < 0 || s->epoch_step < 0 || s->epoch_step > c->steps_per_epoch ||
