@@ -163,3 +163,10 @@ int64_t ls_tokens_counted(const ls_tokens *t, uint64_t seed, int64_t epoch, int6
         sum += pair_counted(t, (int64_t)ls_rng_permute(key, (uint64_t)t->n_seq, (uint64_t)(p + b)));
     return sum;
 }
+
+int64_t ls_tokens_cut(const ls_tokens *t)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; t->start && k < t->n_seq; k++) n += t->start[k + 1] - t->start[k] > t->seq_len + 1;
+    return n;
+}

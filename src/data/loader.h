@@ -35,6 +35,8 @@ static inline bool ls_tokens_paired(const ls_tokens *t)
     return t->start != NULL;
 }
 
+int64_t ls_tokens_cut(const ls_tokens *t); /* pairs with more than S+1 ids */
+
 /* Sequence k -> ids and target, S numbers each. */
 ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_t *target);
 

@@ -6,6 +6,7 @@ cd "$SCRATCH" || exit 1
 # ---- eval --task bleu ----
 printf 'The cat sat on the mat.\nEin Haus steht dort\nкошка сидит на коврике\n' >hyp.txt
 printf 'The cat is on the mat.\r\nEin altes Haus steht dort drüben\r\nкошка сидит на стуле' >ref.txt
+expect 2 '--checkpoint has no meaning with --task bleu' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --checkpoint x
 expect 0 '^bleu 39.8062$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
 expect 0 '^chrf 59.3632$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
 gzip -k ref.txt
@@ -52,5 +53,62 @@ expect 2 '259 (bytes and special tokens) to 65536' "$LOCKSTEP" prepare --task tr
 echo 'no tab' >bad.tsv
 expect 3 'bad.tsv: line 1 has no tab' "$LOCKSTEP" "${p[@]}" --input train.tsv --test-input bad.tsv --out x
 [ ! -e x ] || bad "a refused corpus leaves a folder"
+
+# ---- train --task translate ----
+size=(--model tiny --num_layers 2 --num_heads 4 --embedding_size 32 --max_position_embeddings 48 --dropout 0 --threads 1)
+expect 0 "Epoch 1 on Rank 1: {'bleu': " "$LOCKSTEP" train --task translate --dataset text --world_size 2 --batch_size 8 --n_epochs 2 \
+  --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path dp
+grep -q 'without epoch 0' "$SCRATCH/out" || bad "no averages: $(tail -n 3 "$SCRATCH/out")"
+python3 - dp/workdir <<'PY' || bad "the files of workdir"
+import json, os, sys
+d = sys.argv[1]
+files = {"config.json", "tokenizer.json"} | {f"rank{r}_{k}_epoch{e}.json" for r in (0, 1) for e in (0, 1) for k in ("results", "gen")}
+assert set(os.listdir(d)) == files, os.listdir(d)
+for e in (0, 1):
+    text = open(f"{d}/rank1_results_epoch{e}.json").read()
+    results = json.loads(text)
+    assert "\n" not in text and list(results) == ["validation_loss", "bleu", "training_time", "tokens_per_sec"], text
+    text = open(f"{d}/rank0_gen_epoch{e}.json").read()
+    gen = json.loads(text)
+    assert text == json.dumps(gen, indent=4) and len(gen) == 3, text
+    assert [list(x) for x in gen] == [["example", "gen"]] * 3 and list(gen[0]["example"]) == ["de", "en"], gen
+metrics = json.load(open("dp/training_metrics.json"))
+assert metrics["epochs"][1]["val_loss_avg_global"] == results["validation_loss"]
+assert abs(metrics["epochs"][1]["tokens_per_sec_global"] - 2 * results["tokens_per_sec"]) < 1e-6 * results["tokens_per_sec"]
+assert metrics["training_config"]["dataset_subset_sizes"]["train"] == 54
+assert json.load(open("dp/epoch-2/config.json"))["eos_token_id"] == 1
+PY
+# what train reports is what eval computes from the checkpoint
+expect 0 '"bleu": ' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --max_length 40 --threads 1 --json --out gen.json
+python3 -c "
+import json
+a, b = json.load(open('$SCRATCH/out')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
+assert a['bleu'] == b['bleu'] and a['sentences'] == 3, (a, b)" || bad "eval and train compute another BLEU"
+same gen.json dp/workdir/rank0_gen_epoch1.json
+# the loss of eval is that of the validation: over the targets of pairs
+"$LOCKSTEP" eval --checkpoint dp --data text --seq_length 40 --threads 1 --json >loss.json 2>/dev/null
+python3 -c "
+import json
+a, b = json.load(open('loss.json')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
+assert a['sequences'] == 6 and 0 < a['tokens'] < 6 * 40, a" || bad "eval: $(cat loss.json)"
+expect 0 'Epoch 0: Validation Loss' "$LOCKSTEP" train --task translate --data text --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+  --model_max_length 40 "${size[@]}" --checkpoint_path pipe --workdir w/d
+[ -s w/d/eval_results_epoch0.json ] && [ -s w/d/gen_epoch0.json ] || bad "the files of a pipeline: $(ls w/d)"
+expect 2 'has no train.mask' "$LOCKSTEP" train --task translate --data again "${size[@]}"
+expect 2 'needs --data DIR' "$LOCKSTEP" train --task translate "${size[@]}"
+expect 2 '--workdir needs --task translate' "$LOCKSTEP" train --data text --workdir w "${size[@]}"
+"$LOCKSTEP" train --data again "${size[@]}" --seq_length 32 --max_steps 1 --checkpoint_path lm >/dev/null 2>&1
+expect 2 'not one of a translation task' "$LOCKSTEP" eval --task translate --checkpoint lm --data text
+
+# ---- generate --task translate ----
+printf 'das wort1 ist gross\n\ndas wort2 ist gross\n' >in.txt
+"$LOCKSTEP" generate --task translate --checkpoint dp --prompt-file in.txt --threads 1 >lines.txt 2>err.txt || bad "generate: $(cat err.txt)"
+[ "$(wc -l <lines.txt)" = 3 ] || bad "three lines give $(wc -l <lines.txt)"
+"$LOCKSTEP" generate --task translate --checkpoint dp --batch 1 --threads 1 <in.txt >alone.txt 2>/dev/null
+same lines.txt alone.txt
+expect 0 '"translations": ' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1 ist gross' --beam 3 --json
+expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt-file in.txt
+expect 2 'the model has only 48 positions' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --max_length 49
+expect 2 '1 to 64' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --beam 65
 
 done_tests
