@@ -38,7 +38,7 @@ printf 'loss of step 1: %.3f, of step %d: %.3f\n' "$first" "$updates" "$end"
 
 heading "4. BLEU on sentences that were not used for training"
 "$LOCKSTEP" eval --task translate --checkpoint one --data data --threads "$threads" --out translations.json 2>>log.txt | tee eval.txt
-"$LOCKSTEP" eval --task translate --checkpoint one --data data --threads "$threads" --beam 4 2>>log.txt | sed -n 's/^bleu/bleu with --beam 4/p'
+"$LOCKSTEP" eval --task translate --checkpoint one --data data --threads "$threads" --beam 4 2>>log.txt | sed -n 's/^bleu \([0-9]\)/bleu with --beam 4: \1/p'
 
 heading "5. A translation"
 sentence=$(head -n 1 test.tsv 2>/dev/null | cut -f 1) || sentence=

@@ -281,8 +281,7 @@ static ls_status make_masks(const char *dir, uint64_t seed)
     if (!mask) return ls_nomem(N_TOKEN, "test data");
     const uint64_t key = ls_rng_key(seed, LS_RNG_TEST, 1, 0);
     for (int64_t i = 0, k = 0; i < N_TOKEN; k++) {
-        const int64_t source =
-            1 + (int64_t)(ls_rng_u64(key, (uint64_t)(2 * k)) % (SEQ + 4)); /* zeros are there already */
+        const int64_t source = 1 + (int64_t)(ls_rng_u64(key, (uint64_t)(2 * k)) % (SEQ + 4)); /* already 0 */
         const int64_t target = 1 + (int64_t)(ls_rng_u64(key, (uint64_t)(2 * k + 1)) % SEQ);
         for (int64_t j = i + source; j < i + source + target && j < N_TOKEN; j++) mask[j] = 1;
         i += source + target;

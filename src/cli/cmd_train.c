@@ -318,7 +318,7 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
-/* Parses the command line; R3's flags belong to the translation task. Parsing moves the words of a list, so it gets a list of its own. */
+/* Parses the command line; R3's flags belong to the translation task. Parsing reorders its arguments, so it gets a copy of the list. */
 static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_train_options *o)
 {
     if (!cli_task_is(argc, argv, "translate")) return ls_train_options_parse(argc, argv, o);

@@ -9,13 +9,13 @@
  *   --model_parallel_mode      model_parallel: --pp N --schedule naive; pipeline_parallel: --pp N --schedule gpipe
  *   --n_chunk C                micro-batches of a pipelined batch                                       [4]
  *
- * Any of them sets the defaults of all. They come before the other words of the command line, which therefore override them. */
+ * Any of them sets the defaults of all. They come before the other arguments, which therefore override them. */
 #ifndef LS_CONFIG_R3_H
 #define LS_CONFIG_R3_H
 
 #include "core/argv.h"
 
-/* Appends the words of argv to *out, R3's flags replaced. Without any of them the words are unchanged. LS_E_ARG, LS_E_CONFIG (a batch that
+/* Appends the arguments to *out, R3's flags replaced. Without any of them nothing changes. LS_E_ARG, LS_E_CONFIG (a batch that
  * cannot be divided). */
 ls_status ls_train_r3_words(int argc, char **argv, ls_argv *out);
 

@@ -19,7 +19,7 @@ void ls_lines_close(ls_lines *l)
     *l = (ls_lines){0};
 }
 
-/* Reads more bytes behind buf[at, n), which moves to the start of the buffer. */
+/* Reads more bytes after buf[at, n), which moves to the start of the buffer. */
 static ls_status read_more(ls_lines *l)
 {
     const size_t kept = l->n - l->at;

@@ -121,7 +121,7 @@ void ls_tokenize_13a(ls_substr line, ls_str *out)
 typedef struct word {
     const char *p;
     size_t n;
-    size_t at; /* its position among the words of both texts */
+    size_t at; /* its position in both texts */
 } word;
 
 static int by_bytes(const void *a, const void *b)
@@ -154,7 +154,7 @@ static ls_status add_tokens(ls_bleu *b, const ls_str *hyp, const ls_str *ref)
     const size_t nh = count_words(hyp), nr = count_words(ref);
     word *w = ls_alloc((nh + nr) * sizeof *w);
     uint32_t *id = ls_alloc((nh + nr) * sizeof *id), n_id = 0;
-    ls_status st = w && id ? LS_OK : ls_nomem((nh + nr) * sizeof *w, "the words of a sentence");
+    ls_status st = w && id ? LS_OK : ls_nomem((nh + nr) * sizeof *w, "the tokens of a sentence");
     if (st == LS_OK) {
         list_words(hyp, w, 0);
         list_words(ref, w + nh, nh);
@@ -178,7 +178,7 @@ ls_status ls_bleu_add(ls_bleu *b, ls_substr hyp, ls_substr ref)
     ls_tokenize_13a(hyp, &h);
     ls_tokenize_13a(ref, &r);
     const ls_status st =
-        h.failed || r.failed ? ls_nomem(hyp.n + ref.n, "the words of a sentence") : add_tokens(b, &h, &r);
+        h.failed || r.failed ? ls_nomem(hyp.n + ref.n, "the tokens of a sentence") : add_tokens(b, &h, &r);
     ls_str_fini(&h);
     ls_str_fini(&r);
     return st;
