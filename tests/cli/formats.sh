@@ -69,6 +69,8 @@ checkpoint translation/epoch-1
 checkpoint translation/step-1
 has 'rank<r>_results_epoch<e>.json' translation/workdir/rank0_results_epoch0.json
 has 'rank<r>_gen_epoch<e>.json' translation/workdir/rank0_gen_epoch0.json
+go bench r3 --n_epochs 2 --batch_size 8 --pipe_batch_size 8 --out r3 -- --data pairs --model tiny --num_layers 2 --seq_length 24 --threads 1
+has r3_report.json r3/r3_report.json
 prints 'eval --task translate --json' eval --task translate --checkpoint translation --data pairs --json
 prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json

@@ -100,6 +100,22 @@ expect 2 '--workdir needs --task translate' "$LOCKSTEP" train --data text --work
 "$LOCKSTEP" train --data again "${size[@]}" --seq_length 32 --max_steps 1 --checkpoint_path lm >/dev/null 2>&1
 expect 2 'not one of a translation task' "$LOCKSTEP" eval --task translate --checkpoint lm --data text
 
+# ---- bench r3 ----
+r3=(bench r3 --n_epochs 3 --batch_size 8 --pipe_batch_size 16 --out r3)
+expect 0 'DRY RUN: .* --schedule=gpipe' "$LOCKSTEP" "${r3[@]}" --dry-run -- --data text "${size[@]}" --seq_length 40
+expect 0 '^2gpu_pipeline_parallel  *2  *16  *2 ' "$LOCKSTEP" "${r3[@]}" -- --data text "${size[@]}" --seq_length 40
+for f in ddp_vs_rn ddp_vs_rn_throughput pp_vs_mp pp_vs_mp_throughput; do [ -s r3/submit_figures/$f.svg ] || bad "no chart $f"; done
+python3 - <<'PY' || bad "r3_report.json"
+import json, statistics
+for s in json.load(open("r3/r3_report.json"))["settings"]:
+    epochs = json.load(open(f"r3/{s['setting']}/run_1/training_metrics.json"))["epochs"][1:]
+    times = [e["epoch_wall_time_sec"] for e in epochs]
+    assert abs(s["training_time_mean_sec"] - statistics.mean(times)) < 1e-9 and s["measured_epochs"] == 2, s
+    assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
+PY
+expect 2 '--max_train_steps is not allowed.*unequal work' "$LOCKSTEP" "${r3[@]}" -- --data text --max_train_steps 3
+expect 2 'does not divide by --n_chunk 3' "$LOCKSTEP" "${r3[@]}" --n_chunk 3 -- --data text "${size[@]}" --seq_length 40
+
 # ---- generate --task translate ----
 printf 'das wort1 ist gross\n\ndas wort2 ist gross\n' >in.txt
 "$LOCKSTEP" generate --task translate --checkpoint dp --prompt-file in.txt --threads 1 >lines.txt 2>err.txt || bad "generate: $(cat err.txt)"
