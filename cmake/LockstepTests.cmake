@@ -6,6 +6,17 @@ add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests/support ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
+# The code of tests is compiled with little optimization, which halves the time of a build: what they call, in src/, has all of it. Under
+# sanitizers with none, but for long tests, whose checks are loops. (At -O1, gcc warns about truncation and variables that it does not follow.)
+function(ls_test_options target file)
+  file(STRINGS ${file} _long REGEX "ls-test: long")
+  if(LS_SANITIZE AND NOT LS_FUZZ AND NOT _long)
+    target_compile_options(${target} PRIVATE -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE -O1 -Wno-format-truncation $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  endif()
+endfunction()
+
 # The NCCL plugin with a stand-in for libnccl: in a folder of its own for comm/nccl, so that no program finds it by itself; and beside the
 # emulated device (emu_nccl), where LS_PLUGIN_DIR makes a whole run of the program use both.
 add_library(fake_nccl SHARED tests/fake_nccl/fake_nccl.c)
@@ -68,6 +79,7 @@ foreach(folder core compute comm data score model parallel ckpt config infer tra
     set(_target test_${folder}_${_short})
     add_executable(${_target} ${t})
     target_link_libraries(${_target} PRIVATE ls_test_support)
+    ls_test_options(${_target} ${t})
     if(_short MATCHES "^cuda_") # with the emulated device in it
       target_link_libraries(${_target} PRIVATE ls_cuda_emu ls_test_support)
       set_target_properties(${_target} PROPERTIES LINKER_LANGUAGE CXX CXX_STANDARD 17)
@@ -99,6 +111,7 @@ foreach(t ${_fuzz})
   string(REPLACE "fuzz_" "" _short ${_n})
   add_executable(${_n} ${t})
   target_link_libraries(${_n} PRIVATE ls_test_support)
+  ls_test_options(${_n} ${t})
   if(LS_FUZZ)
     target_compile_options(${_n} PRIVATE -fsanitize=fuzzer)
     target_link_options(${_n} PRIVATE -fsanitize=fuzzer)
@@ -126,6 +139,7 @@ foreach(t ${_equiv_tools})
   get_filename_component(_n ${t} NAME_WE)
   add_executable(${_n} ${t})
   target_link_libraries(${_n} PRIVATE ls_test_support)
+  ls_test_options(${_n} ${t})
 endforeach()
 # What the oracle scripts compare with others: tests/oracle/<what>.c is the program oracle_<what>, no test by itself.
 file(GLOB _oracles CONFIGURE_DEPENDS tests/oracle/*.c)

@@ -5,7 +5,7 @@
 
 Cases run several at a time. Each has a time limit; at the limit all its processes are killed; with cuda-gdb or gdb in PATH their
 stack traces are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
-Environment: LOCKSTEP (the program), COMM [nccl], JOBS [1], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
+Environment: LOCKSTEP (the program), COMM [nccl], JOBS [4], RANKS [4], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
 If CUDA_MPS_PIPE_DIRECTORY is set, all parts except `faults` use MPS; without it processes share the GPU by time slices, and a case of two
 ranks takes 15 s instead of 4 s. Faults run four at a time without MPS, because killing a client of MPS affects its other clients.
 """
@@ -31,7 +31,9 @@ import time
 BOUND = 5e-3  # relative, of every loss: the limit of `lockstep verify` for 16-bit operations (LS_VERIFY_LOSS_16)
 NORM_BOUND = 5e-2  # and of every norm of gradients (LS_VERIFY_GRAD_16)
 SCHEDULES = ["naive", "gpipe", "1f1b", "interleaved", "zb"]
-SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+# Ranks of one GPU use its memory whatever NCCL_P2P_DISABLE is, unless NCCL takes them for ranks of different hosts: Run gives each rank
+# its own value.
+SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_HOSTID": "one per rank"}
 FAULT_LIMIT = 30  # seconds until everyone has ended
 
 LOCKSTEP = os.environ.get("LOCKSTEP", "build/lockstep")
@@ -136,6 +138,8 @@ class Run:
         elif launcher == "variables":
             port = free_port()
             for r in range(n):
+                if "NCCL_HOSTID" in base:
+                    base["NCCL_HOSTID"] = f"host{r}"
                 self.start([LOCKSTEP, *words], dict(base, RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n),
                                                     MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
         else:
@@ -257,6 +261,14 @@ def check_backend(folder, want):
     need(got and all(x.split(",")[0] == want for x in got), f"the run talked over {', '.join(sorted(got)) or 'nothing'}, not {want}")
 
 
+def check_sockets(folder):
+    if EMU:
+        return
+    with open(os.path.join(folder, "nccl", "summary.json")) as f:
+        used = json.load(f)["transports"]
+    need(used and all(t.startswith("NET/Socket") for t in used), f"NCCL used {', '.join(used) or 'nothing'}, not its sockets")
+
+
 def same_bits(folder, ref, steps):
     a, b = losses(folder), losses(ref)
     wrong = [k for k in range(1, steps + 1) if a.get(k) is None or a.get(k) != b.get(k)]
@@ -297,11 +309,14 @@ def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True,
             need(os.path.exists(os.path.join(folder, "RUN_COMPLETE.txt")), "no RUN_COMPLETE.txt")
             if n > 1:
                 check_backend(folder, COMM if comm_now == "auto" else "mpi" if launcher == "mpirun" and comm_now == "local" else comm_now)
+            if env == SOCKETS:
+                check_sockets(folder)
             said = same_bits(folder, ref, steps) if exact else near(folder, ref, steps)
             return said + (", " + check_memory(folder) if memory else "")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    body.ranks = n
     return body
 
 
@@ -357,7 +372,7 @@ def tiny_cases():
         for how, name in (("mpirun", "mpirun"), ("variables", "torchrun")):
             out.append(Case("tiny", f"{name}-{n}-{shape}", layout(TINY, TINY_STEPS, words, n, launcher=how, exact=exact)))
         if COMM == "nccl":
-            out.append(Case("tiny", f"sockets-{n}-{shape}", layout(TINY, TINY_STEPS, words, n, env=SOCKETS, exact=exact)))
+            out.append(Case("tiny", f"sockets-{n}-{shape}", layout(TINY, TINY_STEPS, words, n, launcher="variables", env=SOCKETS, exact=exact)))
     if COMM == "nccl":
         out.append(Case("tiny", "auto-2-ddp", layout(TINY, TINY_STEPS, ["--strategy", "ddp"], 2, comm="auto")))
     for count in (4,) if EMU else (2, 4, 8, 16):  # one worker, several micro-batches: recorded graphs, and buckets that wait for the last micro-batch
@@ -379,7 +394,7 @@ def full_cases():
                 out.append(Case("full", f"full-{n}-{shape}-free",
                                 layout(FULL, FULL_STEPS, words + ["--no_deterministic"], n, exact=False, limit=200), (), True))
     if COMM == "nccl":
-        out.append(Case("full", "full-sockets-2-zero1", layout(FULL, FULL_STEPS, ["--strategy", "zero1"], 2, env=SOCKETS, limit=200), (), True))
+        out.append(Case("full", "full-sockets-2-zero1", layout(FULL, FULL_STEPS, ["--strategy", "zero1"], 2, launcher="variables", env=SOCKETS, limit=200), (), True))
     return out
 
 
@@ -483,6 +498,7 @@ def fault(words, what, launcher="-n", env=None, timeout=None, named=r"[Rr]ank 1"
         shutil.rmtree(folder, ignore_errors=True)
         return f"exit codes {codes} after {took:.1f} s, resumed with the same bits"
 
+    body.ranks = 2
     return body
 
 
@@ -519,7 +535,7 @@ def faults_cases():
         out += [Case("faults", f"gone-sockets-{n}", fault(w, to_rank(1, signal.SIGKILL), launcher="variables", env=SOCKETS, exit_codes=[4]))
                 for n, w in (("zero2", ["--strategy", "zero2"]),)]
         # the connections of NCCL end in the middle of a step, every process lives: an error of NCCL and of nothing else
-        out += [Case("faults", f"cut-{n}", fault(w, cut_rank_1, env=SOCKETS, named=r"[Rr]ank [01]", timeout=20, exit_codes=[4]))
+        out += [Case("faults", f"cut-{n}", fault(w, cut_rank_1, launcher="variables", env=SOCKETS, named=r"[Rr]ank [01]", timeout=20, exit_codes=[4]))
                 for n, w in (("ddp", ["--strategy", "ddp"]), ("pp2-1f1b", pp("1f1b")))]
     return out
 
@@ -593,9 +609,9 @@ def run_case(case, number):
 
 
 def shm():
-    """Shared memory that lockstep or NCCL did not remove."""
+    """Shared memory that lockstep or NCCL did not remove (lockstep-test-*: folders of tests that run beside this)."""
     try:
-        return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-"))}
+        return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-")) and not x.startswith("lockstep-test-")}
     except OSError:
         return set()
 
@@ -631,8 +647,28 @@ def summary(before_shm):
     return 1 if n["FAILED"] or out_of_time or left or not results else 0
 
 
-def run_pools(cases, jobs, full_jobs):
-    """`jobs` cases at the same time, at most `full_jobs` of them with GPT-2 124M."""
+class Room:
+    """Limits the ranks that share the GPU at the same time. A case with more ranks than the limit runs alone."""
+
+    def __init__(self, ranks):
+        self.ranks, self.used, self.changed = ranks, 0, threading.Condition()
+
+    def run(self, case, number):
+        need_ranks = min(case.body.ranks, self.ranks)
+        with self.changed:
+            self.changed.wait_for(lambda: self.used + need_ranks <= self.ranks)
+            self.used += need_ranks
+        try:
+            run_case(case, number)
+        finally:
+            with self.changed:
+                self.used -= need_ranks
+                self.changed.notify_all()
+
+
+def run_pools(cases, jobs, full_jobs, ranks):
+    """`jobs` cases at the same time with at most `ranks` ranks, at most `full_jobs` of the cases with GPT-2 124M."""
+    room = Room(ranks)
     heavy, light = (collections.deque((k, c) for k, c in enumerate(cases) if c.heavy == want) for want in (True, False))
 
     def worker(k):
@@ -644,7 +680,7 @@ def run_pools(cases, jobs, full_jobs):
                 if not any(mine):
                     return
                 continue
-            run_case(case, number)
+            room.run(case, number)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for f in [pool.submit(worker, k) for k in range(jobs)]:
@@ -662,7 +698,8 @@ def main():
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     a.add_argument("parts", nargs="*", help="tiny, full, steps, faults, ends, rows (only the cases of the table) [all]")
     a.add_argument("--work", required=True, help="folder for runs and output of cases")
-    a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 1))
+    a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 4))
+    a.add_argument("--ranks", type=int, default=int(os.environ.get("RANKS") or 4), help="maximum number of ranks on the GPU at the same time")
     a.add_argument("--full-jobs", type=int, default=int(os.environ.get("FULL_JOBS") or 1), help="maximum number of GPT-2 124M cases at the same time")
     a.add_argument("--budget", type=float, default=float(os.environ.get("BUDGET") or 540))
     a.add_argument("--limit", type=float, default=float(os.environ.get("LIMIT") or 1e9), help="maximum seconds per case")
@@ -698,9 +735,9 @@ def main():
             reference(FULL if heavy else TINY, FULL_STEPS if heavy else TINY_STEPS)
         except Failed as why:
             say(f"one worker: {why}")
-    run_pools([c for c in cases if c.part != "faults"], o.jobs, o.full_jobs)
+    run_pools([c for c in cases if c.part != "faults"], o.jobs, o.full_jobs, o.ranks)
     use_mps = False
-    run_pools([c for c in cases if c.part == "faults"], 2 if EMU else 4, 1)
+    run_pools([c for c in cases if c.part == "faults"], 2 if EMU else 4, 1, 8)
     return summary(before_shm)
 
 

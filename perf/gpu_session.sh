@@ -35,8 +35,8 @@
 #   TRAIN_ARGS     more options for every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl at the same time [1]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4. With more, an H200 refused processes
-#                  ("busy or unavailable", "no memory") as soon as about ten shared it through MPS
+#   JOBS, RANKS    cases of nccl at the same time [4] and their ranks together [4]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4 cases.
+#                  An H200 refused processes ("busy or unavailable", "no memory") as soon as eight shared it through MPS
 #   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
 #                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]

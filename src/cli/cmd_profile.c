@@ -84,16 +84,16 @@ static ls_status summarize(const char *run_dir)
 ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls_status run)
 {
     int64_t dropped = 0;
-    const bool ended = run == LS_OK || run == LS_E_STOPPED, speaks = !comm || ls_comm_rank(comm) == 0;
+    const bool ended = run == LS_OK || run == LS_E_STOPPED, prints = !comm || ls_comm_rank(comm) == 0;
     char *words = run == LS_OK ? NULL : ls_strdup(ls_err_words());
     ls_status st = ls_profile_end(p, comm, run, &dropped);
-    if (st == LS_OK && speaks) st = summarize(run_dir);
-    if (st == LS_OK && speaks) {
+    if (st == LS_OK && prints) st = summarize(run_dir);
+    if (st == LS_OK && prints) {
         fprintf(stderr, "trace: %s/profiles/trace.json (open it with ui.perfetto.dev or chrome://tracing)\n", run_dir);
         if (dropped)
             fprintf(stderr, "trace: %lld older spans were dropped; increase --profile_spans to keep more\n",
                     (long long)dropped);
-    } else if (!ended && speaks) {
+    } else if (!ended && prints) {
         fprintf(stderr, "trace: the run failed; the traces of single workers are in %s/profiles/trace.rank<R>.json\n",
                 run_dir);
     }

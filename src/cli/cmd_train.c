@@ -13,6 +13,8 @@
 #include "train/profile.h"
 #include "train/trainer.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -38,7 +40,7 @@ static void progress(void *ctx, const char *text, bool last)
 }
 
 /* Vocabulary size and end-of-text id of the tokenizer next to the data. */
-static ls_status learn_facts(const ls_train_paths *paths, ls_train_facts *f)
+static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_facts *f)
 {
     if (!paths->tokenizer) return LS_OK;
     ls_tokenizer *tok = NULL;
@@ -84,6 +86,7 @@ static void startup_line(const ls_train_config *c, int size, int visible)
                  c->device_index >= 0 ? c->device_index
                  : visible            ? c->local_rank % visible
                                       : c->local_rank);
+    /* the keys of R1's line, which users search in its log (docs/FORMATS.md) */
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
            (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
     fflush(stdout);
@@ -102,7 +105,7 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     ls_train_paths paths = {0};
     ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
     LS_TRY(ls_train_find_paths(j->o, &paths));
-    ls_status st = learn_facts(&paths, &facts);
+    ls_status st = read_tokenizer_facts(&paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
     ls_train_paths_fini(&paths);
     return st;
@@ -114,8 +117,7 @@ static void worker_report(void *ctx, int rank, ls_status st)
     job *j = ctx;
     if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     j->reported = true;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    cli_print_error(rank, st);
+    if (!ls_err_is_peers()) cli_print_error(rank, st);
 }
 
 /* Prints and announces a failure before anything is closed: closing may wait for a device or for peers that do not know of it yet. */
@@ -123,10 +125,10 @@ static void announce(job *j, ls_comm *comm, ls_status st)
 {
     char words[400];
     if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
-    const bool speaks = ls_comm_should_tell(comm) || st != LS_E_COMM;
+    const bool prints = ls_comm_should_tell(comm) || st != LS_E_COMM;
     snprintf(words, sizeof words, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
     ls_comm_abort(comm, words);
-    if (speaks) worker_report(j, ls_comm_rank(comm), st);
+    if (prints) worker_report(j, ls_comm_rank(comm), st);
 }
 
 /* Waits until rank 0 has written everything: closing has a time limit, writing to a slow disk has none. */
@@ -238,7 +240,7 @@ static ls_status check_device(job *j, ls_comm *c)
 }
 
 /* An error that every rank finds is printed by rank 0 only. */
-static ls_status said_by_first(int rank, ls_status st)
+static ls_status only_on_rank_0(int rank, ls_status st)
 {
     if (rank) ls_err_clear();
     return st;
@@ -251,7 +253,7 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_comm *c = NULL;
     ls_stop_install(); /* launchers stop all ranks at the first failure: rank 0 must finish printing its error */
     ls_status st = check_start(j, e);
-    if (st != LS_OK) return said_by_first(e->rank, st);
+    if (st != LS_OK) return only_on_rank_0(e->rank, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
     ls_deadline_name(label);
@@ -261,7 +263,7 @@ static ls_status run_started(job *j, const ls_start_env *e)
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);
         ls_comm_close(&c, st);
-        return said_by_first(rank, st);
+        return only_on_rank_0(rank, st);
     }
     if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));
     announce(j, c, st);
@@ -339,7 +341,9 @@ ls_status cmd_train(int argc, char **argv)
     ls_argv words = {0}; /* the options borrow from these two */
     char **moved = NULL;
     ls_status st = LS_OK;
-    LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing, which moves arguments */
+    char program[PATH_MAX];
+    snprintf(program, sizeof program, "%s train", program_invocation_name);
+    LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
     if (o.help) {
         ls_str s = {0};
@@ -351,7 +355,7 @@ ls_status cmd_train(int argc, char **argv)
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
-    LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));
+    LS_TRY_GOTO(st, done, only_on_rank_0(env.rank, choose_device(&j, &env)));
     if (o.print_config) {
         st = print_settings(&j, env.size);
     } else if (env.size > 1) {

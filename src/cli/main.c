@@ -42,7 +42,7 @@ static void overview(FILE *f)
                "  1    the loss or a gradient is not finite, or a comparison failed\n"
                "  2    invalid option or configuration\n"
                "  3    invalid input data, or a file cannot be read or written\n"
-               "  4    failure of a worker, a collective or a device\n"
+               "  4    failure of a worker, a collective or a device, or an internal error\n"
                "  5    not enough memory for the run\n"
                "  130  stopped by Ctrl-C without saving: before the first step, or by a second\n"
                "       Ctrl-C\n"
@@ -54,7 +54,7 @@ static void overview(FILE *f)
                "                             by subsystem: LS_LOG=info,comm=debug\n");
 }
 
-static ls_status obey(int argc, char **argv)
+static ls_status run_command(int argc, char **argv)
 {
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         overview(stdout);
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
         overview(stderr);
         return 2;
     }
-    ls_status st = obey(argc, argv);
+    ls_status st = run_command(argc, argv);
     if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, st);

@@ -35,7 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_COMM_SMALL 4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_SMALL   4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_PENDING 255  /* collectives, sends or receives in flight; a further post waits until one is done */
 
 #define LS_COLL_LIST(X)                         \
     X(LS_COLL_ALL_REDUCE, "all_reduce")         \
@@ -95,7 +96,8 @@ ls_status ls_barrier(ls_comm *c, const char *site);
 
 /* *worst = the maximum over all workers of `mine` (a status, a flag). Collective over c. */
 ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst);
-/* The worst status of all workers: if one fails, all fail. The failed worker keeps its own error message. */
+/* The worst status of all workers: if one fails, all fail. A failed worker keeps its status and its message. The message of all but the
+ * first worker with the worst status is marked as a peer's (ls_err_is_peers), so that a failure that all find is printed once. */
 ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site);
 
 /* Waits for one ticket; the time counts as exposed communication. Later requests of the same lane may still be in flight. */

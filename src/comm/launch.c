@@ -247,7 +247,7 @@ static int name_stopped(family *f)
 static void give_up(family *f, int rank, const char *words)
 {
     int nobody = 0;
-    (void)atomic_compare_exchange_strong(&f->world->told, &nobody, -1); /* the parent prints it at the end */
+    (void)atomic_compare_exchange_strong(&f->world->reporter, &nobody, -1); /* the parent prints it at the end */
     ls_local_world_abort(f->world, rank, words);
 }
 

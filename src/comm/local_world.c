@@ -95,6 +95,7 @@ ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_
         return ls_fail(LS_E_NOMEM, "cannot create %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
     LS_TRY(map(fd, head.map_nbytes, &w));
     memcpy(w, &head, sizeof head);
+    for (int r = 0; r < size; r++) atomic_init(&w->rank[r], r);
     *out = w;
     return LS_OK;
 }
@@ -144,10 +145,10 @@ void ls_local_world_leave(ls_local_world *w, int rank)
 bool ls_comm_should_tell(ls_comm *c)
 {
     int nobody = 0;
-    if (!strncmp(ls_err_words(), "another worker failed", 21))
-        return false; /* ls_comm_agree: that one has the message */
+    if (ls_err_is_peers()) return false;
     if (!c->world) return true;
-    return atomic_compare_exchange_strong(&c->world->told, &nobody, c->world_rank + 1) || nobody == c->world_rank + 1;
+    return atomic_compare_exchange_strong(&c->world->reporter, &nobody, c->world_rank + 1) ||
+           nobody == c->world_rank + 1;
 }
 
 bool comm_aborted(const ls_comm *c, char *words, size_t room)
@@ -166,7 +167,7 @@ void local_wake(control *c)
 bool ls_local_world_abort(ls_local_world *w, int rank, const char *words)
 {
     int none = 0;
-    if (!atomic_compare_exchange_strong(&w->aborted, &none, -1)) return false; /* the first one speaks */
+    if (!atomic_compare_exchange_strong(&w->aborted, &none, -1)) return false; /* the first one reports */
     snprintf(w->abort_words, sizeof w->abort_words, "%s", words);
     atomic_store(&w->aborted, rank + 1);
     const uint64_t free_bits = atomic_load(&w->free_control);

@@ -206,7 +206,7 @@ static ls_status direct(ls_comm *c, comm_req *r)
     local_describe(r, &h); /* of a receive: overwritten by what comes */
     net_post(m, first, sends, &h, sizeof h, r->peer, TAG_DIRECT);
     LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
-    if (!sends) LS_TRY(local_check_message(r, c->rank, &h));
+    if (!sends) LS_TRY(local_check_message(r, m->member[c->rank], m->member[r->peer], &h));
     LS_TRY(pieces(c, r, sends, v.data, nbytes));
     if (sends) r->wire = nbytes;
     return LS_OK;

@@ -205,6 +205,7 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
         t->stop(w->net, false);
         return st;
     }
+    atomic_store(&w->world->rank[w->local_rank], w->rank);
     ls_local_world_join(w->world, w->local_rank);
     ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->head.name, w->rank, w->size,
              w->local_rank, w->n_local, w->hostname, w->n_host);

@@ -48,8 +48,8 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
         all[why].allowed ? "set" : "not set");
 }
 
-/* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
-static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
+/* Every rank has a GPU of its own, or NCCL lets them share; *sharing: the most ranks on one GPU. Collective; the same answer for all. */
+static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, int *sharing)
 {
     ls_device_info info = {0};
     gpu_of mine = {0}, *all = NULL;
@@ -60,9 +60,16 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     describe_nccl(t, &mine);
     LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
-    for (int p = 0; p < c->size; p++)
-        for (int q = 0; q < p; q++)
-            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) LS_TRY(check_pair(all, q, p));
+    *sharing = 1;
+    for (int p = 0; p < c->size; p++) {
+        int ranks = 1;
+        for (int q = 0; q < p; q++) {
+            if (strcmp(all[p].host, all[q].host) != 0 || strcmp(all[p].gpu, all[q].gpu) != 0) continue;
+            LS_TRY(check_pair(all, q, p));
+            ranks++;
+        }
+        if (ranks > *sharing) *sharing = ranks;
+    }
     return LS_OK;
 }
 
@@ -73,8 +80,9 @@ static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic
     ls_plugin p = {0};
     LS_TRY(ls_comm_agree(staged, ls_plugin_table("nccl", LS_NCCL_SYMBOL, LS_NCCL_ABI, &p, &h), LS_SITE));
     const ls_nccl *t = (const ls_nccl *)(const void *)h;
-    LS_TRY(check_gpus(staged, t, dev));
-    return nccl_over(staged, dev, t, deterministic, out);
+    int sharing = 1;
+    LS_TRY(check_gpus(staged, t, dev, &sharing));
+    return nccl_over(staged, dev, t, sharing, deterministic, out);
 }
 
 /* Stages `boot` on every rank; if one rank fails, all ranks fail. */

@@ -1,6 +1,7 @@
 /* resolve.c - data paths, workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
 #include "model/model.h"
 #include "parallel/schedule.h"
+#include "comm/launch.h"
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
 #include "core/fs.h"
@@ -89,7 +90,8 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     LS_TRY(env_int("RANK", 0, &c->rank, &has_rank));
     LS_TRY(env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
     const bool given = ls_train_given(o, "n");
-    if (o->n < 1 || o->n > 65536) return ls_fail(LS_E_CONFIG, "-n %lld: must be 1 to 65536", (long long)o->n);
+    if (o->n < 1 || o->n > 65536)
+        return ls_fail(LS_E_ARG, "-n %lld: must be 1 to %d, the workers of one host", (long long)o->n, LS_LAUNCH_MOST);
     if (given && has_world && o->n != world)
         return ls_fail(LS_E_CONFIG, "-n %lld: WORLD_SIZE is %d; leave -n out under a launcher", (long long)o->n, world);
     c->world_size = facts->world_size > 0 ? facts->world_size : has_world ? world : (int)o->n;
@@ -112,7 +114,7 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 static ls_status positive(const ls_train_options *o, const char *name, int64_t value)
 {
     if (!ls_train_given(o, name) || (value >= 1 && value <= INT_MAX)) return LS_OK;
-    return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
+    return ls_fail(LS_E_ARG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
 }
 
 /* Sizes of a batch, of a type that is printed without casts. */
@@ -208,7 +210,7 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
     const int64_t S = o->seq_length;
     const int most = c->model.n_ctx;
     train_origin from = train_from(o, "--seq_length", NULL);
-    if (S < 1) return ls_fail(LS_E_CONFIG, "--seq_length %lld: must be at least 1", (long long)S);
+    if (S < 1) return ls_fail(LS_E_ARG, "--seq_length %lld: must be at least 1", (long long)S);
     if (S > most && from.source == LS_FROM_CLI)
         return ls_fail(
             LS_E_CONFIG,
@@ -248,7 +250,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         const bool given = from.source == LS_FROM_CLI;
         *rows[i].field = given ? rows[i].value : rows[i].unset;
         if (given && rows[i].value < rows[i].lo)
-            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
+            return ls_fail(LS_E_ARG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
                            (long long)rows[i].lo);
         if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
         else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
@@ -292,7 +294,7 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
 {
     const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
     if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)o->pp, (long long)o->tp);
+        return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)o->pp, (long long)o->tp);
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
     if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
     if (!pipe && (o->schedule || o->stages || given))
@@ -304,7 +306,7 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
     c->interleave = (int)o->interleave;
     c->stages = o->stages;
     if (o->interleave < 1 || o->interleave > 64)
-        return ls_fail(LS_E_CONFIG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
+        return ls_fail(LS_E_ARG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
         return ls_fail(LS_E_CONFIG,
                        "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
@@ -338,8 +340,7 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->recompute = o->recompute;
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
-        return ls_fail(LS_E_CONFIG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit",
-                       o->comm_timeout);
+        return ls_fail(LS_E_ARG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->json = o->json;
@@ -357,7 +358,7 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
-        return ls_fail(LS_E_CONFIG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
+        return ls_fail(LS_E_ARG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 

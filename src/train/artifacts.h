@@ -25,10 +25,10 @@ typedef struct ls_run_identity {
         [80]; /* GIT_COMMIT, else HEAD of the tree that holds the program or the current folder, else "unknown" */
     char hostname[256];
     char os[320];       /* Linux-<release>-<machine>-with-glibc2.36 */
-    char *command_line; /* arguments joined by single blanks */
+    char *command_line; /* program and arguments joined by single blanks */
 } ls_run_identity;
 
-ls_status ls_run_identity_capture(ls_run_identity *id, int argc, char *const *argv);
+ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv);
 void ls_run_identity_fini(ls_run_identity *id);
 
 /* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */

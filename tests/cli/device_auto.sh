@@ -8,7 +8,7 @@ emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 export XDG_CACHE_HOME=$SCRATCH/cache LS_GEMM_TUNE=0
 cd "$SCRATCH" || exit 1
 mkdir d none && tokens d/train.bin 2000 && tokens d/val.bin 200 2
-base=(train --data d --model tiny --num_layers 1 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 2)
+base=(train --data d --model tiny --num_layers 1 --num_heads 2 --embedding_size 32 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 2)
 # t NAME VARIABLES -- OPTIONS: a run into NAME, stdout and stderr together in NAME.log
 t() {
   local name=$1 vars=()

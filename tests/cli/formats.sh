@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # docs/FORMATS.md compared with small runs, in both directions: every key, file and flag of a run is listed, and everything that is listed occurs in a run.
-# ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 list=$SCRATCH/list

@@ -5,7 +5,7 @@
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 session=$LS_SOURCE/perf/gpu_session.sh
-export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200
+export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200 TRAIN_ARGS="--num_layers 2 --num_heads 2"
 mkdir -p "$TMPDIR"
 
 # no target is missed: the names are searched in the whole list

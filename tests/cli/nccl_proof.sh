@@ -6,7 +6,7 @@
 LS_BUILD=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 for v in ${!NCCL_@}; do unset "$v"; done
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 2000
-train=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1)
+train=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1)
 
 expect 2 "does not use NCCL" "${train[@]}" --nccl_proof log --checkpoint_path "$SCRATCH/cpu"
 expect 2 "does not use NCCL" "${train[@]}" -n 2 --nccl_proof full --checkpoint_path "$SCRATCH/cpu"
@@ -83,7 +83,7 @@ PY
 
   # rank 0 writes the summary, however a started run ends
   summed() { grep -q "ended before it was complete" "$SCRATCH/$1/nccl/summary.json" || bad "$1: no summary: $(find "$SCRATCH/$1" -maxdepth 2)"; }
-  long=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --epochs 1000 --num_layers 1 -n 2
+  long=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --epochs 1000 --num_layers 1 --num_heads 2 -n 2
         --device cuda --comm nccl --comm_timeout 5)
   "${long[@]}" --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
   pid=$!

@@ -196,8 +196,8 @@ static void batch_sizes_agree_or_are_refused(void **state)
               "32 is not micro-batch size 3 * accumulation 1 * 8 workers = 24; change one of them");
     must_fail("{\"train_batch_size\": 4}", "-n 8", LS_E_CONFIG, "4 is not micro-batch size 0");
     must_fail("{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 8}", "-n 4", LS_E_CONFIG, "16 is not");
-    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_CONFIG, "micro_batch_size_per_gpu 0: must be 1 to");
-    must_fail(NULL, "--grad_accum_steps -2", LS_E_CONFIG, "-2");
+    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_ARG, "micro_batch_size_per_gpu 0: must be 1 to");
+    must_fail(NULL, "--grad_accum_steps -2", LS_E_ARG, "-2");
 }
 
 static void model_flags_and_data_shape_the_model(void **state)
@@ -215,10 +215,10 @@ static void model_flags_and_data_shape_the_model(void **state)
     assert_source(&c, "attn_pdrop", LS_FROM_CLI, "--dropout");
     ls_train_config_fini(&c);
     must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 is not a multiple of n_head 5");
-    must_fail(NULL, "--num_layers 0", LS_E_CONFIG, "--num_layers 0: must be at least 1");
+    must_fail(NULL, "--num_layers 0", LS_E_ARG, "--num_layers 0: must be at least 1");
     must_fail(NULL, "--model gpt5", LS_E_ARG, "gpt2-xl");
     must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "--seq_length 512: the model has only 256 positions");
-    must_fail(NULL, "--seq_length 0", LS_E_CONFIG, "seq_length");
+    must_fail(NULL, "--seq_length 0", LS_E_ARG, "seq_length");
     must_fail(NULL, "--dropout 1", LS_E_CONFIG, "dropout");
     must_fail(NULL, "--init-from /nonexistent", LS_E_IO, "/nonexistent");
 
@@ -455,8 +455,8 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "this run uses fp32");
     must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "this run uses fp16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
-    must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
-    must_fail(NULL, "--profile --profile_spans 0", LS_E_CONFIG, "profile_spans");
+    must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 64, the workers of one host");
+    must_fail(NULL, "--profile --profile_spans 0", LS_E_ARG, "profile_spans");
     must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
     must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
     must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
@@ -466,9 +466,9 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
               "remainder 1");
     must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
     must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
-    must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs 0: must be at least 1");
-    must_fail(NULL, "--timing_sample_every 0", LS_E_CONFIG, "timing_sample_every");
-    must_fail(NULL, "--lr -1", LS_E_CONFIG, "learning rate");
+    must_fail(NULL, "--epochs 0", LS_E_ARG, "--epochs 0: must be at least 1");
+    must_fail(NULL, "--timing_sample_every 0", LS_E_ARG, "timing_sample_every");
+    must_fail(NULL, "--lr -1", LS_E_ARG, "learning rate");
     must_fail(NULL, "--clip -1", LS_E_CONFIG, "clipping");
     must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
     must_fail(NULL, "--betas 0.9 1.5", LS_E_ARG, "betas");

@@ -9,7 +9,7 @@ tokens "$SCRATCH/ids.bin" 3000
 run() {
   local name=$1 micro=$2
   shift 2
-  timeout -k 5 120 "$LOCKSTEP" train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
+  timeout -k 5 120 "$LOCKSTEP" train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
     --global_batch_size "$micro" --max_steps 3 --threads 1 --device cuda --precision fp32 --bucket 50000 --gather_bucket 30000 \
     --prefetch_bucket 100000 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"; return 1; }

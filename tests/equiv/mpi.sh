@@ -18,7 +18,7 @@ done
 mpi 3 -x LS_MPI_HOSTS=1 "$LS_BUILD/mpi_tool" 700001 >"$SCRATCH/out" 2>&1 || bad "several chunks: $(grep mpi_tool "$SCRATCH/out" | head -3)"
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
-base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
+base=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
       --lr 1e-3)
 steps=(--max_steps 12)
 "$LOCKSTEP" "${base[@]}" "${steps[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -3 "$SCRATCH/one.log")"

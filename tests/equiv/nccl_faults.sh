@@ -7,9 +7,9 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
 tokens "$SCRATCH/ids.bin" 3000
-base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1
-      --global_batch_size 4 --max_steps 10 --save_every 2 --threads 1 --device cuda --precision fp32 --comm_timeout 5)
-timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -n 2 "$SCRATCH/one.log")"
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 8 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --max_steps 10 --save_every 2 --threads 1 --device cuda --precision fp32 --comm_timeout 4)
+timeout -k 5 200 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -n 2 "$SCRATCH/one.log")"
 
 workers() { pgrep -f "checkpoint_path $SCRATCH/$1( |$)"; }
 # start NAME [options]: in the background, until its first checkpoint; $pid
@@ -38,7 +38,7 @@ ends() {
 }
 resumes() { # [options]: ends with the bits of one worker
   local f
-  timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --comm nccl --checkpoint_path "$SCRATCH/$name" --resume "$@" >"$SCRATCH/$name.log" 2>&1 ||
+  timeout -k 5 200 "$LOCKSTEP" "${base[@]}" --comm nccl --checkpoint_path "$SCRATCH/$name" --resume "$@" >"$SCRATCH/$name.log" 2>&1 ||
     bad "$name: resume: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"
   for f in model optimizer; do same "$SCRATCH/one/epoch-1/$f.safetensors" "$SCRATCH/$name/epoch-1/$f.safetensors"; done
 }
@@ -51,7 +51,15 @@ resumes -n 2 --strategy ddp
 # streams are full: threads wait for room in them, and the watchdog still ends the run and names the rank
 LS_EMU_DEPTH=200 start stopped -n 2 --strategy zero3 --bucket 700 && first_checkpoint
 kill -STOP "$(rank 1)"
+begin=$SECONDS
 ends 4 "no progress for .*rank 1 is stopped"
+[ $((SECONDS - begin)) -le 9 ] || bad "stopped: the abort waited for room in a stream ($((SECONDS - begin)) s)"
+
+# a rank is named by its number in the world, not in the group that waits
+start grid -n 4 --pp 2 && first_checkpoint
+victim=$(rank 3)
+kill -STOP "$victim"
+ends 4 "no progress for .*rank 3 is stopped (SIGSTOP, pid $victim)"
 
 # as 'stopped', and ncclCommAbort of the rank that detects it does not return
 FAKE_NCCL_HANG_ABORT=0 start hung -n 2 --strategy ddp && first_checkpoint
@@ -61,9 +69,11 @@ resumes -n 2 --strategy ddp
 
 # an error that NCCL reports in the background, in the middle of a step (the third step: each has some dozens of groups of calls)
 FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1
+await $pid grep -q "^step 2/" "$SCRATCH/failed.log"
 ends 4 "rank 1.*remote process exited"
 resumes -n 2 --strategy zero1
 FAKE_NCCL_FAIL=1:20 FAKE_NCCL_HANG_ABORT=1 start pipe -n 2 --pp 2
+await $pid grep -q "^step 1/" "$SCRATCH/pipe.log"
 ends 4 "rank 1"
 
 # SIGTERM in a run that hangs (without a time limit): the first requests the end, the second ends it
@@ -75,5 +85,13 @@ kill -TERM $pid
 sleep 1
 kill -TERM $pid
 ends 143 ""
-[ -z "$(ls /dev/shm/lockstep-fake-nccl-* 2>/dev/null)" ] || bad "shared memory was not removed: $(ls /dev/shm)"
+for f in /dev/shm/lockstep-fake-nccl-*; do # lockstep-fake-nccl-PID-...: those of living processes belong to tests that run beside this
+  pid=${f#*-nccl-}; pid=${pid%%-*}
+  [ ! -e "$f" ] || kill -0 "$pid" 2>/dev/null || bad "shared memory was not removed: $f"
+done
+
+# what every rank refuses is printed once
+LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu start refused -n 4 --strategy ddp
+ends 2 "rank 0: not supported here: .*lockstep_nccl.so does not exist"
+[ "$(grep -c "^lockstep: " "$SCRATCH/refused.log")" = 1 ] || bad "a refusal: $(grep "^lockstep: " "$SCRATCH/refused.log")"
 done_tests

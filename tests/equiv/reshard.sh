@@ -3,7 +3,7 @@
 # checkpoint of any other layout, and ends with the bytes of an uninterrupted run. Workers are killed and stopped during the runs.
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
-args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
+args=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
       --max_steps 24 --save-every 6 --lr 1e-3 --threads 1)
 layout() { [ "$1" = one ] || printf '%s\n' -n "${1#*-}" --strategy "${1%-*}"; }
 run() { # NAME LAYOUT [OPTIONS]

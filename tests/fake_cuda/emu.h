@@ -67,6 +67,12 @@ int emu_barrier(int id, int n, bool pred);
 /* Every lane of mask gives n bytes, and gets those of all 32 (row i: of lane i; lanes outside mask: undefined). The rows are a copy
  * of the warp: valid until the next warp collective of this lane. `what` names the collective in messages; it must be the same in all lanes. */
 const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what);
+
+/* The product of small matrices: the operands of a lane as numbers (each lane converts its own, once). Adds the lane's four elements. */
+template <int PER_WORD> struct emu_operands {
+    float a[4][PER_WORD], b[2][PER_WORD];
+};
+template <int PER_WORD> void emu_mma(float d[4], const emu_operands<PER_WORD> &mine, const char *what);
 unsigned emu_lane(void);
 void emu_check_aligned(const void *p, size_t n); /* stops if it is not aligned */
 [[noreturn]] void emu_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

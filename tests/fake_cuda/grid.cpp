@@ -77,6 +77,8 @@ struct engine {
     std::vector<warp_meetings> whole;                        /* by warp */
     std::vector<worker *> idle;
     std::vector<int> lane_order, warp_order;
+    std::vector<char> begun; /* by warp: no thread is FRESH */
+    size_t fresh = 0;        /* of lane_order: the first lane of the current warp that may be FRESH */
     thread *now = nullptr;
     uint64_t serial = 0, seed = 0;
     void *shared = nullptr;
@@ -316,8 +318,8 @@ static void set_now(thread *t)
 static thread *fresh_of_warp(int warp)
 {
     engine &g = e();
-    for (int lane : g.lane_order) {
-        const int i = warp * LANES + lane;
+    for (; g.fresh < LANES; g.fresh++) {
+        const int i = warp * LANES + g.lane_order[g.fresh];
         if (i < g.n && g.threads[(size_t)i].state == thread::FRESH) return &g.threads[(size_t)i];
     }
     return nullptr;
@@ -378,9 +380,10 @@ static bool run_warp(int warp)
     while (again) {
         again = false;
         shuffle(g.lane_order);
-        for (thread *t; (t = fresh_of_warp(warp));) {
-            start(t);
-            any = again = true;
+        if (!g.begun[(size_t)warp]) {
+            g.fresh = 0;
+            for (thread *t; (t = fresh_of_warp(warp));) start(t);
+            g.begun[(size_t)warp] = any = again = true;
         }
         for (int lane : g.lane_order) {
             const int i = warp * LANES + lane;
@@ -404,6 +407,7 @@ static void begin_block()
     if (g.shared_nbytes) memset(g.shared, 0xff, g.shared_nbytes);
     for (barrier &b : g.bars) b.came = 0;
     for (warp_meetings &m : g.whole) m.full[0].came = m.full[1].came = m.full[0].closed = m.full[1].closed = 0;
+    g.begun.assign((size_t)g.n_warp, false);
     for (int i = 0; i < g.n; i++) {
         thread &t = g.threads[(size_t)i];
         const unsigned u = (unsigned)i;

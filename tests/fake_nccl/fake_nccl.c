@@ -8,7 +8,8 @@
  *   - sums are computed in another order (from the last rank down), so that code that expects the order of the tree fails;
  *   - a communicator is finalized and destroyed when all its ranks do it: until then finalize returns ncclInProgress, and destroy blocks;
  *   - an abort ends the operations of this rank that are in flight, and only those. Peers are not notified;
- *   - memory that does not exist when the operation runs is an illegal access: the device is lost.
+ *   - memory that does not exist when the operation runs is an illegal access: the device is lost;
+ *   - a collective runs only where the blocks of all ranks that share a GPU fit on it: at most N_MULTIPROCESSOR. Otherwise it never ends.
  *
  * A rank of a communicator writes to a peer through a pipe in shared memory; the unique id names it. A stream belongs to the test double of a
  * device (stream.h) or to the emulated device (tests/fake_cuda), whichever the process has.
@@ -42,6 +43,9 @@
 #define PIPE    ((uint64_t)64 << 10)
 #define VERSION 23007
 
+#define N_MULTIPROCESSOR 132
+#define BLOCKS           64 /* of a collective, unless the communicator has a maximum */
+
 enum { SEND, RECV, GATHER, BROADCAST, ALL_REDUCE, REDUCE_SCATTER, REDUCE };
 
 /* ---- in shared memory ---- */
@@ -53,7 +57,8 @@ typedef struct conduit { /* from one rank to another */
 
 typedef struct board {
     _Atomic int size, joined, finalized;
-    conduit at[]; /* by sender, by receiver */
+    _Atomic int blocks[MAX_W], gpu[MAX_W]; /* by rank */
+    conduit at[];                          /* by sender, by receiver */
 } board;
 
 typedef struct header { /* before every message */
@@ -160,8 +165,11 @@ static const emulator *emulated(void)
     return emu.poll ? &emu : NULL;
 }
 
+static _Thread_local int gpu_now;
+
 cudaError_t cudaSetDevice(int device)
 {
+    gpu_now = device;
     return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
@@ -256,6 +264,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     int size = 0;
     need(atomic_compare_exchange_strong(&c->b->size, &size, nranks) || size == nranks,
          "all members give the same size");
+    atomic_store(&c->b->blocks[rank], config->maxCTAs > 0 ? config->maxCTAs : BLOCKS);
+    atomic_store(&c->b->gpu[rank], gpu_now);
     if (atomic_fetch_add(&c->b->joined, 1) + 1 == nranks) shm_unlink(id.internal); /* all ranks have it open */
     pthread_mutex_lock(&lock);
     if (first_rank < 0) first_rank = rank;
@@ -474,6 +484,17 @@ static void end_bundle(bundle *b)
     free(b);
 }
 
+/* Whether the blocks of a collective fit on this rank's GPU together with those of its peers there. */
+static bool fits(const bundle *b)
+{
+    const board *x = b->comm->b;
+    int blocks = 0;
+    if (b->first->type == SEND || b->first->type == RECV) return true;
+    for (int p = 0; p < b->comm->size; p++)
+        if (atomic_load(&x->gpu[p]) == atomic_load(&x->gpu[b->comm->rank])) blocks += atomic_load(&x->blocks[p]);
+    return blocks <= N_MULTIPROCESSOR;
+}
+
 /* 1: it has ended and is freed. */
 static int poll_bundle(void *arg)
 {
@@ -484,7 +505,7 @@ static int poll_bundle(void *arg)
         end_bundle(b);
         return 1;
     }
-    if (c->n_done != b->turn || fails(c)) return 0;
+    if (c->n_done != b->turn || fails(c) || !fits(b)) return 0;
     for (op *o = b->begun ? NULL : b->first; o; o = o->next)
         if (!begin_op(b, o)) {
             fprintf(

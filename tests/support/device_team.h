@@ -12,10 +12,10 @@
 #define MAX_W 8
 #define ARENA ((size_t)512 << 20)
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define SLOW 1
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define SLOW 1
 #endif
 #endif

@@ -88,10 +88,6 @@ static inline uint32_t lds32(saddr at)
     return x;
 }
 
-struct emu_operands {
-    uint32_t a[4], b[2];
-};
-
 static inline float emu_part(uint32_t pair, int e, bf16)
 {
     return emu_of_bf16((uint16_t)(pair >> 16 * e));
@@ -102,22 +98,14 @@ static inline float emu_part(uint32_t pair, int e, f16)
     return emu_of_half((uint16_t)(pair >> 16 * e));
 }
 
-/* Products are exact; their sum is computed in double and rounded once. */
 template <class E> static inline void emu_mma16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *what)
 {
-    emu_operands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const emu_operands *all = (const emu_operands *)emu_warp_exchange(&mine, sizeof mine, 0xffffffffu, what);
-    const unsigned lane = emu_lane(), g = lane / 4, t = lane % 4;
-    for (unsigned h = 0; h < 2; h++)
-        for (unsigned e = 0; e < 2; e++) {
-            double sum = d[2 * h + e];
-            for (unsigned k = 0; k < 16; k++) {
-                const uint32_t x = all[4 * g + k % 8 / 2].a[h + 2 * (k / 8)],
-                               y = all[4 * (2 * t + e) + k % 8 / 2].b[k / 8];
-                sum += (double)emu_part(x, k % 2, E()) * (double)emu_part(y, k % 2, E());
-            }
-            d[2 * h + e] = (float)sum;
-        }
+    emu_operands<2> mine;
+    for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < 4; i++) mine.a[i][e] = emu_part(a[i], e, E());
+        for (int i = 0; i < 2; i++) mine.b[i][e] = emu_part(b[i], e, E());
+    }
+    emu_mma(d, mine, what);
 }
 
 static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2], bf16)
@@ -132,18 +120,10 @@ static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2], f16
 
 static inline void mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    emu_operands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const emu_operands *all = (const emu_operands *)emu_warp_exchange(&mine, sizeof mine, 0xffffffffu, "mma tf32");
-    const unsigned lane = emu_lane(), g = lane / 4, t = lane % 4;
-    for (unsigned h = 0; h < 2; h++)
-        for (unsigned e = 0; e < 2; e++) {
-            double sum = d[2 * h + e];
-            for (unsigned k = 0; k < 8; k++) {
-                const uint32_t x = all[4 * g + k % 4].a[h + 2 * (k / 4)], y = all[4 * (2 * t + e) + k % 4].b[k / 4];
-                sum += (double)__uint_as_float(x & 0xffffe000u) * (double)__uint_as_float(y & 0xffffe000u);
-            }
-            d[2 * h + e] = (float)sum;
-        }
+    emu_operands<1> mine;
+    for (int i = 0; i < 4; i++) mine.a[i][0] = __uint_as_float(a[i] & 0xffffe000u);
+    for (int i = 0; i < 2; i++) mine.b[i][0] = __uint_as_float(b[i] & 0xffffe000u);
+    emu_mma(d, mine, "mma tf32");
 }
 
 static inline uint32_t to_tf32(float x)
