@@ -1,7 +1,7 @@
 /* train_translate.c - `lockstep train --task translate`: BLEU of the checkpoint of each epoch, and the files of R3's scripts.
  *
  *   WORKDIR/config.json, tokenizer.json       of the last checkpoint
- *   WORKDIR/rank<r>_results_epoch<e>.json     data parallel: validation_loss, bleu, training_time, tokens_per_sec
+ *   WORKDIR/rank<r>_results_epoch<e>.json     data parallel: validation_loss, bleu, training_time, tokens_per_sec, chrf
  *   WORKDIR/rank<r>_gen_epoch<e>.json         the test pairs with their translations
  *   WORKDIR/eval_results_epoch<e>.json, gen_epoch<e>.json     the same of a pipeline
  *
@@ -65,6 +65,7 @@ static ls_status write_results(const char *dir, int e, int rank, const epoch *x)
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("validation_loss", x->val_loss), LS_KV("bleu", x->bleu));
     if (rank >= 0) ls_jsonw_members(&w, LS_KV("training_time", x->time), LS_KV("tokens_per_sec", x->tokens_per_sec));
+    ls_jsonw_put_real(&w, "chrf", x->chrf); /* ours, after the keys of R3 */
     ls_jsonw_close(&w);
     ls_status st = s.failed ? ls_nomem(s.len, "the results") : LS_OK;
     if (st == LS_OK && rank >= 0) st = ls_path_in(path, dir, "rank%d_results_epoch%d.json", rank, e);

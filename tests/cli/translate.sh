@@ -67,7 +67,7 @@ assert set(os.listdir(d)) == files, os.listdir(d)
 for e in (0, 1):
     text = open(f"{d}/rank1_results_epoch{e}.json").read()
     results = json.loads(text)
-    assert "\n" not in text and list(results) == ["validation_loss", "bleu", "training_time", "tokens_per_sec"], text
+    assert "\n" not in text and list(results) == ["validation_loss", "bleu", "training_time", "tokens_per_sec", "chrf"], text
     text = open(f"{d}/rank0_gen_epoch{e}.json").read()
     gen = json.loads(text)
     assert text == json.dumps(gen, indent=4) and len(gen) == 3, text
@@ -78,6 +78,10 @@ assert abs(metrics["epochs"][1]["tokens_per_sec_global"] - 2 * results["tokens_p
 assert metrics["training_config"]["dataset_subset_sizes"]["train"] == 54
 assert json.load(open("dp/epoch-2/config.json"))["eos_token_id"] == 1
 PY
+# layouts on pairs: all of them with LS_TEST_ALL=1
+workers=1
+[ -z "${LS_TEST_ALL:-}" ] || workers=1,2,4
+expect 0 ' layouts identical' "$LOCKSTEP" verify -n $workers --task translate --steps 1 --jobs 2
 # what train reports is what eval computes from the checkpoint
 expect 0 '"bleu": ' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --max_length 40 --threads 1 --json --out gen.json
 python3 -c "
