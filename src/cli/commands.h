@@ -20,7 +20,12 @@
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
     cmd_report, cmd_profile, cmd_doctor;
-cli_main cli_plan_schedule; /* plan --schedule */
+cli_main cli_plan_schedule;  /* plan --schedule           */
+cli_main cli_generate_pairs; /* generate --task translate */
+/* prepare --task translate; command: the whole command line, for meta.json */
+ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
+/* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
+bool cli_task_is(int argc, char **argv, const char *task);
 
 typedef struct cli_command {
     const char *name, *help;

@@ -155,3 +155,13 @@ bool cli_find_program(const char *name, char path[4096])
     }
     return false;
 }
+
+bool cli_task_is(int argc, char **argv, const char *task)
+{
+    bool is = false;
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (!strcmp(argv[i], "--task")) is = i + 1 < argc && !strcmp(argv[i + 1], task);
+        else if (!strncmp(argv[i], "--task=", 7)) is = !strcmp(argv[i] + 7, task);
+    }
+    return is;
+}

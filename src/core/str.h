@@ -20,6 +20,12 @@ void ls_str_addc(ls_str *s, char c);
 void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_str_fini(ls_str *s);
 
+/* A text that belongs to someone else. */
+typedef struct ls_substr {
+    const char *data;
+    size_t n;
+} ls_substr;
+
 bool ls_ends_in(const char *text, const char *end); /* and is longer */
 
 /* Whole-string numbers: false when the text is empty, has trailing bytes or is out of range. Integers also take forms

@@ -43,7 +43,8 @@ typedef struct ls_stats {
 typedef struct ls_epoch_metrics {
     int64_t epoch_idx; /* from 1 */
     double wall_time, train_loss;
-    double loss_sum; /* train_loss * tokens, before rounding */
+    double loss_sum; /* train_loss * targets, before rounding */
+    int64_t targets; /* tokens that count in the loss */
     bool cut;        /* ended at the step limit of the run, not at the end of the data: a resumed run may continue it */
     int64_t micro_steps, grad_accum; /* optimizer_steps is written as ceil(micro_steps / grad_accum) */
     int64_t tokens;

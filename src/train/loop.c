@@ -67,7 +67,7 @@ static ls_status finish_epoch(ls_trainer *t)
         LS_TRY(ls_observe(t, &v));
     }
     s->epoch++;
-    s->epoch_step = s->epoch_skipped = s->tokens = 0;
+    s->epoch_step = s->epoch_skipped = s->tokens = s->targets = 0;
     s->loss_sum = s->epoch_time = s->norm_max = 0;
     return LS_OK;
 }

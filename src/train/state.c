@@ -58,6 +58,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
 #define X(f) ls_jsonw_put_real(&w, #f, s->f);
     STATE_REALS(X)
 #undef X
+    if (s->targets != s->tokens) ls_jsonw_put_int(&w, "targets", s->targets);
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
     put_scale(&w, s);
@@ -78,6 +79,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
 #undef X
         ls_jsonw_put_bool(&w, "has_val", e->has_val);
         ls_jsonw_put_bool(&w, "cut", e->cut);
+        if (e->targets != e->tokens) ls_jsonw_put_int(&w, "targets", e->targets);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
@@ -150,6 +152,7 @@ static void get_epoch(const json_t *o, const ls_train_config *c, ls_epoch_metric
 #undef X
     e->has_val = json_is_true(json_object_get(o, "has_val"));
     e->cut = json_is_true(json_object_get(o, "cut"));
+    e->targets = json_object_get(o, "targets") ? get_int(o, "targets") : e->tokens; /* written where they differ */
     if (json_object_get(o, "cut")) return;
     /* written by version 0.1.0 */
     e->cut = e->updates_applied + e->updates_skipped < c->steps_per_epoch;
@@ -167,6 +170,7 @@ static void reopen_epoch(ls_run_state *s, const ls_train_config *c)
     s->epoch_step = steps;
     s->epoch_skipped = e->updates_skipped;
     s->tokens = e->tokens;
+    s->targets = e->targets;
     s->loss_sum = e->loss_sum;
     s->epoch_time = e->wall_time;
     s->norm_max = e->grad_norm_max;
@@ -214,6 +218,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
 #define X(f) s->f = get_real(o, #f);
     STATE_REALS(X)
 #undef X
+    s->targets = json_object_get(o, "targets") ? get_int(o, "targets") : s->tokens; /* written where they differ */
     s->loss_spread = get_spread(o, "loss_spread");
     s->norm_spread = get_spread(o, "norm_spread");
     if (s->step < 0 || s->epoch < 0 || s->epoch_step < 0 || s->epoch_step > c->steps_per_epoch ||

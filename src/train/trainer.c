@@ -300,6 +300,9 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
+    if (ls_tokens_paired(&t->train))
+        train_tell(t, "%s: %lld pairs, the loss counts their targets; %lld are longer than %d tokens and are cut\n",
+                   cfg->train_path, (long long)t->train.n_seq, (long long)ls_tokens_cut(&t->train), cfg->seq_len + 1);
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     if (t->schedule)

@@ -54,6 +54,7 @@ typedef struct ls_run_state {
     int64_t epoch_step; /* finished updates of the current epoch                               */
     double loss_sum;    /* of the current epoch: sum over counted tokens                       */
     int64_t tokens;
+    int64_t targets;               /* tokens that count in the loss: all, except in pairs (data/loader.h)  */
     double epoch_time, total_time; /* seconds before the resume                                 */
     ls_epoch_metrics *done;        /* finished epochs                                           */
     ls_spread loss_spread, norm_spread;
@@ -117,6 +118,7 @@ typedef struct ls_trainer {
     ls_model *whole; /* the model of checkpoints: model itself, or the tables of the model that it is a shard of */
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
+    int64_t n_target;      /* counted targets of the current step, on all workers               */
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     ls_input input;        /* the micro-batches of a step                                      */
     int32_t *ids, *target; /* room for one on the host                                         */

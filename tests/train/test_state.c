@@ -128,6 +128,7 @@ static void an_epoch_that_was_cut_continues_under_a_later_limit(void **state)
                                     .micro_steps = 14,
                                     .updates_applied = 7,
                                     .tokens = 56,
+                                    .targets = 40,
                                     .wall_time = 2,
                                     .train_loss = 3,
                                     .loss_sum = 168.5,
@@ -141,7 +142,7 @@ static void an_epoch_that_was_cut_continues_under_a_later_limit(void **state)
     run_open(&b, &none);
     b.cfg.total_steps = 9;
     write_into(&a, &b);
-    assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.tokens == 56);
+    assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.tokens == 56 && b.t.state.targets == 40);
     assert_true(b.t.state.loss_sum == 168.5 && b.t.state.epoch_time == 2 && b.t.state.norm_max == 5);
     run_open(&b, &none);
     b.cfg.total_steps = 7; /* the same limit */
