@@ -3,6 +3,7 @@
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
+#include "core/argv.h"
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -26,6 +27,9 @@ cli_main cli_generate_pairs; /* generate --task translate */
 ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
 /* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
 bool cli_task_is(int argc, char **argv, const char *task);
+
+/* ls_train_preset_words; prints its notes. */
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words);
 
 typedef struct cli_command {
     const char *name, *help;

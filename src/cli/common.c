@@ -1,5 +1,6 @@
 /* common.c - what the commands share: options and help pages, output, workers of a launcher. */
 #include "cli/commands.h"
+#include "config/preset.h"
 #include "core/log.h"
 #include "core/stop.h"
 
@@ -164,4 +165,13 @@ bool cli_task_is(int argc, char **argv, const char *task)
         else if (!strncmp(argv[i], "--task=", 7)) is = !strcmp(argv[i] + 7, task);
     }
     return is;
+}
+
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words)
+{
+    ls_str notes = {0};
+    const ls_status st = ls_train_preset_words(argc, argv, bench, words, &notes);
+    if (st == LS_OK && notes.data) fputs(notes.data, stderr);
+    ls_str_fini(&notes);
+    return st;
 }

@@ -15,6 +15,8 @@ const ls_opt ls_train_opts[] = {
         .section = "Data and run folder"),
     ROW("train_data_path", LS_OPT_STR, train_data_path, "FILE", NULL, "training tokens as uint16 (instead of --data)"),
     ROW("val_data_path", LS_OPT_STR, val_data_path, "FILE", NULL, "validation tokens as uint16 [no validation]"),
+    ROW("preset", LS_OPT_CHOICE, preset, "r2|r3", NULL,
+        "accept the flags of another trainer, with its defaults (docs/REFERENCES.md): r2: --framework dp|ddp|deepspeed, --num_gpus, ...; r3: --world_size, --model_parallel_mode, ... [none]"),
     ROW("task", LS_OPT_CHOICE, task, "lm|translate", "lm",
         "translate: data of `prepare --task translate`; BLEU of each epoch; the flags of R3's scripts are accepted (docs/REFERENCES.md)"),
     ROW("workdir", LS_OPT_STR, workdir, "DIR", NULL, "translate: folder for results and translations of each epoch [workdir in the run folder]"),

@@ -1,49 +1,18 @@
 #include "config/r3.h"
+#include "config/preset.h"
 
 #include <string.h>
 
 typedef enum flag { WORLD, BATCH, EPOCHS, RATE, LENGTH, DATASET, MODE, CHUNKS, PYTEST, N_FLAG } flag;
 
-static const char *const name[N_FLAG] = {"world_size",          "batch_size",       "n_epochs",
-                                         "learning_rate",       "model_max_length", "dataset",
-                                         "model_parallel_mode", "n_chunk",          "pytest"};
-
-/* Whether the word is --name or --name=...; - and _ are equal. Returns what is after the name. */
-static const char *after_name(const char *word, const char *flag_name)
-{
-    const size_t n = strlen(flag_name);
-    if (word[0] != '-' || word[1] != '-') return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (word[2 + i] != flag_name[i] && !(word[2 + i] == '-' && flag_name[i] == '_')) return NULL;
-    return word[2 + n] == '\0' || word[2 + n] == '=' ? word + 2 + n : NULL;
-}
-
-/* Moves R3's flags from argv to value, the other words to rest. */
-static ls_status take_flags(int argc, char **argv, const char *value[N_FLAG], ls_argv *rest)
-{
-    for (int i = 0; i < argc; i++) {
-        int f = 0;
-        const char *end = NULL;
-        while (f < N_FLAG && !(end = after_name(argv[i], name[f]))) f++;
-        if (f == N_FLAG) {
-            LS_TRY(ls_argv_add(rest, argv[i]));
-            continue;
-        }
-        if (f == PYTEST)
-            return ls_fail(LS_E_ARG,
-                           "--pytest: the test mode of the reference writes PyTorch files and is not supported; "
-                           "`lockstep verify --task translate` compares gradients");
-        if (*end == '\0' && ++i == argc) return ls_fail(LS_E_ARG, "--%s needs a value", name[f]);
-        value[f] = *end ? end + 1 : argv[i];
-    }
-    return LS_OK;
-}
+static const preset_flag flags[N_FLAG] = {
+    {"world_size", false},          {"batch_size", false},       {"n_epochs", false},
+    {"learning_rate", false},       {"model_max_length", false}, {"dataset", false},
+    {"model_parallel_mode", false}, {"n_chunk", false},          {"pytest", true}};
 
 static ls_status number(const char *text, flag f, int64_t otherwise, int64_t *out)
 {
-    *out = otherwise;
-    if (!text || (ls_parse_i64(text, out) && *out >= 1 && *out <= 1 << 30)) return LS_OK;
-    return ls_fail(LS_E_ARG, "--%s '%s': must be a number of at least 1", name[f], text);
+    return preset_number(flags[f].name, text, 1, otherwise, out);
 }
 
 /* Layout and batch. */
@@ -85,7 +54,12 @@ ls_status ls_train_r3_words(int argc, char **argv, ls_argv *out)
     ls_argv rest = {0};
     bool any = false;
     ls_status st;
-    LS_TRY_GOTO(st, done, take_flags(argc, argv, value, &rest));
+    LS_TRY_GOTO(st, done, preset_take(argc, argv, flags, N_FLAG, value, &rest));
+    if (value[PYTEST]) {
+        st = ls_fail(LS_E_ARG, "--pytest: the test mode of the reference writes PyTorch files and is not supported; "
+                               "`lockstep verify --task translate` compares gradients");
+        goto done;
+    }
     for (int f = 0; f < N_FLAG; f++) any = any || value[f];
     if (any) {
         const bool pipe = value[MODE] || value[CHUNKS];
