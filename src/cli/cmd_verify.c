@@ -10,7 +10,7 @@
 
 typedef struct options {
     ls_verify_opts v;
-    const char *n, *device;
+    const char *n, *device, *task;
     int64_t steps, seed, jobs;
     bool json;
 } options;
@@ -26,6 +26,8 @@ static const ls_opt table[] = {
                "number format; bf16 and fp16 need a GPU [as in train]"),
     CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "data: a stream of tokens, or pairs of sentences whose loss counts the target only"),
     CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(
         0, LS_JOBS_MOST, "jobs", jobs, "N", NULL,
@@ -187,6 +189,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_start_env env = {0};
     ls_verify_opts *v = &o.v;
     v->steps = (int)o.steps;
+    v->pairs = !strcmp(o.task, "translate");
     v->seed = (uint64_t)o.seed;
     v->jobs = o.jobs ? (int)o.jobs : 1;
     LS_TRY(ls_start_env_read(&env));

@@ -3,6 +3,7 @@
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
+#include "core/argv.h"
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -20,7 +21,15 @@
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
     cmd_report, cmd_profile, cmd_doctor, cmd_launch;
-cli_main cli_plan_schedule; /* plan --schedule */
+cli_main cli_plan_schedule;  /* plan --schedule           */
+cli_main cli_generate_pairs; /* generate --task translate */
+/* prepare --task translate; command: the whole command line, for meta.json */
+ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
+/* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
+bool cli_task_is(int argc, char **argv, const char *task);
+
+/* ls_train_preset_words; prints its notes. */
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words);
 
 typedef struct cli_command {
     const char *name, *help;

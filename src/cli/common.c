@@ -1,5 +1,6 @@
 /* common.c - what the commands share: options and help pages, output, workers of a launcher. */
 #include "cli/commands.h"
+#include "config/preset.h"
 #include "core/log.h"
 #include "core/stop.h"
 
@@ -175,4 +176,23 @@ bool cli_find_program(const char *name, char path[4096])
         p += n + (p[n] == ':');
     }
     return false;
+}
+
+bool cli_task_is(int argc, char **argv, const char *task)
+{
+    bool is = false;
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (!strcmp(argv[i], "--task")) is = i + 1 < argc && !strcmp(argv[i + 1], task);
+        else if (!strncmp(argv[i], "--task=", 7)) is = !strcmp(argv[i] + 7, task);
+    }
+    return is;
+}
+
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words)
+{
+    ls_str notes = {0};
+    const ls_status st = ls_train_preset_words(argc, argv, bench, words, &notes);
+    if (st == LS_OK && notes.data) fputs(notes.data, stderr);
+    ls_str_fini(&notes);
+    return st;
 }
