@@ -14,16 +14,18 @@
 typedef struct options {
     ls_prepare_opts p;
     ls_opt_list input, val_input;
-    const char *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
+    const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
     int64_t vocab_size, train_mb, threads;
     bool json, quiet;
 } options;
 
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "lm: text to continue; translate: pairs of sentences (prepare --task translate --help)",
+               "Input and output"),
     CLI_LIST(
         "input", input, "PATH...",
-        "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
-        "Input and output"),
+        "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
     CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, val.bin, tokenizer.json and meta.json"),
     CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
@@ -136,6 +138,7 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "--input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)
@@ -276,9 +279,14 @@ ls_status cmd_prepare(int argc, char **argv)
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
     char *command = command_line(argc, argv); /* parsing moves arguments */
-    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given);
-    if (st == LS_OK) st = check(&o, given);
-    if (st == LS_OK) st = prepare(&o, command);
+    ls_status st = LS_OK;
+    if (cli_task_is(argc, argv, "translate")) {
+        st = cli_prepare_pairs(argc, argv, command);
+    } else {
+        st = cli_parse(&page, &o, argc, argv, NULL, given);
+        if (st == LS_OK) st = check(&o, given);
+        if (st == LS_OK) st = prepare(&o, command);
+    }
     ls_free(command);
     return st;
 }

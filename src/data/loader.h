@@ -3,26 +3,39 @@
  * A token file is a headerless stream of 16-bit ids, little-endian. Sequence k of length S has inputs [kS, kS+S) and targets
  * [kS+1, kS+S+1); there are floor((n-1)/S) of them and the tail is dropped. Position p of epoch e holds the sequence
  * permute(key(seed, e), p): the order depends on seed and epoch alone, so any worker can fetch any sample, and a resumed run
- * needs no state but its position. */
+ * needs no state but its position.
+ *
+ * A file x.bin with x.mask beside it (prepare_pairs.h) has pairs of a source and its translation: one byte of the mask per id, 0 for the
+ * source and 1 for the target. A pair begins where a 1 is followed by a 0. Then a sequence is one pair, cut after S+1 ids and padded with
+ * LS_PAIR_PAD; the target of an id that the mask does not count is -1 (no loss). */
 #ifndef LS_DATA_LOADER_H
 #define LS_DATA_LOADER_H
 
 #include "core/err.h"
 #include "core/fs.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct ls_tokens {
-    ls_fs_map map;
-    char path[512]; /* for messages, cut if longer */
+    ls_fs_map map, mask; /* mask.data NULL: no pairs */
+    int64_t *start;      /* of pairs: n_seq + 1 positions */
+    char path[512];      /* for messages, cut if longer */
     int64_t n_token, n_seq;
     int seq_len, vocab_size;
 } ls_tokens;
 
-/* LS_E_FORMAT: an odd number of bytes, shorter than one sequence, or an id at or beyond vocab_size (files up to 256 MiB are
- * read once here; in larger ones the first are, and every batch is checked as it is fetched). */
+/* LS_E_FORMAT: an odd number of bytes, shorter than one sequence, an id at or beyond vocab_size (files up to 256 MiB are
+ * read once here; in larger ones the first are, and every batch is checked as it is fetched), or a mask that does not fit. */
 ls_status ls_tokens_open(ls_tokens *t, const char *path, int seq_len, int vocab_size);
 void ls_tokens_close(ls_tokens *t); /* takes a zeroed one */
+
+static inline bool ls_tokens_paired(const ls_tokens *t)
+{
+    return t->start != NULL;
+}
+
+int64_t ls_tokens_cut(const ls_tokens *t); /* pairs with more than S+1 ids */
 
 /* Sequence k -> ids and target, S numbers each. */
 ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_t *target);
@@ -30,5 +43,8 @@ ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_
 /* n samples from position p of an epoch on. */
 ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids,
                           int32_t *target);
+
+/* The number of targets that count in the n samples from position p of an epoch on. */
+int64_t ls_tokens_counted(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n);
 
 #endif

@@ -221,11 +221,11 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     return st;
 }
 
-/* Removes val.bin of an earlier run, which would be mistaken for new data. */
-static ls_status remove_old_val(const char *dir)
+/* Removes a file of an earlier run, which would be mistaken for new data. */
+static ls_status remove_old(const char *dir, const char *name)
 {
     char path[PATH_MAX];
-    LS_TRY(ls_path_in(path, dir, "val.bin"));
+    LS_TRY(ls_path_in(path, dir, "%s", name));
     if (unlink(path) && errno != ENOENT) return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     return LS_OK;
 }
@@ -245,11 +245,13 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
     char path[PATH_MAX];
     LS_TRY(ls_path_in(path, o->out_dir, "tokenizer.json"));
     LS_TRY(ls_tokenizer_save(tok, path));
+    LS_TRY(remove_old(o->out_dir, "train.mask")); /* of pairs */
+    LS_TRY(remove_old(o->out_dir, "val.mask"));
     if (res->val_token) {
         r->val.open = false;
         LS_TRY(ls_fs_out_commit(&r->val.out));
     } else {
-        LS_TRY(remove_old_val(o->out_dir));
+        LS_TRY(remove_old(o->out_dir, "val.bin"));
     }
     r->train.open = false;
     LS_TRY(ls_fs_out_commit(&r->train.out));
