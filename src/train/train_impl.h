@@ -4,6 +4,14 @@
 
 #include "train/trainer.h"
 
+/* A call as one phase of the step (observe.h), announced to the observers. micro: the micro-batch, or -1. Returns on failure. */
+#define TRAIN_PHASE(t, phase, micro, call)             \
+    do {                                               \
+        LS_TRY(ls_phase_begin((t), (phase), (micro))); \
+        LS_TRY(call);                                  \
+        LS_TRY(ls_phase_end((t), (phase), (micro)));   \
+    } while (0)
+
 /* The hooks of the walk (ctx: the trainer): they call the strategy's. One worker can stop before any unit; several stop where all of them look. */
 ls_status train_acquire(void *ctx, int u, ls_pass pass);
 ls_status train_release(void *ctx, int u, ls_pass pass);

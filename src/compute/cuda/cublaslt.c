@@ -187,7 +187,7 @@ static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatm
     return e;
 }
 
-/* Whether the library takes this algorithm for p, by its own word. */
+/* Whether the library supports this algorithm for p (cublasLtMatmulAlgoCheck). */
 static bool accepts(cu_gemm *g, const cu_product *p, uint32_t fused, const cublasLtMatmulAlgo_t *algo)
 {
     cublasLtMatmulHeuristicResult_t r;
