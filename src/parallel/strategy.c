@@ -170,9 +170,8 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
-    if (s->grads.capacity || s->params.capacity)
-        ls_debug("parallel", "%s: room for %lld gradient elements in flight and %lld gathered parameter elements",
-                 s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
+    ls_debug("parallel", "%s: buffers for %lld gradient elements in flight and %lld gathered parameter elements",
+             s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
 }
 
 void ls_strategy_destroy(ls_strategy **sp)
