@@ -84,8 +84,8 @@ run trace comm=trace,parallel=trace,warn t --checkpoint_path "$SCRATCH/ddp" -n 2
 only trace '(comm|parallel) +(info|debug|trace)'
 has trace comm trace "all_reduce of [0-9]+ elements, 2 ranks, at "
 has trace parallel trace "bucket of [0-9]+ elements: units"
-run zero2 parallel=trace,warn t --checkpoint_path "$SCRATCH/zero2" -n 2 --strategy zero2
-has zero2 parallel trace "buckets of at most [0-9]+ elements: unit 1, [0-9]+ elements"
+run shards parallel=trace,warn t --checkpoint_path "$SCRATCH/zero2" -n 2 --strategy zero2
+has shards parallel trace "buckets of at most [0-9]+ elements: unit 1, [0-9]+ elements"
 run trace2 data=trace,memory=trace t --checkpoint_path "$SCRATCH/one"
 only trace2 '(data|memory) +(info|debug|trace)'
 has trace2 data trace "epoch 0: sequences 0 to 1"
