@@ -16,7 +16,7 @@ typedef struct options {
     ls_opt_list input, val_input;
     const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
     int64_t vocab_size, train_mb, threads;
-    bool json, quiet;
+    bool json, quiet, text_key_given;
 } options;
 
 static const ls_opt table[] = {
@@ -235,6 +235,13 @@ static ls_status print_summary(const options *o, const ls_prepare_result *r)
     return LS_OK;
 }
 
+static bool has_json_lines(const ls_inputs *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->item[i].format == LS_TEXT_JSONL) return true;
+    return false;
+}
+
 static ls_status prepare(options *o, const char *command)
 {
     ls_inputs train = {0}, val = {0};
@@ -244,6 +251,10 @@ static ls_status prepare(options *o, const char *command)
     ls_status st;
     LS_TRY_GOTO(st, done, list_inputs(&train, &o->input, o->format));
     LS_TRY_GOTO(st, done, list_inputs(&val, &o->val_input, o->format));
+    if (o->text_key_given && !has_json_lines(&train) && !has_json_lines(&val)) {
+        st = ls_fail(LS_E_ARG, "--text-key is only for JSON lines (.jsonl), but no input has them; leave it out");
+        goto done;
+    }
     LS_TRY_GOTO(st, done, find_tokenizer(o, &tok));
     if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -285,6 +296,7 @@ ls_status cmd_prepare(int argc, char **argv)
     } else {
         st = cli_parse(&page, &o, argc, argv, NULL, given);
         if (st == LS_OK) st = check(&o, given);
+        o.text_key_given = cli_given(&page, given, "text-key");
         if (st == LS_OK) st = prepare(&o, command);
     }
     ls_free(command);
