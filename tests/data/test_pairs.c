@@ -78,6 +78,7 @@ static void wrong_files_are_refused_with_the_line(void **state)
                  {"b.jsonl", "\n{\"src\": 5, \"tgt\": \"x\"}\n", "line 2: the value of \"src\" is not a string"},
                  {"b.jsonl", "{\"src\": \"x\", }\n", "line 1, column 14: not JSON"},
                  {"b.jsonl", "{\"src\": \"\\ud800\", \"tgt\": \"\"}\n", "half of a surrogate pair"},
+                 {"b.jsonl", "{\"src\": \"a\\u0000b\", \"tgt\": \"\"}\n", "line 1 contains a NUL character"},
                  {"b.tsv", "\xc3\t\n", "line 1: byte 1 (0xc3) is not UTF-8"}};
     for (size_t i = 0; i < N_OF(cases); i++) {
         const char *path = put(cases[i].name, cases[i].text);
