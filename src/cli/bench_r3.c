@@ -286,7 +286,7 @@ static ls_status finish(const options *x)
 static ls_status run(options *x, int argc, char **argv)
 {
     bool cut;
-    LS_TRY(cli_bench_parse(&page, x, &x->s, argc, argv, NULL, &cut));
+    LS_TRY(cli_bench_parse(&page, x, &x->s, argc, argv, NULL, &cut, NULL));
     if (!cut)
         return ls_fail(LS_E_ARG, "train options are missing; add them after --, such as: -- --data data --model tiny");
     LS_TRY(check_options(&x->s.given));

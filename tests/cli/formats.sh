@@ -98,9 +98,13 @@ go bench strategies -n 1,2 "${b[@]}" --repeat 1 --layouts ddp,zero1 --out strate
 has strategies_report.json strategies/strategies_report.json
 go bench ab -n 1 "${b[@]}" --a "--recompute" --b "" --out ab "${w[@]}"
 has ab_report.json ab/ab_report.json
+python3 "$LS_SOURCE/tests/support/reference_runs.py" made
+go bench ab made/study/base made/study/bucket --out made/ab
+has ab_report.json made/ab/ab_report.json
 prints 'bench comm --json' bench comm -n 2 --min 1K --max 1K --rounds 2 --json
 prints 'bench gemm --json' bench gemm --turns 1 --batch 1 --seq 32 --width 64 --layers 1 --vocab 100 --threads 1 --json
-"$LOCKSTEP" report one zero --out unlike --no-png >out.txt 2>&1 # not comparable: exit code 1
+sed 's/"seq_len": 32/"seq_len": 64/' mesh/training_metrics.json >longer.json
+"$LOCKSTEP" report mesh longer.json --out unlike --no-png >out.txt 2>&1 # not comparable: exit code 1
 has scaling_report.json unlike/scaling_report.json
 has files:'Report folder' unlike
 go report scaling strategies --out report

@@ -61,12 +61,26 @@ static void result_files_of_r3_become_runs(void **state)
     near(a->tokens_per_sec, 150 + 151, 1e-9); /* mean of epochs 1 and 2, summed over ranks */
     near(a->epoch_time, 10.5, 1e-9);
     near(a->val_loss, 3.5, 1e-9);
+    near(a->bleu, 1.5, 1e-9);
+    near(a->train_time.mean, 10.5, 1e-9); /* of epochs 1 and 2 */
+    near(a->rates.mean, (201 + 401) / 2.0, 1e-9);
+    near(a->rates.half, 12.706 * 100 * sqrt(2) / sqrt(2), 0.1);
+    assert_true(isnan(b->bleu)); /* the last epoch has none */
     assert_int_equal(a->n_epoch, 3);
     near(a->epoch_val[0], 5.5, 1e-9);
     assert_string_equal(a->strategy, "translation, data parallel");
     assert_int_equal(b->world, 0);
     assert_true(isnan(b->tokens_per_sec));
     near(b->val_loss, 4, 1e-9);
+    ls_analysis all;
+    ls_str html = {0}, md = {0};
+    assert_int_equal(ls_analyse(&s, NULL, &all), LS_OK);
+    report_page(&all, &html, &md);
+    has(md.data,
+        "| dp/workdir | translation, data parallel | 2 | 3 | 10.50 ± 0.00 | 301.0 ± 1,270.6 | 3.5000 | 1.50 |");
+    has(md.data, "| pp/workdir | translation, pipeline | – | 2 | – | – | 4.0000 | – |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&all);
     has_note(&s.notes, "do not contain the number of workers");
     has_note(&s.notes, "eval_results_epoch1.json: key validation_loss");
     assert_int_equal(s.notes.n, 2);
