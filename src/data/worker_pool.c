@@ -65,8 +65,26 @@ static void read_job(pool *p, ls_blocks *blocks, bool *end)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Returns when the job is done; processes waiting jobs meanwhile. */
+static void wait_for(pool *p, const data_job *j, ls_encoder *own)
+{
+    pthread_mutex_lock(&p->lock);
+    while (!j->done) {
+        if (p->work == p->last) {
+            pthread_cond_wait(&p->is_done, &p->lock);
+            continue;
+        }
+        data_job *next = &p->job[p->work++ % p->n_job];
+        pthread_mutex_unlock(&p->lock);
+        data_job_run(next, p->rules, own);
+        pthread_mutex_lock(&p->lock);
+        next->done = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* Reads ahead as far as the ring and the bytes allow, then takes one job. */
-static ls_status drive(pool *p, ls_blocks *blocks, data_take take, void *ctx)
+static ls_status drive(pool *p, ls_blocks *blocks, ls_encoder *own, data_take take, void *ctx)
 {
     size_t ahead = 0;
     for (bool end = false; !end || p->first < p->last;) {
@@ -79,9 +97,7 @@ static ls_status drive(pool *p, ls_blocks *blocks, data_take take, void *ctx)
         if (p->first == p->last) break;
         data_job *j = &p->job[p->first++ % p->n_job];
         ahead -= j->block.n;
-        pthread_mutex_lock(&p->lock);
-        while (!j->done) pthread_cond_wait(&p->is_done, &p->lock);
-        pthread_mutex_unlock(&p->lock);
+        wait_for(p, j, own);
         if (j->st != LS_OK) {
             ls_err_restore(&j->error);
             return j->st;
@@ -105,16 +121,16 @@ ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int 
         st = ls_nomem(p.n_job * sizeof *p.job, "the worker pool");
         goto done;
     }
-    for (; started < threads; started++) {
+    for (int i = 0; i < threads && rules->tok; i++) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[i].encoder));
+    for (; started < threads - 1; started++) { /* the last encoder is that of this thread */
         w[started].p = &p;
-        if (rules->tok) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[started].encoder));
         int rc = pthread_create(&w[started].thread, NULL, work, &w[started]);
         if (rc) {
             st = ls_fail(LS_E_NOMEM, "cannot start thread %d of %d: %s", started + 1, threads, strerror(rc));
             goto done;
         }
     }
-    LS_TRY_GOTO(st, done, drive(&p, blocks, take, ctx));
+    LS_TRY_GOTO(st, done, drive(&p, blocks, w[threads - 1].encoder, take, ctx));
 done:
     pthread_mutex_lock(&p.lock);
     p.quit = true;
