@@ -19,7 +19,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor;
+    cmd_report, cmd_profile, cmd_doctor, cmd_data;
 cli_main cli_plan_schedule; /* plan --schedule */
 
 typedef struct cli_command {
