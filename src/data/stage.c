@@ -2,6 +2,7 @@
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/str.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,6 +60,33 @@ static ls_status find_names(data_stage *s, const char *out)
     return LS_OK;
 }
 
+/* A name that only unfinished work has, or a second name of a file that the old folder keeps. */
+static bool is_work(const data_stage *s, const char *name)
+{
+    struct stat a, b;
+    if (is_ours(name) || !strcmp(name, "journal.json") || !strcmp(name, "hashes.bin") || ls_ends_in(name, ".tmp"))
+        return true;
+    return !lstat(ls_path_of(s->dir, name).text, &a) && !lstat(ls_path_of(s->out, name).text, &b) &&
+           a.st_ino == b.st_ino;
+}
+
+/* A folder of that name with other files is not removed. */
+static ls_status check_work(const data_stage *s)
+{
+    char **name = NULL;
+    size_t n = 0;
+    LS_TRY(ls_fs_list(s->dir, &name, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++)
+        if (!is_work(s, name[i]))
+            st = ls_fail(
+                LS_E_IO,
+                "%s is the folder for unfinished work, but it has %s, which `prepare` did not write; move it or choose another --out",
+                s->dir, name[i]);
+    ls_fs_list_free(name, n);
+    return st;
+}
+
 ls_status data_stage_clear(const data_stage *s)
 {
     char **name = NULL;
@@ -86,6 +114,7 @@ ls_status data_stage_open(data_stage *s, const char *out, bool keep)
     if (flock(s->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return ls_fail(LS_E_CONFIG, "another `lockstep prepare` is writing %s; wait for it or choose another --out",
                        s->out);
+    LS_TRY(check_work(s));
     s->open = true;
     return keep ? LS_OK : data_stage_clear(s);
 }

@@ -94,5 +94,8 @@ mkdir old/deeper; (cd old && "$LOCKSTEP" prepare --quiet --tokenizer bytes --out
 is "files of the current folder" "$(ls -A old | tr '\n' ' ')" "deeper meta.json notes tokenizer.json train.bin val.bin "
 "$LOCKSTEP" prepare --quiet --tokenizer bytes --val-fraction 0 --out old/ c.txt >/dev/null || bad "a folder with folders in it"
 is "files of a folder with folders" "$(ls -A old | tr '\n' ' ')" "deeper meta.json notes tokenizer.json train.bin "
+mkdir own.partial; echo mine >own.partial/notes
+expect 3 'which `prepare` did not write' "$LOCKSTEP" prepare --quiet --tokenizer bytes --out own c.txt
+is "a folder of the user" "$(cat own.partial/notes)" mine
 expect 2 'not standard input or pipes' "$LOCKSTEP" prepare --resume --tokenizer bytes --out x - --format txt
 done_tests
