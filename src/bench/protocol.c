@@ -37,11 +37,32 @@ void ls_bench_fini(ls_bench *b)
 
 /* --- folders --- */
 
-static ls_path run_dir(const ls_bench *b, const ls_bench_side *s, int turn)
+static ls_path dir_below(const char *root, const ls_bench_side *s, int turn)
 {
     char name[128];
     snprintf(name, sizeof name, "%s/run_%d", s->name, turn);
-    return ls_path_of(b->out, name);
+    return ls_path_of(root, name);
+}
+
+static ls_path run_dir(const ls_bench *b, const ls_bench_side *s, int turn)
+{
+    return dir_below(b->out, s, turn);
+}
+
+/* Where a run is made. */
+static ls_path work_dir(const ls_bench *b, const ls_bench_side *s, int turn)
+{
+    return dir_below(b->scratch ? b->scratch : b->out, s, turn);
+}
+
+static bool is_empty(const char *dir)
+{
+    char **name = NULL;
+    size_t n = 1;
+    if (!ls_fs_exists(dir)) return true;
+    if (ls_fs_list(dir, &name, &n) != LS_OK) ls_err_clear(), n = 1;
+    else ls_fs_list_free(name, n);
+    return !n;
 }
 
 static bool finished(const char *dir)
@@ -93,7 +114,7 @@ static ls_status train_words(const ls_bench_side *s, const char *dir, ls_argv *o
 ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, ls_argv *out)
 {
     LS_TRY(ls_argv_add(out, b->program));
-    return train_words(s, run_dir(b, s, turn).text, out);
+    return train_words(s, work_dir(b, s, turn).text, out);
 }
 
 /* The words after "lockstep: [rank 2: ]" in what `train` printed; NULL: there are none. */
@@ -197,16 +218,17 @@ done:
 
 /* --- running --- */
 
-/* *same is false if the finished folder is from another command. */
+/* *same is false if the finished folder is from another command; the folder, the last argument, may be another: scratch space moves. */
 static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
 {
     json_t *root = NULL;
     ls_str mine = {0};
     LS_TRY(ls_json_load(ls_path_of(dir, "training_metrics.json").text, &root));
-    for (int i = 0; i < w->n; i++)
+    for (int i = 0; i < w->n - 1; i++)
         ls_str_addf(&mine, " %s", w->word[i]); /* as the metrics write it: joined by blanks */
+    ls_str_addc(&mine, ' ');
     const char *line = json_string_value(json_object_get(root, "command_line"));
-    *same = line && mine.data && ls_ends_in(line, mine.data);
+    *same = line && mine.data && strstr(line, mine.data);
     json_decref(root);
     ls_str_fini(&mine);
     return LS_OK;
@@ -245,9 +267,23 @@ static void on_tick(void *ctx, double seconds)
     tell(ctx, LS_BENCH_TICK, seconds, NAN);
 }
 
-static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_argv *w)
+/* Runs `train`. The devices of R1's runner are set in the environment of the child alone: nothing else runs in this process meanwhile. */
+static ls_status run_child(const ls_bench *b, const ls_bench_side *s, const ls_child *c, int *code)
 {
-    const ls_path out = ls_path_of(dir, "train.log"), err = ls_path_of(dir, "stderr.log");
+    static const char name[] = "CUDA_VISIBLE_DEVICES";
+    const bool set = b->gpus_visible && !getenv(name);
+    ls_str list = {0};
+    for (int i = 0; i < s->workers && set; i++) ls_str_addf(&list, i ? ",%d" : "%d", i);
+    if (set && list.data) setenv(name, list.data, 1);
+    const ls_status st = ls_child_run(c, code);
+    if (set) unsetenv(name);
+    ls_str_fini(&list);
+    return st;
+}
+
+static ls_status start(turn_ctx *t, ls_bench_side *s, const char *work, const char *dir, const ls_argv *w)
+{
+    const ls_path out = ls_path_of(work, "train.log"), err = ls_path_of(work, "stderr.log");
     const ls_child c = {.program = t->b->program,
                         .out_path = out.text,
                         .err_path = err.text,
@@ -256,16 +292,22 @@ static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
                         .tick = on_tick,
                         .ctx = t};
     int code = 0;
-    LS_TRY(ls_fs_remove_tree(dir)); /* left over from an interrupted run */
-    LS_TRY(ls_fs_mkdirs(dir));
+    LS_TRY(ls_fs_remove_tree(work)); /* left over from an interrupted run */
+    LS_TRY(ls_fs_mkdirs(work));
     tell(t, LS_BENCH_BEGIN, 0, NAN);
     const double begin = ls_now();
-    LS_TRY(ls_child_run(&c, &code));
+    LS_TRY(run_child(t->b, s, &c, &code));
     const double took = ls_now() - begin;
+    if (strcmp(work, dir)) { /* also after a failure: the logs */
+        LS_TRY(ls_fs_copy_tree(work, dir));
+        LS_TRY(ls_fs_remove_tree(work));
+    }
     if (code) {
-        char what[4352];
-        snprintf(what, sizeof what, "%s run_%d ended with exit code %d (%s)", s->name, t->p.turn, code, err.text);
-        return child_failed(code, err.text, what, "(empty)");
+        const ls_path log = ls_path_of(dir, "train.log"), said = ls_path_of(dir, "stderr.log");
+        char what[8704];
+        snprintf(what, sizeof what, "%s run_%d ended with exit code %d (%s, %s)", s->name, t->p.turn, code, log.text,
+                 said.text);
+        return child_failed(code, said.text, what, "(empty)");
     }
     if (!finished(dir))
         return ls_fail(LS_E_FORMAT, "%s: the run ended without an error but wrote no training_metrics.json", dir);
@@ -290,11 +332,12 @@ static ls_status reuse(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
     return LS_OK;
 }
 
-static ls_status one_run(turn_ctx *t, ls_bench_side *s, const char *dir)
+static ls_status one_run(turn_ctx *t, ls_bench_side *s, int turn)
 {
+    const ls_path work = work_dir(t->b, s, turn), dir = run_dir(t->b, s, turn);
     ls_argv w = {0};
-    ls_status st = train_words(s, dir, &w);
-    if (st == LS_OK) st = finished(dir) ? reuse(t, s, dir, &w) : start(t, s, dir, &w);
+    ls_status st = train_words(s, work.text, &w);
+    if (st == LS_OK) st = finished(dir.text) ? reuse(t, s, dir.text, &w) : start(t, s, work.text, dir.text, &w);
     ls_argv_fini(&w);
     return st;
 }
@@ -315,7 +358,7 @@ static ls_status refuse_old(const ls_bench *b)
     for (int i = 0; i < b->n_side && !b->resume; i++)
         for (int turn = 1; turn <= b->repeat; turn++) {
             const ls_path dir = run_dir(b, &b->side[i], turn);
-            if (ls_fs_exists(dir.text))
+            if (!is_empty(dir.text))
                 return ls_fail(LS_E_CONFIG, "%s exists; add --resume to keep finished runs, or use another --out",
                                dir.text);
         }
@@ -334,7 +377,7 @@ ls_status ls_bench_run(ls_bench *b)
             t.p.run++;
             t.p.turn = turn;
             t.p.side = s;
-            ls_status st = one_run(&t, s, run_dir(b, s, turn).text);
+            ls_status st = one_run(&t, s, turn);
             if (st == LS_E_STOPPED) return stopped(b);
             if (st != LS_OK && b->go_on && st != LS_E_NOMEM && !s->n_done) {
                 s->failed = st;

@@ -48,7 +48,11 @@ typedef struct ls_bench {
     const char *program, *out;
     int repeat;
     bool resume, keep_checkpoints;
-    bool go_on; /* skip a side that fails and continue with the others */
+    const char
+        *scratch; /* NULL, or where runs are made; each is copied to `out` when it has ended, replacing an old copy */
+    bool
+        gpus_visible; /* set CUDA_VISIBLE_DEVICES=0,...,N-1 for a run on N workers, unless it is set, as R1's runner does */
+    bool go_on;       /* skip a side that fails and continue with the others */
     ls_bench_side *side;
     int n_side, cap_side;
     void (*progress)(void *ctx, const ls_bench_progress *p);

@@ -113,10 +113,11 @@ ls_status ckpt_check_pieces(const ls_model *m, const ls_piece *piece, int n_piec
         const ls_piece p = ckpt_piece(m, piece, i);
         if ((int)p.what < 0 || p.what >= LS_N_FLAT || p.unit < 0 || p.unit >= m->n_unit || p.first < 0 || p.n < 0 ||
             p.n > INT64_MAX / 16 - p.first)
-            return ls_fail(LS_E_ARG, "piece %d (elements %lld to %lld of unit %d) is outside this model with %d units",
-                           i, (long long)p.first, (long long)(p.first + p.n - 1), p.unit, m->n_unit);
+            return ls_fail(LS_E_INTERNAL,
+                           "piece %d (elements %lld to %lld of unit %d) is outside this model with %d units", i,
+                           (long long)p.first, (long long)(p.first + p.n - 1), p.unit, m->n_unit);
         if (p.n && !p.data && (optimizer || p.what == LS_FLAT_PARAM))
-            return ls_fail(LS_E_ARG, "unit %d of the model has no %s", p.unit, word[p.what]);
+            return ls_fail(LS_E_INTERNAL, "unit %d of the model has no %s", p.unit, word[p.what]);
     }
     return LS_OK;
 }
@@ -155,8 +156,8 @@ ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_
         p->nbytes += (int64_t)p->span[i].nbytes;
         p->edges += ckpt_edge(p->span[i].at + (int64_t)p->span[i].nbytes) - ckpt_edge(p->span[i].at);
         if (i && p->span[i].at < p->span[i - 1].at + (int64_t)p->span[i - 1].nbytes)
-            return ls_fail(LS_E_ARG, "byte %lld of %s would be written twice by this worker", (long long)p->span[i].at,
-                           f->name);
+            return ls_fail(LS_E_INTERNAL, "byte %lld of %s would be written twice by this worker",
+                           (long long)p->span[i].at, f->name);
     }
     return LS_OK;
 }

@@ -86,13 +86,13 @@ int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer)
 static ls_status check_job(const ls_ckpt_job *job, json_t **state)
 {
     if (!ckpt_name_ok(job->name))
-        return ls_fail(LS_E_ARG, "invalid checkpoint name \"%s\"; use a plain name such as step-40", job->name);
+        return ls_fail(LS_E_INTERNAL, "invalid checkpoint name \"%s\"; use a plain name such as step-40", job->name);
     LS_TRY(ckpt_check_pieces(job->model, job->piece, job->n_piece, job->optimizer));
     if (!job->piece && ls_compute_mixed(job->model->compute) && !job->model->unit[0].master)
-        return ls_fail(LS_E_ARG, "the model has only %s parameters and no master weights to save",
+        return ls_fail(LS_E_INTERNAL, "the model has only %s parameters and no master weights to save",
                        ls_dtype_word(job->model->compute->ops->dtype));
     LS_TRY(ls_json_parse(job->state_json, strlen(job->state_json), "the trainer state", state));
-    return json_is_object(*state) ? LS_OK : ls_fail(LS_E_ARG, "the trainer state must be a JSON object");
+    return json_is_object(*state) ? LS_OK : ls_fail(LS_E_INTERNAL, "the trainer state must be a JSON object");
 }
 
 static ls_status prepare(ckpt_save *s)
@@ -131,10 +131,10 @@ static ls_status match(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         if (sum[BYTES + f] != file->nbytes)
-            return ls_fail(LS_E_ARG, "all workers together write %lld bytes of %s, which has %lld",
+            return ls_fail(LS_E_INTERNAL, "all workers together write %lld bytes of %s, which has %lld",
                            (long long)sum[BYTES + f], file->name, (long long)file->nbytes);
         if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
-            return ls_fail(LS_E_ARG, "the pieces of all workers overlap and leave holes in %s", file->name);
+            return ls_fail(LS_E_INTERNAL, "the pieces of all workers overlap and leave holes in %s", file->name);
     }
     return ckpt_rank(s->comm) ? ls_path_in(s->tmp, s->job.dir, ".tmp-%s-%" PRId64, s->job.name, sum[NUMBER]) : LS_OK;
 }

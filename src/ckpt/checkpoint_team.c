@@ -43,21 +43,24 @@ ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
         return ls_fail(st, "%s; first error of this worker: %s", ls_err_words(), own.words);
     if (mine != LS_OK) {
         ls_err_restore(&own); /* keep the message of this worker */
+        if (who != rank) ls_err_set_peers();
         return mine;
     }
     LS_TRY(st);
     theirs[WORDS - 1] = '\0';
-    return ls_fail((ls_status)(worst / RANKS), "worker %d: %s", who, theirs);
+    st = ls_fail((ls_status)(worst / RANKS), "worker %d: %s", who, theirs);
+    ls_err_set_peers();
+    return st;
 }
 
 ls_status ckpt_follow(ls_comm *comm, ls_status st, const char *site)
 {
     if (!comm) return st;
     char first[WORDS] = {(char)st};
-    const bool speaks = ls_comm_rank(comm) == 0;
-    if (speaks) snprintf(first + 1, sizeof first - 1, "%s", ls_err_words());
+    const bool first_rank = ls_comm_rank(comm) == 0;
+    if (first_rank) snprintf(first + 1, sizeof first - 1, "%s", ls_err_words());
     ls_status sent = ls_broadcast(comm, (ls_view){first, WORDS, LS_U8}, 0, site, NULL);
-    if (sent != LS_OK || speaks) return st;
+    if (sent != LS_OK || first_rank) return st;
     return ls_fail((ls_status)first[0], "%s", first + 1);
 }
 

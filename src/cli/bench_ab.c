@@ -39,10 +39,14 @@ static const cli_page page = {
 enum {
     FACT_STEP,
     FACT_SPLIT,
-    FACT_CALLS = FACT_SPLIT + LS_N_SPLIT,
+    FACT_EPOCH = FACT_SPLIT + LS_N_SPLIT,
+    FACT_WALL,
+    FACT_SAMPLED, /* mean, median, 95th percentile */
+    FACT_CALLS = FACT_SAMPLED + 3,
     FACT_BYTES,
     FACT_BUSY,
     FACT_MEMORY,
+    FACT_PEAK,
     FACT_CPU,
     N_FACT
 };
@@ -60,10 +64,16 @@ static const struct {
     [FACT_SPLIT + LS_SPLIT_STRAGGLER] = {"straggler_sec", "  waiting for slower workers, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_INPUT] = {"input_sec", "  input, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_OTHER] = {"other_sec", "  other, ms", 1e3},
+    [FACT_EPOCH] = {"epoch_sec", "epoch, s", 1},
+    [FACT_WALL] = {"wall_sec", "wall time of the run, s", 1},
+    [FACT_SAMPLED] = {"sampled_mean_sec", "sampled micro-batches: mean, ms", 1e3},
+    [FACT_SAMPLED + 1] = {"sampled_p50_sec", "sampled micro-batches: median, ms", 1e3},
+    [FACT_SAMPLED + 2] = {"sampled_p95_sec", "sampled micro-batches: p95, ms", 1e3},
     [FACT_CALLS] = {"collective_calls_per_step", "collective calls per step, rank 0", 1},
     [FACT_BYTES] = {"bytes_moved_per_step", "MiB moved per step, rank 0", 1 / 1048576.0},
     [FACT_BUSY] = {"collective_busy_sec", "collectives busy per step, ms", 1e3},
     [FACT_MEMORY] = {"planned_bytes", "planned memory, MiB", 1 / 1048576.0},
+    [FACT_PEAK] = {"peak_bytes", "peak memory of rank 0, MiB", 1 / 1048576.0},
     [FACT_CPU] = {"cpu_utilisation", "CPU utilisation, %", 100},
 };
 
@@ -71,7 +81,11 @@ static double fact_of(const ls_run *r, int f)
 {
     double sum = 0;
     if (f == FACT_STEP) return r->step_time;
-    if (f < FACT_CALLS) return r->split[f - FACT_SPLIT];
+    if (f < FACT_EPOCH) return r->split[f - FACT_SPLIT];
+    if (f == FACT_EPOCH) return r->epoch_time;
+    if (f == FACT_WALL) return r->wall;
+    if (f < FACT_CALLS) return r->sampled[f - FACT_SAMPLED];
+    if (f == FACT_PEAK) return r->peak_bytes;
     if (f == FACT_MEMORY) return r->planned_bytes;
     if (f == FACT_CPU) return r->cpu_utilisation;
     for (int i = 0; i < r->n_coll; i++)
@@ -91,12 +105,31 @@ static double median_step(const ls_run *r)
     return m;
 }
 
+/* The last value of an option in the command line of a run, else `otherwise`. */
+static int64_t option_of(const ls_run *r, const char *name, int64_t otherwise)
+{
+    const size_t n = strlen(name);
+    for (const char *p = r->setting; *p; p = strchr(p, '\n') + 1)
+        if (!strncmp(p, name, n) && p[n] == ' ') otherwise = strtoll(p + n + 1, NULL, 10);
+    return otherwise;
+}
+
+/* Micro-batch s is sampled if it is a multiple of the interval, and has the update if s + 1 is a multiple of the accumulation. */
+static bool samples_no_update(const ls_run *r)
+{
+    const int64_t every = option_of(r, "timing_sample_every", 50), accumulation = option_of(r, "grad_accum_steps", 1);
+    return every > 0 && every % 2 == 0 && accumulation % 2 == 0 && r->sampled[0] > 0;
+}
+
 typedef struct outcome {
     int n; /* pairs */
     double *rate[2];
     ls_ab test;
     ls_estimate speed[2], side[2][N_FACT], diff[N_FACT];
-    bool same_loss;
+    ls_estimate loss[2];     /* of the last epoch */
+    bool same_loss, steps;   /* at every step; steps: all runs recorded them */
+    bool whole;              /* speeds are of whole epochs */
+    bool no_update, commits; /* no sampled micro-batch has an update; the sides come from several commits */
 } outcome;
 
 static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool median, outcome *out)
@@ -110,8 +143,11 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
         out->rate[s] = x + s * n;
         for (int i = 0; i < n; i++) {
             const ls_run *r = p->pair[i].run[s];
-            out->rate[s][i] = r->tokens_per_update / (median ? median_step(r) : r->step_time);
+            out->rate[s][i] =
+                p->whole ? r->tokens_per_sec : r->tokens_per_update / (median ? median_step(r) : r->step_time);
+            v[0][i] = r->train_loss;
         }
+        out->loss[s] = ls_estimate_of(v[0], n);
         out->speed[s] = ls_estimate_of(out->rate[s], n);
     }
     out->test = ls_ab_compare(out->rate[0], out->rate[1], n);
@@ -123,8 +159,14 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
         for (int s = 0; s < 2; s++) out->side[s][f] = ls_estimate_of(v[s], n);
         out->diff[f] = ls_estimate_of(d, n);
     }
-    out->same_loss = true;
-    for (int i = 1; i < set->n; i++) out->same_loss = out->same_loss && ls_same_losses(&set->run[0], &set->run[i]);
+    out->same_loss = out->steps = true;
+    out->whole = p->whole;
+    out->no_update = set->n > 0;
+    for (int i = 0; i < set->n; i++) {
+        out->same_loss = out->same_loss && ls_same_losses(&set->run[0], &set->run[i]);
+        out->steps = out->steps && set->run[i].n_step;
+        out->no_update = out->no_update && samples_no_update(&set->run[i]);
+    }
     return LS_OK;
 }
 
@@ -183,6 +225,20 @@ static void print_fact(const outcome *o, int f, ls_str *out)
     ls_str_addc(out, '\n');
 }
 
+/* What the result cannot show, where runs recorded less than ours do. */
+static void claim_words(const outcome *o, ls_str *out)
+{
+    if (!o->whole) return;
+    ls_str_add(
+        out,
+        "Weaker claim: not every run has a metrics.jsonl, so speeds are those of whole epochs as recorded, start-up and warm-up included, and the parts of a step are not known.\n");
+    if (o->no_update)
+        ls_str_add(
+            out,
+            "The sampled micro-batches have no update (even accumulation): their times exclude communication and the optimizer.\n");
+    if (o->commits) ls_str_add(out, "The runs come from several commits: the difference may come from the code.\n");
+}
+
 static void outcome_table(const outcome *o, const options *x, ls_str *out)
 {
     const ls_ab *t = &o->test;
@@ -202,19 +258,31 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
     if (t->n > 1)
         ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n",
                     100 * t->change, 100 * t->low, 100 * t->high, t->p, t->n, x->by);
-    else ls_str_add(out, " (one pair is not enough; use --repeat 2 or more)\n");
+    else
+        ls_str_addf(
+            out,
+            ": %+.2f %% tokens/s in one pair, which has no interval (use --repeat 2 or more, or folders of several runs)\n",
+            100 * t->change);
+    claim_words(o, out);
     if (t->n > 1 && t->verdict == LS_AB_NONE) {
         if (t->visible < 1)
             ls_str_addf(out, "A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
         else ls_str_add(out, "The noise hides any change below 2x; ");
         ls_str_addf(out, "%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
     }
+    if (t->verdict != LS_AB_NONE && ls_overlap(&o->speed[0], &o->speed[1]))
+        ls_str_add(
+            out,
+            "The intervals of A and B overlap, since both follow the speed of the machine; the verdict is that of neighbouring runs, whose differences exclude zero.\n");
     if (t->verdict != LS_AB_NONE) {
         ls_str_add(out, "What changed: ");
         why(o, out);
         ls_str_add(out, ".\n");
     }
-    ls_str_addf(out, "Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
+    if (o->steps) ls_str_addf(out, "Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
+    else
+        ls_str_addf(out, "Losses of the last epoch: A %.4f, B %.4f (losses of steps are not recorded).\n",
+                    o->loss[0].mean, o->loss[1].mean);
 }
 
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
@@ -240,6 +308,23 @@ static void put_side(ls_jsonw *w, const outcome *o, const side_name *name, const
     ls_jsonw_close(w);
     ls_jsonw_close(w);
     ls_str_fini(&line);
+}
+
+static void put_protocol(ls_jsonw *w, const outcome *o, const options *x, const ls_analysis *a)
+{
+    ls_str claim = {0};
+    ls_jsonw_put_open(w, "protocol", '{');
+    ls_jsonw_members(w, LS_KV("by", x->by),
+                     LS_KV("tokens_per_sec_of", o->whole ? "whole epochs" : "steps after the warm-up"));
+    if (!o->whole) ls_jsonw_put_int(w, "warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0);
+    claim_words(o, &claim);
+    if (claim.len) {
+        claim.data[claim.len - 1] = '\0'; /* the last newline */
+        ls_jsonw_put_str(w, "claim", claim.data);
+    }
+    ls_str_fini(&claim);
+    cli_bench_protocol(&x->s, w);
+    ls_jsonw_close(w);
 }
 
 static void outcome_json(const outcome *o, const options *x, const ls_analysis *a, const bench_pairs *p, ls_str *out)
@@ -275,12 +360,26 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     why(o, &line);
     ls_jsonw_put_str(&w, "words", line.data);
     ls_str_fini(&line);
-    ls_jsonw_put_bool(&w, "same_losses", o->same_loss);
-    ls_jsonw_put_open(&w, "protocol", '{');
-    ls_jsonw_members(&w, LS_KV("by", x->by), LS_KV("warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0));
-    cli_bench_protocol(&x->s, &w);
+    ls_jsonw_key(&w, "same_losses");
+    if (o->steps) ls_jsonw_bool(&w, o->same_loss);
+    else ls_jsonw_null(&w);
+    put_protocol(&w, o, x, a);
     ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
+}
+
+/* R1 keeps the configuration of a run in its repository, so its settings are at several commits. */
+static bool any_ours(const ls_run_set *set)
+{
+    for (int i = 0; i < set->n; i++)
+        if (json_object_get(set->run[i].metrics, "lockstep")) return true;
+    return false;
+}
+
+static const char *first_without_steps(const ls_run_set *set)
+{
+    for (int i = 0; i < set->n; i++)
+        if (!set->run[i].n_step) return set->run[i].dir;
+    return "a run";
 }
 
 static ls_status finish(const options *x, const ls_opt_list *paths)
@@ -292,12 +391,16 @@ static ls_status finish(const options *x, const ls_opt_list *paths)
     ls_str json = {0}, text = {0};
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, done, cli_bench_read_pairs(&x->s, paths, &set, &a, &p));
-    if (a.several_commits)
+    if (a.several_commits && any_ours(&set))
         st =
             ls_fail(LS_E_CONFIG, "the runs come from several commits; two settings can only be compared at one commit");
+    else if (p.whole && !strcmp(x->by, "median"))
+        st = ls_fail(LS_E_ARG, "--by median needs the steps of every run, and %s has no metrics.jsonl",
+                     first_without_steps(&set));
     else if (!a.comparable && a.n_mismatch) st = cli_bench_verdict(&a, "the lines above");
     else st = measure(&set, &p, !strcmp(x->by, "median"), &o);
     if (st != LS_OK) goto done;
+    o.commits = a.several_commits;
     outcome_json(&o, x, &a, &p, &json);
     outcome_table(&o, x, &text);
     st = cli_bench_publish(&x->s, &a, "ab_report.json", &json, &text);
@@ -329,7 +432,7 @@ static ls_status run(options *x, int argc, char **argv)
     ls_opt_list paths = {0};
     bool cut;
     int own[2] = {0, 0};
-    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut));
+    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut, NULL));
     if (paths.n && (s->given.n || x->a || x->b))
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without --a, --b and train options; leave them out",
                        paths.word[0]);

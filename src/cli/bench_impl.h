@@ -36,6 +36,8 @@ typedef struct bench_session {
     char program[4096], out[4096];
     ls_bench bench;
     bool tty;
+    bool reference;     /* started with the command line of R1's runner: its folders, defaults and files */
+    char scratch[4096]; /* where runs are made; "": in --out */
 } bench_session;
 
 /* Rows of the option table of a structure `options` with the member `bench_session s`. */
@@ -53,9 +55,10 @@ typedef struct bench_session {
         CLI_SWITCH("allow-mismatch", s.o.allow_mismatch, "compare runs that are not comparable, and mark the result"), \
         CLI_SWITCH("json", s.o.json, "print the result as JSON on stdout instead of the table")
 
-/* Parses the arguments before "--" into options; those after it are the train options (s->given). *cut: there is a "--". */
+/* Parses the arguments before "--" into options; those after it are the train options (s->given). *cut: there is a "--". given: as in
+ * cli_parse, may be NULL. */
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
-                          bool *cut);
+                          bool *cut, unsigned char *given);
 /* Appends "--name value". */
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 /* Parses train options. Rejects those that the benchmark sets itself; own_workers: -n is allowed. */
@@ -84,6 +87,7 @@ typedef struct bench_pair { /* of A and B */
 typedef struct bench_pairs {
     bench_pair *pair;
     int n;
+    bool whole;        /* speeds are of whole epochs: a run has no metrics.jsonl */
     ls_notes left_out; /* "DIR: why", one per run */
 } bench_pairs;
 /* Reads side A and side B (of the session, or paths 0 and 1), pairs their runs and compares those that have a partner; the others are
@@ -102,6 +106,6 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
 void cli_bench_protocol(const void *session, ls_jsonw *w); /* members of `protocol` */
 void cli_bench_waterfall(const ls_analysis *a, ls_str *out);
 
-cli_main cli_bench_scaling, cli_bench_strategies, cli_bench_ab, cli_bench_comm, cli_bench_gemm;
+cli_main cli_bench_scaling, cli_bench_strategies, cli_bench_ab, cli_bench_comm, cli_bench_gemm, cli_bench_r3;
 
 #endif

@@ -73,12 +73,31 @@ static void print_notes(const ls_run_set *set)
     for (int i = 0; i < set->notes.n; i++) fprintf(stderr, "note: %s\n", set->notes.text[i]);
 }
 
+/* A profiled run is no benchmark. Returns how many there were; each is listed on stderr. */
+static int drop_profiled(ls_run_set *set)
+{
+    int n = 0;
+    for (int i = 0; i < set->n; i++) {
+        if (set->run[i].profiled) {
+            fprintf(stderr, "not compared: %s was profiled, so it is no benchmark\n", set->run[i].dir);
+            ls_run_fini(&set->run[i]);
+        } else set->run[n++] = set->run[i];
+    }
+    const int dropped = set->n - n;
+    set->n = n;
+    return dropped;
+}
+
 /* Sorts and compares the runs of a set; prints mismatches to stderr. LS_E_FORMAT if no run can be compared. */
 static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
 {
     bool any = false;
+    const int n_profiled = drop_profiled(set);
     ls_run_set_sort(set);
     for (int i = 0; i < set->n; i++) any = any || (set->run[i].metrics && set->run[i].world > 0);
+    if (!any && n_profiled)
+        return ls_fail(LS_E_FORMAT, "no run to compare: %d %s profiled, and a profiled run is no benchmark", n_profiled,
+                       n_profiled == 1 ? "was" : "were");
     if (!any)
         return ls_fail(LS_E_FORMAT, "no run to compare%s%s", set->notes.n ? ": " : "",
                        set->notes.n ? set->notes.text[0] : "");
@@ -134,11 +153,22 @@ static void pair_up(const bench_session *s, const ls_opt_list *paths, const ls_r
 static const char *trouble(const ls_run *r)
 {
     if (!r->metrics) return "its training_metrics.json is missing or broken";
+    if (r->profiled) return "it was profiled, so it is no benchmark";
     if (!(r->world > 0)) return "its training_metrics.json does not say hardware.world_size";
-    if (!r->n_step) return "there is no metrics.jsonl with its steps";
+    if (!r->n_step) return r->tokens_per_sec > 0 ? NULL : "it has neither a metrics.jsonl nor the speed of its epochs";
     if (r->n_step <= r->n_warm) return "no step is left after the warm-up (--warmup)";
     if (!(r->tokens_per_update / r->step_time > 0)) return "tokens or times of its steps are missing";
     return NULL;
+}
+
+static const char partner_words[] = "its partner is left out";
+
+/* Of the runs that are left out, the first that has a reason of its own. */
+static const char *first_reason(const ls_notes *left_out)
+{
+    for (int i = 0; i < left_out->n; i++)
+        if (!ls_ends_in(left_out->text[i], partner_words)) return left_out->text[i];
+    return left_out->n ? left_out->text[0] : "";
 }
 
 /* Fills p with the folders of the pairs that can be compared. Runs that are left out get the partner NONE. */
@@ -148,12 +178,15 @@ static void select_pairs(const ls_run_set *set, int n_a, int *partner, bench_pai
         const ls_run *r = &set->run[i], *other = partner[i] == NONE ? NULL : &set->run[partner[i]];
         const char *why = trouble(r);
         if (!why && !other) why = "the other side has no run to pair it with";
-        if (!why && trouble(other)) why = "its partner is left out";
+        if (!why && trouble(other)) why = partner_words;
         if (!why && i < n_a) p->pair[p->n++] = (bench_pair){.dir = {r->dir, other->dir}};
         if (!why) continue;
         ls_notes_add(&p->left_out, "%s: %s", r->dir, why);
         fprintf(stderr, "skipped: %s: %s\n", r->dir, why);
     }
+    for (int i = 0; i < set->n; i++)
+        if (partner[i] != NONE && !set->run[i].n_step && !trouble(&set->run[i]) && !trouble(&set->run[partner[i]]))
+            p->whole = true;
     for (int i = 0; i < set->n; i++) {
         const int k = partner[i];
         if (k != NONE && (trouble(&set->run[i]) || trouble(&set->run[k]))) partner[i] = partner[k] = NONE;
@@ -202,7 +235,7 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
         if (p->n) st = compare(s, false, set, a);
         else
             st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
-                         p->left_out.n ? p->left_out.text[0] : "");
+                         first_reason(&p->left_out));
         find_runs(set, p);
     }
     ls_free(partner);
@@ -280,9 +313,7 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
                {LS_SPLIT_BUBBLE, "bubble"},   {LS_SPLIT_STRAGGLER, "stragglers"}, {LS_SPLIT_INPUT, "input"},
                {LS_SPLIT_OTHER, "other"}};
     bool head = false;
-    int wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
+    const int wide = ls_name_width(a);
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const ls_waterfall *w = &g->waterfall;
@@ -297,7 +328,9 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
             ls_str_add(out, "    sum\n");
             head = true;
         }
-        ls_str_addf(out, "%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
+        const char *rest = g->short_name;
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %8.1f", g->world, 100 * w->useful);
         for (size_t k = 0; k < CLI_COUNT(col); k++) {
             const double x = w->lost[col[k].part];
             sum += x;
@@ -305,5 +338,6 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
             else ls_str_addf(out, " %12s", "-");
         }
         ls_str_addf(out, " %6.1f\n", 100 * sum);
+        ls_name_rest(out, rest, wide);
     }
 }

@@ -10,7 +10,7 @@ typedef struct options {
     bool weak;
     int64_t epochs, seq_len;
     const char *dataset_mode, *deepspeed_config;
-    bool in_place; /* --no_use_slurm_tmpdir of R1's runner: always true here */
+    bool tmpdir, no_tmpdir; /* --use_slurm_tmpdir, --no_use_slurm_tmpdir */
 } options;
 
 static const ls_opt scaling_table[] = {
@@ -26,16 +26,19 @@ static const ls_opt scaling_table[] = {
     CLI_CHOICE("dataset_mode", dataset_mode, "small|full", NULL,
                "use train_small.bin and val_small.bin, or train.bin and val.bin, of the current folder"),
     CLI_STR("deepspeed_config", deepspeed_config, "FILE", NULL, "same as in train"),
-    CLI_SWITCH("no_use_slurm_tmpdir", in_place, NULL),
+    CLI_SWITCH(
+        "use_slurm_tmpdir", tmpdir,
+        "make runs in $SLURM_TMPDIR, if it is set, and copy each to --out when it ends [on without train options, else off]"),
+    CLI_SWITCH("no_use_slurm_tmpdir", no_tmpdir, "make runs in --out"),
 };
 
 static const cli_page scaling_page = {
     scaling_table, CLI_COUNT(scaling_table),
     "bench scaling [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench scaling RUN_DIR...",
     "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
-    "(cores / largest number of workers). The first --warmup steps are excluded. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
+    "(cores / largest number of workers). The first --warmup steps are excluded. With options of the reference runner and without train options, its defaults, model, validation, folder names and files are used. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
     "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 --micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data data --model gpt2 --seq_length 512\n"
-    "  lockstep bench scaling runs/mine"};
+    "  lockstep bench scaling runs/mine\n  lockstep bench scaling --gpus 1,2,4 --dataset_mode small"};
 
 static const ls_opt strategies_table[] = {
     BENCH_ROWS("1,2,4", "3"),
@@ -69,6 +72,35 @@ static ls_status reference_flags(const options *x, ls_argv *w)
     return ls_argv_addf(w, "val%s.bin", tail);
 }
 
+/* A command line of R1's runner: one of its options, neither train options nor run folders. Then its defaults hold, and the model is R1's. */
+static ls_status as_reference(options *x, const unsigned char *given)
+{
+    static const char *const own[] = {"out_dir",          "gpus",
+                                      "epochs",           "seq_len",
+                                      "dataset_mode",     "deepspeed_config",
+                                      "use_slurm_tmpdir", "no_use_slurm_tmpdir"};
+    bench_session *s = &x->s;
+    for (size_t i = 0; i < CLI_COUNT(own); i++) s->reference = s->reference || cli_given(&scaling_page, given, own[i]);
+    if (!s->reference) return LS_OK;
+    if (!cli_given(&scaling_page, given, "repeat")) s->o.repeat = 1;
+    if (!x->epochs) x->epochs = 1;
+    if (!x->seq_len) x->seq_len = 512;
+    if (!x->dataset_mode) x->dataset_mode = "small";
+    if (!x->deepspeed_config) x->deepspeed_config = "src/deepspeed_config.json";
+    LS_TRY(ls_argv_add(&s->given, "--run_type"));
+    return ls_argv_add(&s->given, "optimized");
+}
+
+static ls_status find_scratch(options *x)
+{
+    const char *tmp = getenv("SLURM_TMPDIR");
+    if (x->tmpdir && x->no_tmpdir)
+        return ls_fail(LS_E_ARG, "--use_slurm_tmpdir and --no_use_slurm_tmpdir contradict each other; leave one out");
+    if (!tmp || !*tmp || x->no_tmpdir || !(x->tmpdir || x->s.reference)) return LS_OK;
+    snprintf(x->s.scratch, sizeof x->s.scratch, "%.4000s/scaling_runs", tmp);
+    return LS_OK;
+}
+
 /* Sequences of a step on n workers. Without --global_batch_size: what one worker has, times the most workers (weak: times n). */
 static int64_t global_for(const bench_session *s, bool weak, int n)
 {
@@ -83,7 +115,8 @@ static ls_status scaling_sides(options *x)
     for (int i = 0; i < s->n_worker; i++) {
         const int n = s->worker[i];
         const char *layout = n == 1 ? "single" : several;
-        LS_TRY(cli_bench_side(s, layout, n, layout, NULL, global_for(s, x->weak, n), false));
+        const char *name = !s->reference ? layout : n == 1 ? "baseline" : "deepspeed"; /* folders of R1's runner */
+        LS_TRY(cli_bench_side(s, name, n, layout, NULL, global_for(s, x->weak, n), false));
     }
     return LS_OK;
 }
@@ -113,20 +146,27 @@ static ls_status strategy_sides(options *x)
 static void scaling_text(const ls_analysis *a, ls_str *out)
 {
     if (!a->n_group) return;
-    ls_str_addf(out, "%-16s workers runs accumulation      tokens/s    95 %%   speed-up    95 %%  efficiency\n",
+    const int wide = ls_name_width(a) > 16 ? ls_name_width(a) : 16;
+    ls_str_addf(out, "%-*s workers runs accumulation      tokens/s    95 %%   speed-up    95 %%  efficiency\n", wide,
                 "setting");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const json_t *c = json_object_get(g->first->metrics, "training_config");
+        const char *rest = g->short_name;
         char half[24] = "-", up[24] = "-", up_half[24] = "-", eff[24] = "-";
         if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
         if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.3f", g->speedup.mean);
         if (g->speedup.half >= 0) snprintf(up_half, sizeof up_half, "%.3f", g->speedup.half);
         if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        ls_str_addf(out, "%-16s %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->short_name, g->world, g->n_run,
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->world, g->n_run,
                     (int)json_integer_value(json_object_get(c, "grad_accum_steps")), g->tokens.mean, half, up, up_half,
                     eff);
+        ls_name_rest(out, rest, wide);
     }
+    const size_t before = out->len;
+    ls_winner_words(a, out);
+    if (out->len > before) ls_str_addc(out, '\n');
     if (a->steady) {
         bool repeats = false, within = false;
         for (int i = 0; i < a->n_group; i++) {
@@ -202,7 +242,10 @@ static ls_status run(options *x, int argc, char **argv)
     bench_session *s = &x->s;
     ls_opt_list paths = {0};
     bool cut;
-    LS_TRY(cli_bench_parse(x->strategies ? &strategies_page : &scaling_page, x, s, argc, argv, &paths, &cut));
+    unsigned char given[CLI_COUNT(scaling_table)] = {0};
+    LS_TRY(cli_bench_parse(x->strategies ? &strategies_page : &scaling_page, x, s, argc, argv, &paths, &cut, given));
+    if (!x->strategies && !cut && !paths.n) LS_TRY(as_reference(x, given));
+    LS_TRY(find_scratch(x));
     LS_TRY(reference_flags(x, &s->given));
     if (paths.n && s->given.n)
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without train options; leave out everything after --",

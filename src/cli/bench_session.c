@@ -4,6 +4,7 @@
 #include "bench/child.h"
 #include "core/clock.h"
 #include "core/cores.h"
+#include "core/fs.h"
 #include "core/stop.h"
 #include "config/dsconfig.h"
 
@@ -13,14 +14,29 @@
 
 /* --- options --- */
 
+/* The runs get our flags instead of those of a preset. */
+static ls_status replace_preset(ls_argv *given)
+{
+    ls_argv words = {0};
+    const ls_status st = cli_preset_words(given->n, given->word, true, &words);
+    if (st != LS_OK || !words.n) {
+        ls_argv_fini(&words);
+        return st;
+    }
+    ls_argv_fini(given);
+    *given = words;
+    return LS_OK;
+}
+
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
-                          bool *cut)
+                          bool *cut, unsigned char *given)
 {
     int at = 0;
     while (at < argc && strcmp(argv[at], "--") != 0) at++;
     *cut = at < argc;
     for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(&s->given, argv[i]));
-    return cli_parse(p, options, at, argv, paths, NULL);
+    LS_TRY(replace_preset(&s->given));
+    return cli_parse(p, options, at, argv, paths, given);
 }
 
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value)
@@ -39,6 +55,7 @@ ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_tra
         {"resume", "use --resume of bench to keep finished runs"},
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
+        {"profile", "a profiled run is no benchmark; use lockstep profile"},
     };
     const size_t nbytes = (size_t)words->n * sizeof(char *);
     char **copy = ls_alloc(nbytes); /* parsing moves arguments */
@@ -64,7 +81,7 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
                            (long long)s->o.steps);
         LS_TRY(cli_bench_flag(b, "max_steps", s->o.steps));
     }
-    if (!ls_train_given(o, "max_val_steps")) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
+    if (!ls_train_given(o, "max_val_steps") && !s->reference) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
     if (ls_train_given(o, "threads")) return LS_OK;
     return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }
@@ -107,7 +124,7 @@ ls_status cli_bench_begin(bench_session *s)
     s->tty = isatty(STDERR_FILENO);
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
-    else snprintf(s->out, sizeof s->out, "runs/%s", stamp);
+    else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
     LS_TRY(cli_bench_train_options(&s->given, false, &o));
     if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
     LS_TRY(with_defaults(s, &o));
@@ -116,7 +133,9 @@ ls_status cli_bench_begin(bench_session *s)
                           .out = s->out,
                           .repeat = (int)s->o.repeat,
                           .resume = s->o.resume,
-                          .keep_checkpoints = s->o.keep_checkpoints};
+                          .scratch = s->scratch[0] ? s->scratch : NULL,
+                          .gpus_visible = s->reference,
+                          .keep_checkpoints = s->o.keep_checkpoints || s->reference};
     return LS_OK;
 }
 
@@ -264,9 +283,12 @@ static ls_status print_commands(const bench_session *s)
         for (int k = 0; k < b->n_side && st == LS_OK; k++) {
             const ls_bench_side *side = &b->side[turn % 2 ? k : b->n_side - 1 - k];
             if (side->left_out) continue;
+            char run[160];
+            snprintf(run, sizeof run, "%s/run_%d", side->name, turn);
             ls_str_add(&out, "DRY RUN: ");
             st = cli_bench_command(s, side, turn, &out);
             ls_str_addc(&out, '\n');
+            if (st == LS_OK && s->reference) st = ls_fs_mkdirs(ls_path_of(s->out, run).text); /* as R1's runner */
         }
     if (st == LS_OK) st = cli_print(&out);
     ls_str_fini(&out);
@@ -278,6 +300,8 @@ ls_status cli_bench_go(bench_session *s)
     s->bench.progress = on_progress;
     s->bench.ctx = s;
     say_plan(s);
+    if (s->scratch[0])
+        fprintf(stderr, "note: runs are made in %s and copied to %s when they end\n", s->scratch, s->out);
     if (s->o.dry_run) return print_commands(s);
     ls_stop_install();
     return ls_bench_run(&s->bench);

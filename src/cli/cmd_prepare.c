@@ -15,17 +15,19 @@
 typedef struct options {
     ls_prepare_opts p;
     ls_opt_list input, val_input;
-    const char *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
+    const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
     int64_t vocab_size, train_mb, threads;
     double journal_seconds;
     bool json, quiet;
 } options;
 
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "lm: text to continue; translate: pairs of sentences (prepare --task translate --help)",
+               "Input and output"),
     CLI_LIST(
         "input", input, "PATH...",
-        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
-        "Input and output"),
+        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
     CLI_STR("out", p.out_dir, "DIR", NULL,
             "output folder for train.bin, val.bin, tokenizer.json and meta.json; replaced as a whole when all is done"),
@@ -174,6 +176,7 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "the input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)
@@ -350,14 +353,19 @@ ls_status cmd_prepare(int argc, char **argv)
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
     char *command = command_line(argc, argv); /* parsing moves arguments */
-    ls_opt_list words = {0};
-    ls_status st = cli_parse(&page, &o, argc, argv, &words, given);
-    if (st == LS_OK && words.n && o.input.n)
-        st =
-            ls_fail(LS_E_ARG, "'%s': give the inputs either after --input or without it, not both ways", words.word[0]);
-    if (words.n) o.input = words;
-    if (st == LS_OK) st = check(&o, given);
-    if (st == LS_OK) st = prepare(&o, command);
+    ls_status st = LS_OK;
+    if (cli_task_is(argc, argv, "translate")) {
+        st = cli_prepare_pairs(argc, argv, command);
+    } else {
+        ls_opt_list words = {0};
+        st = cli_parse(&page, &o, argc, argv, &words, given);
+        if (st == LS_OK && words.n && o.input.n)
+            st = ls_fail(LS_E_ARG, "'%s': give the inputs either after --input or without it, not both ways",
+                         words.word[0]);
+        if (words.n) o.input = words;
+        if (st == LS_OK) st = check(&o, given);
+        if (st == LS_OK) st = prepare(&o, command);
+    }
     ls_free(command);
     return st;
 }

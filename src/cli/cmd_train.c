@@ -1,5 +1,6 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
+#include "cli/translation.h"
 #include "comm/launch.h"
 #include "core/cores.h"
 #include "core/deadline.h"
@@ -7,10 +8,13 @@
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
-#include "data/tokenizer.h"
+#include "config/r3.h"
+#include "data/pairs.h"
 #include "train/profile.h"
 #include "train/trainer.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -36,13 +40,16 @@ static void progress(void *ctx, const char *text, bool last)
 }
 
 /* Vocabulary size and end-of-text id of the tokenizer next to the data. */
-static ls_status learn_facts(const ls_train_paths *paths, ls_train_facts *f)
+static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_facts *f)
 {
     if (!paths->tokenizer) return LS_OK;
     ls_tokenizer *tok = NULL;
     LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
     f->data_vocab_size = ls_tokenizer_n_vocab(tok);
     f->data_eos_id = ls_tokenizer_eot(tok);
+    ls_langs langs;
+    if (f->data_eos_id < 0 && ls_langs_of(&langs, tok, "") == LS_OK) f->data_eos_id = LS_EOS_TGT;
+    ls_err_clear();
     ls_tokenizer_destroy(&tok);
     return LS_OK;
 }
@@ -79,6 +86,7 @@ static void startup_line(const ls_train_config *c, int size, int visible)
                  c->device_index >= 0 ? c->device_index
                  : visible            ? c->local_rank % visible
                                       : c->local_rank);
+    /* the keys of R1's line, which users search in its log (docs/FORMATS.md) */
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
            (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
     fflush(stdout);
@@ -97,7 +105,7 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     ls_train_paths paths = {0};
     ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
     LS_TRY(ls_train_find_paths(j->o, &paths));
-    ls_status st = learn_facts(&paths, &facts);
+    ls_status st = read_tokenizer_facts(&paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
     ls_train_paths_fini(&paths);
     return st;
@@ -109,8 +117,7 @@ static void worker_report(void *ctx, int rank, ls_status st)
     job *j = ctx;
     if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     j->reported = true;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    cli_print_error(rank, st);
+    if (!ls_err_is_peers()) cli_print_error(rank, st);
 }
 
 /* Prints and announces a failure before anything is closed: closing may wait for a device or for peers that do not know of it yet. */
@@ -118,10 +125,10 @@ static void announce(job *j, ls_comm *comm, ls_status st)
 {
     char words[400];
     if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
-    const bool speaks = ls_comm_should_tell(comm) || st != LS_E_COMM;
+    const bool prints = ls_comm_should_tell(comm) || st != LS_E_COMM;
     snprintf(words, sizeof words, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
     ls_comm_abort(comm, words);
-    if (speaks) worker_report(j, ls_comm_rank(comm), st);
+    if (prints) worker_report(j, ls_comm_rank(comm), st);
 }
 
 /* Waits until rank 0 has written everything: closing has a time limit, writing to a slow disk has none. */
@@ -175,7 +182,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
     ls_profile *profile = NULL;
-    if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
+    if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
     ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
@@ -212,15 +219,7 @@ static ls_status check_start(const job *j, const ls_start_env *e)
         return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
     LS_TRY(cli_check_launcher(e));
-    if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm local: not supported under %s; leave it out (workers on one host use shared memory anyway)",
-            e->words);
-    if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm mpi: the workers were started with RANK and WORLD_SIZE; start them with mpirun or srun --mpi=pmix");
+    LS_TRY(cli_check_comm(e, j->o->comm));
     return j->device.automatic ? LS_OK
                                : check_configuration(j, e->size); /* the workers first agree on the device of auto */
 }
@@ -233,7 +232,7 @@ static ls_status check_device(job *j, ls_comm *c)
 }
 
 /* An error that every rank finds is printed by rank 0 only. */
-static ls_status said_by_first(int rank, ls_status st)
+static ls_status only_on_rank_0(int rank, ls_status st)
 {
     if (rank) ls_err_clear();
     return st;
@@ -246,17 +245,19 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_comm *c = NULL;
     ls_stop_install(); /* launchers stop all ranks at the first failure: rank 0 must finish printing its error */
     ls_status st = check_start(j, e);
-    if (st != LS_OK) return said_by_first(e->rank, st);
+    if (st != LS_OK) return only_on_rank_0(e->rank, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
-    LS_TRY(cli_join(e, &c));
+    const double limit = ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1;
+    LS_TRY(cli_join(e, limit, &c));
+    if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);
         ls_comm_close(&c, st);
-        return said_by_first(rank, st);
+        return only_on_rank_0(rank, st);
     }
     if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));
     announce(j, c, st);
@@ -284,10 +285,7 @@ static ls_status launch(job *j)
 {
     ls_train_config c = {0};
     int share[MAX_SHARE] = {0};
-    if (!strcmp(j->o->comm, "mpi"))
-        return ls_fail(LS_E_CONFIG,
-                       "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
-                       (long long)j->o->n);
+    LS_TRY(cli_check_comm(&(ls_start_env){.by = LS_STARTED_ALONE, .size = 1}, j->o->comm));
     LS_TRY(configure(j, (int)j->o->n, &c));
     ls_status st = ls_train_check_layout(&c);
     const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, ls_cores_usable(), share);
@@ -313,25 +311,58 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
+/* Prints what becomes of every key: with --print_config, and where one is refused. */
+static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
+{
+    const char *rank = getenv("RANK");
+    ls_err_kept error;
+    ls_str s = {0};
+    const ls_status st = ls_ds_config_load(o->deepspeed_config, ds);
+    if ((st == LS_OK && !o->print_config) || st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return st;
+    ls_err_keep(&error);
+    if (ls_ds_config_explain(o->deepspeed_config, &s) == LS_OK && s.data) fputs(s.data, stderr);
+    if (st != LS_OK) ls_err_restore(&error);
+    ls_str_fini(&s);
+    return st;
+}
+
+/* Parses the command line; R3's flags belong to the translation task, those of a trainer to its preset. Parsing reorders its arguments, so it gets a copy of the list. */
+static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_train_options *o)
+{
+    LS_TRY(cli_preset_words(argc, argv, false, words));
+    if (!words->n && !cli_task_is(argc, argv, "translate")) return ls_train_options_parse(argc, argv, o);
+    if (!words->n) LS_TRY(ls_train_r3_words(argc, argv, words));
+    const size_t nbytes = ((size_t)words->n + 1) * sizeof *words->word;
+    *moved = ls_alloc(nbytes);
+    if (!*moved) return ls_nomem(nbytes, "the command line");
+    memcpy(*moved, words->word, nbytes);
+    return ls_train_options_parse(words->n, *moved, o);
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
     ls_ds_config ds = {0};
     ls_run_identity id = {0};
     ls_start_env env = {0};
+    ls_argv words = {0}; /* the options borrow from these two */
+    char **moved = NULL;
     ls_status st = LS_OK;
-    LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing, which moves arguments */
-    LS_TRY_GOTO(st, done, ls_train_options_parse(argc, argv, &o));
+    char program[PATH_MAX];
+    snprintf(program, sizeof program, "%s train", program_invocation_name);
+    LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
+    LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
     if (o.help) {
         ls_str s = {0};
         ls_train_options_help(&s);
         st = cli_print(&s);
         goto done;
     }
-    if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
+    LS_TRY_GOTO(st, done, cli_translate_check(&o));
+    if (o.deepspeed_config) LS_TRY_GOTO(st, done, load_json(&o, &ds));
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
-    LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));
+    LS_TRY_GOTO(st, done, only_on_rank_0(env.rank, choose_device(&j, &env)));
     if (o.print_config) {
         st = print_settings(&j, env.size);
     } else if (env.size > 1) {
@@ -343,7 +374,10 @@ ls_status cmd_train(int argc, char **argv)
         ls_stack_install("the run");
         st = work(&j, NULL, 0);
     }
+    if (st == LS_OK && !o.print_config && !env.rank) st = cli_translate_epochs(&o, &j.device);
 done:
+    ls_argv_fini(&words);
+    ls_free(moved);
     ls_ds_config_fini(&ds);
     ls_run_identity_fini(&id);
     return st;

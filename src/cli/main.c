@@ -13,6 +13,7 @@ static const cli_command commands[] = {
     {"prepare", "convert text or JSON lines to token files and a tokenizer", cmd_prepare},
     {"data", "list and download public data sets", cmd_data},
     {"train", "train a GPT-2 model", cmd_train},
+    {"launch", "run a command on several hosts over ssh, without MPI", cmd_launch},
     {"eval", "compute validation loss and perplexity of a checkpoint", cmd_eval},
     {"generate", "generate text from a prompt", cmd_generate},
     {"export", "export a checkpoint as a Hugging Face folder", cmd_export},
@@ -43,7 +44,7 @@ static void overview(FILE *f)
                "  1    the loss or a gradient is not finite, or a comparison failed\n"
                "  2    invalid option or configuration\n"
                "  3    invalid input data, or a file cannot be read or written\n"
-               "  4    failure of a worker, a collective or a device\n"
+               "  4    failure of a worker, a collective or a device, or an internal error\n"
                "  5    not enough memory for the run\n"
                "  130  stopped by Ctrl-C without saving: before the first step, or by a second\n"
                "       Ctrl-C\n"
@@ -55,7 +56,7 @@ static void overview(FILE *f)
                "                             by subsystem: LS_LOG=info,comm=debug\n");
 }
 
-static ls_status obey(int argc, char **argv)
+static ls_status run_command(int argc, char **argv)
 {
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         overview(stdout);
@@ -77,7 +78,7 @@ int main(int argc, char **argv)
         overview(stderr);
         return 2;
     }
-    ls_status st = obey(argc, argv);
+    ls_status st = run_command(argc, argv);
     if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, st);

@@ -153,7 +153,7 @@ static ls_status make_schedule(const options *o, plan *p)
         if (o->model && o->pp && o->micro) LS_TRY(model_costs(o, (int)o->pp, chunks, p));
         ls_pipe_opts po = {(int)o->pp, (int)o->micro, chunks, (int)o->live, &p->costs};
         LS_TRY(ls_schedule_create(&p->s, o->schedule, &po));
-        return ls_schedule_check(p->s, 0);
+        return ls_schedule_check(p->s);
     }
     if (o->live) return ls_fail(LS_E_ARG, "--live is only for --schedule zb (a file defines it); leave it out");
     LS_TRY(ls_schedule_load(&p->s, o->schedule, (int)o->pp, (int)o->micro));

@@ -27,6 +27,8 @@ const char *ls_coll_word(ls_coll kind)
     return (unsigned)kind < LS_N_COLL ? word[kind] : "?";
 }
 
+#define RANKS (1 << 16) /* more than a communicator has */
+
 static ls_ticket ticket_of(int lane, uint64_t seq)
 {
     return seq << 2 | (uint64_t)lane;
@@ -211,7 +213,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     }
     if (!l->running) LS_TRY(start_lane(l));
     pthread_mutex_lock(&c->lock);
-    while (l->posted - l->done >= LANE_RING - 1) pthread_cond_wait(&c->changed, &c->lock);
+    while (l->posted - l->done >= LS_COMM_PENDING) pthread_cond_wait(&c->changed, &c->lock);
     r->seq = ++l->posted;
     l->ring[r->seq % LANE_RING] = *r;
     pthread_cond_broadcast(&c->changed);
@@ -392,11 +394,22 @@ ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst)
 ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
 {
     int worst = 0;
-    ls_status st = ls_agree(c, (int)mine, site, &worst);
-    if (mine != LS_OK) return mine; /* keep its own message */
+    ls_err_kept own;
+    ls_err_keep(&own);
+    /* the worst status, and the lowest rank that has it */
+    const ls_status st = ls_agree(c, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - c->rank, site, &worst);
+    const int first = RANKS - 1 - worst % RANKS;
+    if (mine != LS_OK) { /* keep its own message */
+        ls_err_restore(&own);
+        if (st == LS_OK && first != c->rank) ls_err_set_peers();
+        return mine;
+    }
     LS_TRY(st);
-    if (worst == LS_OK) return LS_OK;
-    return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));
+    if (!worst) return LS_OK;
+    const ls_status theirs = (ls_status)(worst / RANKS);
+    (void)ls_fail(theirs, "rank %d failed: %s", first, ls_status_words(theirs));
+    ls_err_set_peers();
+    return theirs;
 }
 
 ls_status ls_comm_gather(ls_comm *c, const void *mine, size_t nbytes, const char *site, void *all)

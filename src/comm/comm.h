@@ -17,8 +17,8 @@
  *   4. buffers larger than LS_COMM_SMALL bytes come from ls_comm_alloc, so that peers on the host can read them in place;
  *   5. sums of BF16 and F16 are computed in float over the tree and rounded once.
  *
- * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
- * dry (moves no data, counts requests; with a clock it predicts the time of a step).
+ * Backends: self (one worker), local (workers of one host over shared memory), mpi and tcp (shared memory inside a host, messages
+ * between hosts), dry (moves no data, counts requests; with a clock it predicts the time of a step).
  *
  * Two communicators on top of these take device memory (core/device.h): staged (through pinned host memory) and nccl. A request then runs
  * after the operations that were queued on the device before the post, and operations queued after ls_wait see its result. The buffers of
@@ -35,7 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_COMM_SMALL 4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_SMALL   4096 /* buffers up to this many bytes may be anywhere */
+#define LS_COMM_PENDING 255  /* collectives, sends or receives in flight; a further post waits until one is done */
 
 #define LS_COLL_LIST(X)                         \
     X(LS_COLL_ALL_REDUCE, "all_reduce")         \
@@ -95,7 +96,8 @@ ls_status ls_barrier(ls_comm *c, const char *site);
 
 /* *worst = the maximum over all workers of `mine` (a status, a flag). Collective over c. */
 ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst);
-/* The worst status of all workers: if one fails, all fail. The failed worker keeps its own error message. */
+/* The worst status of all workers: if one fails, all fail. A failed worker keeps its status and its message. The message of all but the
+ * first worker with the worst status is marked as a peer's (ls_err_is_peers), so that a failure that all find is printed once. */
 ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site);
 
 /* Waits for one ticket; the time counts as exposed communication. Later requests of the same lane may still be in flight. */
@@ -194,7 +196,8 @@ typedef struct ls_local_world ls_local_world;
 ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
 /* The same for workers started by an external launcher, in a file that all of them can open (a memfd); sets its size. */
 ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out);
-ls_status ls_local_world_open(int fd, ls_local_world **out);
+/* Maps what rank 0 of `size` workers has formatted. LS_E_COMM: it is another user's, or a number in it is not what that function writes. */
+ls_status ls_local_world_open(int fd, int size, ls_local_world **out);
 void ls_local_world_destroy(ls_local_world **w);
 /* Registers this process as rank `rank`, which prints its stack trace on request (core/stack.h). If the run is aborted and the process
  * has not exited 8 s later, it exits with code 4 (core/deadline.h), until ls_local_world_destroy. */

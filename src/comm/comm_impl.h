@@ -33,7 +33,7 @@ typedef struct comm_req {
 
 /* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
 enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
-#define LANE_RING        256
+#define LANE_RING        (LS_COMM_PENDING + 1)
 #define COMM_TRACE_SPANS 16384 /* of each row of a trace */
 
 typedef struct comm_ops {

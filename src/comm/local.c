@@ -64,11 +64,11 @@ ls_status local_mismatch(const local_head *mine, int rank, const local_head *the
         SITE_MAX, theirs->site);
 }
 
-ls_status local_check_message(const comm_req *r, int rank, const local_head *sent)
+ls_status local_check_message(const comm_req *r, int rank, int peer, const local_head *sent)
 {
     if (sent->n_in == r->out.n && sent->dt == (int32_t)r->out.dt) return LS_OK;
     return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s",
-                   rank, (long long)r->out.n, r->site, r->peer, (long long)sent->n_in, SITE_MAX, sent->site);
+                   rank, (long long)r->out.n, r->site, peer, (long long)sent->n_in, SITE_MAX, sent->site);
 }
 
 void local_note(ls_comm *c, const comm_req *r, bool done)
@@ -225,7 +225,7 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     const uint64_t k = ++l->n_taken[r->peer];
     const size_t nbytes = (size_t)r->out.n * ls_dtype_nbytes(r->out.dt);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
-    LS_TRY(local_check_message(r, c->rank, &m->head));
+    LS_TRY(local_check_message(r, l->label[c->rank], l->label[r->peer], &m->head));
     memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, l->member[r->peer]) + m->at, nbytes);
     r->moved = (int64_t)nbytes;
     atomic_store_explicit(&m->taken, k, memory_order_release);

@@ -59,9 +59,10 @@ struct ls_local_world {
     size_t control_off, mailbox_off, arena_off;
     _Atomic uint64_t free_control; /* one bit per block: 1 = free        */
     _Atomic int aborted;           /* rank + 1                           */
-    _Atomic int told;              /* the worker that prints why the run ended: rank + 1, or -1: the parent of -n */
+    _Atomic int reporter;          /* the worker that prints why the run ended: rank + 1, or -1: the parent of -n */
     _Atomic int reported;          /* a hang was reported, stack traces requested */
     _Atomic int pid[MAX_RANK];     /* 0: not known yet                   */
+    _Atomic int rank[MAX_RANK];    /* in the world of all hosts          */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
@@ -85,7 +86,7 @@ typedef struct local {
     control *ctl;
     int id;               /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
     int member[MAX_RANK]; /* ranks in the world: whose arena           */
-    int label[MAX_RANK];  /* ranks in messages                        */
+    int label[MAX_RANK];  /* ranks in messages: of the world, or of the communicator that this one serves */
     local_use *used;      /* of this worker's arena, shared by its communicators */
     bool owns_used;
     struct net_watch *watch; /* of a world that this process opened itself: both end with the communicator; else NULL */
@@ -103,6 +104,7 @@ int local_take_control(ls_local_world *w); /* -1: none is free */
 void local_drop_control(ls_local_world *w, int id, int n_member);
 void local_wake(control *c);
 
+int local_memfd(void);             /* for ls_local_world_format, which seals its size; -1 with errno */
 size_t local_machine_nbytes(void); /* its memory: the default size of an arena */
 
 /* ---- a worker's arena ---- */
@@ -132,8 +134,8 @@ void local_describe(const comm_req *r, local_head *out);
 /* Whether two ranks have posted the same collective, and the failure where they have not. */
 bool local_same(const local_head *a, const local_head *b);
 ls_status local_mismatch(const local_head *mine, int rank, const local_head *theirs, int peer);
-/* Whether the message that r->peer sent to `rank` is what r expects. */
-ls_status local_check_message(const comm_req *r, int rank, const local_head *sent);
+/* Whether the message that `peer` sent to `rank` is what r expects. */
+ls_status local_check_message(const comm_req *r, int rank, int peer, const local_head *sent);
 ls_status local_publish(ls_comm *c, comm_req *r);
 ls_status local_finish(ls_comm *c, comm_req *r);
 const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it is          */
@@ -152,6 +154,9 @@ bool local_where(ls_str *out, const local_position *p, int label, const char *ho
 void local_ask_stacks(ls_local_world *w);
 /* Whether a process is stopped (SIGSTOP): it neither works nor ends. */
 bool local_is_stopped(int pid);
+/* Names the cause of a hang: "; rank 3 is stopped (SIGSTOP, pid 99)" if a worker of this host is (true), in the waiting communicator or not;
+ * else "; look at rank N" for a suspect (-1: none). w may be NULL. Ranks are those of the world. */
+bool local_name_culprit(char *who, size_t room, ls_local_world *w, int suspect);
 /* Adds " (stopped by SIGSTOP, pid N)" when world rank `rank` is. */
 void local_note_stopped(ls_str *out, ls_local_world *w, int rank);
 

@@ -104,7 +104,7 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
     const int n = local_order(all, c->size, color, order);
     for (int k = 0; k < n; k++) {
         l.member[k] = parent->member[order[k]];
-        l.label[k] = k;
+        l.label[k] = parent->label[order[k]];
         if (order[k] == c->rank) rank = k;
     }
     LS_ASSERT(n > 0 && rank >= 0); /* this worker gave its own color */

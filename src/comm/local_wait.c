@@ -63,35 +63,36 @@ void local_note_stopped(ls_str *out, ls_local_world *w, int rank)
     if (local_is_stopped(pid)) ls_str_addf(out, " (stopped by SIGSTOP, pid %d)", pid);
 }
 
-/* The first worker of the host whose process is stopped; -1: none is. It may be outside of the communicator that waits. */
-static int first_stopped(ls_local_world *w)
+bool local_name_culprit(char *who, size_t room, ls_local_world *w, int suspect)
 {
-    for (int p = 0; p < w->size; p++)
-        if (!atomic_load(&w->left[p]) && local_is_stopped(atomic_load(&w->pid[p]))) return p;
-    return -1;
+    for (int p = 0; w && p < w->size; p++) {
+        const int pid = atomic_load(&w->pid[p]);
+        if (atomic_load(&w->left[p]) || !local_is_stopped(pid)) continue;
+        snprintf(who, room, "; rank %d is stopped (SIGSTOP, pid %d)", atomic_load(&w->rank[p]), pid);
+        return true;
+    }
+    who[0] = '\0';
+    if (suspect >= 0) snprintf(who, room, "; look at rank %d", suspect);
+    return false;
 }
 
-/* The position of each rank, in a table. The culprit is a rank that has not posted this collective; the other side of a message, which no
- * collective counts; and before all others a stopped process. */
+/* The position of each rank, in a table. The suspect is a rank that has not posted this collective, or the other side of a message, which no
+ * collective counts. */
 static ls_status hang(ls_comm *c, const comm_req *r, double waited)
 {
     local *l = c->impl;
     if (l->hang) return l->hang(l->ctx, r, waited);
     const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
-    int culprit = message ? l->label[r->peer] : -1;
-    char who[80] = "";
+    int suspect = message ? l->label[r->peer] : -1;
+    char who[96];
     ls_str table = {0};
     for (int p = 0; p < c->size && !message; p++) {
         const local_position at = local_position_of(&l->ctl->at[p]);
         const bool late = local_where(&table, &at, l->label[p], c->hostname, r);
         local_note_stopped(&table, l->world, l->member[p]);
-        if (late && culprit < 0) culprit = l->label[p];
+        if (late && suspect < 0) suspect = l->label[p];
     }
-    const int stopped = first_stopped(l->world);
-    if (stopped >= 0)
-        snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", stopped,
-                 atomic_load(&l->world->pid[stopped]));
-    else if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    (void)local_name_culprit(who, sizeof who, l->world, suspect);
     local_ask_stacks(l->world);
     const ls_status st =
         ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),

@@ -22,7 +22,8 @@
 #define PAIR_BLOCKS      8 /* of a group of two, at most */
 #define GROUPS_IN_FLIGHT 4 /* of one rank: its data, tensor and world groups, and pairs */
 
-#define CLOSE_LIMIT 10.0 /* seconds to wait for peers at the end; then a group is aborted, which needs nobody */
+/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which needs nobody. */
+#define CLOSE_LIMIT 10.0
 
 /* ---- giving up ---- */
 
@@ -176,6 +177,35 @@ static ls_status passed(nccl_try *t, ls_mark m)
     return LS_OK;
 }
 
+ls_status nccl_pace(nccl_try *t, const comm_req *r, ls_mark m)
+{
+    nccl_comm *n = t->c->impl;
+    const ls_device *d = n->w->dev;
+    const int lane = comm_lane_of(r->kind);
+    ls_mark *oldest = &n->recent[lane][n->n_recent[lane]++ % NCCL_AHEAD];
+    const ls_mark before = *oldest;
+    const double limit = atomic_load(&t->c->limit->seconds);
+    double begun = 0;
+    *oldest = m;
+    t->most = (double)INFINITY;
+    for (int turn = 0; before && !d->test(d->ctx, before); turn++) {
+        if (turn < 200) {
+            sched_yield();
+            continue;
+        }
+        if (give_up(t)) return nccl_status(t, NULL, LS_NCCL_GAVE_UP);
+        if (begun == 0 && d->test(d->ctx, r->from)) begun = ls_now();
+        if (begun > 0 && limit > 0 && ls_now() - begun > limit) { /* the watch does not know this request yet */
+            const nccl_under_way u = {.kind = r->kind, .peer = r->peer, .seq = r->seq, .k = n->n_note, .site = r->site};
+            nccl_hang(n, &u, ls_now() - begun, t->words, sizeof t->words);
+            return ls_fail(LS_E_COMM, "%s", t->words);
+        }
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+    t->most = 0;
+    return LS_OK;
+}
+
 /* A message or its buffer is ready: both sides know it of each other. */
 static ls_status meet_peer(nccl_try *t, const comm_req *r)
 {
@@ -194,12 +224,13 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
     const ls_device *d = m->w->dev;
     int *lane = &m->lane[comm_lane_of(r->kind)];
     if (!*lane) LS_TRY(d->lane_open(d->ctx, lane));
+    nccl_note_request(m, r);
     LS_TRY(comm_lane_mark(d, *lane, r->ready, &r->from));
     LS_TRY(queue_request(t, r, *lane));
     LS_TRY(comm_lane_mark(d, *lane, 0, &r->after));
     r->moved = t->c->size > 1 ? comm_law_bytes(t->c, r) : 0;
     nccl_under(m, r, comm_lane_of(r->kind));
-    return LS_OK;
+    return nccl_pace(t, r, r->after);
 }
 
 static bool between_gpus(const nccl_comm *m, const comm_req *r)
@@ -268,10 +299,10 @@ static void close_groups(nccl_comm *m)
     const int me = m->self->rank;
     const ls_device *d = m->w->dev;
     const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the end"};
-    nccl_try t = {.c = m->self, .r = &r, .begin = ls_now(), .most = CLOSE_LIMIT};
     for (int k = 0; k < N_LANE; k++) /* while the watch still looks */
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
-    t.begin = ls_now();
+    if (m->w->closing_since == 0) m->w->closing_since = ls_now();
+    nccl_try t = {.c = m->self, .r = &r, .begin = m->w->closing_since, .most = CLOSE_LIMIT};
     nccl_watch_leave(m);
     void **all = m->group[LANE_COLL], **to = m->group[LANE_SEND], **from = m->group[LANE_RECV];
     if (all && all[0]) m->w->t->close(all[0], nccl_poll(&t));
@@ -297,6 +328,7 @@ static void destroy(ls_comm *c)
     if (m->adds) d->lane_close(d->ctx, m->adds);
     ls_comm_destroy(&c->inner);
     ls_free(m->notes);
+    ls_free(m->label);
     leave(w);
 }
 
@@ -332,8 +364,9 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     c->library = w->version[0] ? w->version : NULL;
     c->device_nbytes = w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
     m->notes = ls_alloc(n * sizeof *m->notes);
+    m->label = ls_alloc(n * sizeof *m->label);
     m->note = ls_comm_alloc(boot, sizeof *m->note);
-    ls_status st = ok && m->notes && m->note ? LS_OK : ls_nomem(n * 4 * sizeof(void *), "a communicator");
+    ls_status st = ok && m->notes && m->label && m->note ? LS_OK : ls_nomem(n * 4 * sizeof(void *), "a communicator");
     comm_over(c, boot, NULL);
     if (st == LS_OK) st = comm_device_open(c, w->dev);
     st = ls_comm_agree(boot, st, LS_SITE);

@@ -20,13 +20,14 @@
 #include "comm/nccl_plugin.h"
 
 #define NCCL_RING 512
+#define NCCL_AHEAD \
+    16 /* pieces of work that a lane queues before the device has done the first of them: streams have less room than requests need */
 
 /* Where a worker is, for its peers on the host; in shared memory. */
 typedef struct nccl_note {
     _Atomic uint64_t queued, begun, done; /* sequence numbers of collectives on device memory, from 1 */
     _Atomic double since;                 /* of the newest */
     _Atomic int kind;
-    _Atomic int pid;
     _Atomic char site[56];
 } nccl_note;
 
@@ -52,7 +53,8 @@ typedef struct nccl_world {
     int device, rank; /* index of the GPU; rank in messages */
     int blocks;       /* of the GPU that the kernels of a group may take; 0: NCCL's choice */
     bool deterministic;
-    char version[32]; /* of NCCL; "": it does not say */
+    char version[32];     /* of NCCL; "": it does not say */
+    double closing_since; /* when the first communicator was closed; 0: none was */
     atomic_int users;
     pthread_t watch;
     bool watching;
@@ -74,7 +76,10 @@ typedef struct nccl_comm {
     int lane[N_LANE], adds;       /* of the device; 0: not open */
     char *scratch;                /* of sums in the tree: device memory, made at the first */
     nccl_queue queue[N_LANE];     /* under self->lock */
-    nccl_note *note, **notes;     /* its own, and everyone's (NULL: on another host) */
+    ls_mark recent[N_LANE][NCCL_AHEAD]; /* of the lane's thread: what it queued last (nccl_pace) */
+    uint64_t n_recent[N_LANE];
+    nccl_note *note, **notes; /* its own, and everyone's (NULL: on another host) */
+    int *label;               /* rank in the world, of every rank */
     uint64_t n_note;
 } nccl_comm;
 
@@ -96,6 +101,10 @@ ls_nccl_poll nccl_poll(nccl_try *t);
 /* A result of the plugin as a status, with a message. */
 ls_status nccl_status(nccl_try *t, void *group, int code);
 
+/* A piece of work of request r is queued up to mark m. Waits for room: until the device has done all but the last NCCL_AHEAD pieces, the
+ * run is aborted, or the request takes longer than the limit. A call that waits for room inside a driver could not be ended. */
+ls_status nccl_pace(nccl_try *t, const comm_req *r, ls_mark m);
+
 /* A sum in the tree: queued on the device lanes of collectives. */
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
 
@@ -108,7 +117,10 @@ ls_status nccl_watch_start(nccl_world *w);
 void nccl_watch_stop(nccl_world *w);
 void nccl_watch_enter(nccl_comm *m);
 void nccl_watch_leave(nccl_comm *m);
+void nccl_note_request(nccl_comm *m, const comm_req *r);    /* it is about to be queued */
 void nccl_under(nccl_comm *m, const comm_req *r, int lane); /* it has been queued */
+/* The message about a request that has been in flight for too long: the position of each rank, by its rank in the world. */
+void nccl_hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room);
 /* Aborts with this message, or the first one: groups are aborted, other workers are notified. `heard`: a peer's end may be the
  * cause; who saw it die says it better, and is given a second. */
 void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard);

@@ -219,6 +219,7 @@ static ls_status steps(tree *t)
         for (int k = 0; k < t->rounds; k++)
             if (s - 2 * k >= 0 && s - 2 * k < t->n_chunk) LS_TRY(sums(t, s - 2 * k, k));
         LS_TRY(comm_lane_mark(d, m->adds, 0, &added[s % 2]));
+        LS_TRY(nccl_pace(t->t, t->r, moved));
     }
     return LS_OK;
 }

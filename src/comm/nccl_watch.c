@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define LOOK       10000000L /* ns between looks */
 #define GRACE      1.0       /* seconds for the worker that saw a peer die to report it */
@@ -25,86 +24,87 @@
 /* ---- notes ---- */
 
 typedef struct where {
-    int64_t world, rank, offset;
+    int64_t world, rank, offset, label;
 } where;
 
 ls_status nccl_share_notes(nccl_comm *m)
 {
     ls_comm *c = m->self->inner;
-    where mine = {.rank = c->world_rank}, *all = NULL;
+    where mine = {.rank = c->world_rank, .label = m->w->rank}, *all = NULL;
     if (c->world) {
         mine.world = (int64_t)c->world->id;
         mine.offset = (char *)m->note - local_arena(c->world, c->world_rank);
     }
     LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
-    for (int p = 0; p < c->size; p++)
+    for (int p = 0; p < c->size; p++) {
+        m->label[p] = (int)all[p].label;
         if (c->world && all[p].world == mine.world)
             m->notes[p] = (nccl_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
+    }
     m->notes[c->rank] = m->note;
     return LS_OK;
+}
+
+void nccl_note_request(nccl_comm *m, const comm_req *r)
+{
+    if (comm_lane_of(r->kind) != LANE_COLL) return;
+    m->n_note++; /* the collectives' thread counts */
+    atomic_store(&m->note->kind, (int)r->kind);
+    atomic_store(&m->note->since, ls_now());
+    for (size_t i = 0; i < sizeof m->note->site; i++) { /* peers may be reading it */
+        const char c = r->site[strlen(r->site) < i ? strlen(r->site) : i];
+        atomic_store_explicit(&m->note->site[i], c, memory_order_relaxed);
+        if (!c) break;
+    }
+    atomic_store(&m->note->queued, m->n_note);
 }
 
 void nccl_under(nccl_comm *m, const comm_req *r, int lane)
 {
     nccl_queue *q = &m->queue[lane];
-    if (lane == LANE_COLL) {
-        m->n_note++;
-        atomic_store(&m->note->kind, (int)r->kind);
-        atomic_store(&m->note->pid, (int)getpid());
-        atomic_store(&m->note->since, ls_now());
-        for (size_t i = 0; i < sizeof m->note->site; i++) { /* peers may be reading it */
-            const char c = r->site[strlen(r->site) < i ? strlen(r->site) : i];
-            atomic_store_explicit(&m->note->site[i], c, memory_order_relaxed);
-            if (!c) break;
-        }
-        atomic_store(&m->note->queued, m->n_note);
-    }
-    const uint64_t k = lane == LANE_COLL ? m->n_note : 0; /* the collectives' thread counts */
+    const uint64_t k = lane == LANE_COLL ? m->n_note : 0;
     pthread_mutex_lock(&m->self->lock);
     if (q->end - q->first < NCCL_RING)
         q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, k, r->site};
     pthread_mutex_unlock(&m->self->lock);
 }
 
-/* The position of each rank, as text. */
-static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room)
+/* A line of the table about rank p, and whether it is late. */
+static bool where_is(const nccl_comm *m, int p, const nccl_under_way *u, ls_str *out)
 {
-    const ls_comm *c = m->self;
-    char table[1500] = "", who[64] = "";
-    int culprit = -1, seat = 0;
-    size_t n = 0;
-    if (u->kind == LS_COLL_SEND || u->kind == LS_COLL_RECV) {
-        snprintf(words, room, "no progress for %.1f s in %s #%llu at %s; look at rank %d", waited,
-                 ls_coll_word(u->kind), (unsigned long long)u->seq, u->site, u->peer);
-        return;
+    nccl_note *o = m->notes[p];
+    int seat = 0;
+    const char *host = ls_comm_host(m->self, p, &seat);
+    char site[sizeof o->site + 1] = "";
+    if (!o) {
+        ls_str_addf(out, "\n  rank %d on %s: its state is not visible from this host", m->label[p], host);
+        return false;
     }
-    for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
-        nccl_note *o = m->notes[p];
-        const char *host = ls_comm_host(c, p, &seat);
-        char site[sizeof o->site + 1] = "";
-        if (!o) {
-            n += (size_t)snprintf(table + n, sizeof table - n,
-                                  "\n  rank %d on %s: its state is not visible from this host", p, host);
-            continue;
-        }
-        for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
-        const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
-        const bool late = queued < u->k || (begun < u->k && done < u->k);
-        const bool stopped = local_is_stopped(atomic_load(&o->pid)); /* a note that is seen is of this host */
-        if (late && culprit < 0) culprit = p;
-        if (stopped) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", p, atomic_load(&o->pid));
-        n += (size_t)snprintf(
-            table + n, sizeof table - n, "\n  rank %d on %s %s (its latest is #%llu, %s at %s, %.1f s ago)", p, host,
-            queued < u->k  ? "is late: it has not posted this"
-            : late         ? "is late: its device has not reached this"
-            : done >= u->k ? "has completed this"
-                           : "is waiting in it",
-            (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
-            ls_short_path(site), ls_now() - atomic_load(&o->since));
-    }
-    if (culprit >= 0 && !who[0]) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
+    const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
+    const bool late = queued < u->k || (begun < u->k && done < u->k);
+    ls_str_addf(out, "\n  rank %d on %s %s (its latest is #%llu, %s at %s, %.1f s ago)", m->label[p], host,
+                queued < u->k  ? "is late: it has not posted this"
+                : late         ? "is late: its device has not reached this"
+                : done >= u->k ? "has completed this"
+                               : "is waiting in it",
+                (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
+                ls_short_path(site), ls_now() - atomic_load(&o->since));
+    return late;
+}
+
+void nccl_hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room)
+{
+    const bool message = u->kind == LS_COLL_SEND || u->kind == LS_COLL_RECV;
+    int culprit = message ? m->label[u->peer] : -1;
+    char who[96] = "";
+    ls_str table = {0};
+    for (int p = 0; p < m->self->size && !message; p++)
+        if (table.len < 1500 && where_is(m, p, u, &table) && culprit < 0) culprit = m->label[p];
+    local_name_culprit(who, sizeof who, m->self->world, culprit);
     snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
-             (unsigned long long)u->seq, ls_short_path(u->site), who, table);
+             (unsigned long long)u->seq, ls_short_path(u->site), who, table.data ? table.data : "");
+    ls_str_fini(&table);
 }
 
 /* ---- the watch ---- */
@@ -162,7 +162,7 @@ static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
             return true;
         }
         if (limit > 0 && waited > limit) {
-            hang(m, &u, waited, words, room);
+            nccl_hang(m, &u, waited, words, room);
             return true;
         }
     }

@@ -1,6 +1,7 @@
 /* resolve.c - workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
 #include "model/model.h"
 #include "parallel/schedule.h"
+#include "comm/launch.h"
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
 #include "core/fs.h"
@@ -42,7 +43,8 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     LS_TRY(env_int("RANK", 0, &c->rank, &has_rank));
     LS_TRY(env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
     const bool given = ls_train_given(o, "n");
-    if (o->n < 1 || o->n > 65536) return ls_fail(LS_E_CONFIG, "-n %lld: must be 1 to 65536", (long long)o->n);
+    if (o->n < 1 || o->n > 65536)
+        return ls_fail(LS_E_ARG, "-n %lld: must be 1 to %d, the workers of one host", (long long)o->n, LS_LAUNCH_MOST);
     if (given && has_world && o->n != world)
         return ls_fail(LS_E_CONFIG, "-n %lld: WORLD_SIZE is %d; leave -n out under a launcher", (long long)o->n, world);
     c->world_size = facts->world_size > 0 ? facts->world_size : has_world ? world : (int)o->n;
@@ -65,7 +67,7 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 static ls_status positive(const ls_train_options *o, const char *name, int64_t value)
 {
     if (!ls_train_given(o, name) || (value >= 1 && value <= INT_MAX)) return LS_OK;
-    return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
+    return ls_fail(LS_E_ARG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
 }
 
 /* Sizes of a batch, of a type that is printed without casts. */
@@ -161,7 +163,7 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
     const int64_t S = o->seq_length;
     const int most = c->model.n_ctx;
     train_origin from = train_from(o, "--seq_length", NULL);
-    if (S < 1) return ls_fail(LS_E_CONFIG, "--seq_length %lld: must be at least 1", (long long)S);
+    if (S < 1) return ls_fail(LS_E_ARG, "--seq_length %lld: must be at least 1", (long long)S);
     if (S > most && from.source == LS_FROM_CLI)
         return ls_fail(
             LS_E_CONFIG,
@@ -201,7 +203,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         const bool given = from.source == LS_FROM_CLI;
         *rows[i].field = given ? rows[i].value : rows[i].unset;
         if (given && rows[i].value < rows[i].lo)
-            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
+            return ls_fail(LS_E_ARG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
                            (long long)rows[i].lo);
         if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
         else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
@@ -240,14 +242,28 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
     return LS_OK;
 }
 
-/* dp x pp x tp, and what only pipelines have. */
-static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
+/* --tp, else the larger one of the two sizes that DeepSpeed's block may have. */
+static int64_t tensor_parallel(const ls_train_options *o, const ls_ds_config *ds, train_origin *from)
 {
-    const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
-    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)o->pp, (long long)o->tp);
-    LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
-    if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
+    static const char *const key[] = {"tensor_parallel.autotp_size", "tensor_parallel.tp.tp_size"};
+    const int64_t size[] = {ls_ds_int(ds, key[0], 1), ls_ds_int(ds, key[1], 1)};
+    const int k = size[1] > size[0];
+    *from = size[k] > 1 ? train_from_json(o, "--tp", ds, key[k]) : train_from(o, "--tp", NULL);
+    return from->source == LS_FROM_JSON ? size[k] : o->tp;
+}
+
+/* dp x pp x tp, and what only pipelines have. */
+static ls_status resolve_mesh(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    const train_origin pp_from = train_from_json(o, "--pp", ds, "pipeline.stages");
+    const int64_t pp = pp_from.source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
+    train_origin tp_from;
+    const int64_t tp = tensor_parallel(o, ds, &tp_from);
+    const bool pipe = pp > 1, given = ls_train_given(o, "interleave");
+    if (pp < 1 || tp < 1 || pp > 65536 || tp > 65536)
+        return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)pp, (long long)tp);
+    LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)pp, (int)tp));
+    if (tp > 1) LS_TRY(ls_shard_check(&c->model, (int)tp));
     if (!pipe && (o->schedule || o->stages || given))
         return ls_fail(LS_E_CONFIG, "--%s needs a pipeline; add --pp P, or leave it out",
                        o->schedule ? "schedule"
@@ -257,18 +273,18 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
     c->interleave = (int)o->interleave;
     c->stages = o->stages;
     if (o->interleave < 1 || o->interleave > 64)
-        return ls_fail(LS_E_CONFIG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
+        return ls_fail(LS_E_ARG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
         return ls_fail(LS_E_CONFIG,
                        "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
                        (long long)o->interleave, c->schedule);
     c->sequence_parallel = o->sequence_parallel;
-    if (c->sequence_parallel && o->tp == 1)
+    if (c->sequence_parallel && tp == 1)
         return ls_fail(LS_E_CONFIG, "--sequence_parallel needs tensor parallelism; add --tp T, or leave it out");
     const train_origin by_default = {LS_FROM_DEFAULT, ""};
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], train_rule("workers / (pp * tp)"));
-    train_put_int(c, "pp", o->pp, pipe ? train_from(o, "--pp", NULL) : by_default);
-    train_put_int(c, "tp", o->tp, o->tp > 1 ? train_from(o, "--tp", NULL) : by_default);
+    train_put_int(c, "pp", pp, pipe ? pp_from : by_default);
+    train_put_int(c, "tp", tp, tp > 1 ? tp_from : by_default);
     train_put_bool(c, "sequence_parallel", c->sequence_parallel, train_from(o, "--sequence_parallel", NULL));
     train_put_text(c, "schedule", c->schedule, train_from(o, "--schedule", NULL));
     return LS_OK;
@@ -285,14 +301,38 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
     train_put_text(c, "strategy", c->strategy, train_from(o, "--strategy", json ? "zero_optimization.stage" : NULL));
 }
 
-static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
+/* --recompute, or a block of the JSON that configures checkpoints of activations. R1 has such a block, but its model makes none. */
+static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    static const char *const key[] = {
+        "activation_checkpointing.partition_activations", "activation_checkpointing.cpu_checkpointing",
+        "activation_checkpointing.contiguous_memory_optimization", "activation_checkpointing.number_checkpoints",
+        "pipeline.activation_checkpoint_interval"};
+    const char *asked = NULL;
+    for (size_t i = 0; i < sizeof key / sizeof *key && !asked; i++)
+        if (ls_ds_bool(ds, key[i], false) || ls_ds_int(ds, key[i], 0) > 0) asked = key[i];
+    const bool r1 = asked && o->run_type;
+    c->recompute = o->recompute || (asked && !r1);
+    if (r1 && !o->recompute)
+        ls_str_addf(&c->notes,
+                    "%s of the DeepSpeed JSON has no effect with --run_type: the model of R1 makes no checkpoints of "
+                    "activations (use --recompute)\n",
+                    asked);
+    else if (asked && !o->recompute)
+        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON: the activations of each block are recomputed (--recompute)\n",
+                    asked);
+    train_put_bool(c, "recompute", c->recompute,
+                   o->recompute || !c->recompute ? train_from(o, "--recompute", NULL)
+                                                 : (train_origin){LS_FROM_JSON, asked});
+}
+
+static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const bool cpu = !strcmp(c->device, "cpu");
-    c->recompute = o->recompute;
+    resolve_recompute(o, ds, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
-        return ls_fail(LS_E_CONFIG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit",
-                       o->comm_timeout);
+        return ls_fail(LS_E_ARG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
@@ -311,14 +351,13 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
-        return ls_fail(LS_E_CONFIG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
+        return ls_fail(LS_E_ARG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 
     train_origin mode = train_from(o, "--profile_mode", NULL), debug = {LS_FROM_DEFAULT, ""};
     if (c->profile_mode && !o->profile_mode) mode = (train_origin){LS_FROM_ENV, "PROFILE_MODE"};
     if (c->dist_debug) debug = (train_origin){LS_FROM_ENV, "DIST_DEBUG"};
-    train_put_bool(c, "recompute", c->recompute, train_from(o, "--recompute", NULL));
     train_put_bool(c, "deterministic", c->deterministic,
                    train_from(o, o->no_deterministic ? "--no_deterministic" : "--deterministic", NULL));
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
@@ -400,11 +439,12 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));
-    LS_TRY_GOTO(st, done, resolve_mesh(o, &c));
+    LS_TRY_GOTO(st, done, resolve_mesh(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_batch(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_plain(o, &c));
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
-    LS_TRY_GOTO(st, done, resolve_machine(o, &c));
+    LS_TRY_GOTO(st, done, resolve_machine(o, ds, &c));
+    LS_TRY_GOTO(st, done, train_resolve_monitor(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     if (ds) note_json(o, ds, &c);
@@ -449,6 +489,7 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
     const bool needs_total =
         c->lr.kind == LS_LR_COSINE || c->lr.kind == LS_LR_WARMUP_DECAY || c->lr.kind == LS_LR_WARMUP_COSINE;
+    c->lr_by_length = (needs_total && !c->lr.total) || c->warmup_auto;
     if (needs_total && !c->lr.total) {
         c->lr.total = c->total_steps;
         train_put_int(c, "lr_total_steps", c->lr.total, train_rule("steps of the run"));
@@ -469,8 +510,8 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
 void ls_train_config_fini(ls_train_config *c)
 {
-    char *owned[] = {c->model_from, c->train_path, c->val_path,      c->tokenizer_path,
-                     c->run_dir,    c->init_from,  c->deepspeed_path};
+    char *owned[] = {c->model_from, c->train_path,     c->val_path,    c->tokenizer_path, c->run_dir,
+                     c->init_from,  c->deepspeed_path, c->tensorboard, c->csv_monitor};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) ls_free(owned[i]);
     for (int i = 0; i < c->n_setting; i++) ls_free(c->setting[i].text);
     ls_str_fini(&c->notes);

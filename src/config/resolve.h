@@ -79,6 +79,7 @@ typedef struct ls_train_config {
     bool decay_matrices_only; /* --decay matrices: biases, norms are not decayed; default: every tensor, as DeepSpeed */
     ls_lr_schedule lr;        /* lr.base is the optimizer's rate                                   */
     bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
+    bool lr_by_length;        /* learning rates depend on total_steps; set by fit                  */
     double clip;              /* 0 = off                                                           */
 
     const char *precision;              /* "fp32", "bf16", "fp16"                                            */
@@ -89,7 +90,7 @@ typedef struct ls_train_config {
     ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
     bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
     ls_loss_scale_config loss_scale;
-    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
+    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "tcp", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
     bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
@@ -108,6 +109,8 @@ typedef struct ls_train_config {
     int zero_stage;       /* of the JSON; with one worker the same computation                 */
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
+    int64_t ds_steps_per_print;      /* steps between the lines of DeepSpeed; 0 = none */
+    char *tensorboard, *csv_monitor; /* folders, NULL: none */
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
     bool verify_data;      /* compare every byte of the token files with meta.json */
     bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */

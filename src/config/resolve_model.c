@@ -57,7 +57,7 @@ static ls_status resolve_sizes(const ls_train_options *o, train_origin model, ls
         const train_origin from = train_from(o, size[i].flag, NULL);
         const bool given = from.source == LS_FROM_CLI;
         if (given && (size[i].value < 1 || size[i].value > INT_MAX))
-            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least 1", size[i].flag, (long long)size[i].value);
+            return ls_fail(LS_E_ARG, "%s %lld: must be at least 1", size[i].flag, (long long)size[i].value);
         if (given) *size[i].field = (int)size[i].value;
         train_put_int(c, size[i].setting, *size[i].field, given ? from : model);
     }

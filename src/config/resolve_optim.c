@@ -72,7 +72,7 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     const char *const names[] = {"learning rate (--lr)", "weight decay (--weight_decay)", "--eps"};
     for (int i = 0; i < 3; i++)
         if (!(checked[i] >= 0 && checked[i] <= 1e6))
-            return ls_fail(LS_E_CONFIG, "%s %g: must be 0 to 1e6", names[i], checked[i]);
+            return ls_fail(LS_E_ARG, "%s %g: must be 0 to 1e6", names[i], checked[i]);
     return LS_OK;
 }
 
@@ -147,7 +147,7 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
                ratio = ls_train_given(o, "min_lr_ratio");
     LS_TRY(choose_schedule(o, ds, json, c));
     if (steps && o->warmup_steps < 0)
-        return ls_fail(LS_E_CONFIG, "--warmup_steps %lld: must be at least 0", (long long)o->warmup_steps);
+        return ls_fail(LS_E_ARG, "--warmup_steps %lld: must be at least 0", (long long)o->warmup_steps);
     if (steps && s->kind == LS_LR_RANGE_TEST)
         return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
     if (steps) s->warmup = o->warmup_steps, c->warmup_auto = false;
@@ -160,7 +160,7 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
         return ls_fail(LS_E_CONFIG, "--min_lr_ratio is only for cosine schedules, but this run uses %s; leave it out",
                        ls_lr_word(s->kind));
     if (ratio && !(o->min_lr_ratio >= 0 && o->min_lr_ratio <= 1))
-        return ls_fail(LS_E_CONFIG, "--min_lr_ratio %g: must be 0 to 1", o->min_lr_ratio);
+        return ls_fail(LS_E_ARG, "--min_lr_ratio %g: must be 0 to 1", o->min_lr_ratio);
     if (ratio) s->floor_ratio = o->min_lr_ratio;
     if (has_floor)
         train_put_real(c, "min_lr_ratio", s->floor_ratio,

@@ -9,6 +9,7 @@
 static _Thread_local char words[LS_ERR_WORDS];
 static _Thread_local char trail[LS_ERR_TRAIL];
 static _Thread_local size_t trail_len;
+static _Thread_local bool of_peer;
 
 const char *ls_short_path(const char *file)
 {
@@ -36,6 +37,7 @@ ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt
     va_end(ap);
     memcpy(words, fresh, sizeof words);
     trail_len = 0;
+    of_peer = false;
     trail[0] = '\0';
     trail_add("at", file, line, NULL);
     return code;
@@ -81,12 +83,24 @@ void ls_err_clear(void)
 {
     words[0] = trail[0] = '\0';
     trail_len = 0;
+    of_peer = false;
+}
+
+void ls_err_set_peers(void)
+{
+    of_peer = true;
+}
+
+bool ls_err_is_peers(void)
+{
+    return of_peer;
 }
 
 void ls_err_keep(ls_err_kept *k)
 {
     memcpy(k->words, words, sizeof words);
     memcpy(k->trail, trail, sizeof trail);
+    k->of_peer = of_peer;
 }
 
 void ls_err_restore(const ls_err_kept *k)
@@ -94,6 +108,7 @@ void ls_err_restore(const ls_err_kept *k)
     memcpy(words, k->words, sizeof words);
     memcpy(trail, k->trail, sizeof trail);
     trail_len = strlen(trail);
+    of_peer = k->of_peer;
 }
 
 void ls_assert_failed(const char *cond, const char *file, int line)

@@ -11,6 +11,7 @@
 #ifndef LS_CORE_ERR_H
 #define LS_CORE_ERR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* clang-format off */
@@ -27,7 +28,8 @@
     X(LS_E_NUMERIC,     "numerical failure",              1) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
     X(LS_E_STOPPED,     "stopped by SIGTERM",           143) \
-    X(LS_E_HELP,        "the help was printed",           0)
+    X(LS_E_HELP,        "the help was printed",           0) \
+    X(LS_E_INTERNAL,    "internal error (please report it)", 4)
 /* clang-format on */
 
 typedef enum ls_status {
@@ -42,9 +44,9 @@ ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt
     __attribute__((format(printf, 4, 5)));
 
 /* The code itself, so that compilers and analyzers see that a failure is one. */
-static inline ls_status ls_fail_code(ls_status code, ls_status told)
+static inline ls_status ls_fail_code(ls_status code, ls_status same)
 {
-    (void)told;
+    (void)same;
     return code;
 }
 
@@ -78,10 +80,15 @@ const char *ls_err_words(void);
 const char *ls_err_trail(void);
 void ls_err_clear(void);
 
+/* The failure of this thread is that of another worker, which reports it. Until the next ls_fail or ls_err_clear. */
+void ls_err_set_peers(void);
+bool ls_err_is_peers(void);
+
 /* Keeps this thread's failure: while something else is tried that may fail too, or to report it on another thread. */
 enum { LS_ERR_WORDS = 2048, LS_ERR_TRAIL = 4096 };
 typedef struct ls_err_kept {
     char words[LS_ERR_WORDS], trail[LS_ERR_TRAIL];
+    bool of_peer;
 } ls_err_kept;
 void ls_err_keep(ls_err_kept *k);
 void ls_err_restore(const ls_err_kept *k); /* makes it the failure of the calling thread */

@@ -318,6 +318,63 @@ ls_status ls_fs_remove_tree(const char *path)
     return LS_OK;
 }
 
+static ls_status copy_file(const char *from, const char *to, mode_t mode)
+{
+    char block[65536];
+    ssize_t n = 0;
+    ls_status st = LS_OK;
+    const int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", from, strerror(errno));
+    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode & 0777);
+    if (out < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", to, strerror(errno));
+    while (st == LS_OK && (n = read(in, block, sizeof block)) > 0) st = ls_fs_append(out, to, block, (size_t)n);
+    if (st == LS_OK && n < 0) st = ls_fail(LS_E_IO, "cannot read %s: %s", from, strerror(errno));
+    close(in);
+    if (out >= 0 && close(out) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot write %s: %s", to, strerror(errno));
+    return st;
+}
+
+static ls_status copy_any(const char *from, const char *to)
+{
+    struct stat s;
+    char link[PATH_MAX], **names = NULL;
+    size_t n = 0;
+    if (lstat(from, &s)) return ls_fail(LS_E_IO, "%s: %s", from, strerror(errno));
+    if (S_ISREG(s.st_mode)) return copy_file(from, to, s.st_mode);
+    if (S_ISLNK(s.st_mode)) {
+        const ssize_t k = readlink(from, link, sizeof link - 1);
+        if (k > 0) link[k] = '\0';
+        return k > 0 && !symlink(link, to) ? LS_OK
+                                           : ls_fail(LS_E_IO, "cannot copy the link %s: %s", from, strerror(errno));
+    }
+    if (!S_ISDIR(s.st_mode)) return LS_OK; /* sockets and pipes belong to processes */
+    LS_TRY(ls_fs_mkdirs(to));
+    LS_TRY(ls_fs_list(from, &names, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        char *a = ls_path_join(from, names[i]), *b = ls_path_join(to, names[i]);
+        st = a && b ? copy_any(a, b) : ls_nomem(256, "a path");
+        ls_free(a);
+        ls_free(b);
+    }
+    ls_fs_list_free(names, n);
+    return st;
+}
+
+ls_status ls_fs_copy_tree(const char *from, const char *to)
+{
+    char *part = ls_asprintf("%s.partial", to), *dir = parent_of(to);
+    ls_status st = part && dir ? LS_OK : ls_nomem(strlen(to), "a path");
+    if (st == LS_OK) st = ls_fs_mkdirs(dir);
+    if (st == LS_OK) st = ls_fs_remove_tree(part);
+    if (st == LS_OK) st = copy_any(from, part);
+    if (st == LS_OK) st = ls_fs_remove_tree(to);
+    if (st == LS_OK) st = ls_fs_rename(part, to);
+    ls_free(part);
+    ls_free(dir);
+    return st;
+}
+
 ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...)
 {
     const size_t n = strlen(dir);

@@ -52,6 +52,8 @@ ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n);
 ls_status ls_fs_sync_dir(const char *path);
 ls_status ls_fs_rename(const char *from, const char *to); /* then syncs the folder of `to` */
 ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fine */
+/* Copies a file or a folder with everything in it (links as links) to `to`, which is replaced when the copy is complete. */
+ls_status ls_fs_copy_tree(const char *from, const char *to);
 
 /* Names in a folder, sorted bytewise, without . and ..; free with ls_fs_list_free. */
 ls_status ls_fs_list(const char *path, char ***names, size_t *n);

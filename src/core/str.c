@@ -73,6 +73,34 @@ bool ls_parse_f64(const char *text, double *out)
     return true;
 }
 
+static double characters(const char *text, size_t n)
+{
+    double k = 0;
+    for (size_t i = 0; i < n; i++) k += (text[i] & 0xc0) != 0x80;
+    return k;
+}
+
+size_t ls_line_of(const char *text, double width, double (*columns)(const char *text, size_t n))
+{
+    size_t fits = 0, blank = 0;
+    columns = columns ? columns : characters;
+    for (size_t n = 1; text[n - 1]; n++) {
+        if ((text[n] & 0xc0) == 0x80) continue; /* inside a character */
+        if (columns(text, n) > width) return blank ? blank : fits ? fits : n;
+        fits = n;
+        if (text[n] == ' ') blank = n;
+    }
+    return fits;
+}
+
+void ls_str_add_piece(ls_str *s, const char **text, int width)
+{
+    const size_t n = ls_line_of(*text, width, NULL);
+    ls_str_addf(s, "%.*s%*s", (int)n, *text, width - (int)characters(*text, n), "");
+    *text += n;
+    *text += strspn(*text, " ");
+}
+
 bool ls_ends_in(const char *text, const char *end)
 {
     const size_t n = strlen(text), m = strlen(end);

@@ -20,6 +20,18 @@ void ls_str_addc(ls_str *s, char c);
 void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_str_fini(ls_str *s);
 
+/* A text that belongs to someone else. */
+typedef struct ls_substr {
+    const char *data;
+    size_t n;
+} ls_substr;
+
+/* Appends the next piece of *text, padded to `width` columns, and moves *text past it: it ends at a blank, and a word is broken only if it is
+ * longer than a line. For the cells of a table: a long name goes on in the next rows. */
+void ls_str_add_piece(ls_str *s, const char **text, int width);
+/* Bytes of the first line of `text` if a line has room for `width` columns; `columns` measures n bytes (NULL: one column per character). */
+size_t ls_line_of(const char *text, double width, double (*columns)(const char *text, size_t n));
+
 bool ls_ends_in(const char *text, const char *end); /* and is longer */
 
 /* Whole-string numbers: false when the text is empty, has trailing bytes or is out of range. Integers also take forms

@@ -1,4 +1,5 @@
 #include "data/loader.h"
+#include "data/pairs.h"
 #include "data/sources.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -24,6 +25,75 @@ static ls_status bad_id(const ls_token_file *f, int64_t i, int vocab_size)
         LS_E_FORMAT,
         "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or --vocab_size is too small",
         f->path, token_at(f, i), (long long)i, vocab_size);
+}
+
+/* ---- pairs ---- */
+
+static const unsigned char *mask_of(const ls_token_source *s)
+{
+    return s->mask.data;
+}
+
+static bool pair_begins(const unsigned char *mask, int64_t i)
+{
+    return !mask[i] && (!i || mask[i - 1]);
+}
+
+/* Finds the pairs: a mask of 0s and 1s that begins with a source and ends with a target. */
+static ls_status index_pairs(ls_token_source *s, const char *mask_path)
+{
+    const unsigned char *mask = mask_of(s);
+    const int64_t n = s->n_token;
+    if ((int64_t)s->mask.n != n)
+        return ls_fail(LS_E_FORMAT, "%s has %zu bytes, but %s has %lld tokens; prepare the data again", mask_path,
+                       s->mask.n, s->file[0].path, (long long)n);
+    int64_t n_pair = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (mask[i] > 1)
+            return ls_fail(LS_E_FORMAT, "%s: byte %lld is %d, not 0 or 1", mask_path, (long long)i, mask[i]);
+        n_pair += pair_begins(mask, i);
+    }
+    if (!n_pair || mask[0] || !mask[n - 1])
+        return ls_fail(LS_E_FORMAT, "%s: it must begin with a source (0) and end with a target (1)", mask_path);
+    s->start = ls_alloc((size_t)(n_pair + 1) * sizeof *s->start);
+    if (!s->start) return ls_nomem((size_t)n_pair * sizeof *s->start, "the positions of the pairs");
+    s->n_seq = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (pair_begins(mask, i)) s->start[s->n_seq++] = i;
+    s->start[n_pair] = n;
+    return LS_OK;
+}
+
+static ls_status open_mask(ls_token_source *s, const char *path)
+{
+    char mask_path[PATH_MAX];
+    if (!ls_ends_in(path, ".bin") || strlen(path) + 2 > sizeof mask_path) return LS_OK;
+    snprintf(mask_path, sizeof mask_path, "%.*s.mask", (int)strlen(path) - 4, path);
+    if (!ls_fs_exists(mask_path)) return LS_OK;
+    LS_TRY(ls_fs_map_open(&s->mask, mask_path));
+    return index_pairs(s, mask_path);
+}
+
+static ls_status pair_sequence(const ls_tokens *t, const ls_token_source *s, int64_t k, int32_t *ids, int32_t *target)
+{
+    const int64_t first = s->start[k], len = s->start[k + 1] - first;
+    const unsigned char *mask = mask_of(s) + first;
+    for (int i = 0; i <= t->seq_len; i++) {
+        const int32_t id = i < len ? token_at(s->file, first + i) : LS_PAIR_PAD;
+        if (id >= t->vocab_size) return bad_id(s->file, first + i, t->vocab_size);
+        if (i < t->seq_len) ids[i] = id;
+        if (i) target[i - 1] = i < len && mask[i] ? id : -1;
+    }
+    return LS_OK;
+}
+
+/* Targets of pair k within S+1 ids: source ids come first, then target ids. */
+static int64_t pair_counted(const ls_tokens *t, const ls_token_source *s, int64_t k)
+{
+    const int64_t first = s->start[k], len = s->start[k + 1] - first;
+    const unsigned char *mask = mask_of(s) + first, *one = memchr(mask, 1, (size_t)len);
+    const int64_t source = one - mask, end = len < t->seq_len + 1 ? len : t->seq_len + 1;
+    return end > source ? end - source : 0;
 }
 
 /* ---- opening ---- */
@@ -70,12 +140,15 @@ static ls_status open_source(ls_tokens *t, const ls_data_source *from)
         LS_TRY(open_files(s, (char *const[]){from->path}, 1, t->vocab_size));
     }
     s->n_seq = s->n_token > 0 ? (s->n_token - 1) / t->seq_len : 0;
+    if (s->n_file == 1) LS_TRY(open_mask(s, from->path));
+    if (!s->start != !t->source[0].start)
+        return ls_fail(LS_E_CONFIG, "%s: a blend has either text or pairs of sentences, not both", from->path);
     if (s->n_seq < 1)
         return ls_fail(LS_E_FORMAT,
                        "%s has %lld tokens, but one sequence of %d needs %d; use a smaller --seq_length or more text",
                        from->path, (long long)s->n_token, t->seq_len, t->seq_len + 1);
-    ls_info("data", "%s: %lld tokens, %lld sequences of %d", from->path, (long long)s->n_token, (long long)s->n_seq,
-            t->seq_len);
+    ls_info("data", "%s: %lld tokens, %lld %s of %d", from->path, (long long)s->n_token, (long long)s->n_seq,
+            s->start ? "pairs in sequences" : "sequences", t->seq_len);
     t->n_token += s->n_token;
     t->n_seq += s->n_seq;
     return LS_OK;
@@ -177,6 +250,8 @@ void ls_tokens_close(ls_tokens *t)
             ls_free(s->file[k].path);
         }
         ls_free(s->file);
+        if (s->mask.data) ls_fs_map_close(&s->mask);
+        ls_free(s->start);
     }
     ls_free(t->source);
     ls_free(t->slot);
@@ -187,6 +262,7 @@ void ls_tokens_close(ls_tokens *t)
 static ls_status read_sequence(const ls_tokens *t, const ls_token_source *s, int64_t k, int32_t *ids, int32_t *target)
 {
     const int64_t first = k * t->seq_len;
+    if (s->start) return pair_sequence(t, s, k, ids, target);
     size_t lo = 0, hi = s->n_file; /* the file of the first token is in [lo, hi) */
     while (hi - lo > 1) {
         const size_t mid = (lo + hi) / 2;
@@ -211,8 +287,8 @@ ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_
     return read_sequence(t, s, k, ids, target);
 }
 
-/* Sample p of an epoch. */
-static ls_status read_sample(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int32_t *ids, int32_t *target)
+/* Sample p of an epoch: its source and the number of its sequence there. */
+static const ls_token_source *find_sample(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t *k)
 {
     uint64_t i = 0;
     if (t->slot) {
@@ -223,8 +299,8 @@ static ls_status read_sample(const ls_tokens *t, uint64_t seed, int64_t epoch, i
         p = nth % t->source[i].n_seq;
     }
     const ls_token_source *s = &t->source[i];
-    const uint64_t key = ls_rng_key(seed, LS_RNG_ORDER, (uint64_t)epoch, i);
-    return read_sequence(t, s, (int64_t)ls_rng_permute(key, (uint64_t)s->n_seq, (uint64_t)p), ids, target);
+    *k = (int64_t)ls_rng_permute(ls_rng_key(seed, LS_RNG_ORDER, (uint64_t)epoch, i), (uint64_t)s->n_seq, (uint64_t)p);
+    return s;
 }
 
 ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids,
@@ -232,7 +308,29 @@ ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int6
 {
     ls_log(LS_LOG_TRACE, "data", "epoch %lld: sequences %lld to %lld of the shuffled order", (long long)epoch,
            (long long)p, (long long)(p + n - 1));
-    for (int64_t b = 0; b < n; b++)
-        LS_TRY(read_sample(t, seed, epoch, p + b, ids + b * t->seq_len, target + b * t->seq_len));
+    for (int64_t b = 0; b < n; b++) {
+        int64_t k;
+        const ls_token_source *s = find_sample(t, seed, epoch, p + b, &k);
+        LS_TRY(read_sequence(t, s, k, ids + b * t->seq_len, target + b * t->seq_len));
+    }
     return LS_OK;
+}
+
+int64_t ls_tokens_counted(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n)
+{
+    int64_t sum = 0, k;
+    if (!ls_tokens_paired(t)) return n * t->seq_len;
+    for (int64_t b = 0; b < n; b++) {
+        const ls_token_source *s = find_sample(t, seed, epoch, p + b, &k);
+        sum += pair_counted(t, s, k);
+    }
+    return sum;
+}
+
+int64_t ls_tokens_cut(const ls_tokens *t)
+{
+    int64_t n = 0;
+    for (const ls_token_source *s = t->source; s < t->source + t->n_source; s++)
+        for (int64_t k = 0; s->start && k < s->n_seq; k++) n += s->start[k + 1] - s->start[k] > t->seq_len + 1;
+    return n;
 }

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FORMAT     "lockstep-tokens-"
+#define FORMAT     "lockstep-" /* -tokens-1, -pairs-1 */
 #define PIECE      ((size_t)64 << 10)
 #define N_PIECE    64
 #define HOW_TO_FIX "run `lockstep prepare` again, or remove meta.json if the change is intended"
@@ -53,6 +53,7 @@ static const json_t *find_entry(const json_t *meta, const char *name)
     for (int i = 0; i < 2; i++) {
         const json_t *p = json_object_get(meta, part[i]), *shards = json_object_get(p, "shards");
         const char *file = json_string_value(json_object_get(p, "file"));
+        if (p && !file && !shards) file = i ? "val.bin" : "train.bin"; /* pairs */
         if (file && !strcmp(file, name)) return p;
         for (size_t k = 0; k < json_array_size(shards); k++) {
             const json_t *s = json_array_get(shards, k);
@@ -141,8 +142,9 @@ static ls_status check_meta(const json_t *meta, const char *file, const char *di
     const char *format = json_string_value(json_object_get(meta, "format"));
     const char *dtype = json_string_value(json_object_get(meta, "dtype"));
     if (!format || strncmp(format, FORMAT, strlen(FORMAT))) return LS_OK; /* of another program */
-    if (strcmp(format, FORMAT "1"))
-        return ls_fail(LS_E_FORMAT, "%s has the format %s, this version reads " FORMAT "1", file, format);
+    if (strcmp(format, FORMAT "tokens-1") && strcmp(format, FORMAT "pairs-1"))
+        return ls_fail(LS_E_FORMAT, "%s has the format %s, this version reads " FORMAT "tokens-1 and " FORMAT "pairs-1",
+                       file, format);
     if (!dtype || strcmp(dtype, "uint16"))
         return ls_fail(LS_E_FORMAT, "%s: the token files have the type %s; training reads uint16", file,
                        dtype ? dtype : "(none)");

@@ -18,8 +18,9 @@
 /* Names of files that prepare writes. */
 static bool is_ours(const char *name)
 {
-    static const char *const fixed[] = {"meta.json", "tokenizer.json", "train.bin", "val.bin"};
-    for (size_t i = 0; i < 4; i++)
+    static const char *const fixed[] = {"meta.json", "tokenizer.json", "train.bin",
+                                        "val.bin",   "train.mask",     "val.mask"};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         if (!strcmp(name, fixed[i])) return true;
     const size_t head = !strncmp(name, "train_", 6) ? 6 : !strncmp(name, "val_", 4) ? 4 : 0;
     const size_t digits = head ? strspn(name + head, "0123456789") : 0;

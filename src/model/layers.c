@@ -172,7 +172,8 @@ ls_status model_linear_row_bwd(const model_pass *p, int weight, void *dx, const 
 ls_status model_gelu_again(const model_pass *p, const void **y)
 {
     *y = p->s->gelu ? p->s->gelu : p->a->ffn_again;
-    if (p->s->gelu) return LS_OK;
+    /* with recompute the block's forward has just written it there; a product fused with GELU may round differently from gelu_fwd */
+    if (p->s->gelu || p->a->recompute) return LS_OK;
     return OPS->gelu_fwd(CTX, p->a->ffn_again, p->s->fc, p->R * model_ffn(p->m), p->m->cfg.gelu);
 }
 

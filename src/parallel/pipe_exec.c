@@ -9,6 +9,8 @@
 
 #include <math.h>
 
+#define MOST_AHEAD (LS_COMM_PENDING / 2) /* receives that are posted before their position in the list */
+
 typedef struct buffer { /* memory that is received into and sent from */
     bool busy;
     ls_ticket sent; /* of the message that leaves from it */
@@ -223,15 +225,16 @@ static ls_status post_receive(ls_pipe *p, int i, bool must)
     return LS_OK;
 }
 
-/* The next receive of each direction, if it can be posted: in the order of the list. */
+/* The next receives of each direction that can be posted, in the order of the list; not so many that the post itself waits. */
 static ls_status look_ahead(ls_pipe *p, int from)
 {
-    bool open[2] = {true, true};
-    for (int i = from; i < p->list->n_action && (open[0] || open[1]); i++) {
+    int left[2] = {MOST_AHEAD, MOST_AHEAD};
+    for (int i = from; i < p->list->n_action && (left[0] || left[1]); i++) {
         const ls_action *a = &p->list->action[i];
-        if (!ls_pipe_receives(a->kind) || !open[a->kind == LS_PIPE_RECV_GRAD]) continue;
+        int *n = &left[a->kind == LS_PIPE_RECV_GRAD];
+        if (!ls_pipe_receives(a->kind) || !*n) continue;
         LS_TRY(post_receive(p, i, false));
-        if (!p->posted[i]) open[a->kind == LS_PIPE_RECV_GRAD] = false;
+        *n = p->posted[i] ? *n - 1 : 0;
     }
     return LS_OK;
 }
@@ -275,11 +278,13 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
     return ls_walk_bwd(m, s->acts, &s->mb, h, k->first, k->last);
 }
 
-static ls_status give_up(chunk *k, const ls_action *a)
+/* Buffers that action a was the last to use; what was sent from them is still waited for. */
+static ls_status free_buffers(ls_pipe *p, const ls_action *a)
 {
-    k->seat[a->slot].buf.busy = false;
-    k->grad[a->grad_slot].buf.busy = false; /* what was sent from it is still waited for */
-    return ls_input_used(&k->input, a->slot);
+    if (a->frees & LS_FREES_GRAD) p->chunk[a->chunk].grad[a->grad_slot].buf.busy = false;
+    if (!(a->frees & LS_FREES_SLOT)) return LS_OK;
+    p->chunk[a->chunk].seat[a->slot].buf.busy = false;
+    return ls_input_used(&p->chunk[a->chunk].input, a->slot);
 }
 
 /* Counts a step whose times are known. */
@@ -398,12 +403,7 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
     for (int i = 0; i < l->n_action; i++) {
         LS_TRY(look_ahead(p, i));
         LS_TRY(act(p, i, s, hooks, load, ctx, pair));
-        const ls_action *a = &l->action[i];
-        if (a->kind != LS_PIPE_BWD && a->kind != LS_PIPE_BWD_W) continue;
-        /* the micro-batch is done; its gradient is sent next, from a buffer that must not be received into before */
-        const bool sends = i + 1 < l->n_action && l->action[i + 1].kind == LS_PIPE_SEND_GRAD;
-        if (sends) LS_TRY(act(p, ++i, s, hooks, load, ctx, pair));
-        LS_TRY(give_up(&p->chunk[a->chunk], a));
+        LS_TRY(free_buffers(p, &l->action[i]));
     }
     if (p->o.model->compute->device) return put_mark(p, &p->last);
     book_step(p, ls_now() - p->begin);

@@ -96,7 +96,7 @@ void ls_schedule_put(ls_schedule *s, int rank, ls_action a)
 
 void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, int chunk)
 {
-    ls_schedule_put(s, rank, (ls_action){kind, micro, chunk, -1, -1, -1});
+    ls_schedule_put(s, rank, (ls_action){kind, micro, chunk, .peer = -1, .slot = -1, .grad_slot = -1});
 }
 
 static size_t find_builtin(const char *name)
@@ -142,7 +142,7 @@ ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_
 
 static void put_message(ls_schedule *s, int rank, ls_pipe_kind kind, const ls_action *of, int peer)
 {
-    if (peer >= 0) ls_schedule_put(s, rank, (ls_action){kind, of->micro, of->chunk, peer, -1, -1});
+    if (peer >= 0) ls_schedule_put(s, rank, (ls_action){kind, of->micro, of->chunk, peer, -1, -1, .line = of->line});
 }
 
 /* Rank r's list again, with messages around its computing actions. */
@@ -177,8 +177,9 @@ static ls_status surround(ls_schedule *s, int r)
 
 ls_status ls_schedule_finish(ls_schedule *s)
 {
+    s->added = true;
     for (int r = 0; r < s->n_stage; r++) LS_TRY(surround(s, r));
-    return ls_schedule_slots(s);
+    return ls_schedule_slots(s, false);
 }
 
 /* ---- buffers ---- */
@@ -197,8 +198,8 @@ static bool touches(ls_pipe_kind k, bool grads)
     return k < LS_PIPE_REDUCE && k != LS_PIPE_RECV_GRAD && k != LS_PIPE_SEND_GRAD;
 }
 
-/* Returns the largest number in use at once over all chunks. */
-static int number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grads)
+/* apart: one that is sent keeps its number. Returns the largest number in use at once over all chunks. */
+static int number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grads, bool apart)
 {
     const int n = s->n_chunk * s->n_micro;
     int *peak = grads ? l->grad_peak : l->peak, most = 0, alive = 0;
@@ -211,6 +212,7 @@ static int number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grad
         ls_action *a = &l->action[i];
         int *slot = grads ? &a->grad_slot : &a->slot;
         *slot = -1;
+        a->frees &= grads ? ~LS_FREES_GRAD : ~LS_FREES_SLOT;
         if (!touches(a->kind, grads)) continue;
         const int k = a->chunk * s->n_micro + a->micro;
         unsigned char *used = p->used + (size_t)a->chunk * s->n_micro;
@@ -224,22 +226,23 @@ static int number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grad
         }
         *slot = p->number[k];
         if (p->last[k] == i) {
-            used[p->number[k]] = 0;
+            a->frees |= grads ? LS_FREES_GRAD : LS_FREES_SLOT;
+            used[p->number[k]] = apart && ls_pipe_prev(s, (int)(l - s->rank), a->chunk) >= 0;
             alive--;
         }
     }
     return most;
 }
 
-ls_status ls_schedule_slots(ls_schedule *s)
+ls_status ls_schedule_slots(ls_schedule *s, bool apart)
 {
     const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro, nbytes = n * (2 * sizeof(int) + 1);
     int *table = s->failed ? NULL : ls_alloc(nbytes);
     if (!table) return ls_nomem(nbytes, "the buffers of a schedule");
     pool p = {table, table + n, (unsigned char *)(table + 2 * n)};
     for (int r = 0; r < s->n_stage; r++) {
-        s->rank[r].peak_all = number_pool(s, &s->rank[r], &p, false);
-        number_pool(s, &s->rank[r], &p, true);
+        s->rank[r].peak_all = number_pool(s, &s->rank[r], &p, false, false);
+        number_pool(s, &s->rank[r], &p, true, apart);
     }
     ls_free(table);
     return LS_OK;

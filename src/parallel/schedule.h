@@ -20,7 +20,8 @@
  *      micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are in use at once. The activation that
  *      SEND_ACT sends is in it, too: the receiver takes it before the slot is free again.
  *   3. grad_slot names the gradient of the chunk's output, and of its input once made: in use from RECV_GRAD (or the backward) to SEND_GRAD
- *      and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used again.
+ *      and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used again. schedule_progress.c checks that this does
+ *      not end in a deadlock; lists of a file that would, get more slots (ls_schedule_read).
  *   4. The weight gradients of a chunk (BWD or BWD_W) are computed in micro-batch order, as parallel/gradtree.h requires.
  *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the first and last part
  *      exchange the tied embedding's. */
@@ -60,7 +61,10 @@ typedef struct ls_action {
     int chunk;           /* -1 for STEP                               */
     int peer;            /* rank of a send or receive, else -1        */
     int slot, grad_slot; /* -1 if the action does not use one         */
+    int frees;           /* LS_FREES_*: slots that it is the last to use */
+    int line;            /* of the file it was read from; 0: none. That of F B I W for a message added to it */
 } ls_action;
+enum { LS_FREES_SLOT = 1, LS_FREES_GRAD = 2 };
 
 typedef struct ls_rank_list {
     ls_action *action;
@@ -73,6 +77,7 @@ typedef struct ls_rank_list {
 typedef struct ls_schedule {
     char name[32];
     int n_stage, n_micro, n_chunk;
+    bool added;         /* messages were added by ls_schedule_finish   */
     ls_rank_list *rank; /* [n_stage]                                   */
     bool failed;        /* memory ran out while emitting               */
 } ls_schedule;
@@ -116,7 +121,8 @@ ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, in
 void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, int chunk);
 void ls_schedule_put(ls_schedule *s, int rank, ls_action a);
 ls_status ls_schedule_finish(ls_schedule *s); /* adds messages, REDUCE and STEP around F B I W; numbers slots */
-ls_status ls_schedule_slots(ls_schedule *s);  /* numbers slots and counts peaks of complete lists             */
+/* Numbers slots and counts peaks of complete lists. apart: a gradient that is sent shares its slot with no other one of the step. */
+ls_status ls_schedule_slots(ls_schedule *s, bool apart);
 
 ls_status ls_pipe_naive(ls_schedule *s, const ls_pipe_opts *o);
 ls_status ls_pipe_gpipe(ls_schedule *s, const ls_pipe_opts *o);

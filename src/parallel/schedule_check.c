@@ -13,13 +13,13 @@ typedef struct checker {
     int *n_weight, *n_red; /* [n_chunk]: weight gradients and reduces so far              */
 } checker;
 
-/* "rank 2, action 17 (B3): why" */
+/* "rank 2, line 14 (B3): why" */
 #define wrong(c, ...) wrong_at(c, ls_asprintf(__VA_ARGS__))
 static ls_status wrong_at(const checker *c, char *why)
 {
-    char token[LS_TOKEN];
-    ls_status st = ls_fail(LS_E_CONFIG, "schedule %s: rank %d, action %d (%s): %s", c->s->name, c->rank, c->i,
-                           ls_action_text(c->s, &c->s->rank[c->rank].action[c->i], token), why ? why : "wrong");
+    char where[LS_WHERE];
+    ls_status st = ls_fail(LS_E_CONFIG, "schedule %s: %s: %s", c->s->name, ls_action_where(c->s, c->rank, c->i, where),
+                           why ? why : "wrong");
     ls_free(why);
     return st;
 }
@@ -43,13 +43,19 @@ static ls_status weight_in_order(checker *c, const ls_action *a)
                : wrong(c, "weight gradients are summed in micro-batch order; micro-batch %d is next", next);
 }
 
+static ls_status duplicate(const checker *c, int first)
+{
+    char where[LS_WHERE];
+    return wrong(c, "it is a duplicate of %s", ls_action_where(c->s, c->rank, first, where));
+}
+
 /* What must have come before a computing action or a message. */
 static ls_status check_cell_action(checker *c, const ls_action *a)
 {
     const ls_schedule *s = c->s;
     const int cell = a->chunk * s->n_micro + a->micro;
     const int next = ls_pipe_next(s, c->rank, a->chunk), prev = ls_pipe_prev(s, c->rank, a->chunk);
-    if (c->done[a->kind][cell]) return wrong(c, "it is a duplicate of action %d", c->done[a->kind][cell] - 1);
+    if (c->done[a->kind][cell]) return duplicate(c, c->done[a->kind][cell] - 1);
     const bool whole = c->done[LS_PIPE_BWD][cell], parts = c->done[LS_PIPE_BWD_IN][cell];
     switch (a->kind) {
     case LS_PIPE_FWD:
@@ -100,10 +106,9 @@ static ls_status check_action(checker *c, const ls_action *a)
     return check_cell_action(c, a);
 }
 
-/* "rank 2, after action 30: what" */
-#define lacks(c, format, ...)                                                                                   \
-    ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: " format, (c)->s->name, (c)->rank, (c)->i - 1, \
-            __VA_ARGS__)
+/* "rank 2: what" */
+#define lacks(c, format, ...) \
+    ls_fail(LS_E_CONFIG, "schedule %s: rank %d: " format, (c)->s->name, (c)->rank, __VA_ARGS__)
 
 /* After the last action. */
 static ls_status check_complete(const checker *c)
@@ -160,15 +165,16 @@ static ls_status check_order(checker *c, int r, bool grads)
         LS_ASSERT(j < dst->n_action);
         const int part = ls_pipe_part(s, r, a->chunk) + (grads ? -1 : 1);
         if (a->micro == b->micro && ls_pipe_part(s, to, b->chunk) == part) continue;
-        char token[LS_TOKEN];
+        char where[LS_WHERE];
         c->rank = to;
         c->i = j;
-        return wrong(c, "at this position, rank %d sends %s (its action %d)", r, ls_action_text(s, a, token), i);
+        return wrong(c, "messages arrive in the order in which they are sent, and the next one is that of %s",
+                     ls_action_where(s, r, i, where));
     }
     return LS_OK;
 }
 
-ls_status ls_schedule_check(const ls_schedule *s, int mailbox)
+ls_status ls_schedule_check(const ls_schedule *s)
 {
     checker c = {.s = s};
     const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro, n_int = n * LS_N_PIPE + 2 * (size_t)s->n_chunk;
@@ -182,10 +188,7 @@ ls_status ls_schedule_check(const ls_schedule *s, int mailbox)
     for (int k = 0; st == LS_OK && k < 2 * s->n_stage; k++) st = check_order(&c, k / 2, k % 2);
     ls_free(table);
     LS_TRY(st);
-    ls_sim sim = {0};
-    LS_TRY(ls_simulate(&sim, s, NULL, mailbox));
-    ls_sim_fini(&sim);
-    return LS_OK;
+    return ls_schedule_progress(s);
 }
 
 ls_status ls_schedule_mailbox(const ls_schedule *s, int *least)

@@ -6,14 +6,17 @@
  *   3. the weight gradients of a chunk come in the order of micro-batches (they are summed in the tree's order); then its REDUCE, once
  *   4. STEP is the last action, once
  *   5. between two ranks, messages are received in the order in which they are sent
- *   6. with mailboxes of that many slots, every rank reaches the end */
+ *   6. every rank reaches the end, with the buffers that the executor has (schedule_progress.c) */
 #ifndef LS_PARALLEL_SCHEDULE_CHECK_H
 #define LS_PARALLEL_SCHEDULE_CHECK_H
 
 #include "parallel/schedule.h"
 
-/* mailbox as in ls_simulate: 0 = a send never waits. LS_E_CONFIG names rank, action and why. */
-ls_status ls_schedule_check(const ls_schedule *s, int mailbox);
+/* LS_E_CONFIG names rank, action (its line, if it was read from a file) and why. */
+ls_status ls_schedule_check(const ls_schedule *s);
+
+/* Point 6 alone, of a schedule that has passed 1 to 5. */
+ls_status ls_schedule_progress(const ls_schedule *s);
 
 /* The smallest mailbox with which it completes (at least 1). For a checked schedule. */
 ls_status ls_schedule_mailbox(const ls_schedule *s, int *least);

@@ -23,6 +23,17 @@ char *ls_action_text(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN
     return buf;
 }
 
+char *ls_action_where(const ls_schedule *s, int rank, int i, char buf[LS_WHERE])
+{
+    const ls_action *a = &s->rank[rank].action[i];
+    char token[LS_TOKEN];
+    if (a->line && s->added && ls_pipe_receives(a->kind)) a++; /* directly before the action that needs it */
+    if (a->line && s->added && ls_pipe_sends(a->kind)) a--;
+    if (a->line) snprintf(buf, LS_WHERE, "rank %d, line %d (%s)", rank, a->line, ls_action_text(s, a, token));
+    else snprintf(buf, LS_WHERE, "rank %d, action %d (%s)", rank, i, ls_action_text(s, a, token));
+    return buf;
+}
+
 void ls_schedule_write(const ls_schedule *s, ls_str *out)
 {
     char token[LS_TOKEN];
@@ -41,9 +52,11 @@ void ls_schedule_write(const ls_schedule *s, ls_str *out)
 /* ---- reading ---- */
 
 typedef struct reader {
-    const char *what, *text, *p, *end;
+    const char *what, *p, *end;
     const char *word; /* the one last read; n_word 0 at the end */
     size_t n_word;
+    const char *counted, *line_begin; /* lines up to here are counted; where the last of them begins */
+    int n_line;
 } reader;
 
 static bool is_blank(char c)
@@ -89,19 +102,26 @@ static char *shown(const reader *r, char buf[40])
     return buf;
 }
 
+/* The line of the word, and its column. */
+static int line_of(reader *r, int *column)
+{
+    for (; r->counted < r->word; r->counted++) {
+        if (*r->counted != '\n') continue;
+        r->line_begin = r->counted + 1;
+        r->n_line++;
+    }
+    *column = (int)(r->word - r->line_begin) + 1;
+    return r->n_line + 1;
+}
+
 #define bad(r, ...) bad_at(r, ls_asprintf(__VA_ARGS__))
-static ls_status bad_at(const reader *r, char *why)
+static ls_status bad_at(reader *r, char *why)
 {
     char word[40];
-    const char *line = r->text;
-    int number = 1;
-    for (const char *p = r->text; p < r->word; p++) {
-        if (*p != '\n') continue;
-        line = p + 1;
-        number++;
-    }
-    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s; found %s", r->what, number, (int)(r->word - line) + 1,
-                           why ? why : "not a schedule", shown(r, word));
+    int column;
+    const int number = line_of(r, &column);
+    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s; found %s", r->what, number, column, why ? why : "not a schedule",
+                           shown(r, word));
     ls_free(why);
     return st;
 }
@@ -158,6 +178,8 @@ static ls_status read_action(reader *r, const ls_schedule *s, bool listed, ls_ac
 {
     size_t at = 0;
     ls_action a = {.kind = kind_of(r, &at), .micro = -1, .chunk = -1, .peer = -1, .slot = -1, .grad_slot = -1};
+    int column;
+    a.line = line_of(r, &column);
     if (a.kind == LS_N_PIPE)
         return bad(r, "expected an action (F3, B3, I3, W3, ra3@0, sa3@1, rg3@1, sg3@0, R0, step), or 'rank N'");
     if (!listed && !ls_pipe_computes(a.kind)) return bad(r, "with 'messages auto' only F, B, I and W are listed");
@@ -202,7 +224,7 @@ static ls_status read_lists(reader *r, ls_schedule *s, bool listed)
 
 ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const char *what)
 {
-    reader r = {.what = what, .text = text, .p = text, .end = text + n};
+    reader r = {.what = what, .p = text, .end = text + n, .counted = text, .line_begin = text};
     char name[32];
     int n_stage = 0, n_micro = 0, n_chunk = 0;
     if (!next_is(&r, "lockstep-schedule")) return bad(&r, "a schedule must begin with 'lockstep-schedule 1'");
@@ -217,7 +239,12 @@ ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const 
     ls_schedule *s = NULL;
     LS_TRY(ls_schedule_empty(&s, name, n_stage, n_micro, n_chunk));
     ls_status st = read_lists(&r, s, listed);
-    if (st == LS_OK) st = listed ? ls_schedule_slots(s) : ls_schedule_finish(s);
+    if (st == LS_OK) st = listed ? ls_schedule_slots(s, false) : ls_schedule_finish(s);
+    if (st == LS_OK) st = ls_schedule_progress(s);
+    if (st == LS_E_CONFIG) { /* with more memory the ranks may not wait for each other's buffers */
+        ls_err_clear();
+        st = ls_schedule_slots(s, true);
+    }
     if (st == LS_OK) *out = s;
     else ls_schedule_destroy(&s);
     return st;
@@ -235,7 +262,7 @@ ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int
     if ((n_stage && n_stage != s->n_stage) || (n_micro && n_micro != s->n_micro))
         st = ls_fail(LS_E_CONFIG, "%s is for %d stages and %d micro-batches, but this run has %d and %d", path,
                      s->n_stage, s->n_micro, n_stage ? n_stage : s->n_stage, n_micro ? n_micro : s->n_micro);
-    if (st == LS_OK && (st = ls_schedule_check(s, 0)) != LS_OK) {
+    if (st == LS_OK && (st = ls_schedule_check(s)) != LS_OK) {
         ls_err_kept why;
         ls_err_keep(&why);
         st = ls_fail(st, "%s: %s", path, why.words);

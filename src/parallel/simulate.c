@@ -68,23 +68,23 @@ static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
     return true;
 }
 
-/* The position of each rank. */
-static ls_status stuck(const world *w)
+ls_status ls_sim_deadlock(const ls_schedule *s, const int *at, int mailbox, const bool *buffer)
 {
-    const ls_schedule *s = w->s;
     ls_str t = {0};
-    int told = 0;
-    for (int r = 0; r < s->n_stage && told < 6; r++) {
-        const ls_rank_list *l = &s->rank[r];
-        if (w->at[r] == l->n_action) continue;
-        const ls_action *a = &l->action[w->at[r]];
-        char token[LS_TOKEN];
-        ls_str_addf(&t, "%srank %d, action %d (%s) waits %s rank %d", told++ ? "; " : "", r, w->at[r],
-                    ls_action_text(s, a, token), ls_pipe_sends(a->kind) ? "for a free slot at" : "for", a->peer);
+    int n = 0;
+    for (int r = 0; r < s->n_stage && n < 6; r++) {
+        if (at[r] == s->rank[r].n_action) continue;
+        const ls_action *a = &s->rank[r].action[at[r]];
+        char where[LS_WHERE];
+        ls_str_addf(&t, "%s%s waits ", n++ ? "; " : "", ls_action_where(s, r, at[r], where));
+        if (buffer && buffer[r])
+            ls_str_addf(&t, "until rank %d receives the gradient that was sent from the same buffer",
+                        (r + s->n_stage - 1) % s->n_stage);
+        else ls_str_addf(&t, "%s rank %d", ls_pipe_sends(a->kind) ? "for a free slot at" : "for", a->peer);
     }
     char places[48] = "";
-    if (w->mailbox) snprintf(places, sizeof places, " with mailboxes of %d", w->mailbox);
-    ls_status st = ls_fail(LS_E_CONFIG, "deadlock%s: %s", places, t.data ? t.data : "?");
+    if (mailbox) snprintf(places, sizeof places, " with mailboxes of %d", mailbox);
+    ls_status st = ls_fail(LS_E_CONFIG, "schedule %s: deadlock%s: %s", s->name, places, t.data ? t.data : "?");
     ls_str_fini(&t);
     return st;
 }
@@ -107,7 +107,7 @@ static ls_status walk(world *w, ls_span *span)
         }
     }
     for (int r = 0; r < s->n_stage; r++)
-        if (w->at[r] < s->rank[r].n_action) return stuck(w);
+        if (w->at[r] < s->rank[r].n_action) return ls_sim_deadlock(s, w->at, w->mailbox, NULL);
     return LS_OK;
 }
 

@@ -37,6 +37,10 @@ typedef struct ls_sim {
 ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox);
 void ls_sim_fini(ls_sim *r);
 
+/* The failure of a deadlock: what each rank waits for at its action at[rank]. mailbox: 0, or slots as above. buffer (may be NULL): ranks
+ * that wait for the memory of a gradient, not for a message. */
+ls_status ls_sim_deadlock(const ls_schedule *s, const int *at, int mailbox, const bool *buffer);
+
 /* The average share of idle ranks while a rank computes. */
 ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share);
 

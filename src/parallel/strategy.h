@@ -66,7 +66,7 @@ typedef struct ls_strategy_opts {
     int64_t prefetch_bucket; /* elements gathered ahead of use (zero3); 0: none           */
     bool deterministic;
     bool adds_alike;           /* see compute.h, for the shapes of this run                 */
-    const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all LS_ROLE_HERE. Copied.   */
+    const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all LS_ROLE_HERE. Read by ls_strategy_create only */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
     ls_comm *tensor;           /* the tensor-parallel group (parallel/tensor.h); NULL: layers are whole */
 } ls_strategy_opts;

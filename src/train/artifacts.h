@@ -25,10 +25,10 @@ typedef struct ls_run_identity {
         [80]; /* GIT_COMMIT, else HEAD of the tree that holds the program or the current folder, else "unknown" */
     char hostname[256];
     char os[320];       /* Linux-<release>-<machine>-with-glibc2.36 */
-    char *command_line; /* arguments joined by single blanks */
+    char *command_line; /* program and arguments joined by single blanks */
 } ls_run_identity;
 
-ls_status ls_run_identity_capture(ls_run_identity *id, int argc, char *const *argv);
+ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv);
 void ls_run_identity_fini(ls_run_identity *id);
 
 /* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */
@@ -43,9 +43,13 @@ typedef struct ls_stats {
 typedef struct ls_epoch_metrics {
     int64_t epoch_idx; /* from 1 */
     double wall_time, train_loss;
+    double loss_sum; /* train_loss * targets, before rounding */
+    int64_t targets; /* tokens that count in the loss */
+    bool cut;        /* ended at the step limit of the run, not at the end of the data: a resumed run may continue it */
     int64_t micro_steps, grad_accum; /* optimizer_steps is written as ceil(micro_steps / grad_accum) */
     int64_t tokens;
-    bool has_val; /* false: null (no validation batch ran)                        */
+    bool
+        has_val; /* false: null (no batch of validation data). true without a batch (--max_val_steps 0): 0.0, as R1 writes */
     double val_loss;
     int64_t cuda_bytes, cuda_bytes_global; /* of rank 0's device, the most of any worker's; 0 without CUDA  */
     int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */

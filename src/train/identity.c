@@ -108,15 +108,15 @@ static void find_commit(char commit[80])
     if (!ls_git_head(".", commit)) snprintf(commit, 80, "unknown");
 }
 
-ls_status ls_run_identity_capture(ls_run_identity *id, int argc, char *const *argv)
+ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv)
 {
     ls_run_identity r = {0};
     struct utsname u;
     uint32_t tail;
     char compact[24];
     ls_str line = {0};
-    for (int i = 0; i < argc; i++) ls_str_addf(&line, "%s%s", i ? " " : "", argv[i]);
-    ls_str_add(&line, "");
+    ls_str_add(&line, program);
+    for (int i = 0; i < argc; i++) ls_str_addf(&line, " %s", argv[i]);
     if (line.failed) {
         ls_str_fini(&line);
         return ls_nomem(256, "the command line");

@@ -1,7 +1,8 @@
-/* observe.c - calls the observers of a run; two small ones: the trace and the progress line. */
+/* observe.c - calls the observers of a run; three small ones: spikes, the trace and the progress line. */
 #include "train/train_impl.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/nvtx.h"
 #include "core/trace.h"
 
@@ -16,6 +17,41 @@ const char *ls_phase_name(ls_phase p)
 #undef X
     };
     return names[p];
+}
+
+/* ---- spikes: the norm, and warnings about a loss or a norm far above the recent ones ---- */
+
+bool ls_spread_add(ls_spread *s, double x)
+{
+    const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
+    const bool spike = s->n >= 50 && x > far;
+    const double w = s->n < 20 ? 1.0 / (double)(s->n + 1) : 0.05, d = x - s->mean;
+    s->mean += w * d;
+    s->var = (1 - w) * (s->var + w * d * d);
+    s->n++;
+    return spike;
+}
+
+static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+{
+    const ls_spread past = *s;
+    if (!ls_spread_add(s, x)) return;
+    t->state.n_spike++;
+    ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step, what,
+            x, past.mean, sqrt(past.var));
+}
+
+static ls_status see_spikes(ls_trainer *t, const ls_event *e)
+{
+    ls_run_state *s = &t->state;
+    const ls_step_result *r = e->step;
+    if (e->kind != LS_ON_STEP_LOG || r->skipped) return LS_OK;
+    s->norm_last = r->grad_norm;
+    s->norm_max = fmax(s->norm_max, r->grad_norm);
+    if (ls_comm_rank(t->comm)) return LS_OK;
+    watch(t, &s->loss_spread, "the loss", r->loss);
+    watch(t, &s->norm_spread, "the gradient norm", r->grad_norm);
+    return LS_OK;
 }
 
 /* ---- trace: steps and their phases as spans (core/trace.h) and as NVTX ranges (core/nvtx.h) ---- */
@@ -76,7 +112,8 @@ static ls_status see_progress(ls_trainer *t, const ls_event *e)
 ls_status ls_observe(ls_trainer *t, const ls_event *e)
 {
     static ls_status (*const builtin[])(ls_trainer *, const ls_event *) = {
-        train_see_clock, see_trace, train_see_metrics, train_see_reference, see_progress, train_see_telemetry};
+        train_see_clock,   see_spikes,          see_trace,    train_see_metrics,
+        train_see_monitor, train_see_reference, see_progress, train_see_telemetry};
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) LS_TRY(builtin[i](t, e));
     return t->observer.see ? t->observer.see(t->observer.ctx, t, e) : LS_OK;
 }

@@ -7,15 +7,20 @@
  * The step and the loop emit events; observers measure, print and write. No observer changes what is computed: a run has the same
  * weights with any set of observers. The built-in observers, in the order in which they are called:
  *
- *   clock      step_clock.c       where the time of a step went; fills the times of ls_step_result at STEP_END
+ *   clock      step_clock.c       where the time of a step went; fills the times of ls_step_result at STEP_END, the metrics at EPOCH_END
+ *   spikes     observe.c          gradient norms of the epoch; warns about values far above the recent ones
  *   trace      observe.c          phases as spans of the trace and as NVTX ranges
  *   metrics    metrics_log.c      metrics.jsonl
+ *   monitor    monitor.c          TensorBoard events, and DeepSpeed's CSV files and lines
  *   reference  reference_log.c    the stdout lines of the reference trainer R1 (docs/REFERENCES.md), and DIST_DEBUG's log of collectives
  *   progress   observe.c          the progress line
  *   telemetry  telemetry.c        utilisation and power of the GPU
  *
  * One further observer may be set in the trainer; it is called last. An event reaches every worker at the same point of its run, except RUN_END, which only
- * rank 0 emits; between steps an observer may therefore call collectives. An observer that fails ends the run. */
+ * rank 0 emits; between steps an observer may therefore call collectives. An observer that fails ends the run.
+ *
+ * There is no event for a collective: the threads of a communicator execute it while the step continues, and its only consumer, the trace,
+ * records it there (ls_comm_trace). */
 #ifndef LS_TRAIN_OBSERVE_H
 #define LS_TRAIN_OBSERVE_H
 
@@ -91,7 +96,7 @@ typedef struct ls_event {
     ls_phase phase;
     int micro; /* of phases: the micro-batch, or -1                     */
     ls_step_result *step;
-    const ls_epoch_metrics *epoch;
+    ls_epoch_metrics *epoch;
     double val_loss;
     int64_t n_val; /* validation batches; 0: no validation ran              */
     bool at_epoch; /* at the end of an epoch, not between two of its steps  */

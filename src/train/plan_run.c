@@ -24,7 +24,7 @@ ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, 
     const ls_pipe_opts o = {.n_stage = P, .n_micro = c->grad_accum, .n_chunk = c->interleave};
     ls_status st = ls_schedule_is_builtin(c->schedule) ? ls_schedule_create(schedule, c->schedule, &o)
                                                        : ls_schedule_load(schedule, c->schedule, P, c->grad_accum);
-    if (st == LS_OK) st = ls_schedule_check(*schedule, 0);
+    if (st == LS_OK) st = ls_schedule_check(*schedule);
     if (st == LS_OK && c->stages && !ls_run_measures_stages(c))
         st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
     else if (st == LS_OK)

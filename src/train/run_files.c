@@ -73,14 +73,14 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
 }
 
 static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
-                           const ls_pipe_report *pipe, double begin)
+                           const ls_pipe_report *pipe)
 {
     char words[LS_COMPUTE_WORDS];
     ls_str markers = {0};
     LS_TRY(ls_metrics_log_close(&t->log));
     ls_nccl_proof_end(t->proof);
     ls_run_end m = {.id = id,
-                    .total_wall_time = ls_now() - begin,
+                    .total_wall_time = ls_step_clock_run(t),
                     .compute_words = ls_compute_describe(&t->compute, words),
                     .nccl = ls_comm_library(t->comm),
                     .worker = facts,
@@ -95,7 +95,7 @@ static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_wo
     return st != LS_OK ? st : end;
 }
 
-ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin)
+ls_status train_end_files(ls_trainer *t, const ls_run_identity *id)
 {
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};
@@ -105,7 +105,7 @@ ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin
     LS_TRY_GOTO(st, done, ls_pipe_report_gather(t, &pipe));
     LS_TRY_GOTO(st, done, ls_path_in(path, t->cfg->run_dir, "pipeline.json"));
     if (pipe.rows.data) LS_TRY_GOTO(st, done, ls_fs_write(path, pipe.rows.data, pipe.rows.len));
-    if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe, begin));
+    if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe));
 done:
     ls_str_fini(&pipe.rows);
     return st;

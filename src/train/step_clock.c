@@ -1,6 +1,7 @@
 #include "train/step_clock.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "train/train_impl.h"
 
@@ -241,16 +242,101 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
     return LS_OK;
 }
 
+/* The largest value over all workers; with more workers than fit into a small message, the own value. */
+static ls_status max_over_workers(ls_trainer *t, double mine, double *largest)
+{
+    double all[LS_COMM_SMALL / sizeof(double)];
+    const int W = ls_comm_size(t->comm);
+    *largest = mine;
+    if (!t->compute.device || W == 1 || W > (int)(sizeof all / sizeof *all)) return LS_OK;
+    LS_TRY(ls_all_gather(t->comm, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
+    for (int r = 0; r < W; r++) *largest = fmax(*largest, all[r]);
+    return LS_OK;
+}
+
+/* At its end, before validation. */
+static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_run_state *s = &t->state;
+    const ls_step_clock *k = &t->clock;
+    const double bytes = t->compute.device ? (double)t->plan.total : 0; /* the plan is the only allocation */
+    double most_bytes;
+    LS_TRY(max_over_workers(t, bytes, &most_bytes));
+    *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
+                            .wall_time = s->epoch_time,
+                            .train_loss = s->targets ? s->loss_sum / (double)s->targets : 0,
+                            .loss_sum = s->loss_sum,
+                            .targets = s->targets,
+                            .cut = s->epoch_step < c->steps_per_epoch,
+                            .micro_steps = s->epoch_step * c->grad_accum,
+                            .grad_accum = c->grad_accum,
+                            .tokens = s->tokens,
+                            .n_sample = k->n_sample,
+                            .step = ls_stats_of(k->sample_step, k->n_sample),
+                            .dataload = ls_stats_of(k->sample_data, k->n_sample),
+                            .updates_applied = s->epoch_step - s->epoch_skipped,
+                            .updates_skipped = s->epoch_skipped,
+                            .sequences_dropped = c->dropped_seqs,
+                            .n_update = k->n_update,
+                            .update = ls_stats_of(k->update_time, k->n_update),
+                            .grad_norm_max = s->norm_max,
+                            .grad_norm_last = s->norm_last,
+                            .cuda_bytes = (int64_t)bytes,
+                            .cuda_bytes_global = (int64_t)most_bytes,
+                            .peak_rss_bytes = train_peak_rss()};
+    return LS_OK;
+}
+
+static ls_status step_logged(ls_trainer *t, const ls_step_result *r)
+{
+    ls_step_clock *k = &t->clock;
+    const double seconds = r->t_total - r->t_wait;
+    k->update_time[k->n_update++] = seconds;
+    t->state.epoch_time += seconds;
+    ls_comm_expect(t->comm, r->t_total);
+    ls_debug(
+        "train",
+        "step %lld: loss %.4f, %.4f s (input %.4f, forward %.4f, backward %.4f, exposed communication %.4f, optimizer %.4f)",
+        (long long)t->state.step, r->loss, r->t_total, r->split.input, r->split.forward, r->split.backward,
+        r->split.comm_exposed, r->split.optimizer);
+    return LS_OK;
+}
+
+/* A device may still execute the last update. */
+static ls_status epoch_trained(ls_trainer *t)
+{
+    const double begin = ls_now();
+    LS_TRY(ls_compute_sync(&t->compute));
+    t->state.epoch_time += ls_now() - begin;
+    return LS_OK;
+}
+
+static ls_status epoch_end(ls_trainer *t, ls_epoch_metrics *e)
+{
+    LS_TRY(measure_epoch(t, e));
+    t->clock.n_sample = t->clock.n_update = 0;
+    return LS_OK;
+}
+
+double ls_step_clock_run(const ls_trainer *t)
+{
+    return ls_now() - t->clock.run_begin;
+}
+
 ls_status train_see_clock(ls_trainer *t, const ls_event *e)
 {
     ls_step_clock *k = &t->clock;
     switch (e->kind) {
+    case LS_ON_RUN_BEGIN: k->run_begin = ls_now() - t->state.total_time; break;
     case LS_ON_STEP_BEGIN: step_begin(t, e->step); break;
     case LS_ON_STEP_END: return step_end(t, e->step);
-    case LS_ON_STEP_LOG: k->update_time[k->n_update++] = e->step->t_total - e->step->t_wait; break;
+    case LS_ON_STEP_LOG: return step_logged(t, e->step);
     case LS_ON_PHASE_BEGIN: return phase_begin(t, e->phase);
     case LS_ON_PHASE_END: return phase_end(t, e->phase, e->micro);
-    case LS_ON_EPOCH_END: k->n_sample = k->n_update = 0; break;
+    case LS_ON_EPOCH_TRAINED: return epoch_trained(t);
+    case LS_ON_EPOCH_END: return epoch_end(t, e->epoch);
+    case LS_ON_CHECKPOINT_BEGIN: t->state.total_time = ls_step_clock_run(t); break;
     default: break;
     }
     return LS_OK;

@@ -30,13 +30,14 @@ void train_tell(const ls_trainer *t, const char *fmt, ...) __attribute__((format
 int64_t train_peak_rss(void);
 
 /* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.
- * Collective. begin: when the run began, on ls_now's clock. */
+ * Collective. */
 ls_status train_begin_files(ls_trainer *t);
-ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin);
+ls_status train_end_files(ls_trainer *t, const ls_run_identity *id);
 
 /* Observers (observe.h). */
 ls_status train_see_clock(ls_trainer *t, const ls_event *e);
 ls_status train_see_metrics(ls_trainer *t, const ls_event *e);
+ls_status train_see_monitor(ls_trainer *t, const ls_event *e);
 ls_status train_see_reference(ls_trainer *t, const ls_event *e);
 ls_status train_see_telemetry(ls_trainer *t, const ls_event *e);
 

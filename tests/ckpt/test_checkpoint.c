@@ -411,17 +411,17 @@ static void a_background_writer_reports_each_error_once(void **state)
     ls_ckpt_job job = job_of(&a, dir, "no/name", 21);
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     ls_err_clear();
-    assert_int_equal(ls_ckpt_wait(w), LS_E_ARG); /* the message reaches this thread */
+    assert_int_equal(ls_ckpt_wait(w), LS_E_INTERNAL); /* the message reaches this thread */
     assert_words("no/name");
     assert_non_null(strstr(ls_err_trail(), "checkpoint"));
     assert_int_equal(ls_ckpt_wait(w), LS_OK); /* an error is reported once */
     job.name = ".hidden";
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     job.name = "step-22";
-    assert_int_equal(ls_ckpt_post(w, &job), LS_E_ARG); /* the next post reports the error and posts nothing */
+    assert_int_equal(ls_ckpt_post(w, &job), LS_E_INTERNAL); /* the next post reports the error and posts nothing */
     assert_words(".hidden");
     job.state_json = "[]";
-    assert_int_equal(ls_ckpt_save(&job), LS_E_ARG);
+    assert_int_equal(ls_ckpt_save(&job), LS_E_INTERNAL);
     job.state_json = "{\"a\"}";
     assert_int_equal(ls_ckpt_save(&job), LS_E_FORMAT);
     job.state_json = NULL;

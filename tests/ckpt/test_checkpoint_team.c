@@ -292,7 +292,7 @@ static void pieces_that_do_not_fit_are_refused(void **state)
         if (k == 4) p[1] = *p;
         team_run(3, save_body, &t, w);
         for (int r = 0; r < 3; r++) {
-            assert_int_equal(w[r].st, LS_E_ARG);
+            assert_int_equal(w[r].st, LS_E_INTERNAL);
             assert_non_null(strstr(w[r].words, words[k]));
         }
         assert_int_equal(test_n_entries(s.dir), 2);

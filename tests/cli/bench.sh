@@ -192,4 +192,37 @@ for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(repeat["runs"][n][k] - v) <= 1e-12 * v, (n, k, repeat["runs"][n][k], v)
 assert repeat["mismatches"] == [differs] * 6, repeat["mismatches"] # three runs each of 2 and 4 GPUs
 PY
+# run folders without steps: compared by whole epochs, with the weaker claim; profiled runs and unequal steps are refused
+bench ab "$made"/study/{base,bucket} >out 2>err || bad "ab of folders of R1: $(cat err)"
+grep -q "^B compared with A: no difference shown: +19.66 % tokens/s in one pair, which has no interval" out || bad "one pair: $(cat out)"
+grep -q "^Weaker claim: .*speeds are those of whole epochs" out && grep -q "sampled micro-batches have no update" out || bad "the claim: $(cat out)"
+grep -q "^sampled micro-batches: p95, ms  *78.000  *64.000" out && grep -q "not recorded" out || bad "what the folders have: $(cat out)"
+expect 3 "bucket_nsys80: it was profiled, so it is no benchmark" bench ab "$made"/study/{base,bucket_nsys80}
+expect 2 "base has no metrics.jsonl" bench ab --by median "$made"/study/{base,bucket}
+expect 0 "No winner is shown" bench scaling "$made/study"
+grep -q "not compared: .*/bucket_nsys80 was profiled" err && ! grep -q profiled "$SCRATCH/out" || bad "a profiled run in bench scaling: $(cat "$SCRATCH/out")"
+python3 - "$made" <<'PY'
+import json, pathlib, sys
+made = pathlib.Path(sys.argv[1])
+for side, rates in (("A", (100, 101, 99, 102)), ("B", (121, 119, 120, 122))):
+    for k, rate in enumerate(rates, 1):
+        r = json.load(open(made / "study/base/training_metrics.json"))
+        r["git_commit"] = side * 40
+        r["summary"]["mean_tokens_per_sec_global"] = r["epochs"][0]["tokens_per_sec_global"] = rate
+        (made / side / f"run_{k}").mkdir(parents=True, exist_ok=True)
+        (made / side / f"run_{k}/training_metrics.json").write_text(json.dumps(r))
+r["epochs"][0]["optimizer_steps"] = 75
+(made / "short").mkdir()
+(made / "short/training_metrics.json").write_text(json.dumps(r))
+PY
+bench ab --json "$made"/{A,B} >json 2>err || bad "ab of repeats of R1: $(cat err)"
+python3 - <<'PY' || bad "ab of repeats of R1: $(cat json)"
+import json
+r = json.load(open("json"))
+assert r["verdict"] == "better" and r["difference"]["pairs"] == 4 and r["same_losses"] is None, r
+assert r["protocol"]["tokens_per_sec_of"] == "whole epochs" and "several commits" in r["protocol"]["claim"], r["protocol"]
+assert r["mechanism"]["sampled_p95_sec"]["a"] == 0.078, r["mechanism"]
+PY
+expect 1 "optimizer_steps is 75, but .* has 150" bench ab "$made"/study/base "$made/short"
+expect 1 "optimizer_steps is 75, but .* has 150" bench scaling "$made"/study/base "$made/short"
 done_tests

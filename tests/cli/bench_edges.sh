@@ -63,6 +63,30 @@ expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2
 expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
 expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
 
+# --- the command line of R1's runner: its defaults, model, folders and validation ---
+mkdir -p r1/src && cp d/train.bin r1/train_small.bin && cp d/val.bin r1/val_small.bin
+echo '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}' >r1/src/deepspeed_config.json
+(cd r1 && bench scaling --gpus 1,2,4 --seq_len 32 --dry_run --use_slurm_tmpdir >../out 2>../err) || bad "R1's runner: $(cat err)"
+[ "$(ls r1/checkpoint/scaling_runs/*)" = "$(printf '1gpu_baseline\n2gpu_deepspeed\n4gpu_deepspeed')" ] || bad "the folders of R1's runner: $(ls -R r1/checkpoint)"
+[ "$(grep -c "^DRY RUN: " out)" = 3 ] && ! grep -q -- "--max_val_steps\|--max_steps" out || bad "one run each, with validation: $(cat out)"
+grep -q -- "--epochs 1 --seq_length 32 --deepspeed_config src/deepspeed_config.json --train_data_path train_small.bin --val_data_path val_small.bin .*-n 4 .*--grad_accum_steps 2 .*/4gpu_deepspeed/run_1" out ||
+  bad "the options of R1's runner: $(cat out)"
+(cd r1 && eval "$(sed -n 's/^DRY RUN: \(.*-n 2 .*\)/\1/p' ../out) --print_config" >../out 2>../err) || bad "$(cat err)"
+grep -q "^ *variant *r1 " out || bad "the model of R1's runner: $(grep variant out)"
+expect 2 "contradict each other" bench scaling --gpus 1,2 --use_slurm_tmpdir --no_use_slurm_tmpdir
+# made in scratch space, and copied when they end, also after a failure
+export SLURM_TMPDIR=$SCRATCH/fast
+bench scaling -n 1 --repeat 1 --steps 6 --out copied --use_slurm_tmpdir -- "${train[@]}" --threads 1 >out 2>err || bad "scratch space: $(cat err)"
+grep -q "checkpoint_path=$SCRATCH/fast/scaling_runs/1gpu_single/run_1 " copied/1gpu_single/run_1/RUN_COMPLETE.txt || bad "not made in scratch space: $(cat copied/1gpu_single/run_1/RUN_COMPLETE.txt)"
+[ -s copied/1gpu_single/run_1/train.log ] && [ -z "$(find "$SCRATCH/fast" -type f)" ] || bad "the copy: $(find copied fast)"
+grep -q '"copied/1gpu_single/run_1/training_metrics.json"' copied/scaling_report.json || bad "metrics_paths: $(cat copied/scaling_report.json)"
+SLURM_TMPDIR=$SCRATCH/other expect 0 "run_1  exists" bench scaling -n 1 --repeat 1 --steps 6 --out copied --resume --use_slurm_tmpdir -- "${train[@]}" --threads 1
+bench scaling -n 1,2 --repeat 1 --steps 6 --out fails --use_slurm_tmpdir -- "${train[@]}" --threads 1 --comm_timeout 1e-9 >out 2>err &&
+  bad "a run whose collectives time out succeeds"
+grep -q "2gpu_ddp run_1 ended with exit code .*(fails/2gpu_ddp/run_1/train.log, fails/2gpu_ddp/run_1/stderr.log)" err && [ -s fails/2gpu_ddp/run_1/stderr.log ] ||
+  bad "the logs of a run that failed: $(cat err; find fails)"
+unset SLURM_TMPDIR
+
 # --- one round has no interval ---
 bench comm -n 2 --max 1K --rounds 1 >out 2>err || bad "one round: $(cat err)"
 grep -q "^all_reduce  *1024  *[0-9.]*  *-  " out || bad "one round has an interval: $(cat out)"

@@ -57,6 +57,25 @@ has pipeline.json mesh/pipeline.json
 checkpoint one/epoch-1
 checkpoint one/step-1
 prints 'train --print_config --json' train "${t[@]}" --print_config --json
+printf 'a b c d\n' >hyp.txt
+prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
+for i in $(seq 40); do printf 'das wort%d\tthe word%d\n' $((i % 9)) $((i % 9)); done >pairs.tsv
+prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test-input pairs.tsv --limit-test 2 --vocab-size 280 \
+  --val-fraction 0.1 --out pairs --json
+has files:'Data folder' pairs
+has meta.json pairs/meta.json
+has tokenizer.json pairs/tokenizer.json
+go train --task translate --data pairs --model tiny --num_layers 1 --seq_length 24 --micro_batch_size_per_gpu 8 --max_steps 3 --save_every 1 --threads 1 \
+  --checkpoint_path translation
+folder translation
+checkpoint translation/epoch-1
+checkpoint translation/step-1
+has 'rank<r>_results_epoch<e>.json' translation/workdir/rank0_results_epoch0.json
+has 'rank<r>_gen_epoch<e>.json' translation/workdir/rank0_gen_epoch0.json
+go bench r3 --n_epochs 2 --batch_size 8 --pipe_batch_size 8 --out r3 -- --data pairs --model tiny --num_layers 2 --seq_length 24 --threads 1
+has r3_report.json r3/r3_report.json
+prints 'eval --task translate --json' eval --task translate --checkpoint translation --data pairs --json
+prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
 go export --checkpoint one --out hf
@@ -83,9 +102,13 @@ go bench strategies -n 1,2 "${b[@]}" --repeat 1 --layouts ddp,zero1 --out strate
 has strategies_report.json strategies/strategies_report.json
 go bench ab -n 1 "${b[@]}" --a "--recompute" --b "" --out ab "${w[@]}"
 has ab_report.json ab/ab_report.json
+python3 "$LS_SOURCE/tests/support/reference_runs.py" made
+go bench ab made/study/base made/study/bucket --out made/ab
+has ab_report.json made/ab/ab_report.json
 prints 'bench comm --json' bench comm -n 2 --min 1K --max 1K --rounds 2 --json
 prints 'bench gemm --json' bench gemm --turns 1 --batch 1 --seq 32 --width 64 --layers 1 --vocab 100 --threads 1 --json
-"$LOCKSTEP" report one zero --out unlike --no-png >out.txt 2>&1 # not comparable: exit code 1
+sed 's/"seq_len": 32/"seq_len": 64/' mesh/training_metrics.json >longer.json
+"$LOCKSTEP" report mesh longer.json --out unlike --no-png >out.txt 2>&1 # not comparable: exit code 1
 has scaling_report.json unlike/scaling_report.json
 has files:'Report folder' unlike
 go report scaling strategies --out report

@@ -81,7 +81,7 @@ expect 2 "is for 2 stages and 2 micro-batches, but this run has 3 and 2" plan --
 expect 2 "cannot parse 'x" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
 expect 2 "must be at least" plan --schedule gpipe --pp -2 --micro 2
 sed "8s/.*/F0 B0 F1 B1/; 10s/.*/F0 F1 B0 B1/" "$SCRATCH/mine.txt" >"$SCRATCH/stuck.txt"
-expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "$SCRATCH/stuck.txt"
+expect 2 "stuck.txt: schedule mine: deadlock: rank 0, line 8 (B0) waits for rank 1; rank 1, line 10 (F1) waits for rank 0" plan --schedule "$SCRATCH/stuck.txt"
 sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
 expect 3 "wrong.txt:8:10: micro-batches are 0 to 1; found 'B9'" plan --schedule "$SCRATCH/wrong.txt"
 expect 3 "cannot create the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg

@@ -134,6 +134,23 @@ else echo "gnuplot is not installed: PNG files not looked at"; fi
 expect 0 "less" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
   --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair"
 [ -s "$SCRATCH/pair/training_time_comparison.svg" ] && [ -s "$SCRATCH/pair/training_throughput_comparison.svg" ] || bad "the pair of charts"
+# what gnuplot is given: every bar has its number, names are whole, and margins are set
+printf '#!/bin/sh\ncat "$2" >>%s\n' "$SCRATCH/script" >"$SCRATCH/bin/gnuplot" && rm -f "$SCRATCH/script"
+python3 "$LS_SOURCE/tests/support/reference_runs.py" "$SCRATCH/reference"
+PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH"/reference/repeat/*.json --allow-mismatch --out "$out" >/dev/null 2>&1
+PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/reference/study" --out "$out" >/dev/null 2>&1
+grep -q '^set label "204 ± 11" at 22[.0-9]*,0 left front' "$SCRATCH/script" || bad "no number on a bar with an interval: $(grep "set label" "$SCRATCH/script")"
+grep -q '^set label "35,300" at ' "$SCRATCH/script" && grep -q '"zero1 (steps 40, profiled, config\\ncdcdcdcd, max_val_steps 0) × 8"' "$SCRATCH/script" || bad "bars of the study: $(grep "label\|ytics" "$SCRATCH/script")"
+[ "$(grep -c "^set [lrtb]margin at screen" "$SCRATCH/script")" = $((4 * $(grep -c "^set terminal" "$SCRATCH/script"))) ] || bad "margins of PNG charts"
+# older files: 4 ranks recorded the speed of one
+printf '{"train_time_per_epoch": [1600.0], "train_throughput": [1000.0]}' >"$SCRATCH/t1.json"
+printf '{"train_time_per_epoch": [500.0], "train_throughput": [800.0]}' >"$SCRATCH/t4.json"
+printf '{"train_time_per_epoch": [500.0], "train_throughput": [1234.5]}' >"$SCRATCH/t5.json"
+rm "$SCRATCH/bin/gnuplot"
+expect 0 "t4.json: 800.0 tokens/s are of one of 4 ranks: not compared" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t4.json" --out "$SCRATCH/pair4"
+! grep -q "t1.json" "$SCRATCH/out" && grep -q "69 % less" "$SCRATCH/out" || bad "the total of one rank: $(cat "$SCRATCH/out")"
+grep -q ">optimized, tokens/s of one rank<" "$SCRATCH/pair4/training_throughput_comparison.svg" || bad "a speed of one rank is not marked"
+expect 0 "not recorded whether 1234.5 tokens/s are of one rank or of all" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t5.json" --out "$SCRATCH/pair5"
 expect 0 "no charts" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/none.json" --optimized-json "$SCRATCH/none.json" --out "$SCRATCH/pair2"
 
 # --- in a browser, where there is one: it opens, draws all sections, makes no network request, and is not wider than a phone ---
@@ -192,6 +209,29 @@ assert r["status"] == "mismatch_allowed" and r["mismatches"] == [differs] * 6, r
 for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
+# a study of R1: the profiled run is no repeat of the benchmark with its configuration, and single runs show no winner
+"$LOCKSTEP" report "$made/study" --no-png --out "$SCRATCH/study" >"$SCRATCH/printed" 2>&1 || bad "the study: $(cat "$SCRATCH/printed")"
+grep -q "^zero1 (config cdcdcdcd) .* 8    1     35,300.0 " "$SCRATCH/printed" && grep -q "^zero1 (steps 40, profiled" "$SCRATCH/printed" || bad "the settings of the study: $(cat "$SCRATCH/printed")"
+grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || bad "a winner without intervals: $(cat "$SCRATCH/printed")"
+grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
+# its page has the instances of NVTX ranges (from the statistics, as there is no summary) and the 95th percentile of steps
+grep -q "| study/bucket_nsys80 | NCCL:ncclAllReduce | 8.3 | 2112305750 ns | 520 | 4.062 |" "$SCRATCH/study/report.md" || bad "instances: $(grep nccl "$SCRATCH/study/report.md")"
+grep -q "| zero1 (config abababab) × 8 | 70.200 | 78.000 | 1.11 | sampled" "$SCRATCH/study/report.md" || bad "p95: $(grep abababab "$SCRATCH/study/report.md")"
+[ -s "$SCRATCH/study/charts/training_time.svg" ] && ! grep -q profiled "$SCRATCH/study/charts/training_time.svg" || bad "the chart of training times"
+# folders with evidence alone: a summary in the root, files of the launcher and of NCCL, without metrics
+mkdir -p "$SCRATCH/curated/8gpu/profiles" "$SCRATCH/curated/profile"
+printf '{"nvtx_top5": [{"name": ":train/forward", "time_percent": 61.0, "total_time": "77 ns", "raw": "  61.0  77  1,11,320  0.2  PushPop  :train/forward"}]}' >"$SCRATCH/curated/profile/profile_summary.json"
+printf "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: InfiniBand\n" >"$SCRATCH/curated/8gpu/ibstat.txt"
+cp "$LS_SOURCE"/tests/data/nccl_logs/ib/*.log "$SCRATCH/curated/8gpu/"
+expect 0 "what tools recorded about it is shown" "$LOCKSTEP" report "$SCRATCH/curated" --no-png --out "$SCRATCH/curated_page"
+grep -q "| curated/profile | :train/forward | 61.0 | 77 ns | 111,320 |" "$SCRATCH/curated_page/report.md" || bad "a summary in the root of a folder"
+grep -q "8gpu, ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" "$SCRATCH/curated_page/report.md" && grep -q "| curated/8gpu | nccl | 2.30.7 | 4 on 2 hosts | IB |" "$SCRATCH/curated_page/report.md" ||
+  bad "evidence without metrics: $(grep curated "$SCRATCH/curated_page/report.md")"
+grep -q "| t4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no-png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
+# our own run with a profiler
+"$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
+expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
+expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"

@@ -249,6 +249,24 @@ static void folders_are_created_listed_and_removed(void **state)
     assert_int_equal(ls_fs_remove_tree(at("none")), LS_OK);
 }
 
+static void a_copied_folder_replaces_the_old_copy(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t n = 0;
+    assert_int_equal(ls_fs_write(at("from/sub/f"), "abc", 3), LS_OK);
+    assert_int_equal(symlink("sub/f", at("from/link")), 0);
+    assert_int_equal(ls_fs_write(at("to/old"), "x", 1), LS_OK);
+    assert_int_equal(ls_fs_copy_tree(at("from"), at("to")), LS_OK);
+    assert_false(ls_fs_exists(at("to/old")));
+    assert_false(ls_fs_exists(at("to.partial")));
+    assert_int_equal(ls_fs_read(at("to/link"), &text, &n), LS_OK);
+    assert_int_equal(n, 3);
+    ls_free(text);
+    assert_int_equal(ls_fs_copy_tree(at("none"), at("to")), LS_E_IO);
+    assert_true(ls_fs_exists(at("to/sub/f"))); /* a copy that fails leaves the old one */
+}
+
 static void paths_are_joined_with_one_slash(void **state)
 {
     (void)state;
@@ -270,7 +288,7 @@ int main(void)
         cmocka_unit_test(a_file_changes_only_at_the_commit), cmocka_unit_test(pipes_links_and_folders_are_not_replaced),
         cmocka_unit_test(a_map_shows_the_bytes_of_the_file), cmocka_unit_test(a_failed_write_changes_nothing),
         cmocka_unit_test(killed_writers_leave_whole_files),  cmocka_unit_test(folders_are_created_listed_and_removed),
-        cmocka_unit_test(paths_are_joined_with_one_slash),
+        cmocka_unit_test(paths_are_joined_with_one_slash),   cmocka_unit_test(a_copied_folder_replaces_the_old_copy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

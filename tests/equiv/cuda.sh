@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program with --device cuda, on the emulated device: losses close to those of the CPU; the same bits with and without graphs, with threads in
-# another order, and with memory that the host cannot access; and one clear line for each reason why a device is not available.
+# The program with --device cuda, on the emulated device: losses close to those of the CPU; the same bits with and without graphs, with
+# activations computed again, with threads in another order, and with memory that the host cannot access; and one clear line for each reason why a device is not available.
 . "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
@@ -38,6 +38,7 @@ run fp16 --device cuda --precision fp16 && near cpu fp16 5e-3
 grep '^\[Rank 0\] Step' "$SCRATCH/bf16.out" | sed 's/.*Mem Curr: \(.*\), Mem Peak: \(.*\)/\1 \2/' >"$SCRATCH/memory"
 [ -s "$SCRATCH/memory" ] && awk '$1 != $2 { exit 1 }' "$SCRATCH/memory" || bad "memory of a device: $(head -n 1 "$SCRATCH/memory")"
 LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct
+run recomputed --device cuda --precision bf16 --recompute && bits bf16 recomputed
 LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
 LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
 

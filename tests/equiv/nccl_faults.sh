@@ -51,7 +51,15 @@ resumes -n 2 --strategy ddp
 # streams are full: threads wait for room in them, and the watchdog still ends the run and names the rank
 LS_EMU_DEPTH=200 start stopped -n 2 --strategy zero3 --bucket 700 && first_checkpoint
 kill -STOP "$(rank 1)"
+begin=$SECONDS
 ends 4 "no progress for .*rank 1 is stopped"
+[ $((SECONDS - begin)) -le 9 ] || bad "stopped: the abort waited for room in a stream ($((SECONDS - begin)) s)"
+
+# a rank is named by its number in the world, not in the group that waits
+start grid -n 4 --pp 2 && first_checkpoint
+victim=$(rank 3)
+kill -STOP "$victim"
+ends 4 "no progress for .*rank 3 is stopped (SIGSTOP, pid $victim)"
 
 # as 'stopped', and ncclCommAbort of the rank that detects it does not return
 FAKE_NCCL_HANG_ABORT=0 start hung -n 2 --strategy ddp && first_checkpoint
@@ -81,4 +89,9 @@ for f in /dev/shm/lockstep-fake-nccl-*; do # lockstep-fake-nccl-PID-...: those o
   pid=${f#*-nccl-}; pid=${pid%%-*}
   [ ! -e "$f" ] || kill -0 "$pid" 2>/dev/null || bad "shared memory was not removed: $f"
 done
+
+# what every rank refuses is printed once
+LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu start refused -n 4 --strategy ddp
+ends 2 "rank 0: not supported here: .*lockstep_nccl.so does not exist"
+[ "$(grep -c "^lockstep: " "$SCRATCH/refused.log")" = 1 ] || bad "a refusal: $(grep "^lockstep: " "$SCRATCH/refused.log")"
 done_tests

@@ -49,6 +49,27 @@ E2
 "$LOCKSTEP" plan --schedule zb --pp 2 --micro 8 --export "$SCRATCH/zb.txt" >/dev/null || bad "plan --export"
 run file -n 2 --pp 2 --schedule "$SCRATCH/zb.txt" || bad "schedule from a file: $(tail -3 "$SCRATCH/file.log")"
 equal file epoch-1
+# a rank that computes all gradients of a chunk before those of the next one: its neighbour receives them later than they are made
+cat >"$SCRATCH/halves.txt" <<'E2'
+lockstep-schedule 1
+name halves
+stages 2
+micro 8
+chunks 2
+messages auto
+E2
+for rank in 0 1; do
+  echo "rank $rank"
+  for x in F?.0 F?.1 B?.1 B?.0; do for m in 0 1 2 3 4 5 6 7; do printf '%s ' "${x/\?/$m}"; done; echo; done
+done >>"$SCRATCH/halves.txt"
+run halves -n 2 --pp 2 --interleave 2 --schedule "$SCRATCH/halves.txt" --comm_timeout 20 || bad "halves: $(tail -3 "$SCRATCH/halves.log")"
+equal halves epoch-1
+# a gradient that is sent some actions after it was made: its memory is not received into before
+"$LOCKSTEP" plan --schedule 1f1b --pp 3 --micro 8 --export "$SCRATCH/1f1b.txt" >/dev/null || bad "plan --export"
+sed -E 's/(sg[0-9]+@0) (ra[0-9]+@0 F[0-9]+ sa[0-9]+@2)/\2 \1/g' "$SCRATCH/1f1b.txt" >"$SCRATCH/late.txt"
+cmp -s "$SCRATCH/1f1b.txt" "$SCRATCH/late.txt" && bad "late.txt: nothing was moved"
+run late -n 3 --pp 3 --schedule "$SCRATCH/late.txt" || bad "a gradient that is sent late: $(tail -3 "$SCRATCH/late.log")"
+equal late epoch-1
 
 # pp4, then zero3 on 2, then pp2 x dp2: one run
 run chain -n 4 --pp 4 --max_steps 12 & pid=$!

@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     ls_schedule_write(again, &b);
     LS_ASSERT(a.len == b.len && !memcmp(a.data, b.data, a.len));
     ls_sim sim = {0};
-    const ls_status check = ls_schedule_check(s, 0), run = check == LS_OK ? ls_simulate(&sim, s, NULL, 1) : check;
+    const ls_status check = ls_schedule_check(s), run = check == LS_OK ? ls_simulate(&sim, s, NULL, 1) : check;
     LS_ASSERT(check == LS_OK || check == LS_E_CONFIG);
     LS_ASSERT(run == LS_OK || run == LS_E_CONFIG);
     ls_sim_fini(&sim);

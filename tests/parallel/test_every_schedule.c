@@ -63,6 +63,11 @@ static void read_back(const ls_schedule *s)
     assert_int_equal(ls_schedule_read(&again, a.data, a.len, "t"), LS_OK);
     for (int r = 0; r < s->n_stage; r++) { /* equal lists, slots and peaks */
         assert_int_equal(again->rank[r].n_action, s->rank[r].n_action);
+        for (int i = 0; i < s->rank[r].n_action; i++) {
+            const int line = again->rank[r].action[i].line;
+            assert_true(line > 7);
+            again->rank[r].action[i].line = 0; /* of this one, made by a function */
+        }
         assert_memory_equal(again->rank[r].action, s->rank[r].action, (size_t)s->rank[r].n_action * sizeof(ls_action));
         assert_memory_equal(again->rank[r].peak, s->rank[r].peak, (size_t)s->n_chunk * sizeof(int));
     }
@@ -109,7 +114,7 @@ static facts examine(const char *name, int p, int m, int v, int live, const ls_p
     ls_schedule *s = NULL;
     facts f = {0};
     const ls_pipe_opts o = {p, m, v, live, costs};
-    if (ls_schedule_create(&s, name, &o) != LS_OK || ls_schedule_check(s, 0) != LS_OK || !runs(s))
+    if (ls_schedule_create(&s, name, &o) != LS_OK || ls_schedule_check(s) != LS_OK || !runs(s))
         fail_msg("%s p=%d m=%d v=%d live=%d: %s", name, p, m, v, live, ls_err_words());
     assert_int_equal(ls_schedule_mailbox(s, &f.mailbox), LS_OK);
     ls_sim sim;
@@ -271,15 +276,15 @@ static void random_changes_are_found_or_harmless(void **state)
             same = same && s->rank[r].n_action == before->rank[r].n_action &&
                    !memcmp(s->rank[r].action, before->rank[r].action, (size_t)s->rank[r].n_action * sizeof(ls_action));
         n++;
-        const ls_status st = ls_schedule_check(s, 0);
+        const ls_status st = ls_schedule_check(s);
         assert_true(st == LS_OK || st == LS_E_CONFIG);
         if (same) {
             unchanged++;
             assert_int_equal(st, LS_OK);
         } else if (st != LS_OK) {
             caught++;
-            assert_non_null(strpbrk(ls_err_words(), "0123456789")); /* the message names a rank and an action */
-            assert_true(strstr(ls_err_words(), "rank ") && strstr(ls_err_words(), "action "));
+            assert_non_null(strpbrk(ls_err_words(), "0123456789")); /* the message names a rank */
+            assert_non_null(strstr(ls_err_words(), "rank "));
         } else {
             harmless++;
             if (!still_a_step(s))

@@ -4,10 +4,12 @@
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
 
+#include "comm/comm.h"
 #include "core/mem.h"
 #include "assert_text.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static ls_schedule *make(const char *name, int p, int m, int v)
@@ -21,6 +23,16 @@ static ls_schedule *make(const char *name, int p, int m, int v)
 static ls_status read_text(ls_schedule **out, const char *text)
 {
     return ls_schedule_read(out, text, strlen(text), "t");
+}
+
+/* Checks the schedule, and that it completes with mailboxes of so many slots. */
+static ls_status check_with(const ls_schedule *s, int mailbox)
+{
+    ls_sim sim = {0};
+    LS_TRY(ls_schedule_check(s));
+    LS_TRY(ls_simulate(&sim, s, NULL, mailbox));
+    ls_sim_fini(&sim);
+    return LS_OK;
 }
 
 /* ---- the clocks of R3 ---- */
@@ -80,7 +92,7 @@ static void schedules_give_the_expected_lists(void **state)
         ls_str text = {0};
         ls_schedule_write(s, &text);
         assert_string_equal(strstr(text.data, "rank 0\n"), table[t].text);
-        assert_int_equal(ls_schedule_check(s, 1), LS_OK);
+        assert_int_equal(check_with(s, 1), LS_OK);
         ls_str_fini(&text);
         ls_schedule_destroy(&s);
     }
@@ -213,7 +225,7 @@ static void zb_keeps_its_memory_limit(void **state)
             ls_sim zb, one;
             const ls_pipe_opts o = {5, 12, 1, live, &costs};
             assert_int_equal(ls_schedule_create(&s, "zb", &o), LS_OK);
-            assert_int_equal(ls_schedule_check(s, 2), LS_OK);
+            assert_int_equal(check_with(s, 2), LS_OK);
             for (int r = 0; r < 5; r++) assert_true(s->rank[r].peak_all <= live);
             assert_int_equal(ls_simulate(&zb, s, &costs, 0), LS_OK);
             assert_int_equal(ls_simulate(&one, plain, &costs, 0), LS_OK);
@@ -241,7 +253,7 @@ static void messages_auto_adds_the_messages(void **state)
     ls_schedule_write(s, &a);
     ls_schedule_write(expect, &b);
     assert_string_equal(a.data, b.data);
-    assert_int_equal(ls_schedule_check(s, 1), LS_OK);
+    assert_int_equal(check_with(s, 1), LS_OK);
     ls_str_fini(&a);
     ls_str_fini(&b);
     ls_schedule_destroy(&s);
@@ -345,16 +357,16 @@ static void every_rule_of_the_checker_is_enforced(void **state)
         {1, 1, DROP, 0, "rank 1, action 1 (B0): its forward is missing before this"},
         {1, 0, DROP, 0, "rank 1, action 0 (F0): its receive activation is missing before this"},
         {0, 4, DROP, 0, "rank 0, action 4 (B0): its receive gradient is missing before this"},
-        {0, 7, DROP, 0, "rank 0, after action 12: the send activation of micro-batch 2, chunk 0 is missing"},
-        {1, 11, DROP, 0, "rank 1, after action 12: the send gradient of micro-batch 2, chunk 0 is missing"},
+        {0, 7, DROP, 0, "rank 0: the send activation of micro-batch 2, chunk 0 is missing"},
+        {1, 11, DROP, 0, "rank 1: the send gradient of micro-batch 2, chunk 0 is missing"},
         {0, 11, DROP, 0, "rank 0, action 11 (R0): only 2 of 3 weight gradients are computed before it"},
         {0, 5, DROP, 0,
          "rank 0, action 8 (B1): weight gradients are summed in micro-batch order; micro-batch 0 is next"},
-        {0, 12, DROP, 0, "rank 0, after action 12: chunk 0 is never reduced"},
-        {0, 13, DROP, 0, "rank 0, after action 12: the step is missing"},
-        {0, 0, TWICE, 0, "rank 0, action 1 (F0): it is a duplicate of action 0"},
-        {0, 5, TWICE, 0, "rank 0, action 6 (B0): it is a duplicate of action 5"},
-        {0, 1, TWICE, 0, "rank 0, action 2 (sa0@1): it is a duplicate of action 1"},
+        {0, 12, DROP, 0, "rank 0: chunk 0 is never reduced"},
+        {0, 13, DROP, 0, "rank 0: the step is missing"},
+        {0, 0, TWICE, 0, "rank 0, action 1 (F0): it is a duplicate of rank 0, action 0 (F0)"},
+        {0, 5, TWICE, 0, "rank 0, action 6 (B0): it is a duplicate of rank 0, action 5 (B0)"},
+        {0, 1, TWICE, 0, "rank 0, action 2 (sa0@1): it is a duplicate of rank 0, action 1 (sa0@1)"},
         {0, 12, TWICE, 0, "rank 0, action 13 (R0): it is a duplicate"},
         {0, 13, TWICE, 0, "rank 0, action 13 (step): the step must be the last action, and appear once"},
         {0, 0, SWAP, 1, "rank 0, action 0 (sa0@1): its forward is missing before this"},
@@ -376,16 +388,16 @@ static void every_rule_of_the_checker_is_enforced(void **state)
     };
     for (size_t t = 0; t < N_OF(table); t++) {
         ls_schedule *s = make("1f1b", 2, 3, 1);
-        assert_int_equal(ls_schedule_check(s, 1), LS_OK);
+        assert_int_equal(check_with(s, 1), LS_OK);
         spoil(s, table[t].rank, table[t].i, table[t].d, table[t].to);
-        if (ls_schedule_check(s, 0) != LS_E_CONFIG) fail_msg("the checker does not find: %s", table[t].words);
+        if (ls_schedule_check(s) != LS_E_CONFIG) fail_msg("the checker does not find: %s", table[t].words);
         assert_words(table[t].words);
         ls_schedule_destroy(&s);
     }
     ls_schedule *s = make("zb", 2, 3, 1); /* both kinds of backward of one micro-batch */
     for (int i = 0; i < s->rank[0].n_action; i++)
         if (s->rank[0].action[i].kind == LS_PIPE_BWD_W) s->rank[0].action[i].kind = LS_PIPE_BWD;
-    assert_int_equal(ls_schedule_check(s, 0), LS_E_CONFIG);
+    assert_int_equal(ls_schedule_check(s), LS_E_CONFIG);
     assert_words("its backward pass was done before");
     ls_schedule_destroy(&s);
 }
@@ -398,17 +410,17 @@ static void lists_that_do_not_match_are_refused(void **state)
     } table[] = {
         /* the list of each rank alone is correct */
         {HEAD "auto rank 0 F1 F0 B0 B1 rank 1 F0 F1 B0 B1",
-         "rank 1, action 0 (ra0@0): at this position, rank 0 sends sa1@1 (its action 1)"},
+         "rank 1, line 6 (F0): messages arrive in the order in which they are sent, and the next one is that of rank 0, line 6 (F1)"},
         {HEAD
          "listed rank 0 F0 sa0@1 F1 sa1@1 rg1@1 rg0@1 B0 B1 R0 step rank 1 ra0@0 F0 ra1@0 F1 B0 sg0@0 B1 sg1@0 R0 step",
-         "rank 0, action 4 (rg1@1): at this position, rank 1 sends sg0@0 (its action 5)"},
-        {HEAD "auto rank 0 F0 B0 F1 B1 rank 1 F0 F1 B0 B1",
-         "deadlock: rank 0, action 2 (rg0@1) waits for rank 1; rank 1, action 2 (ra1@0) waits for rank 0"},
+         "rank 0, line 6 (rg1@1): messages arrive in the order in which they are sent, and the next one is that of rank 1, line 6 (sg0@0)"},
+        {HEAD "auto\nrank 0\nF0 B0\nF1 B1\nrank 1 F0\nF1 B0 B1",
+         "deadlock: rank 0, line 8 (B0) waits for rank 1; rank 1, line 11 (F1) waits for rank 0"},
     };
     for (size_t t = 0; t < N_OF(table); t++) {
         ls_schedule *s = NULL;
         assert_int_equal(read_text(&s, table[t].lists), LS_OK);
-        assert_int_equal(ls_schedule_check(s, 0), LS_E_CONFIG);
+        assert_int_equal(ls_schedule_check(s), LS_E_CONFIG);
         assert_words(table[t].words);
         ls_schedule_destroy(&s);
     }
@@ -420,14 +432,63 @@ static void lists_that_do_not_match_are_refused(void **state)
                       "rank 0 F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 B0.1 B1.1 B2.1 B3.1 B0.0 B1.0 B2.0 B3.0\n"
                       "rank 1 F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 B0.1 B1.1 B2.1 B3.1 B0.0 B1.0 B2.0 B3.0"),
         LS_OK);
-    assert_int_equal(ls_schedule_check(s, 0), LS_OK);
-    assert_int_equal(ls_schedule_check(s, 1), LS_E_CONFIG);
+    assert_int_equal(ls_schedule_check(s), LS_OK);
+    assert_int_equal(check_with(s, 1), LS_E_CONFIG);
     assert_words(
-        "deadlock with mailboxes of 1: rank 0, action 7 (sa3.0@1) waits for a free slot at rank 1; rank 1, action ");
+        "deadlock with mailboxes of 1: rank 0, line 2 (F3.0) waits for a free slot at rank 1; rank 1, line 3 (F");
     assert_int_equal(ls_schedule_mailbox(s, &least), LS_OK);
     assert_int_equal(least, 2);
-    assert_int_equal(ls_schedule_check(s, 2), LS_OK);
+    assert_int_equal(check_with(s, 2), LS_OK);
     ls_schedule_destroy(&s);
+}
+
+/* With one buffer for the gradients of its chunk 1, rank 1 could compute B2.1 only after rank 0 has received that of B1.1, which rank 0 can
+ * do after its B0.1, which comes after F3.1, which needs F3.0 of rank 1: no order of messages alone shows this. */
+static void lists_that_would_wait_for_their_own_buffers_get_more_of_them(void **state)
+{
+    (void)state;
+    ls_schedule *s = NULL;
+    ls_sim sim = {0};
+    assert_int_equal(read_text(&s, "lockstep-schedule 1 name x stages 2 micro 4 chunks 2 messages auto\n"
+                                   "rank 0 F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 F3.0\n"
+                                   "F3.1\n"
+                                   "B0.1 B1.1 B2.1 B3.1 B0.0 B1.0 B2.0 B3.0\n"
+                                   "rank 1 F0.0 F1.0 F2.0 F0.1 F1.1 F2.1 B0.1 B1.1\n"
+                                   "B2.1 F3.0 F3.1 B3.1 B0.0 B1.0 B2.0 B3.0"),
+                     LS_OK);
+    assert_int_equal(ls_schedule_check(s), LS_OK);
+    assert_int_equal(s->rank[1].grad_peak[1], 4);
+    assert_int_equal(s->rank[0].grad_peak[0], 1); /* the first part sends no gradient */
+    assert_int_equal(ls_schedule_slots(s, false), LS_OK);
+    assert_int_equal(s->rank[1].grad_peak[1], 1);
+    assert_int_equal(ls_simulate(&sim, s, NULL, 0), LS_OK);
+    ls_sim_fini(&sim);
+    assert_int_equal(ls_schedule_check(s), LS_E_CONFIG);
+    assert_words(
+        "deadlock: rank 0, line 3 (F3.1) waits for rank 1; rank 1, line 6 (B2.1) waits until rank 0 receives the "
+        "gradient that was sent from the same buffer");
+    ls_schedule_destroy(&s);
+}
+
+/* Rank 0 sends all activations before its first backward, and rank 1 its gradients before rank 0 receives the second one. */
+static void more_sends_than_a_communicator_holds_are_refused(void **state)
+{
+    (void)state;
+    for (int m = 2 * LS_COMM_PENDING; m <= 2 * LS_COMM_PENDING + 10; m += 10) {
+        ls_str t = {0};
+        ls_schedule *s = NULL;
+        ls_str_addf(&t, "lockstep-schedule 1 name x stages 2 micro %d chunks 1 messages auto\nrank 0\n", m);
+        for (int i = 0; i < m; i++) ls_str_addf(&t, "F%d\n", i);
+        for (int i = 0; i < m; i++) ls_str_addf(&t, "B%d ", i);
+        ls_str_add(&t, "\nrank 1\n");
+        for (int i = 0; i < m; i++) ls_str_addf(&t, "F%d B%d\n", i, i);
+        assert_int_equal(read_text(&s, t.data), LS_OK);
+        assert_int_equal(ls_schedule_check(s), m == 2 * LS_COMM_PENDING ? LS_OK : LS_E_CONFIG);
+        if (m > 2 * LS_COMM_PENDING)
+            assert_words("deadlock: rank 0, line 515 (F512) waits for a free slot at rank 1; rank 1, line ");
+        ls_schedule_destroy(&s);
+        ls_str_fini(&t);
+    }
 }
 
 /* ---- memory ---- */
@@ -438,7 +499,7 @@ static ls_status everything(const char *name, int v)
     ls_sim sim = {0};
     ls_str text = {0};
     LS_TRY(ls_schedule_create(&s, name, &(ls_pipe_opts){.n_stage = 3, .n_micro = 4, .n_chunk = v}));
-    ls_status st = ls_schedule_check(s, 1);
+    ls_status st = check_with(s, 1);
     double share;
     if (st == LS_OK) st = ls_simulate(&sim, s, NULL, 0);
     if (st == LS_OK) st = ls_sim_waiting(&sim, s, &share);
@@ -482,6 +543,8 @@ int main(void)
                                        cmocka_unit_test(errors_name_line_and_column),
                                        cmocka_unit_test(every_rule_of_the_checker_is_enforced),
                                        cmocka_unit_test(lists_that_do_not_match_are_refused),
+                                       cmocka_unit_test(lists_that_would_wait_for_their_own_buffers_get_more_of_them),
+                                       cmocka_unit_test(more_sends_than_a_communicator_holds_are_refused),
                                        cmocka_unit_test(a_failed_allocation_leaks_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

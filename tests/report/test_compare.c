@@ -202,7 +202,7 @@ static void the_page_names_the_steps_it_uses(void **state)
     for (int i = 0; i < 2; i++) {
         ls_str *text = i ? &two : &one;
         made_steps(4, 5, 5, 0, 0, text);
-        made_steps(8, i ? 0.003 : 0.006, i ? 0.005 : 0.010, i ? 0.001 : 0, 0.0001, text);
+        made_steps(12, i ? 0.003 : 0.006, i ? 0.005 : 0.010, i ? 0.001 : 0, 0.0001, text);
         add(&s, i ? "two" : "one",
             (made_run){.world = i + 1,
                        .tokens_per_sec = 10,
@@ -290,13 +290,306 @@ static void one_layout_is_one_setting_everywhere(void **state)
     ls_run_set_fini(&s);
 }
 
+/* Appends a run of ddp on two workers, with one text of its metrics replaced by another. */
+static void add_changed(ls_run_set *s, const char *dir, double rate, const char *from, const char *to)
+{
+    static const char ours[] =
+        ", \"seed\": 1, \"lr_schedule\": \"cosine\", \"device\": \"cpu\", \"compute\": \"cpu: avx2, 2 threads\"";
+    ls_str text = {0}, changed = {0};
+    made_metrics(&(made_run){.world = 2, .tokens_per_sec = rate, .epoch_time = 1, .strategy = "ddp", .ours = ours},
+                 &text);
+    const char *at = strstr(text.data, from);
+    assert_non_null(at);
+    ls_str_addf(&changed, "%.*s%s%s", (int)(at - text.data), text.data, to, at + strlen(from));
+    assert_int_equal(add_made(s, dir, &changed, NULL), LS_OK);
+    ls_str_fini(&text), ls_str_fini(&changed);
+}
+
+/* A run that differs in anything but its seed is in a setting of its own, which is named by it. */
+static void only_the_seed_may_differ_between_repeats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *name;
+    } change[] = {
+        {"\"epochs\": 1,", "\"epochs\": 1, \"lr\": 0.001,", "ddp (lr 0.001)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"lockstep train --dropout 0.2\"", "ddp (dropout 0.2)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"train --max-val-steps=7\"", "ddp (max_val_steps 7)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"train --betas 0.9 0.99 --tf32\"",
+         "ddp (betas 0.9 0.99, tf32)"},
+        {"\"cosine\"", "\"constant\"", "ddp (lr_schedule constant)"},
+        {"\"optimizer_steps\": 20", "\"optimizer_steps\": 300", "ddp (steps 300)"},
+        {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (dataset u)"},
+        {"\"train\": 10", "\"train\": 11", "ddp (sequences 11 and 2)"},
+        {"\"precision\": \"fp32\"", "\"precision\": \"bf16\"", "ddp (precision bf16)"},
+        {"\"gpu_name\": \"none\"", "\"gpu_name\": \"V100\"", "ddp (gpu V100)"},
+        {"\"device\": \"cpu\"", "\"device\": \"cuda\"", "ddp (device cuda)"},
+        {"\"hostname\": \"h\"", "\"hostname\": \"i\"", "ddp (host i)"},
+        {"2 threads", "16 threads", "ddp (threads 16)"},
+        {"\"git_commit\": \"unknown\"", "\"git_commit\": \"0123456789abcdef\"", "ddp (commit 0123456789ab)"},
+    };
+    for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        add_changed(&s, "a", 100, "\"seed\": 1", "\"seed\": 1");
+        add_changed(&s, "b", 101, change[i].from, change[i].to);
+        assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a), LS_OK);
+        assert_int_equal(a.n_group, 2);
+        assert_string_equal(a.group[1].short_name, change[i].name);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+    /* the order and the spelling of options do not matter, nor the folder */
+    ls_run_set s = new_set();
+    ls_analysis a;
+    add_changed(&s, "a", 100, "\"train\"", "\"train --clip 1 --tf32 --checkpoint_path a\"");
+    add_changed(&s, "b", 101, "\"train\"", "\"train --checkpoint-path b --tf32 --clip=2 --clip=1\"");
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 1);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Losses of repeats are shown by seed; runs of one seed that differ, as a range. Every setting has its own curve. */
+static void losses_are_shown_by_seed(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_chart c;
+    ls_str html = {0}, md = {0}, steps[3] = {{0}};
+    for (int i = 0; i < 3; i++) {
+        char ours[80];
+        ls_str text = {0}, changed = {0};
+        snprintf(ours, sizeof ours, ", \"seed\": %d, \"bucket\": %d", i == 1 ? 2 : 1, i < 2 ? 5 : 6);
+        made_metrics(&(made_run){.world = 2, .tokens_per_sec = 9, .epoch_time = 1, .strategy = "ddp", .ours = ours},
+                     &text);
+        const char *at = strstr(text.data, "2.5,");
+        ls_str_addf(&changed, "%.*s%g%s", (int)(at - text.data), text.data, 2.5 + 0.25 * i, at + 3);
+        ls_str_addf(&steps[i], "{\"step\": 1, \"loss\": %d}\n{\"step\": 2, \"loss\": 1}\n", 3 + i);
+        assert_int_equal(add_made(&s, "r", &changed, &steps[i]), LS_OK);
+        ls_str_fini(&text), ls_str_fini(&changed);
+    }
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 2);
+    report_page(&a, &html, &md);
+    has(md.data, "| 2.5000 to 2.7500 | 2.2500 |");
+    has(md.data,
+        "| ddp (bucket 5) × 2 | 1 | r | 2.5000 | 2.2500 |\n| ddp (bucket 5) × 2 | 2 | r | 2.7500 | 2.2500 |\n\n");
+    ls_str words = {0};
+    ls_loss_words(&a, &a.group[0], false, true, &words);
+    assert_string_equal(words.data, "seed 1: 2.5000, seed 2: 2.7500");
+    ls_str_fini(&words);
+    has(md.data, "| 3.0000 | 2.2500 |");
+    chart_loss(&a, &c);
+    assert_int_equal(c.n_series, 3);
+    assert_string_equal(c.series[0].name, "ddp (bucket 5) × 2, seed 1");
+    assert_string_equal(c.series[1].name, "ddp (bucket 5) × 2, seed 2");
+    assert_string_equal(c.series[2].name, "ddp (bucket 6) × 2");
+    ls_chart_fini(&c);
+    s.run[1].seed = 1; /* the same seed, another loss: not deterministic */
+    ls_loss_words(&a, &a.group[0], false, true, &words);
+    assert_string_equal(words.data, "2.5000 to 2.7500");
+    ls_str_fini(&words);
+    for (int i = 0; i < 3; i++) ls_str_fini(&steps[i]);
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* A run with a profiler is shown, but it is no repeat, no winner and no part of a scaling report, and its steps are not compared. */
+static void profiled_runs_are_not_benchmarks(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0}, text = {0};
+    add_changed(&s, "a", 100, "\"seed\": 1", "\"seed\": 1");
+    add_changed(&s, "b", 102, "\"seed\": 1", "\"seed\": 1");
+    add_changed(&s, "p", 900, "\"command_line\": \"train\"",
+                "\"command_line\": \"train --profile --max_train_steps 8\"");
+    assert_true(s.run[2].profiled && !s.run[0].profiled);
+    s.run[2].n_update = 4;
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 2);
+    assert_int_equal(a.n_mismatch, 0);
+    near(a.group[0].tokens.mean, 101, 0);
+    assert_int_equal(a.best, 0);
+    assert_string_equal(a.group[1].short_name, "ddp (profiled)");
+    report_page(&a, &html, &md);
+    has(md.data, "Profiled: p. A profiler slows a run down");
+    assert_null(strstr(md.data, "fastest"));
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
+    assert_null(strstr(text.data, "\"p/training_metrics.json\""));
+    has(text.data, "a profiled run is no benchmark");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    s = new_set(); /* a profiled run alone has its recorded speed */
+    add_changed(&s, "p", 900, "\"command_line\": \"train\"", "\"command_line\": \"train --profile\"");
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.steady = true}, &a), LS_OK);
+    near(a.group[0].tokens.mean, 900, 0);
+    assert_true(a.best < 0 && !a.comparable);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    /* the summary of a profile tells it, too, unless it belongs to an earlier run of the folder */
+    for (int stale = 0; stale < 2; stale++) {
+        ls_notes notes = {0};
+        ls_run r;
+        char profile[64];
+        snprintf(profile, sizeof profile, "{\"tokens_per_sec\": %d, \"nvtx_top5\": []}", stale ? 99 : 100);
+        made_metrics(&(made_run){.world = 2, .tokens_per_sec = 100, .epoch_time = 1}, &text);
+        const ls_run_texts t = {.file[LS_RUN_METRICS] = {text.data, text.len},
+                                .file[LS_RUN_PROFILE] = {profile, strlen(profile)}};
+        assert_int_equal(ls_run_read_texts(&t, "r", &notes, &r), LS_OK);
+        assert_int_equal(r.profiled, !stale);
+        ls_run_fini(&r);
+        ls_str_fini(&text);
+    }
+}
+
+/* A winner's interval overlaps with no other: not with that of the next mean, nor with a wide one further down; no interval, no winner. */
+static void overlapping_intervals_have_no_winner(void **state)
+{
+    (void)state;
+    static const struct {
+        double rate[3][2];
+        int winner;
+        const char *words;
+    } cases[] = {
+        {{{100, 101}, {60, 61}, {50, 51}},
+         0,
+         "Fastest: a × 2 (100 ± 6 tokens/s). Its 95 % interval overlaps with no other; next is b × 2 (60.5 ± 6.4)."},
+        {{{100, 101}, {99, 100}, {50, 51}},
+         -1,
+         "No winner is shown: the 95 % intervals of a × 2 (100 ± 6) and b × 2 (99.5 ± 6.4 tokens/s) overlap."},
+        {{{100, 101}, {80, 81}, {40, 90}},
+         -1,
+         "No winner is shown: the 95 % intervals of a × 2 (100 ± 6) and c × 2 (65.0 ± 317.7 tokens/s) overlap."},
+        {{{100, 101}, {80, 0}, {50, 51}},
+         -1,
+         "No winner is shown: b × 2 has no interval (1 run); three or more repeats give one."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const name[] = {"a", "b", "c"};
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str html = {0}, md = {0}, words = {0}, table = {0};
+        for (int k = 0; k < 3; k++)
+            for (int n = 0; n < 2; n++)
+                if (cases[i].rate[k][n] > 0)
+                    add(&s, "r",
+                        (made_run){
+                            .world = 2, .tokens_per_sec = cases[i].rate[k][n], .epoch_time = 1, .strategy = name[k]},
+                        NULL);
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+        assert_int_equal(a.winner, cases[i].winner);
+        ls_winner_words(&a, &words);
+        assert_string_equal(words.data, cases[i].words);
+        report_page(&a, &html, &md);
+        assert_int_equal(strstr(md.data, "is the fastest") != NULL, cases[i].winner >= 0);
+        assert_int_equal(strstr(md.data, "Fastest") != NULL, cases[i].winner >= 0);
+        assert_int_equal(strstr(html.data, "<title>fastest:") != NULL, cases[i].winner >= 0);
+        assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
+        has(table.data, cases[i].words);
+        ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&words), ls_str_fini(&table);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
+/* What else differs from the runs that a speed-up is measured against is listed. */
+static void other_differences_of_a_speedup_are_listed(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    add_changed(&s, "one", 60,
+                "\"hostname\": \"h\", \"os\": \"Linux\"},\"hardware\": {\"gpu_name\": \"none\", \"world_size\": 2",
+                "\"hostname\": \"slow\", \"os\": \"Linux\"},\"hardware\": {\"gpu_name\": \"none\", \"world_size\": 1");
+    add_changed(&s, "two", 100, "\"seed\": 1", "\"seed\": 1");
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "The speed-up of ddp × 2 over ddp × 1 is not of the workers alone. It has: host h (there: slow).");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void unequal_numbers_of_steps_are_not_compared(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str text = {0};
+    add_changed(&s, "a", 100, "\"optimizer_steps\": 20", "\"optimizer_steps\": 10");
+    add_changed(&s, "b", 101, "\"seed\": 1", "\"seed\": 1");
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_false(a.comparable);
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
+    has(text.data, "\"field\": \"optimizer_steps\",\n      \"baseline\": 10,\n      \"mismatch\": 20");
+    ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Eight digits and more stay whole, in tables, charts and on a terminal. */
+static void long_names_are_wrapped_and_never_cut(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0}, table = {0};
+    for (int i = 0; i < 2; i++) {
+        char ours[200];
+        snprintf(ours, sizeof ours, ", \"bucket\": %d, \"gather_bucket\": %d, \"prefetch_bucket\": %d", 300000000 + i,
+                 200000000 + i, 100000000 + i);
+        add(&s, "r", (made_run){.world = 2, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "zero1", .ours = ours},
+            NULL);
+    }
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 3, .epoch_time = 1, .strategy = "single"}, NULL);
+    ls_run_set_sort(&s);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_string_equal(a.group[1].label,
+                        "zero1 (bucket 300000000, gather_bucket 200000000, prefetch_bucket 100000000) × 2");
+    report_page(&a, &html, &md);
+    assert_null(strstr(html.data, "\xe2\x80\xa6")); /* no ellipsis */
+    for (int i = 1; i < 4; i++) {
+        char words[16];
+        int n = 0, whole = 0;
+        snprintf(words, sizeof words, "%d0000000", i);
+        for (const char *p = html.data; (p = strstr(p, words)); p += strlen(words))
+            n++, whole += strchr("01", p[8]) != NULL;
+        assert_true(n > 8);
+        assert_int_equal(n, whole);
+    }
+    assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
+    has(table.data, "zero1 (bucket 300000001, gather_bucket   ");
+    has(table.data, "\n  200000001, prefetch_bucket 100000001)");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&table);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals_use_the_t_distribution),   cmocka_unit_test(speedups_match_those_of_r1),
-        cmocka_unit_test(runs_that_differ_are_not_compared),  cmocka_unit_test(the_waterfall_adds_up_to_the_step),
-        cmocka_unit_test(settings_are_named_by_what_differs), cmocka_unit_test(one_run_has_an_interval_over_steps),
-        cmocka_unit_test(the_page_names_the_steps_it_uses),   cmocka_unit_test(one_layout_is_one_setting_everywhere),
+        cmocka_unit_test(only_the_seed_may_differ_between_repeats),
+        cmocka_unit_test(losses_are_shown_by_seed),
+        cmocka_unit_test(profiled_runs_are_not_benchmarks),
+        cmocka_unit_test(overlapping_intervals_have_no_winner),
+        cmocka_unit_test(other_differences_of_a_speedup_are_listed),
+        cmocka_unit_test(unequal_numbers_of_steps_are_not_compared),
+        cmocka_unit_test(long_names_are_wrapped_and_never_cut),
+        cmocka_unit_test(intervals_use_the_t_distribution),
+        cmocka_unit_test(speedups_match_those_of_r1),
+        cmocka_unit_test(runs_that_differ_are_not_compared),
+        cmocka_unit_test(the_waterfall_adds_up_to_the_step),
+        cmocka_unit_test(settings_are_named_by_what_differs),
+        cmocka_unit_test(one_run_has_an_interval_over_steps),
+        cmocka_unit_test(the_page_names_the_steps_it_uses),
+        cmocka_unit_test(one_layout_is_one_setting_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,9 +209,120 @@ static void a_failed_allocation_leaks_nothing(void **state)
     ls_str_fini(&metrics), ls_str_fini(&steps);
 }
 
+/* The part of a page from one heading to the next. */
+static void section(const ls_str *md, const char *heading, ls_str *out)
+{
+    const char *at = strstr(md->data, heading), *end = at ? strstr(at + 3, "\n## ") : NULL;
+    assert_non_null(at);
+    ls_str_addn(out, at, end ? (size_t)(end - at) : strlen(at));
+}
+
+/* Every sentence has a number with an interval; differences are stated only between intervals that do not overlap. */
+static void findings_are_backed_by_intervals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy;
+        int world;
+        double rate;
+    } row[] = {{"ddp", 1, 100}, {"zero2", 1, 98}, {"ddp", 2, 190}, {"zero2", 2, 150}, {"zero3", 2, 189}};
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0}, part = {0};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        for (int k = -1; k <= 1; k++) {
+            char ours[120];
+            snprintf(ours, sizeof ours, ", \"memory\": {\"per_rank\": [{\"peak_rss\": %d}]}",
+                     (int)(100 - i) * 1048576 + k);
+            add(&s, "r",
+                (made_run){.world = row[i].world,
+                           .tokens_per_sec = row[i].rate + k,
+                           .epoch_time = 1,
+                           .strategy = row[i].strategy,
+                           .ours = ours},
+                NULL);
+        }
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 5);
+    report_page(&a, &html, &md);
+    section(&md, "## Findings and recommendation", &part);
+    has(part.data, "- ddp × 2 is 1.90 ± 0.05 times as fast as ddp × 1: 95.0 ± 2.7 % of ideal.");
+    has(part.data, "- zero2 × 2 is 1.53 ± 0.05 times as fast as zero2 × 1:");
+    has(part.data,
+        "- On 1 worker, no difference in speed is shown between ddp and zero2: 2.0 ± 3.6 %, and their intervals overlap.");
+    has(part.data, "- On 2 workers, ddp is 26.7 ± 2.7 % faster than zero2.");
+    has(part.data, "- On 2 workers, no difference in speed is shown between ddp and zero3: 0.5 ± 1.9 %");
+    has(part.data,
+        "- On 2 workers, the peak memory of a worker is lower with zero3 (96.0 ± 0.0 MiB) than with ddp (98.0 ± 0.0 MiB).");
+    has(part.data,
+        "- For speed, no setting is recommended: ddp × 2 (190 ± 2 tokens/s) and zero3 × 2 (189 ± 2 tokens/s) overlap. With this spread, about 18 runs of each would show their difference.");
+    for (const char *p = part.data; (p = strstr(p, "\n- ")); p++) { /* a number and an interval in each */
+        const char *end = strchr(p + 1, '\n'), *interval = strstr(p, "±");
+        assert_true(interval && (!end || interval < end));
+    }
+    assert_null(strstr(part.data, "waits")); /* no share of waits was recorded */
+    /* workers by framework */
+    has(md.data,
+        "| workers | ddp | zero2 | zero3 |\n| --- | --- | --- | --- |\n| 1 | 100.0 ± 2.5 | 98.00 ± 2.48 | – |\n| 2 | 190.0 ± 2.5 | 150.0 ± 2.5 | 189.0 ± 2.5 |");
+    has(md.data, "| 2 | 1.90 ± 0.05 | 1.53 ± 0.05 | 1.89 ± 0.05 |");
+    has(md.data, "![Training time](charts/training_time.svg)");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&part);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void a_winner_is_recommended(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    for (int k = 0; k < 2; k++) {
+        add(&s, "a", (made_run){.world = 2, .tokens_per_sec = 300 + k, .epoch_time = 1, .strategy = "ddp"}, NULL);
+        add(&s, "b", (made_run){.world = 2, .tokens_per_sec = 200 + k, .epoch_time = 1, .strategy = "zero3"}, NULL);
+    }
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "- For speed, use ddp × 2: 300 ± 6 tokens/s; its interval is above those of all other settings.");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* The 95th percentile is that of the steps after the warm-up; for a run of R1, that of its sampled micro-batches. */
+static void step_times_have_a_95th_percentile(void **state)
+{
+    (void)state;
+    static const char sampled[] =
+        "\"optimizer_steps\": 20, \"step_time_mean_sec\": 0.05, \"step_time_p50_sec\": 0.04, \"step_time_p95_sec\": 0.08";
+    ls_run_set s = new_set();
+    s.warm = 2;
+    ls_analysis a;
+    ls_str html = {0}, md = {0}, steps = {0}, text = {0}, theirs = {0};
+    made_steps(2, 9, 0, 0, 0, &steps);
+    for (int i = 1; i <= 21; i++) made_steps(1, 0.001 * i, 0, 0, 0, &steps); /* position 0.95 x 20 = 19: the 20th */
+    add(&s, "ours", (made_run){.world = 1, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "single"}, &steps);
+    near(s.run[0].step_p95, 0.020, 1e-12);
+    made_metrics(&(made_run){.world = 2, .tokens_per_sec = 5, .epoch_time = 1}, &text);
+    const char *at = strstr(text.data, "\"optimizer_steps\": 20");
+    ls_str_addf(&theirs, "%.*s%s%s", (int)(at - text.data), text.data, sampled, at + strlen("\"optimizer_steps\": 20"));
+    assert_int_equal(add_made(&s, "theirs", &theirs, NULL), LS_OK);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "| single × 1 | 11.000 | 20.000 | 1.82 | steps after the warm-up |");
+    has(md.data, "| zero1 × 2 | 50.000 | 80.000 | 1.60 | sampled micro-batches of rank 0 |");
+    has(md.data, "none of them has an update");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&steps), ls_str_fini(&text), ls_str_fini(&theirs);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(findings_are_backed_by_intervals),
+        cmocka_unit_test(a_winner_is_recommended),
+        cmocka_unit_test(step_times_have_a_95th_percentile),
         cmocka_unit_test(names_cannot_inject_html_or_tables),
         cmocka_unit_test(runs_are_grouped_by_communication_backend),
         cmocka_unit_test(rank_0_and_the_maximum_have_columns),

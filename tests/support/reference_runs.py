@@ -3,6 +3,8 @@
 
     reference_runs.py DIR       DIR/{1,2,4}gpu.json        one run each; 1 GPU has another precision than 2 and 4
                                 DIR/repeat/NgpuK.json      three runs each of 1, 2 and 4 GPUs
+                                DIR/study/NAME/            run folders of a study of buckets on 8 GPUs: `base` and `bucket`, 300 micro-batches each,
+                                                           and `bucket_nsys80`, 80 micro-batches under nsys
                                 DIR/expected.json          the expected results of a comparison of DIR/repeat, by Python's statistics
 
 The baseline is PyTorch on one GPU (fp16_torch_amp), the other runs use DeepSpeed, so precision, ZeRO stage and the use of DeepSpeed differ.
@@ -31,7 +33,26 @@ def run(n, seconds, rate, k=1):
             "epochs": [epoch], "summary": {"total_wall_time_sec": seconds, "mean_tokens_per_sec_global": rate}}
 
 
+def study(out):
+    for name, steps, rate, p95, more in (("base", 300, 29500.0, 0.078, ""), ("bucket", 300, 35300.0, 0.064, ""), ("bucket_nsys80", 80, 24200.0, 0.088, " --max_val_steps 0")):
+        folder = os.path.join(out, "study", name)
+        os.makedirs(os.path.join(folder, "profiles"), exist_ok=True)
+        r = run(8, steps * 8192 / rate, rate)
+        r["command_line"] = f"src/trainer.py --run_type optimized --checkpoint_path /scratch/{name} --epochs 1 --profile_mode --max_train_steps {steps}" + more
+        r["deepspeed_config"]["sha256"] = "ab" * 32 if name == "base" else "cd" * 32
+        r["training_config"].update(micro_batch_size_per_gpu=2, grad_accum_steps=2, global_batch_size=32)
+        r["epochs"][0].update(steps=steps, micro_steps=steps, optimizer_steps=steps // 2, tokens_processed_global=steps * 8192, step_time_p95_sec=p95,
+                              step_time_mean_sec=p95 * 0.9, step_time_p50_sec=p95 * 0.85)
+        with open(os.path.join(folder, "training_metrics.json"), "w") as f:
+            json.dump(r, f, indent=2)
+        if "nsys" in name:
+            with open(os.path.join(folder, "profiles", "nsys_stats_node-a.txt"), "w") as f:
+                f.write(" ** NVTX Range Summary (nvtx_sum):\n\n Time (%)  Total Time (ns)  Instances  Avg (ns)  Style  Range\n"
+                        " 24.5  6,214,257,060  320  19,419,553.1  PushPop  :train/backward\n 8.3  2,112,305,750  520  4,062,126.4  PushPop  NCCL:ncclAllReduce\n")
+
+
 def main(out):
+    study(out)
     once = {1: (40.0, 1000.0), 2: (20.8, 1920.0), 4: (11.5, 3400.0)}
     repeat = {1: [(12.0, 205.0), (12.4, 199.0), (11.9, 208.0)], 2: [(6.5, 380.0), (6.3, 391.0), (6.6, 374.0)], 4: [(3.6, 690.0), (3.5, 702.0), (3.7, 671.0)]}
     os.makedirs(os.path.join(out, "repeat"), exist_ok=True)

@@ -633,19 +633,19 @@ static void the_commit_is_read_from_git_files(void **state)
 static void every_run_has_its_own_identity(void **state)
 {
     (void)state;
-    char *argv[] = {WORDS("lockstep"), WORDS("train"), WORDS("a b")};
+    char *argv[] = {WORDS("--model"), WORDS("a b")};
     ls_run_identity one, two;
     regex_t re;
     int64_t live = ls_mem_live();
     setenv("GIT_COMMIT", "cafe", 1);
-    assert_int_equal(ls_run_identity_capture(&one, 3, argv), LS_OK);
-    assert_int_equal(ls_run_identity_capture(&two, 0, NULL), LS_OK);
+    assert_int_equal(ls_run_identity_capture(&one, "lockstep train", 2, argv), LS_OK);
+    assert_int_equal(ls_run_identity_capture(&two, "lockstep", 0, NULL), LS_OK);
     assert_int_equal(regcomp(&re, "^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", REG_EXTENDED | REG_NOSUB), 0);
     assert_int_equal(regexec(&re, one.run_id, 0, NULL, 0), 0);
     regfree(&re);
     assert_string_not_equal(one.run_id, two.run_id);
-    assert_string_equal(one.command_line, "lockstep train a b");
-    assert_string_equal(two.command_line, "");
+    assert_string_equal(one.command_line, "lockstep train --model a b");
+    assert_string_equal(two.command_line, "lockstep");
     assert_string_equal(one.git_commit, "cafe");
     assert_int_equal(strlen(one.timestamp_utc), 20);
     assert_int_equal(strncmp(one.os, "Linux-", 6), 0);

@@ -257,7 +257,7 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 
 static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
-    if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "column sums of b need b dense and not transposed");
+    if (p->tb || p->ldb != p->N) return ls_fail(LS_E_INTERNAL, "column sums of b need b dense and not transposed");
     int64_t rows = p->K; /* at a time */
     while (rows > 1 && cu_sums_nbytes(rows, p->N) > CU_GEMM_SIDE_NBYTES) rows = (rows + 1) / 2;
     for (int64_t k = 0; k < p->K; k += rows) {

@@ -210,8 +210,9 @@ static ls_status check(const cu_product *p)
 {
     const bool gelu = p->epilogue != CU_PLAIN;
     if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
-        return ls_fail(LS_E_ARG, "a fused GELU needs a dense result of the inputs' type and an aux buffer");
-    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "a fused GELU cannot add to its output in place");
+        return ls_fail(LS_E_INTERNAL, "a fused GELU needs a dense result of the inputs' type and an aux buffer");
+    if (gelu && p->add && p->add == p->out)
+        return ls_fail(LS_E_INTERNAL, "a fused GELU cannot add to its output in place");
     return LS_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,15 +12,31 @@ ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, 
     return (ls_chart){kind, file, title, x, .unit = unit, .scale = scale, .decimals = decimals};
 }
 
-ls_series *ls_chart_series(ls_chart *c, const char *name)
+/* A copy of a name; NULL when memory is out. */
+static char *name_of(const char *fmt, va_list ap)
 {
-    if (!ls_grow(&c->series, c->n_series, &c->cap_series, sizeof *c->series)) {
+    va_list again;
+    va_copy(again, ap);
+    const int n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
+    char *name = n < 0 ? NULL : ls_alloc((size_t)n + 1);
+    if (name) vsnprintf(name, (size_t)n + 1, fmt, ap);
+    return name;
+}
+
+ls_series *ls_chart_series(ls_chart *c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char *name = name_of(fmt, ap);
+    va_end(ap);
+    if (!name || !ls_grow(&c->series, c->n_series, &c->cap_series, sizeof *c->series)) {
+        ls_free(name);
         c->failed = true;
         return NULL;
     }
     ls_series *s = &c->series[c->n_series++];
-    *s = (ls_series){.hue = -1};
-    snprintf(s->name, sizeof s->name, "%s", name);
+    *s = (ls_series){.name = name, .hue = -1};
     return s;
 }
 
@@ -40,13 +57,18 @@ void ls_chart_point(ls_chart *c, ls_series *s, ls_point p)
     s->point[s->n++] = p;
 }
 
-int ls_chart_category(ls_chart *c, const char *name)
+int ls_chart_category(ls_chart *c, const char *fmt, ...)
 {
-    if (!ls_grow(&c->category, c->n_category, &c->cap_category, sizeof *c->category)) {
+    va_list ap;
+    va_start(ap, fmt);
+    char *name = name_of(fmt, ap);
+    va_end(ap);
+    if (!name || !ls_grow(&c->category, c->n_category, &c->cap_category, sizeof *c->category)) {
+        ls_free(name);
         c->failed = true;
         return 0;
     }
-    snprintf(c->category[c->n_category], sizeof *c->category, "%s", name);
+    c->category[c->n_category] = name;
     return c->n_category++;
 }
 
@@ -70,9 +92,29 @@ int ls_chart_mark(int series)
     return (series + series / 8) % 4;
 }
 
+bool ls_chart_ticks(const ls_chart *c, double value[8], int *n)
+{
+    *n = 0;
+    for (int i = 0; i < c->n_series; i++) {
+        for (int k = 0; k < c->series[i].n; k++) {
+            double x = c->series[i].point[k].x;
+            int at = 0;
+            while (at < *n && value[at] != x) at++;
+            if (at < *n) continue;
+            if (*n == 8 || x != floor(x)) return false;
+            value[(*n)++] = x;
+        }
+    }
+    return *n > 0;
+}
+
 void ls_chart_fini(ls_chart *c)
 {
-    for (int i = 0; i < c->n_series; i++) ls_free(c->series[i].point);
+    for (int i = 0; i < c->n_series; i++) {
+        ls_free(c->series[i].point);
+        ls_free(c->series[i].name);
+    }
+    for (int i = 0; i < c->n_category; i++) ls_free(c->category[i]);
     ls_free(c->series);
     ls_free(c->category);
     *c = (ls_chart){0};

@@ -24,7 +24,7 @@ typedef struct ls_point {
 } ls_point;
 
 typedef struct ls_series {
-    char name[96];
+    char *name;
     ls_point *point;
     int n, cap;
     int hue;          /* 0 to 7, the colour; -1: by its place */
@@ -40,7 +40,7 @@ typedef struct ls_chart {
     bool zero; /* the y axis of LINES begins at zero */
     ls_series *series;
     int n_series, cap_series;
-    char (*category)[96];
+    char **category;
     int n_category, cap_category;
     char left_out[400]; /* names of what is not drawn, as many as fit */
     int n_left_out, n_named;
@@ -53,12 +53,15 @@ enum { LS_CHART_MAX_LINE = 24 };
 /* A chart of bars, segments or boxes without any yet. */
 ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
                        double scale, int decimals);
-ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
+/* NULL when memory is out (then failed is set). Names have any length: the renderers wrap them. */
+ls_series *ls_chart_series(ls_chart *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
-int ls_chart_category(ls_chart *c, const char *name);       /* its index */
-void ls_chart_leave_out(ls_chart *c, const char *name);     /* listed below the chart */
-int ls_chart_hue(const ls_chart *c, int series);            /* 0 to 7 */
-int ls_chart_mark(int series);                              /* 0 to 3: with its colour no other line's */
+int ls_chart_category(ls_chart *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* its index */
+void ls_chart_leave_out(ls_chart *c, const char *name); /* listed below the chart */
+int ls_chart_hue(const ls_chart *c, int series);        /* 0 to 7 */
+int ls_chart_mark(int series);                          /* 0 to 3: with its colour no other line's */
+/* True if x takes few whole values (numbers of workers): those are the ticks. */
+bool ls_chart_ticks(const ls_chart *c, double value[8], int *n);
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
 

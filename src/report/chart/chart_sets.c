@@ -29,7 +29,7 @@ static ls_chart new_lines(const char *file, const char *title, const char *x, co
 
 static ls_series *new_series(ls_chart *c, const char *name, int hue)
 {
-    ls_series *s = ls_chart_series(c, name);
+    ls_series *s = ls_chart_series(c, "%s", name);
     if (s) s->hue = hue;
     return s;
 }
@@ -53,24 +53,74 @@ static void add_curve(ls_chart *c, const ls_run *r, const char *name, int hue)
 
 static void add_validation(ls_chart *c, const ls_run *r, const char *name, int hue)
 {
-    char text[96];
     int n = 0;
     for (int i = 0; i < r->n_step; i++) n += !isnan(r->step[i].val_loss);
     if (!n) return;
-    snprintf(text, sizeof text, "%.70s, validation", name);
-    ls_series *s = new_series(c, text, hue);
-    if (s) s->dots = true;
+    ls_series *s = ls_chart_series(c, "%s, validation", name);
+    if (s) s->dots = true, s->hue = hue;
     for (int i = 0; i < r->n_step; i++) ls_chart_point(c, s, at((double)r->step[i].step, r->step[i].val_loss));
 }
 
-static const char *name_of(const ls_analysis *a, const ls_run *r)
+static const ls_group *group_of(const ls_analysis *a, const ls_run *r)
 {
     for (int g = 0; g < a->n_group; g++)
-        if (a->group[g].first == r) return a->group[g].label;
-    return r->name;
+        for (int k = 0; k < a->group[g].n_run; k++)
+            if (&a->set->run[a->group[g].run[k]] == r) return &a->group[g];
+    return NULL;
 }
 
-/* One line for all runs whose losses are equal bit for bit; its label is the name of the first and the number of others. */
+/* How many different curves the runs of a group have. */
+static int curves_of(const ls_analysis *a, const ls_group *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_run; i++) {
+        int k = 0;
+        while (k < i && !ls_same_losses(&a->set->run[g->run[k]], &a->set->run[g->run[i]])) k++;
+        n += k == i && a->set->run[g->run[i]].n_step > 0;
+    }
+    return n;
+}
+
+/* The setting; with its seed, or else the name of its folder, where the setting has several curves. */
+static void curve_name(const ls_analysis *a, const ls_run *r, ls_str *out)
+{
+    const ls_group *g = group_of(a, r);
+    ls_str_add(out, g ? g->label : r->name);
+    if (!g || curves_of(a, g) < 2) return;
+    if (r->seed >= 0) ls_str_addf(out, ", seed %lld", (long long)r->seed);
+    for (int i = 0; i < g->n_run; i++) {
+        const ls_run *o = &a->set->run[g->run[i]];
+        if (o == r || o->seed != r->seed || ls_same_losses(o, r)) continue;
+        ls_str_addf(out, ", %s", r->name);
+        break;
+    }
+}
+
+/* The name of a curve: every setting that has it, bit for bit. */
+static void shared_name(const ls_analysis *a, int i, ls_str *out)
+{
+    const ls_run *r = &a->set->run[i];
+    if (a->same_loss && a->n_group > 4) { /* too many names for one line */
+        ls_str_addf(out, "all %d settings", a->n_group);
+        return;
+    }
+    const ls_group *own = group_of(a, r);
+    curve_name(a, r, out);
+    for (int g = 0; g < a->n_group; g++)
+        for (int k = 0; k < a->group[g].n_run && &a->group[g] != own; k++) {
+            const ls_run *o = &a->set->run[a->group[g].run[k]];
+            if (!ls_same_losses(r, o)) continue;
+            ls_str_add(out, " = ");
+            curve_name(a, o, out);
+            break;
+        }
+    for (int m = 0; m < a->set->n; m++) { /* runs without a group: unfinished ones */
+        const ls_run *o = &a->set->run[m];
+        if (o != r && !(o->metrics && o->world) && ls_same_losses(r, o)) ls_str_addf(out, " = %s", o->name);
+    }
+}
+
+/* One curve per setting, or per seed of a setting; settings whose losses are equal bit for bit share a curve that names all of them. */
 void chart_loss(const ls_analysis *a, ls_chart *c)
 {
     enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
@@ -79,21 +129,19 @@ void chart_loss(const ls_analysis *a, ls_chart *c)
     *c = new_lines("loss", "Training loss", "step", "loss", NULL, 4);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        int same = 0, k = 0;
-        char name[96];
+        ls_str name = {0};
+        int k = 0;
         while (k < n && !ls_same_losses(shown[k], r)) k++;
         if (!r->n_step || k < n) continue;
-        if (n == MOST) {
-            ls_chart_leave_out(c, name_of(a, r));
-            continue;
+        shared_name(a, i, &name);
+        if (name.failed || !name.data) c->failed = true;
+        else if (n == MOST) ls_chart_leave_out(c, name.data);
+        else {
+            shown[n] = r;
+            add_curve(c, r, name.data, n);
+            add_validation(c, r, name.data, n++);
         }
-        for (int m = i + 1; m < a->set->n; m++) same += ls_same_losses(r, &a->set->run[m]);
-        if (a->same_loss) snprintf(name, sizeof name, "all %d runs", a->n_loss);
-        else if (same) snprintf(name, sizeof name, "%.60s and %d more", name_of(a, r), same);
-        else snprintf(name, sizeof name, "%.90s", name_of(a, r));
-        shown[n] = r;
-        add_curve(c, r, name, n);
-        add_validation(c, r, name, n++);
+        ls_str_fini(&name);
     }
 }
 
@@ -102,16 +150,14 @@ void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
     *c = new_lines("loss_epochs", "Loss by epoch", "epoch", "loss", NULL, 4);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        char name[96];
         if (r->n_step || r->n_epoch < 2) continue;
         if (c->n_series + 2 > LS_CHART_MAX_LINE) {
             ls_chart_leave_out(c, r->name);
             continue;
         }
-        ls_series *s = ls_chart_series(c, r->name);
+        ls_series *s = ls_chart_series(c, "%s", r->name);
         for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_loss[e]));
-        snprintf(name, sizeof name, "%.70s, validation", r->name);
-        s = ls_chart_series(c, name);
+        s = ls_chart_series(c, "%s, validation", r->name);
         for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_val[e]));
     }
 }
@@ -126,12 +172,31 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                        a->steady ? "tokens per second, all workers, after the warm-up"
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
-    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
-    for (int best = 1; best >= 0; best--) { /* the winner in colour, the others beside it in grey */
-        bool stands_out = a->best >= 0 && a->n_group > 1;
-        ls_series *s = new_series(c, best ? "fastest" : "others", best || !stands_out ? 0 : 6);
+    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
+    static const char *const kind[] = {"fastest", "others", "profiled: no benchmark"};
+    for (int k = 0; k < 3; k++) { /* a winner in colour, the others beside it in grey; profiled runs always */
+        ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && a->winner < 0) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if ((stands_out && i == a->best) == best) ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+            if ((a->group[i].profiled ? 2 : i != a->winner) == k)
+                ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+    }
+}
+
+/* The time of the runs of each setting that was not profiled; of the epochs, where a run did not record its wall time. */
+void chart_time(const ls_analysis *a, ls_chart *c)
+{
+    bool wall = true;
+    double longest = 0;
+    for (int i = 0; i < a->n_group; i++) wall = wall && (a->group[i].profiled || !isnan(a->group[i].wall.mean));
+    for (int i = 0; i < a->n_group; i++)
+        longest = fmax(longest, wall ? a->group[i].wall.mean : a->group[i].epoch_time.mean);
+    *c = ls_chart_bars(LS_CHART_BARS, "training_time", "Training time",
+                       wall ? "seconds of the run" : "seconds of an epoch", "s", 1, longest < 10 ? 2 : 1);
+    ls_series *s = ls_chart_series(c, "%s", c->title);
+    for (int i = 0; i < a->n_group && a->n_group > 1; i++) {
+        const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;
+        if (e->mean > 0 && !a->group[i].profiled)
+            ls_chart_point(c, s, with_interval(ls_chart_category(c, "%s", a->group[i].label), e));
     }
 }
 
@@ -161,7 +226,7 @@ static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool e
         }
     }
     if (!most) return;
-    ls_series *s = ls_chart_series(c, "ideal");
+    ls_series *s = ls_chart_series(c, "%s", "ideal");
     if (s) s->ideal = true;
     ls_chart_point(c, s, at(1, factor));
     ls_chart_point(c, s, at(most, efficiency ? factor : factor * most));
@@ -187,7 +252,7 @@ void chart_step_split(const ls_analysis *a, ls_chart *c)
     for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
     *c = ls_chart_bars(LS_CHART_STACK, "step_split", "Where a step's time goes", "milliseconds per step", "ms", 1000,
                        longest < 0.1 ? 1 : 0);
-    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
+    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
     for (int k = 0; k < LS_N_SPLIT; k++) {
         ls_series *s = new_series(c, ls_split[k].words, part_hue[k]);
         for (int i = 0; i < a->n_group; i++)
@@ -206,7 +271,7 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_STACK, "waterfall", "Where the ideal went", "% of a step's time", "%", 100, 1);
     for (int i = 0; i < a->n_group; i++)
-        if (a->group[i].waterfall.known) ls_chart_category(c, a->group[i].label);
+        if (a->group[i].waterfall.known) ls_chart_category(c, "%s", a->group[i].label);
     for (int k = -1; k < LS_N_SPLIT; k++) {
         ls_series *s = k < 0 ? new_series(c, "useful work", 0)
                              : new_series(c, content_part_words(k), k == LS_SPLIT_FORWARD ? 4 : part_hue[k]);
@@ -248,14 +313,12 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
     new_series(c, "hidden behind compute", 0);
     for (int i = 0; i < a->n_group && !c->failed; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) {
-            char name[160];
             if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
-            snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comms[k].words);
             if (c->n_category == 60) {
-                ls_chart_leave_out(c, name);
+                ls_chart_leave_out(c, a->group[i].label);
                 continue;
             }
-            const int row = ls_chart_category(c, name);
+            const int row = ls_chart_category(c, "%s, %s", a->group[i].label, ls_run_comms[k].words);
             if (out > 0) ls_chart_point(c, &c->series[0], at(row, out));
             if (in > 0) ls_chart_point(c, &c->series[1], at(row, in));
         }
@@ -266,7 +329,7 @@ static ls_series *series_of(ls_chart *c, const char *name, int most)
 {
     for (int m = 0; m < c->n_series; m++)
         if (!strcmp(c->series[m].name, name)) return &c->series[m];
-    return c->n_series < most ? ls_chart_series(c, name) : NULL;
+    return c->n_series < most ? ls_chart_series(c, "%s", name) : NULL;
 }
 
 void chart_memory(const ls_analysis *a, ls_chart *c)
@@ -274,7 +337,7 @@ void chart_memory(const ls_analysis *a, ls_chart *c)
     *c = ls_chart_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        const int row = r->n_part ? ls_chart_category(c, a->group[i].label) : 0;
+        const int row = r->n_part ? ls_chart_category(c, "%s", a->group[i].label) : 0;
         for (int k = 0; k < r->n_part; k++)
             ls_chart_point(c, series_of(c, r->part[k].name, LS_RUN_MAX_PART), at(row, r->part[k].nbytes));
     }
@@ -288,7 +351,7 @@ static double utilisation(const ls_run *r)
 /* The mean over the runs of each group that have the number. */
 static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *r))
 {
-    ls_series *s = ls_chart_series(c, c->title);
+    ls_series *s = ls_chart_series(c, "%s", c->title);
     for (int i = 0; i < a->n_group; i++) {
         double sum = 0;
         int n = 0;
@@ -296,7 +359,7 @@ static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *
             double x = get(&a->set->run[a->group[i].run[k]]);
             if (x > 0) sum += x, n++;
         }
-        if (n) ls_chart_point(c, s, at(ls_chart_category(c, a->group[i].label), sum / n));
+        if (n) ls_chart_point(c, s, at(ls_chart_category(c, "%s", a->group[i].label), sum / n));
     }
 }
 
@@ -331,11 +394,7 @@ void chart_tflops(const ls_analysis *a, ls_chart *c)
 void chart_gantt(const ls_run *r, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_GANTT, "pipeline", "One step of the pipeline", "milliseconds", "ms", 1000, 2);
-    for (int i = 0; i < r->n_lane; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "stage %d", i);
-        ls_chart_category(c, name);
-    }
+    for (int i = 0; i < r->n_lane; i++) ls_chart_category(c, "stage %d", i);
     for (int i = 0; i < r->n_span; i++) {
         ls_point p = at(r->span[i].begin, r->span[i].end);
         p.lane = r->span[i].lane;

@@ -15,16 +15,21 @@
 static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#a84880",
                                      "#56b4e9", "#e69f00", "#7b8794", "#a89600"};
 
-/* A text inside double quotes of gnuplot: marks that it would read are taken out. */
-static void quoted(ls_str *out, const char *text)
+/* A text for double quotes of gnuplot: marks that it would read are taken out. */
+static void plain(ls_str *out, const char *text)
 {
-    ls_str_addc(out, '"');
     for (const char *p = text; *p; p++) {
         unsigned char ch = (unsigned char)*p;
         if (ch == '"') ls_str_addc(out, '\'');
         else if (ch == '\\' || ch == '`' || ch < 0x20 || ch == 0x7f) ls_str_addc(out, ' ');
         else ls_str_addc(out, *p);
     }
+}
+
+static void quoted(ls_str *out, const char *text)
+{
+    ls_str_addc(out, '"');
+    plain(out, text);
     ls_str_addc(out, '"');
 }
 
@@ -49,8 +54,8 @@ static void data_blocks(const ls_chart *c, ls_str *out)
             bool gantt = c->kind == LS_CHART_GANTT;
             put_number(out, gantt ? scaled(c, p->x) : p->x);
             put_number(out, scaled(c, p->y));
-            put_number(out, isnan(p->lo) ? scaled(c, p->y) : scaled(c, p->lo));
-            put_number(out, isnan(p->hi) ? scaled(c, p->y) : scaled(c, p->hi));
+            put_number(out, scaled(c, p->lo)); /* NaN: no interval is drawn */
+            put_number(out, scaled(c, p->hi));
             ls_str_addf(out, " %d\n", p->lane);
         }
         if (!s->n) ls_str_add(out, " NaN NaN NaN NaN 0\n");
@@ -58,12 +63,108 @@ static void data_blocks(const ls_chart *c, ls_str *out)
     }
 }
 
+/* --- layout: all margins are set, in pixels, so that no text is cut off --- */
+
+enum { WIDTH = 960, TOP = 44, LINE = 19, AXIS = 62 }; /* AXIS: tics and label of the x axis */
+
+/* Columns of a name, and where it is wrapped. */
+enum { NAME = 40, KEY = 100 };
+
+static double pixels(const char *text)
+{
+    double n = 0;
+    for (const char *p = text; *p; p++) n += (*p & 0xc0) != 0x80;
+    return 7.6 * n;
+}
+
+/* A text in double quotes, in lines of at most `columns`; returns their number. out NULL: nothing is written. */
+static int quoted_lines(ls_str *out, const char *text, int columns)
+{
+    ls_str all = {0};
+    int n = 0;
+    do {
+        const size_t k = ls_line_of(text, columns, NULL);
+        ls_str line = {0};
+        if (n++) ls_str_add(&all, "\\n");
+        ls_str_addn(&line, text, k);
+        plain(&all, line.data ? line.data : "");
+        ls_str_fini(&line);
+        text += k;
+        text += strspn(text, " ");
+    } while (*text);
+    if (out) ls_str_addf(out, "\"%s\"", all.data ? all.data : "");
+    if (out && all.failed) out->failed = true;
+    ls_str_fini(&all);
+    return n;
+}
+
+/* Lines of the key below the plot, one name after the other. */
+static int key_lines(const ls_chart *c)
+{
+    int lines = 0;
+    for (int i = 0; i < c->n_series && c->kind != LS_CHART_BARS; i++)
+        if (c->series[i].n) lines += quoted_lines(NULL, c->series[i].name, KEY);
+    return lines;
+}
+
+/* Height of a row of bars: the most lines of a name. */
+static int row_height(const ls_chart *c)
+{
+    int most = 1;
+    for (int k = 0; k < c->n_category; k++) {
+        const int n = quoted_lines(NULL, c->category[k], NAME);
+        most = n > most ? n : most;
+    }
+    return most * LINE + 22;
+}
+
+static double left_room(const ls_chart *c)
+{
+    double longest = 0;
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, fmin(pixels(c->category[k]), 7.6 * NAME));
+    return c->kind == LS_CHART_LINES ? 84 : longest + 30;
+}
+
+static void value_words(const ls_chart *c, const ls_point *p, char *buf, size_t n)
+{
+    char v[40], h[40];
+    if (isnan(p->hi)) snprintf(buf, n, "%s", ls_number_text(v, scaled(c, p->y), c->decimals));
+    else
+        snprintf(buf, n, "%s \xc2\xb1 %s", ls_number_text(v, scaled(c, p->y), c->decimals),
+                 ls_number_text(h, scaled(c, p->hi - p->y), c->decimals));
+}
+
+/* Room for the numbers after the bars. */
+static double right_room(const ls_chart *c)
+{
+    double longest = 0;
+    if (c->kind != LS_CHART_BARS) return c->kind == LS_CHART_STACK ? 90 : 30;
+    for (int i = 0; i < c->n_series; i++)
+        for (int k = 0; k < c->series[i].n; k++) {
+            char t[160];
+            value_words(c, &c->series[i].point[k], t, sizeof t);
+            longest = fmax(longest, pixels(t));
+        }
+    return longest + 34;
+}
+
 static void plot_lines(const ls_chart *c, ls_str *out)
 {
     static const char *const look[] = {"pt 7", "dt 2 pt 5", "dt 3 pt 9", "dt 4 pt 13"}; /* as in the SVG */
     const char *between = "";
+    double tick[8], lo = INFINITY, hi = -INFINITY;
+    int n_tick;
     if (c->zero) ls_str_add(out, "set yrange [0:*]\n");
-    ls_str_add(out, "set key below\nplot ");
+    if (ls_chart_ticks(c, tick, &n_tick)) {
+        ls_str_add(out, "set xtics (");
+        for (int i = 0; i < n_tick; i++) {
+            ls_str_addf(out, "%s%.9g", i ? ", " : "", tick[i]);
+            lo = fmin(lo, tick[i]), hi = fmax(hi, tick[i]);
+        }
+        const double room = hi > lo ? 0.04 * (hi - lo) : 0.5; /* intervals beside the frame */
+        ls_str_addf(out, ")\nset xrange [%.9g:%.9g]\n", lo - room, hi + room);
+    }
+    ls_str_add(out, "plot ");
     for (int bars = 1; bars >= 0; bars--) { /* intervals first, so that marks lie on them */
         for (int i = 0; i < c->n_series; i++) {
             const ls_series *s = &c->series[i];
@@ -79,7 +180,7 @@ static void plot_lines(const ls_chart *c, ls_str *out)
                         : s->n > 40 || s->ideal ? "lines"
                                                 : "linespoints",
                         s->ideal ? "#9aa5b1" : colour[ls_chart_hue(c, i)], s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
-            quoted(out, s->name);
+            quoted_lines(out, s->name, KEY);
         }
     }
     ls_str_addc(out, '\n');
@@ -90,7 +191,7 @@ static void category_tics(const ls_chart *c, ls_str *out)
     ls_str_add(out, "set ytics (");
     for (int k = 0; k < c->n_category; k++) {
         ls_str_add(out, k ? ", " : "");
-        quoted(out, c->category[k]);
+        quoted_lines(out, c->category[k], NAME);
         ls_str_addf(out, " %d", k);
     }
     ls_str_addf(out, ")\nset yrange [%g:-0.5]\nset style fill solid 1 noborder\n", c->n_category - 0.5);
@@ -103,34 +204,91 @@ static void box(ls_str *out, int *id, double a, double b, double row, const char
                 row - 0.32, b, row + 0.32, hue);
 }
 
-static void plot_bars(const ls_chart *c, ls_str *out)
+static void number(ls_str *out, double x, double row, const char *where, const char *text)
 {
-    int id = 1;
-    double lo = 0, hi = 0;
-    category_tics(c, out);
+    ls_str_add(out, "set label ");
+    quoted(out, text);
+    ls_str_addf(out, " at %.9g,%g %s front\n", x, row, where);
+}
+
+/* The x axis of bars: from the lowest to the highest end; wider intervals run out of the picture, as in the SVG. */
+typedef struct extent {
+    double lo, hi;
+} extent;
+
+static extent bar_extent(const ls_chart *c)
+{
+    extent e = {0, 0};
+    double room = 0;
     for (int k = 0; k < c->n_category; k++) {
         double plus = 0, minus = 0;
-        for (int i = 0; i < c->n_series; i++) {
+        for (int i = 0; i < c->n_series; i++)
             for (int j = 0; j < c->series[i].n; j++) {
                 const ls_point *p = &c->series[i].point[j];
-                bool gantt = c->kind == LS_CHART_GANTT;
-                if ((gantt ? p->lane : (int)p->x) != k) continue;
-                double *at = p->y < 0 ? &minus : &plus;
-                double from = gantt ? p->x : *at, to = gantt ? p->y : *at + p->y;
-                box(out, &id, scaled(c, from), scaled(c, to), k, colour[ls_chart_hue(c, i)]);
-                if (!gantt) *at += p->y;
-                hi = fmax(hi, scaled(c, !isnan(p->hi) ? p->hi : to)), lo = fmin(lo, scaled(c, to));
+                if (c->kind == LS_CHART_GANTT) plus = fmax(plus, p->y);
+                else if ((int)p->x == k) *(p->y < 0 ? &minus : &plus) += p->y;
+                if (c->kind == LS_CHART_BARS && !isnan(p->hi)) room = fmax(room, p->hi);
             }
-        }
+        e.hi = fmax(e.hi, plus), e.lo = fmin(e.lo, minus);
     }
-    ls_str_addf(out, "set xrange [%.9g:%.9g]\nset key below\nplot NaN notitle", lo, hi > lo ? hi * 1.08 : lo + 1);
+    e.hi = fmax(e.hi, fmin(room, 1.6 * e.hi));
+    if (e.hi <= e.lo) e.hi = e.lo + 1;
+    return (extent){scaled(c, e.lo), scaled(c, e.hi)};
+}
+
+/* The boxes of one row, with their numbers: inside the segments of a stack where there is room, and after the bar. */
+static void plot_row(const ls_chart *c, int k, const extent *e, int *id, ls_str *out)
+{
+    const double per_pixel = (e->hi - e->lo) / (WIDTH - left_room(c) - right_room(c));
+    double plus = 0, minus = 0;
+    char t[160];
+    for (int i = 0; i < c->n_series; i++)
+        for (int j = 0; j < c->series[i].n; j++) {
+            const ls_point *p = &c->series[i].point[j];
+            const bool gantt = c->kind == LS_CHART_GANTT;
+            const int hue = ls_chart_hue(c, i);
+            if ((gantt ? p->lane : (int)p->x) != k) continue;
+            double *at = p->y < 0 ? &minus : &plus;
+            const double from = scaled(c, gantt ? p->x : *at), to = scaled(c, gantt ? p->y : *at + p->y);
+            box(out, id, from, to, k, colour[hue]);
+            if (!gantt) *at += p->y;
+            if (gantt) snprintf(t, sizeof t, "%.40s", p->label ? p->label : "");
+            else value_words(c, p, t, sizeof t);
+            if (c->kind != LS_CHART_BARS && *t && pixels(t) + 4 < fabs(to - from) / per_pixel)
+                number(out, (from + to) / 2, k,
+                       hue == 0 || hue == 3 ? "center font \"sans,9\" tc rgb \"#ffffff\"" : "center font \"sans,9\"",
+                       t);
+            if (c->kind == LS_CHART_BARS)
+                number(out, fmax(to, isnan(p->hi) ? to : fmin(scaled(c, p->hi), e->hi)) + 8 * per_pixel, k, "left", t);
+        }
+    if (c->kind == LS_CHART_STACK && c->unit && strcmp(c->unit, "%")) /* shares sum to 100 */
+        number(out, scaled(c, plus) + 8 * per_pixel, k, "left",
+               ls_number_text((char[40]){0}, scaled(c, plus + minus), c->decimals));
+}
+
+static bool has_interval(const ls_series *s)
+{
+    for (int k = 0; k < s->n; k++)
+        if (!isnan(s->point[k].hi)) return true;
+    return false;
+}
+
+static void plot_bars(const ls_chart *c, ls_str *out)
+{
+    const extent e = bar_extent(c);
+    int id = 1;
+    category_tics(c, out);
+    for (int k = 0; k < c->n_category; k++) plot_row(c, k, &e, &id, out);
+    ls_str_addf(out, "set xrange [%.9g:%.9g]\nplot NaN notitle", e.lo, e.hi);
     for (int i = 0; i < c->n_series; i++) {
         if (!c->series[i].n) continue;
         if (c->kind == LS_CHART_BARS) {
-            ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle", i);
+            if (has_interval(&c->series[i]))
+                ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle",
+                            i);
         } else {
             ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", colour[ls_chart_hue(c, i)]);
-            quoted(out, c->series[i].name);
+            quoted_lines(out, c->series[i].name, KEY);
         }
     }
     ls_str_addc(out, '\n');
@@ -138,8 +296,10 @@ static void plot_bars(const ls_chart *c, ls_str *out)
 
 static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
 {
-    int height = c->kind == LS_CHART_LINES ? 480 : 160 + 44 * (c->n_category < 60 ? c->n_category : 60);
-    ls_str_addf(out, "set terminal pngcairo size 960,%d font \"sans,11\" noenhanced\nset output ", height);
+    const int lines = key_lines(c), key = lines ? lines * LINE + 16 : 0;
+    const int plot = c->kind == LS_CHART_LINES ? 330 : row_height(c) * (c->n_category < 100 ? c->n_category : 100);
+    const double height = TOP + plot + AXIS + key;
+    ls_str_addf(out, "set terminal pngcairo size %d,%.0f font \"sans,11\" noenhanced\nset output ", WIDTH, height);
     quoted(out, png);
     ls_str_add(out, "\nset title ");
     quoted(out, c->title ? c->title : "");
@@ -147,7 +307,13 @@ static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
     quoted(out, c->x_label ? c->x_label : "");
     ls_str_add(out, "\nset ylabel ");
     quoted(out, c->kind == LS_CHART_LINES && c->y_label ? c->y_label : "");
-    ls_str_add(out, "\nset border 3\nset tics nomirror out\nset grid lc rgb \"#e3e7ec\"\n");
+    ls_str_addf(out, "\nset lmargin at screen %.5f\nset rmargin at screen %.5f\nset tmargin at screen %.5f\n",
+                left_room(c) / WIDTH, 1 - right_room(c) / WIDTH, 1 - TOP / height);
+    ls_str_addf(out, "set bmargin at screen %.5f\n", (AXIS + key) / height);
+    if (lines)
+        ls_str_addf(out, "set key at screen %.5f, screen %.5f left top vertical maxcols 1 Left reverse\n",
+                    left_room(c) / WIDTH, (key + 2) / height);
+    ls_str_add(out, "set border 3\nset tics nomirror out\nset grid lc rgb \"#e3e7ec\"\n");
     data_blocks(c, out);
     if (c->kind == LS_CHART_LINES) plot_lines(c, out);
     else plot_bars(c, out);

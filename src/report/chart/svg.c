@@ -45,12 +45,17 @@ static double at_y(const frame *f, double y)
     return f->bottom - t * (f->bottom - f->top);
 }
 
-static double text_width(const char *text)
+static double width_of(const char *text, size_t n)
 {
     double w = 0;
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+    for (const unsigned char *p = (const unsigned char *)text, *end = p + n; p < end; p++)
         if ((*p & 0xc0) != 0x80) w += strchr("il.,:;|' ", *p) ? 4.4 : strchr("mwMW%", *p) ? 12.2 : 7.9;
     return w;
+}
+
+static double text_width(const char *text)
+{
+    return width_of(text, strlen(text));
 }
 
 static void add_text(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text)
@@ -65,18 +70,24 @@ static void add_line(ls_str *out, const char *cls, double x1, double y1, double 
     ls_str_addf(out, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", cls, x1, x2, y1, y2);
 }
 
-static void add_fitting(ls_str *out, double x, double y, const char *cls, const char *text, double width)
+enum { LINE = 16 }; /* height of a line of text */
+
+/* A text in lines of at most `width`, the first at y; returns their number. A name is wrapped, never cut. out NULL: nothing is drawn. */
+static int add_lines(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text,
+                     double width)
 {
-    char cut[100];
-    snprintf(cut, sizeof cut, "%s", text);
-    size_t n = strlen(cut);
-    while (n && text_width(cut) > width) {
-        do n--;
-        while (n && (cut[n] & 0xc0) == 0x80);
-        snprintf(cut + n, sizeof cut - n, n + 4 < sizeof cut ? "\xe2\x80\xa6" : "");
-        if (n < 2) break;
-    }
-    add_text(out, x, y, "start", cls, cut);
+    int n = 0;
+    do {
+        const size_t k = ls_line_of(text, width, width_of);
+        ls_str line = {0};
+        ls_str_addn(&line, text, k);
+        if (out) add_text(out, x, y + LINE * n, anchor, cls, line.data ? line.data : "");
+        ls_str_fini(&line);
+        text += k;
+        text += strspn(text, " ");
+        n++;
+    } while (*text);
+    return n;
 }
 
 static char *value_of(char buf[40], const ls_chart *c, double v)
@@ -118,26 +129,28 @@ static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
     }
 }
 
-/* One row of marks and names per line; returns its height. out NULL: nothing is drawn. */
+/* Rows of marks and names; returns their height. out NULL: nothing is drawn. */
 static double add_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
 {
     double at = x, row = y;
+    int lines = 1; /* of the row */
     for (int i = 0; i < c->n_series; i++) {
         const ls_series *s = &c->series[i];
         double w = 22 + text_width(s->name) + 14;
         if (!s->n) continue;
-        if (at > x && at + w > x + width) at = x, row += 19;
+        if (at > x && at + w > x + width) at = x, row += 3 + LINE * lines, lines = 1;
         if (out) {
             if (s->ideal) add_line(out, "ideal", at, row - 4, at + 16, row - 4);
             else if (c->kind == LS_CHART_LINES) draw_mark(out, ls_chart_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
                             ls_chart_hue(c, i), at, row - 10);
-            add_fitting(out, at + 20, row, "ink", s->name, width - 20);
         }
+        const int n = add_lines(out, at + 20, row, "start", "ink", s->name, width - 20);
+        lines = n > lines ? n : lines;
         at += w;
     }
-    return row - y + 19;
+    return row - y + 3 + LINE * lines;
 }
 
 /* --- lines --- */
@@ -168,23 +181,6 @@ static void range(const ls_chart *c, frame *f)
     double step = ls_nice_step(f->y0, f->y1, 5);
     f->y0 = floor(f->y0 / step + 1e-9) * step;
     f->y1 = ceil(f->y1 / step - 1e-9) * step;
-}
-
-/* True when x takes few whole values (numbers of workers): those are the ticks. */
-static bool few_values(const ls_chart *c, double value[8], int *n)
-{
-    *n = 0;
-    for (int i = 0; i < c->n_series; i++) {
-        for (int k = 0; k < c->series[i].n; k++) {
-            double x = c->series[i].point[k].x;
-            int at = 0;
-            while (at < *n && value[at] != x) at++;
-            if (at < *n) continue;
-            if (*n == 8 || x != floor(x)) return false;
-            value[(*n)++] = x;
-        }
-    }
-    return *n > 0;
 }
 
 static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
@@ -220,8 +216,8 @@ static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
 }
 
 typedef struct end_label {
-    double y, at;
-    int series;
+    double y, at; /* wanted, and used: of its first line */
+    int series, lines;
 } end_label;
 
 static int by_y(const void *a, const void *b)
@@ -230,7 +226,20 @@ static int by_y(const void *a, const void *b)
     return (x->y > y->y) - (x->y < y->y);
 }
 
-enum { GAP = 16 }; /* between end labels */
+/* Width of the names next to the lines of a chart. */
+static double label_room(double width, double right)
+{
+    return width - right - 26;
+}
+
+/* Lines of all names. */
+static int label_lines(const ls_chart *c, double room)
+{
+    int n = 0;
+    for (int i = 0; i < c->n_series; i++)
+        if (c->series[i].n) n += add_lines(NULL, 0, 0, "", "", c->series[i].name, room);
+    return n;
+}
 
 /* Names at the ends of their lines, pushed apart so that none covers another. */
 static void end_labels(const ls_chart *c, const frame *f, double width, ls_str *out)
@@ -239,20 +248,20 @@ static void end_labels(const ls_chart *c, const frame *f, double width, ls_str *
     int n = 0;
     for (int i = 0; i < c->n_series && n < LS_CHART_MAX_LINE; i++) {
         const ls_series *s = &c->series[i];
-        if (s->n) l[n++] = (end_label){at_y(f, s->point[s->n - 1].y), 0, i};
+        if (s->n)
+            l[n++] = (end_label){at_y(f, s->point[s->n - 1].y), 0, i,
+                                 add_lines(NULL, 0, 0, "", "", s->name, label_room(width, f->right))};
     }
     if (!n) return;
     qsort(l, (size_t)n, sizeof *l, by_y);
-    for (int i = 0; i < n; i++) l[i].at = i && l[i].y < l[i - 1].at + GAP ? l[i - 1].at + GAP : l[i].y;
-    if (l[n - 1].at > f->bottom) {
-        l[n - 1].at = f->bottom;
-        for (int i = n - 2; i >= 0 && l[i].at > l[i + 1].at - GAP; i--) l[i].at = l[i + 1].at - GAP;
-    }
+    for (int i = 0; i < n; i++) l[i].at = i ? fmax(l[i].y, l[i - 1].at + LINE * l[i - 1].lines) : l[i].y;
+    double end = f->bottom + LINE; /* the lowest line is at the axis */
+    for (int i = n - 1; i >= 0 && l[i].at + LINE * l[i].lines > end; i--) end = l[i].at = end - LINE * l[i].lines;
     for (int i = 0; i < n; i++) {
         const ls_series *s = &c->series[l[i].series];
         if (s->ideal) add_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
         else draw_mark(out, ls_chart_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
-        add_fitting(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
+        add_lines(out, f->right + 24, l[i].at + 4, "start", "ink", s->name, label_room(width, f->right));
     }
 }
 
@@ -263,10 +272,12 @@ static void draw_lines(const ls_chart *c, int width, ls_str *out, int *height)
     int n_value;
     for (int i = 0; i < c->n_series; i++) longest = fmax(longest, text_width(c->series[i].name));
     double room = fmin(longest + 34, 0.36 * width), legend = narrow ? add_legend(c, 0, 0, width - 8, NULL) : 0;
+    const double right = narrow ? width - 16 : width - room;
+    const int lines = narrow ? 0 : label_lines(c, label_room(width, right));
     frame f = {.left = 56,
-               .right = narrow ? width - 16 : width - room,
+               .right = right,
                .top = 32 + legend,
-               .bottom = 32 + legend + (narrow ? 200 : fmax(250, GAP * (c->n_series + 1)))}; /* room for names */
+               .bottom = 32 + legend + (narrow ? 200 : fmax(250, LINE * (lines + 1)))}; /* room for names */
     range(c, &f);
     if (c->y_label) add_text(out, 2, 14, "start", "soft", c->y_label);
     if (narrow) add_legend(c, 4, 36, width - 8, out);
@@ -278,7 +289,7 @@ static void draw_lines(const ls_chart *c, int width, ls_str *out, int *height)
         add_line(out, "grid", f.left, y, f.right, y);
         add_text(out, f.left - 7, y + 4, "end", "soft", t);
     }
-    if (few_values(c, value, &n_value)) {
+    if (ls_chart_ticks(c, value, &n_value)) {
         for (int i = 0; i < n_value; i++) {
             char t[40];
             add_text(out, at_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));
@@ -381,22 +392,38 @@ static void draw_bar(const ls_chart *c, const frame *f, int k, double y, double 
     if (*t) add_text(out, end + 7, y + h / 2 + 4, "start", "ink", t);
 }
 
+/* Room for the values to the right of the bars. */
+static double value_room(const ls_chart *c, bool stack, bool narrow)
+{
+    double longest = 0;
+    for (int i = 0; i < c->n_series && !stack; i++)
+        for (int k = 0; k < c->series[i].n; k++) {
+            char t[160];
+            value_text(c, &c->series[i].point[k], t, sizeof t);
+            longest = fmax(longest, text_width(t) + 14);
+        }
+    return fmax(longest, stack ? 70 : narrow ? 118 : 130);
+}
+
 static void draw_bars(const ls_chart *c, int width, ls_str *out, int *height)
 {
     bool narrow = width < NARROW, stack = c->kind == LS_CHART_STACK;
     double longest = 0;
     for (int k = 0; k < c->n_category; k++) longest = fmax(longest, text_width(c->category[k]));
     bool above = narrow || longest > 0.3 * width; /* names above their bars */
-    double legend = stack ? add_legend(c, 0, 0, width - 8, NULL) + 6 : 0, row = above ? 46 : 34, h = 20;
-    frame f = {.left = above ? 4 : longest + 14, .right = width - (stack ? 70 : narrow ? 118 : 130), .top = 6 + legend};
+    double legend = stack ? add_legend(c, 0, 0, width - 8, NULL) + 6 : 0, row = above ? 30 : 34, h = 20;
+    frame f = {.left = above ? 4 : longest + 14, .right = width - value_room(c, stack, narrow), .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;
+    for (int k = 0; k < c->n_category && above; k++)
+        f.bottom += LINE * add_lines(NULL, 0, 0, "", "", c->category[k], width - 8);
     bar_range(c, &f);
     if (stack) add_legend(c, 4, 14, width - 8, out);
     if (c->kind == LS_CHART_STACK || !narrow) x_axis(c, &f, narrow ? 3 : 5, out);
-    for (int k = 0; k < c->n_category; k++) {
-        double y = f.top + k * row + (above ? 20 : (row - h) / 2);
-        if (above) add_fitting(out, 4, y - 5, "ink", c->category[k], width - 8);
-        else add_text(out, f.left - 9, y + h / 2 + 4, "end", "ink", c->category[k]);
+    double top = f.top;
+    for (int k = 0; k < c->n_category; k++, top += row) {
+        if (above) top += LINE * add_lines(out, 4, top + 15, "start", "ink", c->category[k], width - 8);
+        double y = top + (above ? 4 : (row - h) / 2);
+        if (!above) add_text(out, f.left - 9, y + h / 2 + 4, "end", "ink", c->category[k]);
         draw_bar(c, &f, k, y, h, out);
     }
     double zero = at_x(&f, 0);
@@ -419,7 +446,7 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
     add_legend(c, 4, 14, width - 8, out);
     x_axis(c, &f, narrow ? 3 : 6, out);
     for (int k = 0; k < c->n_category; k++)
-        add_fitting(out, 4, f.top + k * row + 19, "ink", c->category[k], f.left - 8);
+        add_lines(out, 4, f.top + k * row + 19, "start", "ink", c->category[k], f.left - 8);
     for (int i = 0; i < c->n_series; i++) {
         for (int k = 0; k < c->series[i].n; k++) {
             const ls_point *p = &c->series[i].point[k];

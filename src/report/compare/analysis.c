@@ -28,6 +28,12 @@ static bool in_comparison(const ls_run *r)
     return r->world > 0 && r->metrics;
 }
 
+/* Whether a run counts where speeds are compared. */
+static bool is_benchmark(const ls_run *r)
+{
+    return in_comparison(r) && !r->profiled;
+}
+
 /* Sequences of a step and worker; NaN if unknown. */
 static double batch_by_worker(const ls_run *r)
 {
@@ -43,28 +49,37 @@ static bool excused(const ls_analysis *a, const char *field, const ls_run *base,
            (!strcmp(field, "global_batch_size") && batch_by_worker(base) == batch_by_worker(r));
 }
 
+static const char *const fields[] = {
+    "seq_len", "dataset_name", "dataset_subset_sizes", "global_batch_size", "epochs", "model_size", "precision"};
+enum { N_FIELD = sizeof fields / sizeof *fields };
+
+/* The differences between a run and the baseline: R1's seven fields, then the number of steps. */
+static void compare_run(ls_analysis *a, int i)
+{
+    const ls_run *first = &a->set->run[a->baseline], *r = &a->set->run[i];
+    const json_t *base = json_object_get(first->metrics, "training_config"),
+                 *other = json_object_get(r->metrics, "training_config");
+    for (int k = 0; k < N_FIELD; k++) {
+        const json_t *x = json_object_get(base, fields[k]), *y = json_object_get(other, fields[k]);
+        if (!alike(x, y) && !excused(a, fields[k], first, r))
+            a->mismatch[a->n_mismatch++] = (ls_mismatch){fields[k], x, y, i};
+    }
+    if (first->n_update_json && r->n_update_json && first->n_update != r->n_update)
+        a->mismatch[a->n_mismatch++] = (ls_mismatch){"optimizer_steps", first->n_update_json, r->n_update_json, i};
+}
+
 static ls_status find_mismatches(ls_analysis *a)
 {
-    static const char *const field[] = {
-        "seq_len", "dataset_name", "dataset_subset_sizes", "global_batch_size", "epochs", "model_size", "precision"};
-    const int n_field = sizeof field / sizeof field[0];
     const ls_run_set *set = a->set;
+    const size_t most = (size_t)set->n * (N_FIELD + 1) + 1;
     a->baseline = -1;
     for (int i = 0; i < set->n && a->baseline < 0; i++)
-        if (in_comparison(&set->run[i])) a->baseline = i; /* sorted: the fewest workers, first given */
+        if (is_benchmark(&set->run[i])) a->baseline = i; /* sorted: the fewest workers, first given */
     if (a->baseline < 0) return LS_OK;
-    a->mismatch = ls_alloc((size_t)(set->n * n_field + 1) * sizeof *a->mismatch);
-    if (!a->mismatch) return ls_nomem((size_t)(set->n * n_field) * sizeof *a->mismatch, "mismatches");
-    const json_t *base = json_object_get(set->run[a->baseline].metrics, "training_config");
-    for (int i = 0; i < set->n; i++) {
-        if (!in_comparison(&set->run[i])) continue;
-        const json_t *other = json_object_get(set->run[i].metrics, "training_config");
-        for (int k = 0; k < n_field; k++) {
-            const json_t *x = json_object_get(base, field[k]), *y = json_object_get(other, field[k]);
-            if (!alike(x, y) && !excused(a, field[k], &set->run[a->baseline], &set->run[i]))
-                a->mismatch[a->n_mismatch++] = (ls_mismatch){field[k], x, y, i};
-        }
-    }
+    a->mismatch = ls_alloc(most * sizeof *a->mismatch);
+    if (!a->mismatch) return ls_nomem(most * sizeof *a->mismatch, "mismatches");
+    for (int i = 0; i < set->n; i++)
+        if (is_benchmark(&set->run[i])) compare_run(a, i);
     return LS_OK;
 }
 
@@ -81,6 +96,7 @@ static ls_status add_to_group(ls_analysis *a, int i)
         g->run = ls_alloc((size_t)a->set->n * sizeof *g->run);
         if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
         g->world = r->world;
+        g->profiled = r->profiled;
         g->first = r;
         a->n_group++;
     }
@@ -112,27 +128,38 @@ static void plain_name(const ls_run *r, char *buf, size_t cap)
     else snprintf(buf, cap, "%s", s);
 }
 
+/* "bucket 7"; of a switch its name alone. */
+static void add_difference(ls_str *s, const char *line, size_t n)
+{
+    const bool on = n > 3 && !memcmp(line + n - 3, " on", 3);
+    ls_str_addf(s, "%s%.*s", s->len ? ", " : " (", (int)(on ? n - 3 : n), line);
+}
+
 /* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
-static void name_group(const ls_analysis *a, ls_group *g)
+static ls_status name_group(const ls_analysis *a, ls_group *g)
 {
     ls_str s = {0};
-    char plain[80];
+    char plain[160];
     for (const char *p = g->first->setting; *p;) {
         size_t n = strcspn(p, "\n");
-        bool differs = false;
+        bool differs = g->profiled && !strncmp(p, "profiled ", 9);
         for (int k = 0; k < a->n_group; k++) {
             const ls_group *o = &a->group[k];
             if (o == g || o->world != g->world || strcmp(o->first->strategy, g->first->strategy)) continue;
+            if (o->profiled && !g->profiled) continue; /* it is not compared with this one */
             differs = differs || !has_line(o->first->setting, p, n);
         }
-        if (differs) ls_str_addf(&s, "%s%.*s", s.len ? ", " : " (", (int)n, p);
+        if (differs) add_difference(&s, p, n);
         p += n + (p[n] == '\n');
     }
     if (s.len) ls_str_addc(&s, ')');
     plain_name(g->first, plain, sizeof plain);
-    snprintf(g->short_name, sizeof g->short_name, "%.60s%s", plain, s.data ? s.data : "");
-    snprintf(g->label, sizeof g->label, "%s \xc3\x97 %d", g->short_name, g->world); /* a multiplication sign */
+    const bool failed = s.failed;
+    g->short_name = ls_asprintf("%s%s", plain, s.data ? s.data : "");
+    g->label =
+        g->short_name ? ls_asprintf("%s \xc3\x97 %d", g->short_name, g->world) : NULL; /* a multiplication sign */
     ls_str_fini(&s);
+    return g->label && !failed ? LS_OK : ls_nomem(96, "the name of a setting");
 }
 
 /* Interval of a single run's throughput, from ten blocks of its steps (all of them: a block has one more than another where they do
@@ -222,15 +249,39 @@ static double relative(const ls_estimate *e)
     return e->half > 0 && e->mean > 0 ? e->half / e->mean : 0;
 }
 
+/* Lines of a setting that another one has, too. */
+static int equal_lines(const char *x, const char *y)
+{
+    int n = 0;
+    for (const char *p = x; *p;) {
+        const size_t k = strcspn(p, "\n");
+        n += has_line(y, p, k);
+        p += k + (p[k] == '\n');
+    }
+    return n;
+}
+
+/* The group on one worker whose setting is nearest: the same strategy before others, then the most equal lines, then the first; -1: none. */
+static int find_base(const ls_analysis *a, const ls_group *g)
+{
+    int base = -1, most = -1;
+    for (int k = 0; k < a->n_group; k++) {
+        const ls_group *o = &a->group[k];
+        if (o->world != 1 || o->profiled) continue;
+        const int same = !strcmp(o->first->strategy, g->first->strategy);
+        const int score = 10000 * same + equal_lines(g->first->setting, o->first->setting);
+        if (score > most) most = score, base = k;
+    }
+    return base;
+}
+
 static void compare_with_base(const ls_analysis *a, ls_group *g)
 {
     g->base = -1;
     g->speedup = g->efficiency = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
     g->speedup_r1 = NAN;
-    if (!a->comparable) return;
-    for (int k = 0; k < a->n_group; k++) /* the same strategy on one worker, else the first on one */
-        if (a->group[k].world == 1 && (g->base < 0 || !strcmp(a->group[k].first->strategy, g->first->strategy)))
-            if (g->base < 0 || strcmp(a->group[g->base].first->strategy, g->first->strategy)) g->base = k;
+    if (!a->comparable || g->profiled) return;
+    g->base = find_base(a, g);
     if (g->base < 0) return;
     const ls_group *b = &a->group[g->base];
     double base = b->first->tokens_per_sec;
@@ -283,14 +334,118 @@ static void make_waterfall(const ls_analysis *a, ls_group *g)
     w->lost[LS_SPLIT_OTHER] = 1 - w->useful - sum;
 }
 
+bool ls_overlap(const ls_estimate *a, const ls_estimate *b)
+{
+    return !(fabs(a->mean - b->mean) > a->half + b->half); /* true for NaN */
+}
+
+/* The group with the highest upper end of those that overlap with the best; one without an interval first. */
+static void find_winner(ls_analysis *a)
+{
+    const ls_estimate *best = &a->group[a->best].tokens;
+    double most = -INFINITY;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_estimate *e = &a->group[i].tokens;
+        if (i == a->best || a->group[i].profiled || isnan(e->mean) || !ls_overlap(best, e)) continue;
+        const double top = e->half >= 0 ? e->mean + e->half : INFINITY;
+        if (a->rival < 0 || top > most) a->rival = i, most = top;
+    }
+    if (a->rival < 0 && a->second >= 0) a->winner = a->best;
+}
+
 static void find_best(ls_analysis *a)
 {
-    a->best = a->second = -1;
+    a->best = a->second = a->winner = a->rival = -1;
     for (int i = 0; i < a->n_group && a->comparable; i++) {
         double x = a->group[i].tokens.mean;
-        if (isnan(x)) continue;
+        if (isnan(x) || a->group[i].profiled) continue;
         if (a->best < 0 || x > a->group[a->best].tokens.mean) a->second = a->best, a->best = i;
         else if (a->second < 0 || x > a->group[a->second].tokens.mean) a->second = i;
+    }
+    if (a->best >= 0) find_winner(a);
+}
+
+static void rate_words(const ls_group *g, ls_str *out)
+{
+    const int decimals = g->tokens.mean < 100;
+    ls_str_addf(out, "%.*f", decimals, g->tokens.mean);
+    if (g->tokens.half >= 0) ls_str_addf(out, " \xc2\xb1 %.*f", decimals, g->tokens.half);
+}
+
+void ls_winner_words(const ls_analysis *a, ls_str *out)
+{
+    if (a->best < 0 || a->second < 0) return;
+    const ls_group *g = &a->group[a->best], *o = &a->group[a->rival >= 0 ? a->rival : a->second];
+    const ls_group *bare = !(g->tokens.half >= 0) ? g : !(o->tokens.half >= 0) ? o : NULL;
+    if (a->winner < 0 && bare) {
+        ls_str_addf(out, "No winner is shown: %s has no interval (%d %s); three or more repeats give one.", bare->label,
+                    bare->n_run, bare->n_run == 1 ? "run" : "runs");
+        return;
+    }
+    ls_str_addf(out, a->winner < 0 ? "No winner is shown: the 95 %% intervals of %s (" : "Fastest: %s (", g->label);
+    rate_words(g, out);
+    ls_str_addf(out,
+                a->winner < 0 ? ") and %s (" : " tokens/s). Its 95 %% interval overlaps with no other; next is %s (",
+                o->label);
+    rate_words(o, out);
+    ls_str_add(out, a->winner < 0 ? " tokens/s) overlap." : ").");
+}
+
+/* --- words --- */
+
+static double loss_of(const ls_analysis *a, const ls_group *g, int i, bool validation)
+{
+    const ls_run *r = &a->set->run[g->run[i]];
+    return validation ? r->val_loss : r->train_loss;
+}
+
+/* Whether every run has a seed, and runs with one seed have one loss. */
+static bool seed_decides(const ls_analysis *a, const ls_group *g, bool validation)
+{
+    for (int i = 0; i < g->n_run; i++)
+        for (int k = 0; k <= i; k++) {
+            const ls_run *x = &a->set->run[g->run[i]], *y = &a->set->run[g->run[k]];
+            const double dx = loss_of(a, g, i, validation), dy = loss_of(a, g, k, validation);
+            if (x->seed < 0 || (x->seed == y->seed && dx != dy)) return false;
+        }
+    return g->n_run <= 8;
+}
+
+void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out)
+{
+    double lo = INFINITY, hi = -INFINITY;
+    for (int i = 0; i < g->n_run; i++) {
+        const double x = loss_of(a, g, i, validation);
+        lo = fmin(lo, x), hi = fmax(hi, x); /* ignore NaN */
+    }
+    if (!(hi >= lo)) ls_str_add(out, "\xe2\x80\x93");
+    else if (lo == hi) ls_str_addf(out, "%.4f", lo);
+    else if (!by_seed || !seed_decides(a, g, validation)) ls_str_addf(out, "%.4f to %.4f", lo, hi);
+    else
+        for (int i = 0, n = 0; i < g->n_run; i++) {
+            const ls_run *r = &a->set->run[g->run[i]];
+            bool again = false;
+            for (int k = 0; k < i; k++) again = again || a->set->run[g->run[k]].seed == r->seed;
+            if (again) continue;
+            ls_str_addf(out, "%sseed %lld: %.4f", n++ ? ", " : "", (long long)r->seed, loss_of(a, g, i, validation));
+        }
+}
+
+int ls_name_width(const ls_analysis *a)
+{
+    int wide = 7;
+    for (int i = 0; i < a->n_group; i++)
+        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
+    return wide < 40 ? wide : 40;
+}
+
+void ls_name_rest(ls_str *out, const char *rest, int width)
+{
+    while (*rest) {
+        const size_t n = ls_line_of(rest, width - 2, NULL);
+        ls_str_addf(out, "  %.*s\n", (int)n, rest);
+        rest += n;
+        rest += strspn(rest, " ");
     }
 }
 
@@ -326,11 +481,20 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
 {
     const ls_compare_opts off = {0};
     o = o ? o : &off;
-    ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1, .weak = o->weak, .steady = o->steady};
+    ls_analysis a = {.set = set,
+                     .baseline = -1,
+                     .best = -1,
+                     .second = -1,
+                     .winner = -1,
+                     .rival = -1,
+                     .weak = o->weak,
+                     .steady = o->steady};
     ls_status st = LS_OK;
+    bool benchmarks = false;
+    for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&set->run[i]);
     for (int i = 0, n = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
-        if (!in_comparison(r)) continue;
+        if (benchmarks ? !is_benchmark(r) : !in_comparison(r)) continue;
         if (!(run_value(r, 3) > 0)) a.steady = false; /* never one kind of number against the other */
         if (!n || r->n_warm < a.warm_lo) a.warm_lo = r->n_warm;
         if (!n++ || r->n_warm > a.warm_hi) a.warm_hi = r->n_warm;
@@ -341,9 +505,9 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
     for (int i = 0; i < set->n; i++)
         if (in_comparison(&set->run[i])) LS_TRY_GOTO(st, fail, add_to_group(&a, i));
     a.allowed = o->allow_mismatch && a.n_mismatch;
-    a.comparable = a.n_group > 0 && (!a.n_mismatch || o->allow_mismatch);
+    a.comparable = a.baseline >= 0 && (!a.n_mismatch || o->allow_mismatch);
     for (int i = 0; i < a.n_group; i++) {
-        name_group(&a, &a.group[i]);
+        LS_TRY_GOTO(st, fail, name_group(&a, &a.group[i]));
         LS_TRY_GOTO(st, fail, measure_group(&a, &a.group[i]));
     }
     for (int i = 0; i < a.n_group; i++) {
@@ -361,8 +525,12 @@ fail:
 
 void ls_analysis_fini(ls_analysis *a)
 {
-    for (int i = 0; i < a->n_group; i++) ls_free(a->group[i].run);
+    for (int i = 0; i < a->n_group; i++) {
+        ls_free(a->group[i].run);
+        ls_free(a->group[i].label);
+        ls_free(a->group[i].short_name);
+    }
     ls_free(a->group);
     ls_free(a->mismatch);
-    *a = (ls_analysis){.baseline = -1, .best = -1, .second = -1};
+    *a = (ls_analysis){.baseline = -1, .best = -1, .second = -1, .winner = -1, .rival = -1};
 }

@@ -1,12 +1,15 @@
 /* analysis.h - runs to groups of repeats, intervals, speed-ups, and the causes of lost time.
  *
- *   group      runs with the same setting and number of workers; its repeats
+ *   group      runs with the same setting and number of workers: repeats, which may differ in their seed alone. A profiled run is in a group of
+ *              its own kind, which is shown but never compared
  *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (does not include the variation between runs)
  *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
  *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
  *              they sum to 1
  *
- * Only comparable runs are compared: seven fields of training_config must be equal
+ *   winner     the group whose interval lies above those of all others; there is none if two overlap or one has no interval
+ *
+ * Only comparable runs are compared: seven fields of training_config and the number of optimizer steps must be equal
  * (docs/FORMATS.md#comparable-runs). Runs that differ are listed. */
 #ifndef LS_REPORT_ANALYSIS_H
 #define LS_REPORT_ANALYSIS_H
@@ -24,9 +27,10 @@ typedef struct ls_waterfall {
 } ls_waterfall;
 
 typedef struct ls_group {
-    char label[96];      /* "ddp x 2", with what differs from its neighbours */
-    char short_name[64]; /* strategy and differences, without workers        */
+    char *label;      /* "ddp x 2", with what differs from its neighbours */
+    char *short_name; /* strategy and differences, without workers        */
     int world;
+    bool profiled;
     const ls_run *first; /* of the repeats */
     int *run;            /* indices into the set */
     int n_run;
@@ -57,6 +61,8 @@ typedef struct ls_analysis {
     bool comparable;      /* at least two groups, and no mismatch unless allowed       */
     bool allowed;         /* mismatches were allowed                                   */
     int best, second;     /* groups by tokens/s, -1: none                              */
+    int winner;           /* the best, if its interval is above all others; else -1    */
+    int rival;            /* without a winner: a group that is not shown to differ from the best; -1: none */
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */
@@ -76,6 +82,15 @@ void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
 /* Which steps the tokens/s are of, as a sentence. */
 void ls_basis_words(const ls_analysis *a, ls_str *out);
+/* The loss of a group (validation: the best one): of all runs if they are equal, else by seed (by_seed, and a seed has one loss), or the range. */
+void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out);
+/* The column of names in a table for a terminal: its width, and the rows in which a long name goes on. */
+int ls_name_width(const ls_analysis *a);
+void ls_name_rest(ls_str *out, const char *rest, int width);
+/* Whether two intervals overlap; true also if one is not known, since no difference is shown then. */
+bool ls_overlap(const ls_estimate *a, const ls_estimate *b);
+/* The winner, or why there is none, as a sentence; nothing with fewer than two groups to compare. */
+void ls_winner_words(const ls_analysis *a, ls_str *out);
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 

@@ -97,7 +97,7 @@ static int choose(const ls_analysis *a, const char *strategy, int world)
 {
     int first = -1;
     for (int i = a->n_group - 1; i >= 0; i--)
-        if (a->group[i].world == world && asked(&a->group[i], strategy)) first = i;
+        if (a->group[i].world == world && !a->group[i].profiled && asked(&a->group[i], strategy)) first = i;
     for (int i = 0; i < a->n_group && world == 1; i++)
         if (a->group[i].world > 1 && asked(&a->group[i], strategy) && a->group[i].base >= 0) return a->group[i].base;
     return first;
@@ -114,7 +114,8 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         any = true;
         ls_jsonw_open(w, '{');
         ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
-                         LS_KV("why", "`runs` has one setting per number of workers"));
+                         LS_KV("why", g->profiled ? "a profiled run is no benchmark"
+                                                  : "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

@@ -16,7 +16,8 @@ static double wait_share(const ls_run *r)
 static double bubble_share(const ls_run *r)
 {
     const double b = r->split[LS_SPLIT_BUBBLE];
-    return isnan(b) ? 0 : b / r->step_time;
+    if (isnan(b)) return r->split[LS_SPLIT_FORWARD] > 0 ? 0 : NAN; /* without parts of steps it is not known */
+    return b / r->step_time;
 }
 
 /* Of the worker that needs most: on its device, where it has one. */
@@ -91,9 +92,7 @@ ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
     static const int column[LS_N_METRIC] = {LS_METRIC_TOKENS,  LS_METRIC_WALL,        LS_METRIC_COMMUNICATION,
                                             LS_METRIC_BUBBLE,  LS_METRIC_UTILISATION, LS_METRIC_MEMORY,
                                             LS_METRIC_SPEEDUP, LS_METRIC_EFFICIENCY};
-    int wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
+    const int wide = ls_name_width(a);
     ls_str_addf(out, "%-*s %7s %4s", wide, "setting", "workers", "runs");
     for (int k = 0; k < LS_N_METRIC; k++) ls_str_addf(out, " %*s", shown[column[k]].width, shown[column[k]].column);
     ls_str_addc(out, '\n');
@@ -101,14 +100,20 @@ ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
         const ls_group *g = &a->group[i];
         ls_estimate e[LS_N_METRIC];
         LS_TRY(ls_metrics_of(a, g, e));
-        ls_str_addf(out, "%-*s %7d %4d", wide, g->short_name, g->world, g->n_run);
+        const char *rest = g->short_name;
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %4d", g->world, g->n_run);
         for (int k = 0; k < LS_N_METRIC; k++) {
             const int m = column[k];
             const int decimals = m == LS_METRIC_TOKENS && e[m].mean < 1000 ? 1 : shown[m].decimals;
             cell(out, &e[m], shown[m].factor, decimals, shown[m].width);
         }
         ls_str_addc(out, '\n');
+        ls_name_rest(out, rest, wide);
     }
+    const size_t before = out->len;
+    ls_winner_words(a, out);
+    if (out->len > before) ls_str_addc(out, '\n');
     return LS_OK;
 }
 

@@ -20,7 +20,7 @@ enum { MAX_FILE = 100000, MAX_RANK = 4096 };
 
 typedef struct result {
     int epoch, rank; /* rank -1: of the pipeline script */
-    double loss, time, rate;
+    double loss, time, rate, bleu;
 } result;
 
 static bool named(const char *name, result *r)
@@ -51,6 +51,7 @@ static ls_status load(const char *dir, char **names, size_t n, ls_notes *notes, 
         const report_doc d = {root, names[i], notes};
         if (!root) continue;
         r.loss = report_num(&d, "validation_loss");
+        r.bleu = report_num(&d, "bleu");
         r.time = r.rank < 0 ? NAN : report_num(&d, "training_time");
         r.rate = r.rank < 0 ? NAN : report_num(&d, "tokens_per_sec");
         all[(*n_all)++] = r;
@@ -73,6 +74,28 @@ static double rate_of(const result *all, int n, int world, int first)
         sum += mine / k;
     }
     return world ? sum : NAN;
+}
+
+/* Epoch by epoch from `first` on: seconds are means over ranks, tokens/s sums. */
+static ls_status over_epochs(const result *all, int n, int first, ls_run *out)
+{
+    double *x = ls_alloc((size_t)n * 2 * sizeof *x);
+    int k = 0;
+    if (!x) return ls_nomem((size_t)n * 2 * sizeof *x, "epochs");
+    for (int i = 0, end; i < n; i = end) {
+        double time = 0, rate = 0, bleu = 0;
+        for (end = i; end < n && all[end].epoch == all[i].epoch; end++)
+            time += all[end].time, rate += all[end].rate, bleu += all[end].bleu;
+        out->bleu = bleu / (end - i);
+        if (all[i].epoch < first) continue;
+        x[k] = time / (end - i);
+        x[n + k++] = rate;
+    }
+    out->train_time = ls_estimate_of(x, k);
+    out->rates = ls_estimate_of(x + n, k);
+    out->translation = true;
+    ls_free(x);
+    return LS_OK;
 }
 
 static json_t *real_or_null(double x)
@@ -127,9 +150,9 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     snprintf(out->strategy, sizeof out->strategy, "%s", world ? "translation, data parallel" : "translation, pipeline");
     ls_free(out->setting);
     out->setting = ls_asprintf("strategy %s\n", out->strategy);
-    if (out->setting) return LS_OK;
-    ls_run_fini(out);
-    return ls_nomem(64, "settings");
+    st = out->setting ? over_epochs(all, n, first, out) : ls_nomem(64, "settings");
+    if (st != LS_OK) ls_run_fini(out);
+    return st;
 }
 
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found)

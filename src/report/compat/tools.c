@@ -140,14 +140,23 @@ ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad)
 
 /* --- pair of charts --- */
 
-static void pair_label(const ls_run *r, const char *what, char buf[96])
+/* The name of a bar, and what its speed is not. */
+static int pair_category(ls_chart *c, const ls_run *r, const char *what, const char *note)
 {
     report_doc d = {r->metrics, "", NULL};
     const char *gpu = report_str(&d, "hardware.gpu_name");
-    if (!r->world) snprintf(buf, 96, "%s", what);
-    else
-        snprintf(buf, 96, "%d \xc3\x97 %.40s, %.30s", r->world, gpu && strcmp(gpu, "none") ? gpu : "worker",
-                 r->strategy);
+    if (!r->world) return ls_chart_category(c, "%s%s", what, note);
+    return ls_chart_category(c, "%d \xc3\x97 %s, %s%s", r->world, gpu && strcmp(gpu, "none") ? gpu : "worker",
+                             r->strategy, note);
+}
+
+/* Older files do not record whether tokens/s are of all ranks or of one. tokens/s x seconds are the tokens of a run; if those of the other run
+ * are a whole multiple k, both trained on the same data and these are of one of k ranks, those of the other run of all. 1: of all ranks; 0: it cannot be found out. */
+static int ranks_of_rate(const ls_run *r, double tokens, double other)
+{
+    const double k = round(other / tokens), more = round(tokens / other);
+    if (!r->legacy || (more >= 1 && fabs(tokens / other - more) < 1e-3 * more)) return 1;
+    return k >= 1 && k <= 4096 && fabs(other / tokens - k) < 1e-3 * k ? (int)k : 0;
 }
 
 static double last_epoch(const ls_run *r, const char *key, double otherwise)
@@ -156,6 +165,29 @@ static double last_epoch(const ls_run *r, const char *key, double otherwise)
     size_t n = json_array_size(epochs);
     double x = n ? report_num(&(report_doc){json_array_get(epochs, n - 1), "", NULL}, key) : NAN;
     return isnan(x) ? otherwise : x;
+}
+
+/* The bars of run i: its time and its speed, which is grey and marked if it is not of all ranks. */
+static void add_pair_bars(const ls_run *r, int i, const double time[2], const double rate[2], ls_chart chart[2],
+                          ls_str *words)
+{
+    const char *what = i ? "optimized" : "baseline";
+    const int ranks = ranks_of_rate(r, rate[i] * time[i], rate[!i] * time[!i]);
+    for (int k = 0; k < 2; k++) {
+        const bool marked = k && ranks != 1;
+        const char *note = !marked ? "" : ranks ? ", tokens/s of one rank" : ", tokens/s of one rank or of all";
+        ls_series *s = ls_chart_series(&chart[k], "%s", what);
+        if (s) s->hue = marked ? 6 : 0;
+        ls_chart_point(
+            &chart[k], s,
+            (ls_point){.x = pair_category(&chart[k], r, what, note), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
+    }
+    if (ranks > 1)
+        ls_str_addf(words, "%s: %.1f tokens/s are of one of %d ranks: not compared with the total of the other run\n",
+                    r->dir, rate[i], ranks);
+    else if (!ranks)
+        ls_str_addf(words, "%s: it is not recorded whether %.1f tokens/s are of one rank or of all: not compared\n",
+                    r->dir, rate[i]);
 }
 
 ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words)
@@ -177,17 +209,10 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
     }
     double time[2], rate[2];
     for (int i = 0; i < 2; i++) {
-        char label[96];
-        pair_label(&set.run[i], i ? "optimized" : "baseline", label);
         time[i] = last_epoch(&set.run[i], "epoch_wall_time_sec", set.run[i].epoch_time);
         rate[i] = last_epoch(&set.run[i], "tokens_per_sec_global", set.run[i].tokens_per_sec);
-        for (int k = 0; k < 2; k++) {
-            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "run");
-            ls_chart_point(
-                &chart[k], s,
-                (ls_point){.x = ls_chart_category(&chart[k], label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
-        }
     }
+    for (int i = 0; i < 2; i++) add_pair_bars(&set.run[i], i, time, rate, chart, words);
     if (time[0] > 0 && !isnan(time[1])) {
         snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
         ls_str_addf(words, "%s\n", title);

@@ -22,10 +22,16 @@ static void groups_table(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         char tokens[96], speedup[96];
+        ls_str loss = {0}, val = {0};
+        ls_loss_words(a, g, false, false, &loss);
+        ls_loss_words(a, g, true, false, &val);
         ls_doc_cells(d, b, g->short_name, LS_TEXT("%d", g->world), LS_TEXT("%d", g->n_run),
                      content_estimate_text(tokens, &g->tokens, g->tokens.mean < 100 ? 2 : 1), LS_NUM(g->wall.mean, 2),
-                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1),
-                     LS_NUM(g->first->train_loss, 4), LS_NUM(g->first->val_loss, 4));
+                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1), loss.data,
+                     val.data);
+        d->failed = d->failed || loss.failed || val.failed;
+        ls_str_fini(&loss);
+        ls_str_fini(&val);
     }
 }
 
@@ -45,6 +51,11 @@ static void speed(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
     draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
     groups_table(a, d);
+    content_pivot(a, d);
+    draw(
+        a, d, chart_time,
+        "Shorter is faster. Wall time of the whole run, with start, validation and checkpoints; of settings with the same work.");
+    content_step_times(a, d);
     draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
     draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
 }
@@ -52,10 +63,13 @@ static void speed(const ls_analysis *a, ls_doc *d)
 static void losses(const ls_analysis *a, ls_doc *d)
 {
     ls_doc_section(d, "Loss");
-    draw(a, d, chart_loss,
-         a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
-                      : "Means over neighbouring steps. Runs with equal losses share a line.");
+    draw(
+        a, d, chart_loss,
+        a->same_loss
+            ? "One line represents all runs: their losses are equal bit for bit."
+            : "Means over neighbouring steps; one line per setting, or per seed of a setting. Settings whose losses are equal bit for bit share a line.");
     draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
+    content_losses(a, d);
 }
 
 static void waterfall_table(const ls_analysis *a, ls_doc *d)
@@ -250,23 +264,50 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     ls_doc_take(d, LS_BLOCK_TEXT, &left);
 }
 
+/* Field k of a row of nsys: fields are separated by two or more blanks; digits may be grouped in any way. NaN: it is no number. */
+static double field_of(const char *raw, int k)
+{
+    char number[64];
+    size_t n = 0;
+    double x;
+    const char *p = raw + strspn(raw, " \t");
+    for (; k; k--) {
+        p = strstr(p, "  ");
+        if (!p) return NAN;
+        p += strspn(p, " \t");
+    }
+    for (; *p && *p != ' ' && n + 1 < sizeof number; p++)
+        if (*p != ',') number[n++] = *p;
+    number[n] = '\0';
+    return ls_parse_f64(number, &x) ? x : NAN;
+}
+
+static void profile_rows(const ls_run *r, ls_doc *d, ls_block *b)
+{
+    const json_t *top = json_object_get(r->profile, "nvtx_top5");
+    for (size_t k = 0; k < json_array_size(top); k++) {
+        const report_doc row = {.root = json_array_get(top, k)};
+        const char *name = report_str(&row, "name"), *raw = report_str(&row, "raw");
+        ls_doc_cells(d, b, r->name, name ? name : "?", LS_NUM(report_num(&row, "time_percent"), 1),
+                     report_str(&row, "total_time"), LS_NUM(raw ? field_of(raw, 2) : NAN, 0),
+                     LS_NUM(raw ? field_of(raw, 3) / 1e6 : NAN, 3));
+    }
+}
+
 static void profiles(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = NULL;
     for (int i = 0; i < a->set->n; i++) {
-        const json_t *top = json_object_get(a->set->run[i].profile, "nvtx_top5");
-        for (size_t k = 0; k < json_array_size(top); k++) {
-            const report_doc row = {.root = json_array_get(top, k)};
-            const char *name = report_str(&row, "name");
-            if (!b) {
-                ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
-                ls_doc_add(d, LS_BLOCK_TEXT,
-                           "Ranges recorded by nsys. Shares are of the sum over all ranges, nested ones included.");
-                b = ls_doc_table(d, NULL, "run", "range", "share of time, %", "total");
-            }
-            ls_doc_cells(d, b, a->set->run[i].name, name ? name : "?", LS_NUM(report_num(&row, "time_percent"), 1),
-                         report_str(&row, "total_time"));
+        const ls_run *r = &a->set->run[i];
+        if (!json_array_size(json_object_get(r->profile, "nvtx_top5"))) continue;
+        if (!b) {
+            ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
+            ls_doc_add(
+                d, LS_BLOCK_TEXT,
+                "The five largest NVTX ranges. Shares are of the sum over all ranges, nested ones included. Instances are counted over all profiled processes and the whole capture, so they grow with both.");
+            b = ls_doc_table(d, NULL, "run", "range", "share of time, %", "total", "instances", "mean, ms");
         }
+        profile_rows(r, d, b);
     }
 }
 
@@ -310,6 +351,7 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_TEXT, "%d %s in %d %s, %s, lockstep %s", n, n == 1 ? "run" : "runs", a->n_group,
                a->n_group == 1 ? "setting" : "settings", now, LS_VERSION);
     content_summary(a, d);
+    content_findings(a, d);
     speed(a, d);
     time_parts(a, d);
     communication(a, d);
@@ -319,6 +361,8 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d)
     pipelines(a, d);
     profiles(a, d);
     scaling_files(a, d);
+    content_translation(a, d);
+    content_alone(a, d);
     content_provenance(a, d);
     problems(a, d);
 }

@@ -12,6 +12,12 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d);
 void content_summary(const ls_analysis *a, ls_doc *d);
 void content_provenance(const ls_analysis *a, ls_doc *d);
 void content_transport(const ls_analysis *a, ls_doc *d);
+void content_findings(const ls_analysis *a, ls_doc *d);
+void content_step_times(const ls_analysis *a, ls_doc *d);
+void content_losses(const ls_analysis *a, ls_doc *d);
+void content_pivot(const ls_analysis *a, ls_doc *d);
+void content_translation(const ls_analysis *a, ls_doc *d);
+void content_alone(const ls_analysis *a, ls_doc *d);
 const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals); /* "12.3 ± 0.4" */
 const char *content_part_words(int part);                                            /* of the waterfall */
 char *content_json_text(char *buf, size_t n, const json_t *v); /* as JSON on one line, cut where it is longer */
@@ -20,6 +26,7 @@ const char *content_wait_words(void);                          /* how waits are 
 void chart_loss(const ls_analysis *a, ls_chart *c);
 void chart_epoch_loss(const ls_analysis *a, ls_chart *c);
 void chart_throughput(const ls_analysis *a, ls_chart *c);
+void chart_time(const ls_analysis *a, ls_chart *c);
 void chart_speedup(const ls_analysis *a, ls_chart *c);
 void chart_efficiency(const ls_analysis *a, ls_chart *c);
 void chart_step_split(const ls_analysis *a, ls_chart *c);

@@ -40,7 +40,8 @@ static const char style[] =
     "\n"
     "th{color:var(--soft);font-weight:600;font-size:.8rem;white-space:normal;vertical-align:bottom;line-height:1.25}\n"
     "th:first-child,td:first-child{text-align:left;padding-left:0;position:sticky;left:0;background:var(--card)}\n"
-    "td:first-child{font-weight:600}.words td{text-align:left}.words th{text-align:left}\n"
+    "td:first-child{font-weight:600;white-space:normal}.long{white-space:normal;min-width:9em}"
+    "td.long:first-child{min-width:min(13em,36vw)}.words td{text-align:left}.words th{text-align:left}\n"
     "figure{margin:0 0 16px}figcaption{font-weight:600;font-size:.95rem;margin:14px 0 0}\n"
     ".wide svg,.narrow svg{width:100%;height:auto}.narrow{display:none}\n"
     "details{margin:0 0 12px;font-size:.88rem}summary{cursor:pointer;color:var(--accent)}\n"
@@ -72,6 +73,8 @@ static bool wordy(const ls_block *b, int col)
     return 2 * words > all;
 }
 
+enum { LONG = 30 }; /* bytes of a cell that may be wrapped */
+
 static void table(const ls_block *b, ls_str *out)
 {
     if (b->text) element(out, "<h3>", b->text, "</h3>\n");
@@ -82,6 +85,7 @@ static void table(const ls_block *b, ls_str *out)
         if (i == b->n_col) ls_str_add(out, "</tr></thead>\n<tbody>");
         if (!head && !col) ls_str_add(out, "<tr>");
         ls_str_add(out, head ? "<th scope=\"col\"" : "<td");
+        if (!head && strlen(b->cell[i]) > LONG) ls_str_add(out, " class=\"long\"");
         ls_str_add(out, left ? " style=\"text-align:left\">" : ">");
         ls_xml_text(out, b->cell[i]);
         ls_str_add(out, head ? "</th>" : "</td>");

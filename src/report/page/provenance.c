@@ -41,14 +41,16 @@ static void device(const ls_run *r, char *buf, size_t n)
 {
     const char *gpu = text_at(r->metrics, "hardware.gpu_name"), *compute = text_at(r->metrics, "lockstep.compute");
     if (gpu && strcmp(gpu, "none")) snprintf(buf, n, "%.60s", gpu);
-    else snprintf(buf, n, "%.160s", compute ? compute : "cpu");
+    else snprintf(buf, n, "%.160s", compute ? compute : gpu ? "cpu" : "unknown");
 }
 
 static void topology(const ls_run *r, char *buf, size_t n)
 {
     const char *backend = ls_run_backend(r), *nodes = text_at(r->metrics, "scheduler.nodelist");
-    snprintf(buf, n, "%d%s%.20s%s%.60s", r->world, backend ? " over " : "", backend ? backend : "", nodes ? " on " : "",
-             nodes ? nodes : "");
+    if (!r->world) snprintf(buf, n, "\xe2\x80\x93");
+    else
+        snprintf(buf, n, "%d%s%.20s%s%.60s", r->world, backend ? " over " : "", backend ? backend : "",
+                 nodes ? " on " : "", nodes ? nodes : "");
 }
 
 static void row(const ls_run *r, ls_doc *d, ls_block *b)

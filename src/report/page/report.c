@@ -26,7 +26,7 @@ static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result
 }
 
 /* "pp (1f1b)" -> scaling_report_pp_1f1b.json */
-static void scaling_file(const char *setting, char *file, size_t cap)
+static void scaling_file(const char *setting, int i, char *file, size_t cap)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t n = (size_t)snprintf(file, cap, "scaling_report");
@@ -37,7 +37,10 @@ static void scaling_file(const char *setting, char *file, size_t cap)
         if (fits) file[n++] = *p;
         gap = !fits;
     }
-    snprintf(file + n, cap - n, ".json");
+    if (n + 8 < cap) snprintf(file + n, cap - n, ".json");
+    else
+        snprintf(file, cap, "scaling_report_setting_%d.json",
+                 i + 1); /* too long for a file: `setting` in it has the name */
 }
 
 /* The first group on several workers of its setting. */
@@ -58,7 +61,7 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
         ls_str text = {0};
         char file[128] = "scaling_report.json";
         if (several && !first_of_setting(a, i)) continue;
-        if (several) scaling_file(a->group[i].short_name, file, sizeof file);
+        if (several) scaling_file(a->group[i].short_name, i, file, sizeof file);
         ls_scaling_text(a, several ? a->group[i].short_name : NULL, NULL, NULL, &text);
         ls_status st = report_write_text(out, file, &text);
         ls_str_fini(&text);
@@ -69,23 +72,30 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
 
 static void terminal_table(const ls_analysis *a, ls_str *out)
 {
-    size_t wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = strlen(a->group[i].short_name) > wide ? strlen(a->group[i].short_name) : wide;
+    const int wide = ls_name_width(a);
     if (!a->n_group) return;
-    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", (int)wide, "setting");
+    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", wide, "setting");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-", loss[24] = "-";
+        const char *rest = g->short_name;
+        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-";
+        ls_str loss = {0};
         if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
         if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.2f", g->speedup.mean);
         if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        if (!isnan(g->first->train_loss)) snprintf(loss, sizeof loss, "%.4f", g->first->train_loss);
-        ls_str_addf(out, "%-*s %7d %4d %12s %6s %9s %10s %8s\n", (int)wide, g->short_name, g->world, g->n_run,
-                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff, loss);
+        ls_loss_words(a, g, false, true, &loss);
+        ls_str_add_piece(out, &rest, wide);
+        ls_str_addf(out, " %7d %4d %12s %6s %9s %10s %8s\n", g->world, g->n_run,
+                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff,
+                    loss.data ? loss.data : "-");
+        ls_str_fini(&loss);
+        ls_name_rest(out, rest, wide);
     }
     ls_basis_words(a, out);
     ls_str_addc(out, '\n');
+    const size_t before = out->len;
+    ls_winner_words(a, out);
+    if (out->len > before) ls_str_addc(out, '\n');
 }
 
 static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_report_result *r)
@@ -190,7 +200,9 @@ static bool any_readable(const ls_run_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
+        const ls_run_proof *p = &r->proof;
         if (r->n_step || r->n_epoch || r->n_span || r->profile || !isnan(r->tokens_per_sec)) return true;
+        if (p->nccl || p->topo || p->ibstat || p->nets[0]) return true;
     }
     return false;
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char *workers_word(int n)
 {
@@ -69,45 +70,40 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
         1000 * diff[most]);
 }
 
-/* Half of the 95 % interval of the difference of two means; NaN when one of them has none. */
-static double noise_between(const ls_group *x, const ls_group *y)
-{
-    return x->tokens.half >= 0 && y->tokens.half >= 0 ? hypot(x->tokens.half, y->tokens.half) : NAN;
-}
-
 static void say_winner(const ls_analysis *a, ls_doc *d)
 {
-    const bool next = a->second >= 0;
-    const ls_group *g = &a->group[a->best], *o = &a->group[next ? a->second : a->best];
-    const double gap = g->tokens.mean - o->tokens.mean, noise = noise_between(g, o);
-    const bool clear = !next || isnan(noise) || gap > noise;
+    const ls_group *g = &a->group[a->winner], *o = &a->group[a->second];
     char rate[96];
     ls_str s = {0};
-    ls_str_addf(&s,
-                clear ? "%s on %d %s is the fastest: %s tokens per second"
-                      : "No clear winner. Highest is %s on %d %s: %s tokens per second",
-                g->short_name, g->world, workers_word(g->world), rate_text(rate, &g->tokens));
+    ls_str_addf(&s, "%s on %d %s is the fastest: %s tokens per second", g->short_name, g->world, workers_word(g->world),
+                rate_text(rate, &g->tokens));
     if (g->world > 1 && !isnan(g->speedup.mean))
         ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
     ls_str_addc(&s, '.');
     ls_doc_take(d, LS_BLOCK_LEAD, &s);
-    if (!clear)
-        ls_doc_add(
-            d, LS_BLOCK_WARN,
-            "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the 95 %% interval of \xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
-            o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
-    else if (next)
-        ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
-                   rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
-    if (next && clear) say_why(g, o, d);
+    ls_doc_add(
+        d, LS_BLOCK_TEXT,
+        "Next is %s with %s tokens per second; the winner is %.1f %% faster. Its 95 %% interval overlaps with no other.",
+        o->label, rate_text(rate, &o->tokens), 100 * (g->tokens.mean - o->tokens.mean) / o->tokens.mean);
+    say_why(g, o, d);
     say_lost(g, d);
 }
 
-static void cards(const ls_analysis *a, ls_doc *d)
+static void say_no_winner(const ls_analysis *a, ls_doc *d)
 {
-    const ls_group *g = &a->group[a->best];
+    ls_str s = {0};
+    ls_winner_words(a, &s);
+    ls_doc_take(d, LS_BLOCK_LEAD, &s);
+    if (a->group[a->best].tokens.half >= 0 && a->group[a->rival].tokens.half >= 0)
+        ls_doc_add(d, LS_BLOCK_TEXT, "More repeats, or a quieter machine, could show a difference.");
+}
+
+/* Of the winner, or of the only setting. */
+static void cards(const ls_analysis *a, const ls_group *g, ls_doc *d)
+{
     ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
-    ls_doc_cells(d, b, "Highest", g->label,
+    ls_str loss = {0}, val = {0};
+    ls_doc_cells(d, b, a->winner >= 0 ? "Fastest" : "Setting", g->label,
                  LS_TEXT("%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs"),
                  "Tokens per second", LS_NUM(g->tokens.mean, g->tokens.mean < 100 ? 1 : 0),
                  g->tokens.half >= 0
@@ -117,10 +113,15 @@ static void cards(const ls_analysis *a, ls_doc *d)
     if (!isnan(g->speedup.mean) && g->world > 1)
         ls_doc_cells(d, b, "Speed-up", LS_TEXT("%.2f \xc3\x97", g->speedup.mean),
                      LS_TEXT("%.0f %% of ideal", 100 * g->efficiency.mean));
-    if (!isnan(g->first->train_loss))
-        ls_doc_cells(d, b, "Training loss", LS_TEXT("%.4f", g->first->train_loss),
-                     isnan(g->first->val_loss) ? "mean of the last epoch"
-                                               : LS_TEXT("validation %.4f", g->first->val_loss));
+    ls_loss_words(a, g, false, false, &loss);
+    ls_loss_words(a, g, true, false, &val);
+    if (!isnan(g->first->train_loss) && loss.data) ls_doc_cells(d, b, "Training loss", loss.data);
+    if (!isnan(g->first->train_loss) && loss.data)
+        ls_doc_cell(d, b, "%s%s", isnan(g->first->val_loss) ? "mean of the last epoch" : "validation ",
+                    isnan(g->first->val_loss) || !val.data ? "" : val.data);
+    d->failed = d->failed || loss.failed || val.failed;
+    ls_str_fini(&loss);
+    ls_str_fini(&val);
     if (g->first->peak_bytes > 0)
         ls_doc_cells(d, b, "Peak memory", ls_human_bytes((char[32]){0}, g->first->peak_bytes), "of rank 0");
 }
@@ -172,8 +173,8 @@ static void doubts(const ls_analysis *a, ls_doc *d)
 {
     bool within = false, single = false;
     for (int i = 0; i < a->n_group; i++) {
-        within = within || a->group[i].tokens.within;
-        single = single || a->group[i].n_run == 1;
+        within = within || (a->group[i].tokens.within && !a->group[i].profiled);
+        single = single || (a->group[i].n_run == 1 && !a->group[i].profiled);
     }
     if (a->same_loss)
         ls_doc_add(d, LS_BLOCK_TEXT,
@@ -191,18 +192,99 @@ static void doubts(const ls_analysis *a, ls_doc *d)
                    "A setting that was run once has no interval; three or more repeats would give one.");
 }
 
+static void say_profiled(const ls_analysis *a, ls_doc *d)
+{
+    ls_str names = {0};
+    int n = 0;
+    for (int i = 0; i < a->set->n; i++)
+        if (a->set->run[i].profiled) ls_str_addf(&names, "%s%s", n++ ? ", " : "", a->set->run[i].name);
+    if (n)
+        ls_doc_add(
+            d, LS_BLOCK_WARN,
+            "Profiled: %s. A profiler slows a run down, so %s shown, but not compared: a profiled run is no benchmark.",
+            names.data ? names.data : "?", n == 1 ? "it is" : "they are");
+    d->failed = d->failed || names.failed;
+    ls_str_fini(&names);
+}
+
+/* The value of a key in a setting; NULL: it has none. */
+static const char *value_in(const char *setting, const char *key, size_t n_key, size_t *n)
+{
+    for (const char *p = setting; *p;) {
+        const size_t k = strcspn(p, "\n");
+        if (k > n_key && !strncmp(p, key, n_key) && p[n_key] == ' ') {
+            *n = k - n_key - 1;
+            return p + n_key + 1;
+        }
+        p += k + (p[k] == '\n');
+    }
+    *n = 4;
+    return "none";
+}
+
+/* What changes with the number of workers by design. */
+static bool by_design(const char *line, size_t n)
+{
+    static const char *const key[] = {"strategy",
+                                      "micro_batch_size_per_gpu",
+                                      "grad_accum_steps",
+                                      "global_batch_size",
+                                      "epochs",
+                                      "precision",
+                                      "dp",
+                                      "pp",
+                                      "tp",
+                                      "schedule",
+                                      "sequence_parallel",
+                                      "comm",
+                                      "interleave",
+                                      "stages",
+                                      "bucket",
+                                      "gather_bucket",
+                                      "prefetch_bucket",
+                                      "nodes"};
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        if (strlen(key[i]) == n && !strncmp(line, key[i], n)) return true;
+    return false;
+}
+
+/* Differences between a setting and the runs on one worker that its speed-up is measured against. */
+static void say_base_differences(const ls_analysis *a, ls_doc *d)
+{
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i], *b = g->base >= 0 ? &a->group[g->base] : g;
+        ls_str s = {0};
+        for (const char *p = g->first->setting; *p && b != g;) {
+            const size_t n = strcspn(p, "\n"), key = strcspn(p, " ");
+            size_t k;
+            const char *other = value_in(b->first->setting, p, key, &k);
+            if (!by_design(p, key) && (k != n - key - 1 || strncmp(other, p + key + 1, k)))
+                ls_str_addf(&s, "%s%.*s (there: %.*s)", s.len ? ", " : "", (int)n, p, (int)k, other);
+            p += n + (p[n] == '\n');
+        }
+        if (s.len)
+            ls_doc_add(d, LS_BLOCK_WARN, "The speed-up of %s over %s is not of the workers alone. It has: %s.",
+                       g->label, b->label, s.data);
+        d->failed = d->failed || s.failed;
+        ls_str_fini(&s);
+    }
+}
+
 void content_summary(const ls_analysis *a, ls_doc *d)
 {
+    const ls_group *only = a->best >= 0 && a->second < 0 ? &a->group[a->best] : NULL;
     ls_doc_add(d, LS_BLOCK_SECTION, "Summary");
     say_mismatches(a, d);
     if (!a->set->n) ls_doc_add(d, LS_BLOCK_TEXT, "There is no run to report.");
-    if (a->best >= 0 && a->n_group > 1) say_winner(a, d);
-    else if (a->best >= 0) {
+    if (a->winner >= 0) say_winner(a, d);
+    else if (only) {
         char rate[96];
-        ls_doc_add(d, LS_BLOCK_LEAD, "%s on %d %s: %s tokens per second.", a->group[0].short_name, a->group[0].world,
-                   workers_word(a->group[0].world), rate_text(rate, &a->group[0].tokens));
-    }
-    if (a->best >= 0) cards(a, d);
+        ls_doc_add(d, LS_BLOCK_LEAD, "%s on %d %s: %s tokens per second.", only->short_name, only->world,
+                   workers_word(only->world), rate_text(rate, &only->tokens));
+    } else if (a->best >= 0) say_no_winner(a, d);
+    say_profiled(a, d);
+    if (a->winner >= 0 || only) cards(a, only ? only : &a->group[a->winner], d);
     if (a->n_group) say_basis(a, d);
+    say_base_differences(a, d);
     doubts(a, d);
 }

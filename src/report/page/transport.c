@@ -109,9 +109,19 @@ static void cells_step(ls_doc *d, ls_block *b, const ls_run *r)
     ls_doc_cells(d, b, LS_NUM(1000 * (any ? sum : r->step_time), 3), over);
 }
 
+static bool has_times(const ls_run *r)
+{
+    bool any = !isnan(r->step_time);
+    for (int k = 0; k < LS_N_SPLIT; k++) any = any || !isnan(r->split[k]);
+    return any;
+}
+
 /* The step is the sum of its parts; without any, as metrics.jsonl has it. */
 static void step_parts(const ls_analysis *a, ls_doc *d)
 {
+    bool any = false;
+    for (int i = 0; i < a->set->n; i++) any = any || (has_gpus(&a->set->run[i]) && has_times(&a->set->run[i]));
+    if (!any) return;
     ls_block *b = ls_doc_add(
         d, LS_BLOCK_TABLE, "A step of rank 0, ms: the parts add up to the step (of a pipeline, means over its stages)");
     if (!b) return;
@@ -121,7 +131,7 @@ static void step_parts(const ls_analysis *a, ls_doc *d)
     ls_doc_cells(d, b, "step", "mean over");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        if (!has_gpus(r)) continue;
+        if (!has_gpus(r) || !has_times(r)) continue;
         ls_doc_cells(d, b, r->name);
         for (int k = 0; k < LS_N_SPLIT; k++) ls_doc_cells(d, b, LS_NUM(1000 * r->split[k], 3));
         cells_step(d, b, r);

@@ -83,6 +83,24 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
     return LS_OK;
 }
 
+/* A profiler leaves files: nsys in profiles/, torch in profiler_logs/. */
+static ls_status has_profiles(const char *dir, bool *yes)
+{
+    static const char *const folder[] = {"profiles", "profiler_logs"};
+    for (int k = 0; k < 2; k++) {
+        char **names = NULL;
+        size_t n = 0;
+        const ls_path path = ls_path_of(dir, folder[k]);
+        if (!ls_fs_is_dir(path.text)) continue;
+        const ls_status st = ls_fs_list(path.text, &names, &n);
+        if (st == LS_E_NOMEM) return st;
+        if (st != LS_OK) ls_err_clear(); /* what cannot be listed tells nothing */
+        for (size_t i = 0; i < n; i++) *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
+        ls_fs_list_free(names, n);
+    }
+    return LS_OK;
+}
+
 static ls_status add_folder(ls_run_set *s, const char *dir)
 {
     ls_run_texts t = {.warm = s->warm};
@@ -90,6 +108,10 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     ls_status st = LS_OK;
     for (int i = 0; i < LS_N_RUN_FILE && st == LS_OK; i++)
         st = text_of(ls_path_of(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
+    if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) /* some keep it beside the metrics */
+        st = text_of(ls_path_of(dir, "profile_summary.json").text, &s->notes, &t.file[LS_RUN_PROFILE]);
+    if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) st = run_sum_nsys(dir, &s->notes, &t.file[LS_RUN_PROFILE]);
+    if (st == LS_OK) st = has_profiles(dir, &t.profiled);
     if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;
@@ -146,21 +168,35 @@ static ls_status take_workdir(ls_run_set *s, const char *dir, bool *found)
     return LS_OK;
 }
 
+/* Files of tools about a run without metrics: the run is shown by them. */
+static bool has_evidence(const char *dir)
+{
+    static const int file[] = {LS_RUN_TOPO, LS_RUN_IBSTAT, LS_RUN_TOPOLOGY, LS_RUN_NCCL, LS_RUN_PROFILE};
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+        if (has_file(dir, ls_run_file[file[i]])) return true;
+    return has_file(dir, "profile_summary.json") || run_has_logs(dir);
+}
+
 static ls_status search(ls_run_set *s, const char *dir, int depth)
 {
-    bool found;
+    bool found, evidence = false;
     if (has_file(dir, "training_metrics.json") || has_file(dir, "metrics.jsonl") || has_file(dir, "RUN_COMPLETE.txt"))
         return add_folder(s, dir);
     if (has_file(dir, "report.html") && has_file(dir, "report.md")) return LS_OK; /* an earlier report of ours */
     LS_TRY(take_workdir(s, dir, &found));
     if (found) return LS_OK;
     LS_TRY(take_scaling(s, dir));
+    if (has_evidence(dir)) {
+        LS_TRY(add_folder(s, dir));
+        evidence = true;
+    }
     if (depth == MAX_DEPTH) return LS_OK;
     char **names = NULL;
     size_t n = 0;
     ls_status st = ls_notes_failure(&s->notes, ls_fs_list(dir, &names, &n));
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         const ls_path path = ls_path_of(dir, names[i]);
+        if (evidence && (!strcmp(names[i], "profiles") || !strcmp(names[i], "nccl"))) continue; /* read with it */
         if (names[i][0] != '.' && !is_checkpoint(names[i]) && ls_fs_is_dir(path.text))
             st = search(s, path.text, depth + 1);
     }

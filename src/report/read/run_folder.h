@@ -6,6 +6,7 @@
 #ifndef LS_REPORT_RUN_FOLDER_H
 #define LS_REPORT_RUN_FOLDER_H
 
+#include "core/stat.h"
 #include "report/read/keys.h"
 
 /* Parts of a step. */
@@ -76,11 +77,15 @@ typedef struct ls_run {
     ls_run_proof proof;
     bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
-    char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
-    char *setting;                           /* "key value" lines: what makes runs repeats of one another */
+    char strategy[128];                      /* "ddp", "zero1", "baseline" ...                  */
+    char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
+    int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
+    bool legacy;                             /* R1's older schema: tokens/s may be those of one rank */
+    bool profiled;                           /* a profiler ran: its speed is no benchmark */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */
     double n_update, tokens_per_update;
+    json_t *n_update_json;            /* n_update as a number of a list of mismatches; NULL: unknown */
     double n_comm_step;               /* that collectives were counted over: those of this process, or all */
     double peak_bytes, planned_bytes; /* both of rank 0 */
     double peak_most;                 /* of the rank with the highest peak; NaN: unknown */
@@ -89,6 +94,9 @@ typedef struct ls_run {
     bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
     double straggler_share;   /* of the exposed time, waited for slower workers; NaN: unknown */
     double step_time;         /* mean seconds, warm-up left out                  */
+    double step_p95;          /* 95th percentile of the same steps               */
+    double sampled
+        [3]; /* R1's sampled micro-batches of rank 0: mean, median, 95th percentile; seconds, means over epochs */
     ls_run_step *step;
     int n_step, n_warm; /* the first n_warm steps are warm-up              */
     ls_run_coll coll[LS_RUN_MAX_PART];
@@ -99,6 +107,9 @@ typedef struct ls_run {
     int n_rank;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
+    bool translation;              /* R3's: epochs have a BLEU, and perhaps a training time; the first is warm-up */
+    double bleu;                   /* of the last epoch, mean over ranks; NaN: unknown */
+    ls_estimate train_time, rates; /* over epochs after the first: seconds, mean over ranks; tokens/s, sum over ranks */
     ls_run_span *span;
     int n_span, n_lane;
 } ls_run;
@@ -128,6 +139,7 @@ typedef struct ls_text {
 typedef struct ls_run_texts {
     ls_text file[LS_N_RUN_FILE];
     bool nccl_of_logs; /* the summary of NCCL was made of its logs */
+    bool profiled;     /* there are files of a profiler */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps after them; 0: a rule of ours */
 } ls_run_texts;
 

@@ -4,6 +4,8 @@
 
 #include "report/read/run_folder.h"
 
+/* The strategy, the setting, the seed, and whether the run was profiled. */
+ls_status run_read_setting(const report_doc *d, ls_run *r);
 void run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
 void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
@@ -17,6 +19,9 @@ ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r);
 void run_proof_fini(ls_run_proof *p);
 /* The summary of the NCCL logs in a run folder (nccl_rank_*.log there or in nccl/), as the text of a summary.json; NULL: there are none. */
 ls_status run_sum_logs(const char *dir, ls_text *out);
+bool run_has_logs(const char *dir);
+/* The summary of the nsys statistics in profiles/, where no profile_summary.json was written; NULL: there are none. */
+ls_status run_sum_nsys(const char *dir, ls_notes *notes, ls_text *out);
 
 /* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one with results. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);

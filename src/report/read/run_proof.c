@@ -3,6 +3,7 @@
 #include "core/mem.h"
 #include "core/nccl_log.h"
 #include "core/str.h"
+#include "report/compat/profile_summary.h"
 #include "report/read/run_impl.h"
 
 #include <stdio.h>
@@ -15,6 +16,28 @@ enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 
 static bool is_log(const char *name)
 {
     return !strncmp(name, "nccl_rank", 9) && ls_ends_in(name, ".log");
+}
+
+bool run_has_logs(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    bool any = false;
+    if (ls_fs_list(dir, &names, &n) != LS_OK) ls_err_clear();
+    for (size_t i = 0; i < n; i++) any = any || is_log(names[i]);
+    ls_fs_list_free(names, n);
+    return any;
+}
+
+ls_status run_sum_nsys(const char *dir, ls_notes *notes, ls_text *out)
+{
+    ls_str s = {0};
+    size_t n = 0;
+    ls_status st = ls_fs_is_dir(ls_path_of(dir, "profiles").text) ? ls_nsys_summary_text(dir, &s, &n) : LS_OK;
+    if (st == LS_OK && s.failed) st = ls_nomem(s.cap, "a profile summary");
+    if (st == LS_OK && n) *out = (ls_text){s.data, s.len};
+    else ls_str_fini(&s);
+    return ls_notes_failure(notes, st);
 }
 
 static ls_status add_logs(ls_nccl_log *l, const char *dir)
@@ -96,7 +119,8 @@ static bool next_line(const char **at, char *line, size_t room)
 static void append(char *to, size_t room, const char *text)
 {
     const size_t n = strlen(to);
-    snprintf(to + n, room - n, "%s%s", n ? ", " : "", text);
+    if (n + strlen(text) + 16 < room) snprintf(to + n, room - n, "%s%s", n ? ", " : "", text);
+    else if (!ls_ends_in(to, " and more")) snprintf(to + n, room - n, " and more"); /* never half an entry */
 }
 
 /* ---- topo.txt: links between GPUs, each pair once ---- */

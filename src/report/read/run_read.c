@@ -59,6 +59,7 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
         }
         r->epoch_loss[i] = report_num(&e, "train_loss_avg_global");
         r->epoch_val[i] = report_num(&e, "val_loss_avg_global");
+        if (r->epoch_val[i] == 0) r->epoch_val[i] = NAN; /* no validation batch ran, as below */
         double updates = report_num(&e, "optimizer_steps"), rss = report_num(&e, "peak_rss_bytes_rank0");
         double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0"),
                most = report_num(&e, "max_cuda_mem_allocated_bytes_global");
@@ -67,9 +68,12 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
         if (cuda > 0 && !(r->peak_bytes >= cuda)) r->peak_bytes = cuda;
         if (most > 0 && !(r->peak_most >= most)) r->peak_most = most;
     }
+    if (r->n_update > 0) r->n_update_json = json_integer((json_int_t)r->n_update);
     r->n_epoch = (int)n;
     r->train_loss = n ? r->epoch_loss[n - 1] : NAN;
     r->epoch_time = epoch_mean(d, epochs, "epoch_wall_time_sec");
+    static const char *const sampled[] = {"step_time_mean_sec", "step_time_p50_sec", "step_time_p95_sec"};
+    for (int k = 0; k < 3; k++) r->sampled[k] = epoch_mean(d, epochs, sampled[k]);
     if (isnan(r->tokens_per_sec)) r->tokens_per_sec = epoch_mean(d, epochs, "tokens_per_sec_global");
     return LS_OK;
 }
@@ -98,83 +102,18 @@ static void read_legacy(const report_doc *d, ls_run *r)
     r->train_loss = legacy_last(d, "train_loss_per_epoch", false);
     r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
     snprintf(r->strategy, sizeof r->strategy, "older schema");
+    r->legacy = true;
     ls_notes_add(
         d->notes,
         "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of comparisons",
         d->file);
 }
 
-static void read_strategy(const report_doc *d, ls_run *r)
-{
-    const char *ours = report_str(d, "lockstep.strategy"), *schedule = report_str(d, "lockstep.schedule");
-    const json_t *engine = report_get(d, "training_config.deepspeed_enabled");
-    int64_t stage = report_int(d, "training_config.zero_stage"), pp = report_int(d, "lockstep.pp"),
-            tp = report_int(d, "lockstep.tp");
-    size_t cap = sizeof r->strategy;
-    if (pp < 0) {
-        pp = report_int(d, "lockstep.pipeline.stages");
-        schedule = report_str(d, "lockstep.pipeline.schedule");
-    }
-    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh is the whole name */
-    else if (ours) snprintf(r->strategy, cap, "%.40s", ours);
-    else if (json_is_false(engine)) snprintf(r->strategy, cap, "baseline");
-    else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
-    else if (json_is_true(engine) || r->world > 1) snprintf(r->strategy, cap, "engine");
-    else snprintf(r->strategy, cap, "baseline");
-    size_t n = strlen(r->strategy);
-    if (pp > 1)
-        snprintf(r->strategy + n, cap - n, "%spp%d%s%.12s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
-                 schedule ? " " : "", schedule ? schedule : "");
-    n = strlen(r->strategy);
-    if (tp > 1) snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
-}
-
-/* Facts and results under `lockstep`, by name; every other string, boolean or integer there is a setting. */
-static bool is_setting(const char *key, const json_t *v)
-{
-    static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
-                                          "parameters", "hosts",   "cpus", "device_choice"};
-    if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
-    if (ls_ends_in(key, "_bytes")) return false;
-    for (size_t i = 0; i < sizeof not_one / sizeof not_one[0]; i++)
-        if (!strcmp(key, not_one[i])) return false;
-    return true;
-}
-
-static void add_setting(ls_str *s, const char *key, const json_t *v)
-{
-    if (json_is_string(v)) ls_str_addf(s, "%s %s\n", key, json_string_value(v));
-    else if (json_is_integer(v)) ls_str_addf(s, "%s %lld\n", key, (long long)json_integer_value(v));
-    else if (json_is_boolean(v)) ls_str_addf(s, "%s %s\n", key, json_is_true(v) ? "on" : "off");
-}
-
-static ls_status read_setting(const report_doc *d, ls_run *r)
-{
-    static const char *const config[] = {"micro_batch_size_per_gpu", "grad_accum_steps", "precision", "optimizer"};
-    ls_str s = {0};
-    ls_str_addf(&s, "strategy %s\n", r->strategy);
-    const json_t *c = report_object(d, "training_config"), *ours = report_object(d, "lockstep"), *v;
-    for (size_t i = 0; i < sizeof config / sizeof config[0]; i++)
-        add_setting(&s, config[i], json_object_get(c, config[i]));
-    const char *sha = report_str(d, "deepspeed_config.sha256"), *comm = ls_run_backend(r);
-    if (comm) ls_str_addf(&s, "comm %.20s\n", comm);
-    if (sha) ls_str_addf(&s, "config %.8s\n", sha);
-    const char *key;
-    json_object_foreach((json_t *)(uintptr_t)ours, key, v) if (is_setting(key, v) && strcmp(key, "strategy"))
-        add_setting(&s, key, v);
-    if (s.failed) {
-        ls_str_fini(&s);
-        return ls_nomem(256, "settings");
-    }
-    r->setting = s.data;
-    return LS_OK;
-}
-
 static ls_status read_metrics(const report_doc *d, ls_run *r)
 {
     if (!report_get(d, "schema_version") && report_get(d, "train_time_per_epoch")) {
         read_legacy(d, r);
-        return read_setting(d, r);
+        return run_read_setting(d, r);
     }
     const char *schema = report_str(d, "schema_version");
     if (!schema) ls_notes_add(d->notes, "%s: key schema_version is missing", d->file);
@@ -206,9 +145,8 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
         snprintf(key, sizeof key, "lockstep.step_split.%s", ls_split[i].key);
         r->split[i] = report_num(d, key);
     }
-    read_strategy(d, r);
     run_read_resources(d, r);
-    return read_setting(d, r);
+    return run_read_setting(d, r);
 }
 
 /* The last two parts of a path, without a file's ending. */
@@ -250,7 +188,8 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
     const report_doc d = {r->metrics, alone ? r->dir : metrics.text, notes};
     if (r->metrics) LS_TRY(read_metrics(&d, r));
     else if (!file[LS_RUN_METRICS].data)
-        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", r->dir);
+        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; %s shown", r->dir,
+                     file[LS_RUN_STEPS].data ? "its steps are" : "what tools recorded about it is");
     if (file[LS_RUN_STEPS].data) LS_TRY(run_read_steps(file[LS_RUN_STEPS], r->dir, notes, r));
     if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
     if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
@@ -261,9 +200,12 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
 
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out)
 {
-    ls_run r = {.n_warm = t->warm, .dir = ls_strdup(dir), .name = short_name(dir)};
+    ls_run r = {.n_warm = t->warm, .seed = -1, .profiled = t->profiled, .dir = ls_strdup(dir), .name = short_name(dir)};
     r.tokens_per_sec = r.wall = r.epoch_time = r.train_loss = r.val_loss = r.tokens_per_update = NAN;
     r.peak_bytes = r.planned_bytes = r.peak_most = r.rank_least = r.rank_most = NAN;
+    r.sampled[0] = r.sampled[1] = r.sampled[2] = r.step_p95 = NAN;
+    r.bleu = NAN;
+    r.train_time = r.rates = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
     r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");
@@ -286,6 +228,7 @@ void ls_run_fini(ls_run *r)
     json_decref(r->metrics);
     json_decref(r->launcher);
     json_decref(r->profile);
+    json_decref(r->n_update_json);
     run_proof_fini(&r->proof);
     *r = (ls_run){0};
 }

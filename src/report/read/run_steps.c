@@ -1,10 +1,12 @@
 /* run_steps.c - metrics.jsonl (one line per step), pipeline.json (boxes of one step), RUN_COMPLETE.txt (one line). */
 #include "core/fs.h"
 #include "core/mem.h"
+#include "core/stat.h"
 #include "report/read/run_impl.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static double number(const json_t *o, const char *key)
@@ -64,6 +66,26 @@ static void average(ls_run *r)
     if (r->split[LS_SPLIT_OTHER] < 0) r->split[LS_SPLIT_OTHER] = 0; /* the difference of two clocks: noise */
 }
 
+/* The 95th percentile of the steps after the warm-up, with linear interpolation, as R1 has it. */
+static ls_status find_p95(ls_run *r)
+{
+    const int most = r->n_step - r->n_warm;
+    double *x = most > 0 ? ls_alloc((size_t)most * sizeof *x) : NULL;
+    int n = 0;
+    if (most <= 0) return LS_OK;
+    if (!x) return ls_nomem((size_t)most * sizeof *x, "times of steps");
+    for (int i = r->n_warm; i < r->n_step; i++)
+        if (r->step[i].time > 0) x[n++] = r->step[i].time;
+    if (n) {
+        qsort(x, (size_t)n, sizeof *x, ls_by_value);
+        const double at = 0.95 * (n - 1), low = floor(at);
+        const int k = (int)low;
+        r->step_p95 = x[k] + (at - low) * (x[k + 1 < n ? k + 1 : k] - x[k]);
+    }
+    ls_free(x);
+    return LS_OK;
+}
+
 ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
     int cap = 0, line_no = 0, n_bad = 0;
@@ -79,7 +101,7 @@ ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
     }
     if (n_bad > 3) ls_notes_add(notes, "%s/metrics.jsonl: %d more such lines", dir, n_bad - 3);
     average(r);
-    return LS_OK;
+    return find_p95(r);
 }
 
 /* --- pipeline.json: a list of {lane, begin, end, kind, label}, or an object that has it as `rows` --- */

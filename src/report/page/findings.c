@@ -1,0 +1,228 @@
+/* findings.c - what the numbers show, in sentences, and what to do. Each sentence has a number with its 95 % interval; a difference is stated
+ * only where two intervals do not overlap. What has no interval is no finding. */
+#include "core/mem.h"
+#include "report/page/content.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST = 12 }; /* sentences of one kind */
+
+static const char *on(char buf[48], int world)
+{
+    snprintf(buf, 48, "%d %s", world, world == 1 ? "worker" : "workers");
+    return buf;
+}
+
+static bool known(const ls_estimate *e)
+{
+    return !isnan(e->mean) && e->half >= 0;
+}
+
+static ls_estimate times(ls_estimate e, double factor)
+{
+    e.mean *= factor;
+    e.half *= factor;
+    return e;
+}
+
+/* x / y - 1 in percent, with the interval of a quotient. */
+static ls_estimate more_than(const ls_estimate *x, const ls_estimate *y)
+{
+    const double ratio = x->mean / y->mean;
+    return (ls_estimate){.mean = 100 * (ratio - 1), .half = 100 * ratio * hypot(x->half / x->mean, y->half / y->mean)};
+}
+
+static const char *text_of(char buf[96], const ls_estimate *e, int decimals)
+{
+    return content_estimate_text(buf, e, decimals);
+}
+
+/* --- findings --- */
+
+/* Faster or slower than one worker, by both intervals: that of the quotient and those of the speeds. */
+static bool speedup_shown(const ls_analysis *a, const ls_group *g)
+{
+    return fabs(g->speedup.mean - 1) > g->speedup.half && !ls_overlap(&g->tokens, &a->group[g->base].tokens);
+}
+
+static int speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group && n < MOST; i++) {
+        const ls_group *g = &a->group[i];
+        char up[96], eff[96];
+        const ls_estimate share = times(g->efficiency, 100);
+        if (g->world < 2 || g->profiled || !known(&g->speedup)) continue;
+        if (speedup_shown(a, g))
+            ls_doc_cell(d, b, "%s is %s times as fast as %s: %s %% of ideal.", g->label, text_of(up, &g->speedup, 2),
+                        a->group[g->base].label, text_of(eff, &share, 1));
+        else
+            ls_doc_cell(d, b, "No speed-up of %s over %s is shown: %s times its speed, and the intervals overlap.",
+                        g->label, a->group[g->base].label, text_of(up, &g->speedup, 2));
+        n++;
+    }
+    return n;
+}
+
+/* The group with the highest (or lowest) metric on this number of workers; -1: fewer than two groups have it. */
+static int extreme(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], int m, int world, int sign)
+{
+    int best = -1, n = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        if (a->group[i].world != world || a->group[i].profiled || !known(&metric[i][m])) continue;
+        n++;
+        if (best < 0 || sign * metric[i][m].mean > sign * metric[best][m].mean) best = i;
+    }
+    return n > 1 ? best : -1;
+}
+
+/* The best setting on each number of workers compared with the others there. */
+static int differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_doc *d, ls_block *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        const int k = extreme(a, metric, LS_METRIC_TOKENS, g->world, 1);
+        char workers[48], gap[96];
+        if (k < 0 || k == i || g->profiled || !known(&g->tokens) || n >= MOST) continue;
+        const ls_group *best = &a->group[k];
+        const ls_estimate diff = more_than(&best->tokens, &g->tokens);
+        if (ls_overlap(&best->tokens, &g->tokens))
+            ls_doc_cell(d, b,
+                        "On %s, no difference in speed is shown between %s and %s: %s %%, and their intervals overlap.",
+                        on(workers, g->world), best->short_name, g->short_name, text_of(gap, &diff, 1));
+        else
+            ls_doc_cell(d, b, "On %s, %s is %s %% faster than %s.", on(workers, g->world), best->short_name,
+                        text_of(gap, &diff, 1), g->short_name);
+        n++;
+    }
+    return n;
+}
+
+static int waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_doc *d, ls_block *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group && n < MOST; i++) {
+        const ls_estimate share = times(metric[i][LS_METRIC_COMMUNICATION], 100);
+        char text[96];
+        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || !(share.mean > share.half)) continue;
+        ls_doc_cell(d, b, "%s waits for the data of other workers during %s %% of a step.", a->group[i].label,
+                    text_of(text, &share, 1));
+        n++;
+    }
+    return n;
+}
+
+static int memory(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_doc *d, ls_block *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group && n < MOST; i++) {
+        const int world = a->group[i].world, low = extreme(a, metric, LS_METRIC_MEMORY, world, -1),
+                  high = extreme(a, metric, LS_METRIC_MEMORY, world, 1);
+        char workers[48], x[96], y[96];
+        if (low != i || low == high) continue;
+        const ls_estimate least = times(metric[low][LS_METRIC_MEMORY], 1 / 1048576.0),
+                          most = times(metric[high][LS_METRIC_MEMORY], 1 / 1048576.0);
+        if (ls_overlap(&least, &most)) continue;
+        ls_doc_cell(d, b, "On %s, the peak memory of a worker is lower with %s (%s MiB) than with %s (%s MiB).",
+                    on(workers, world), a->group[low].short_name, text_of(x, &least, 1), a->group[high].short_name,
+                    text_of(y, &most, 1));
+        n++;
+    }
+    return n;
+}
+
+/* --- recommendation --- */
+
+/* The setting on several workers whose efficiency is highest, if its interval is above those of all others. */
+static int most_efficient(const ls_analysis *a)
+{
+    int best = -1;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (g->world < 2 || g->profiled || isnan(g->efficiency.mean)) continue;
+        if (best < 0 || g->efficiency.mean > a->group[best].efficiency.mean) best = i;
+    }
+    for (int i = 0; i < a->n_group && best >= 0; i++) {
+        const ls_group *g = &a->group[i];
+        if (i == best || g->world < 2 || g->profiled || isnan(g->efficiency.mean)) continue;
+        if (ls_overlap(&g->efficiency, &a->group[best].efficiency)) return -1;
+    }
+    return best >= 0 && known(&a->group[best].efficiency) ? best : -1;
+}
+
+/* Repeats of each side until a gap of this size would show: both intervals together are as wide as it. 0: not known, or too many. */
+static int repeats_for(const ls_estimate *x, const ls_estimate *y)
+{
+    const double gap = fabs(x->mean - y->mean), spread = x->stdev + y->stdev;
+    if (x->within || y->within || !(gap > 0) || !(spread > 0)) return 0;
+    for (int n = 2; n <= 1000; n++)
+        if (ls_t95(n - 1) * spread / sqrt(n) < gap) return n;
+    return 0;
+}
+
+static void recommend_speed(const ls_analysis *a, ls_doc *d, ls_block *b)
+{
+    char text[96], other[96];
+    const ls_group *g = &a->group[a->best];
+    if (a->winner >= 0) {
+        ls_doc_cell(d, b, "For speed, use %s: %s tokens/s; its interval is above those of all other settings.",
+                    g->label, text_of(text, &g->tokens, g->tokens.mean < 100));
+        return;
+    }
+    const ls_group *o = &a->group[a->rival];
+    if (!known(&g->tokens) || !known(&o->tokens)) {
+        ls_doc_cell(d, b,
+                    "For speed, no setting is recommended: %s has no interval. Run every setting three times or more.",
+                    known(&g->tokens) ? o->label : g->label);
+        return;
+    }
+    const int n = repeats_for(&g->tokens, &o->tokens);
+    ls_doc_cell(d, b, "For speed, no setting is recommended: %s (%s tokens/s) and %s (%s tokens/s) overlap.%s",
+                g->label, text_of(text, &g->tokens, g->tokens.mean < 100), o->label,
+                text_of(other, &o->tokens, o->tokens.mean < 100),
+                n ? LS_TEXT(" With this spread, about %d runs of each would show their difference.", n) : "");
+}
+
+static void recommend(const ls_analysis *a, ls_doc *d)
+{
+    const int e = most_efficient(a);
+    char text[96];
+    ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
+    recommend_speed(a, d, b);
+    if (e < 0) return;
+    const ls_estimate share = times(a->group[e].efficiency, 100);
+    ls_doc_cell(d, b, "For the most work per worker on several workers, use %s: %s %% of ideal.", a->group[e].label,
+                text_of(text, &share, 1));
+}
+
+void content_findings(const ls_analysis *a, ls_doc *d)
+{
+    if (a->best < 0 || a->second < 0) return;
+    ls_estimate(*metric)[LS_N_METRIC] = ls_alloc((size_t)a->n_group * sizeof *metric);
+    bool failed = !metric;
+    for (int i = 0; i < a->n_group && !failed; i++) failed = ls_metrics_of(a, &a->group[i], metric[i]) != LS_OK;
+    if (failed) {
+        d->failed = true;
+        ls_free(metric);
+        return;
+    }
+    ls_doc_add(d, LS_BLOCK_SECTION, "Findings and recommendation");
+    bool within = false;
+    for (int i = 0; i < a->n_group; i++) within = within || (a->group[i].tokens.within && !a->group[i].profiled);
+    if (a->n_mismatch)
+        ls_doc_add(d, LS_BLOCK_WARN,
+                   "The runs are not comparable (mismatch_allowed): differences include different work.");
+    ls_doc_add(
+        d, LS_BLOCK_TEXT, "Made from the numbers below; \xc2\xb1 is the 95 %% interval.%s",
+        within ? " The interval of a setting with a single run is over its steps, without the variation between runs."
+               : "");
+    ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
+    const int n = speedups(a, d, b) + differences(a, metric, d, b) + waits(a, metric, d, b) + memory(a, metric, d, b);
+    if (!n && b)
+        ls_doc_cell(d, b, "None: no two settings have intervals. Three or more runs of each setting give them.");
+    recommend(a, d);
+    ls_free(metric);
+}
