@@ -13,13 +13,13 @@ words = ["".join(r.choice("etaoinshrdlu") for _ in range(r.randrange(1, 9))) for
 docs = [" ".join(r.choices(words, k=r.randrange(1, 120))) for _ in range(9000)]
 with open("a.jsonl", "w") as f:
     for i in range(30000): f.write(json.dumps({"text": docs[i] if i < 9000 else r.choice(docs) if i % 3 else docs[i % 9000] + str(i)}) + "\n")
-open("b.txt", "w").write(" ".join(r.choices(words, k=900000)))
+open("b.txt", "w").write(" ".join(r.choices(words, k=600000)))
 open("c.txt", "w").write(" ".join(r.choices(words, k=90000)))
 PY
 zstd -q a.jsonl
 cp b.txt d.txt
 
-kills=${LS_TEST_ALL:+40}; kills=${kills:-4}
+kills=${LS_TEST_ALL:+40}; kills=${kills:-2}
 now() { date +%s%N; }
 # until_killed SECONDS COMMAND...: whether it ended before
 until_killed() {
