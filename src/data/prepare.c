@@ -32,6 +32,7 @@ static ls_status journal_now(data_run *r, const ls_corpus_pos *pos)
     LS_TRY(data_sink_mark(&r->train, &train));
     if (r->val.open) LS_TRY(data_sink_mark(&r->val, &val));
     r->last_entry = ls_now();
+    r->doc.journaled = r->doc.open;
     return data_journal_write(r, pos, &train, &val);
 }
 
@@ -156,6 +157,21 @@ static ls_status take_lines(data_run *r, const data_job *j)
     return LS_OK;
 }
 
+/* Drops what was written of a document. If the journal has an entry inside it, there is a new one before the files are cut: otherwise a
+ * run that is killed then could not continue. */
+static ls_status drop_doc(data_run *r, const data_job *j, data_sink *s)
+{
+    const data_plain_doc *d = &r->doc;
+    if (d->journaled) {
+        data_mark train, val = {0};
+        LS_TRY(data_sink_mark(&r->train, &train));
+        if (r->val.open) LS_TRY(data_sink_mark(&r->val, &val));
+        *(d->to_val ? &val : &train) = d->start;
+        LS_TRY(data_journal_write(r, &j->block.after, &train, &val));
+    }
+    return data_sink_rewind(s, &d->start);
+}
+
 /* A block of one document. Whether it is kept is known at its end: then what was written of it is dropped again. */
 static ls_status take_plain(data_run *r, const data_job *j)
 {
@@ -175,7 +191,7 @@ static ls_status take_plain(data_run *r, const data_job *j)
     if (!j->block.ends_doc) return LS_OK;
     d->open = false;
     if (judged) LS_TRY(judge(r, d->chars, ls_xxh_value(&d->hash), &keep));
-    if (!keep) return data_sink_rewind(s, &d->start);
+    if (!keep) return drop_doc(r, j, s);
     count_doc(r, s);
     return LS_OK;
 }
@@ -183,8 +199,8 @@ static ls_status take_plain(data_run *r, const data_job *j)
 static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
 {
     data_run *r = ctx;
-    LS_TRY(j->block.in->format == LS_TEXT_JSONL ? take_lines(r, j) : take_plain(r, j));
     r->text_bytes += j->n_text_byte;
+    LS_TRY(j->block.in->format == LS_TEXT_JSONL ? take_lines(r, j) : take_plain(r, j));
     r->pos = j->block.after;
     report(r, at);
     if (r->o->journal_seconds < 0 || ls_now() - r->last_entry < r->o->journal_seconds) return LS_OK;

@@ -13,6 +13,7 @@
 
 typedef struct data_plain_doc { /* the plain-text document that is being read */
     bool open, to_val;
+    bool journaled; /* the journal has an entry inside it */
     data_mark start;
     int64_t chars;
     ls_xxh hash;

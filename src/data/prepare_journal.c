@@ -113,6 +113,7 @@ static ls_status restore_doc(data_run *r, const json_t *o)
     data_plain_doc *d = &r->doc;
     d->open = json_is_true(json_object_get(o, "open"));
     if (!d->open) return LS_OK;
+    d->journaled = true;
     d->to_val = json_is_true(json_object_get(o, "to_val"));
     ls_xxh_init(&d->hash); /* filled when the text before the place is read again */
     return data_sink_mark_at(d->to_val ? &r->val : &r->train, number(o, "start"), &d->start);
