@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/fs.h"
 #include "data/loader.h"
+#include "data/meta.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -102,6 +103,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
         goto done;
     }
     const int S = o->seq_length ? (int)o->seq_length : n_ctx;
+    LS_TRY_GOTO(st, done, ls_data_check(path, false));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));
     st = print(o, s.path, path, &r);

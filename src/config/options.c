@@ -11,10 +11,13 @@
 
 /* Spelt as R1 (docs/REFERENCES.md) spells them where it has them; - and _ are alike. */
 const ls_opt ls_train_opts[] = {
-    ROW("data", LS_OPT_STR, data, "DIR", NULL, "folder written by `lockstep prepare` (train.bin, val.bin, tokenizer.json)",
+    ROW("data", LS_OPT_STR, data, "DIR[:W],...", NULL,
+        "folder written by `lockstep prepare` (train.bin or shards, val.bin, tokenizer.json); several with weights (a:0.7,b:0.3) or a blend file: samples from all, in these proportions",
         .section = "Data and run folder"),
-    ROW("train_data_path", LS_OPT_STR, train_data_path, "FILE", NULL, "training tokens as uint16 (instead of --data)"),
+    ROW("train_data_path", LS_OPT_STR, train_data_path, "FILE", NULL, "training tokens as uint16 (instead of --data); 'train_*.bin': shards"),
     ROW("val_data_path", LS_OPT_STR, val_data_path, "FILE", NULL, "validation tokens as uint16 [no validation]"),
+    ROW("verify_data", LS_OPT_SWITCH, verify_data, NULL, NULL,
+        "compare every byte of the token files with the checksums of meta.json, instead of samples of files above 16 MiB"),
     ROW("preset", LS_OPT_CHOICE, preset, "r2|r3", NULL,
         "accept the flags of another trainer, with its defaults (docs/REFERENCES.md): r2: --framework dp|ddp|deepspeed, --num_gpus, ...; r3: --world_size, --model_parallel_mode, ... [none]"),
     ROW("task", LS_OPT_CHOICE, task, "lm|translate", "lm",

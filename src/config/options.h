@@ -45,7 +45,7 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data;
     const char *cluster, *tensorboard;
     /* launcher and loader */
     int64_t local_rank, num_workers;

@@ -1,4 +1,4 @@
-/* resolve.c - data paths, workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
+/* resolve.c - workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
 #include "model/model.h"
 #include "parallel/schedule.h"
 #include "comm/launch.h"
@@ -12,53 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* --- data paths --- */
-
-void ls_train_paths_fini(ls_train_paths *p)
-{
-    ls_free(p->train);
-    ls_free(p->val);
-    ls_free(p->tokenizer);
-    *p = (ls_train_paths){0};
-}
-
-/* <dir>/<name> when it exists, else NULL. */
-static ls_status beside(const char *dir, const char *name, char **out)
-{
-    char *p = ls_path_join(dir, name);
-    if (!p) return ls_nomem(strlen(dir), "a path");
-    if (ls_fs_exists(p)) *out = p;
-    else ls_free(p);
-    return LS_OK;
-}
-
-ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
-{
-    ls_train_paths p = {0};
-    if (o->data && o->train_data_path)
-        return ls_fail(LS_E_ARG, "--data and --train_data_path cannot be combined; leave one out");
-    if (!o->data && !o->train_data_path)
-        return ls_fail(LS_E_ARG,
-                       "no training data; give --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
-    if (o->data && !ls_fs_is_dir(o->data)) return ls_fail(LS_E_IO, "--data %s: not a folder", o->data);
-    const size_t n_dir = o->data ? strlen(o->data) : (size_t)(ls_path_base(o->train_data_path) - o->train_data_path);
-    char *dir = n_dir ? ls_strndup(o->data ? o->data : o->train_data_path, n_dir) : ls_strdup(".");
-    if (!dir) return ls_nomem(n_dir, "a path");
-    ls_status st = o->data ? beside(dir, "train.bin", &p.train) : train_copy(&p.train, o->train_data_path);
-    if (st == LS_OK && o->val_data_path) st = train_copy(&p.val, o->val_data_path);
-    else if (st == LS_OK && o->data) st = beside(dir, "val.bin", &p.val);
-    if (st == LS_OK) st = beside(dir, "tokenizer.json", &p.tokenizer);
-    ls_free(dir);
-    if (st == LS_OK && !p.train)
-        st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare --input TEXT --out %s`", o->data,
-                     o->data);
-    if (st == LS_OK && !ls_fs_exists(p.train)) st = ls_fail(LS_E_IO, "training data %s does not exist", p.train);
-    if (st == LS_OK && p.val && !ls_fs_exists(p.val)) st = ls_fail(LS_E_IO, "validation data %s does not exist", p.val);
-    if (st != LS_OK) ls_train_paths_fini(&p);
-    else *out = p;
-    return st;
-}
 
 /* --- environment --- */
 
@@ -424,6 +377,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
         return ls_fail(LS_E_ARG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
+    c->verify_data = o->verify_data;
     c->json = o->json;
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
@@ -452,6 +406,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
+    train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
     put_machine(o, c);
     return LS_OK;

@@ -196,6 +196,8 @@ ls_status ls_pairs_next(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
             p->open = true;
         }
         LS_TRY(next_in_file(p, src, tgt, end));
+        if (!*end && ((src->n && memchr(src->data, '\0', src->n)) || (tgt->n && memchr(tgt->data, '\0', tgt->n))))
+            return ls_fail(LS_E_FORMAT, "%s: line %lld contains a NUL character", p->src.path, (long long)p->src.line);
         if (!*end) {
             p->n++;
             return LS_OK;

@@ -23,6 +23,8 @@ void ls_translation_set_fini(ls_translation_set *set)
 
 ls_status ls_translation_set_add(ls_translation_set *set, ls_substr src, ls_substr tgt)
 {
+    if (src.n && memchr(src.data, '\0', src.n))
+        return ls_fail(LS_E_FORMAT, "sentence %zu contains a NUL character", set->n + 1);
     LS_TRY(ls_reserve(&set->item, &set->cap, set->n + 1, sizeof *set->item, "the sentences"));
     ls_translation *x = &set->item[set->n];
     *x = (ls_translation){.src = ls_strndup(src.n ? src.data : "", src.n)};

@@ -32,7 +32,7 @@ typedef struct ls_translation_set {
 } ls_translation_set;
 
 void ls_translation_set_fini(ls_translation_set *set);
-/* Appends one sentence; tgt.data NULL: no reference. LS_E_NOMEM. */
+/* Appends one sentence; tgt.data NULL: no reference. LS_E_FORMAT (a NUL character), LS_E_NOMEM. */
 ls_status ls_translation_set_add(ls_translation_set *set, ls_substr src, ls_substr tgt);
 /* Appends the pairs of files (data/pairs.h); limit 0: all. LS_E_FORMAT if there are none. */
 ls_status ls_translation_set_read(ls_translation_set *set, const char *const *path, int n_path, const ls_langs *langs,

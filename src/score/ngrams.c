@@ -5,56 +5,74 @@
 #include "score/score_impl.h"
 #include "core/mem.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static int by_value(const void *a, const void *b)
+/* The n-grams of one order that have been seen: open addressing, at most half full. */
+typedef struct table {
+    uint64_t *key;
+    uint32_t *name; /* number + 1; 0: free */
+    size_t n_slot;
+    int shift; /* 64 - log2(n_slot) */
+    uint32_t n;
+} table;
+
+static ls_status table_open(table *t, size_t n)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    int bits = 4;
+    while (((size_t)1 << bits) < 2 * n) bits++;
+    *t = (table){.n_slot = (size_t)1 << bits, .shift = 64 - bits};
+    t->key = ls_alloc(t->n_slot * sizeof *t->key);
+    t->name = ls_alloc(t->n_slot * sizeof *t->name);
+    return t->key && t->name ? LS_OK : ls_nomem(t->n_slot * 12, "n-grams");
 }
 
-static uint32_t place_of(const uint64_t *sorted, size_t n, uint64_t key)
+static void table_clear(table *t)
 {
-    size_t lo = 0, hi = n;
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (sorted[mid] < key) lo = mid + 1;
-        else hi = mid;
+    memset(t->name, 0, t->n_slot * sizeof *t->name);
+    t->n = 0;
+}
+
+/* The number of an n-gram; a new one gets the next. */
+static uint32_t name_of(table *t, uint64_t key)
+{
+    const size_t mask = t->n_slot - 1;
+    size_t at = (size_t)((key ^ key >> 29) * 0x9e3779b97f4a7c15u >> t->shift);
+    for (; t->name[at] && t->key[at] != key; at = (at + 1) & mask)
+        ;
+    if (!t->name[at]) {
+        t->key[at] = key;
+        t->name[at] = ++t->n;
     }
-    return (uint32_t)lo;
+    return t->name[at] - 1;
 }
 
-/* Replaces the numbers of (n-1)-grams by those of n-grams: their places in the sorted list. Returns the length of the list. */
-static size_t number(const uint32_t *item, size_t len, int order, uint32_t *name, uint64_t *key)
+/* Replaces the numbers of the (order-1)-grams of a sequence by those of its n-grams; returns how many there are. */
+static size_t number(table *t, const uint32_t *item, size_t len, int order, uint32_t *name)
 {
     const size_t n = (size_t)score_count(len, order);
-    for (size_t i = 0; i < n; i++) key[i] = (uint64_t)name[i] << 32 | item[i + (size_t)order - 1];
+    for (size_t i = 0; i < n; i++) name[i] = name_of(t, (uint64_t)name[i] << 32 | item[i + (size_t)order - 1]);
     return n;
 }
 
 ls_status score_match(const uint32_t *h, size_t nh, const uint32_t *r, size_t nr, int n_order, int64_t *match)
 {
     const size_t most = nh + nr;
-    uint32_t *name = ls_alloc((2 * most + 1) * sizeof *name), *names_r = name ? name + nh : NULL;
-    uint64_t *key = ls_alloc((2 * most + 1) * sizeof *key);
-    ls_status st = name && key ? LS_OK : ls_nomem(most * 24, "n-grams");
+    table t;
+    uint32_t *name = ls_alloc((2 * most + 1) * sizeof *name);
+    ls_status st = table_open(&t, most);
+    if (st == LS_OK && !name) st = ls_nomem(2 * most * sizeof *name, "n-grams");
     for (int order = 1; order <= n_order && st == LS_OK; order++) {
-        uint64_t *sorted = key + most;
-        const size_t a = number(h, nh, order, name, key), b = number(r, nr, order, names_r, key + a);
-        if (!a || !b) break;
-        memcpy(sorted, key, (a + b) * sizeof *key);
-        qsort(sorted, a + b, sizeof *sorted, by_value);
-        uint32_t *count = name + most; /* of each n-gram of r that is not matched yet, by its place */
-        memset(count, 0, (a + b) * sizeof *count);
-        for (size_t i = 0; i < b; i++) count[names_r[i] = place_of(sorted, a + b, key[a + i])]++;
-        for (size_t i = 0; i < a; i++) {
-            name[i] = place_of(sorted, a + b, key[i]);
-            if (count[name[i]]) count[name[i]]--, match[order - 1]++;
-        }
+        uint32_t *in_h = name, *in_r = name + nh, *count = name + most; /* of r's n-grams that are not matched yet */
+        table_clear(&t);
+        const size_t a = number(&t, h, nh, order, in_h), b = number(&t, r, nr, order, in_r);
+        memset(count, 0, t.n * sizeof *count);
+        for (size_t i = 0; i < b; i++) count[in_r[i]]++;
+        for (size_t i = 0; i < a; i++)
+            if (count[in_h[i]]) count[in_h[i]]--, match[order - 1]++;
     }
+    ls_free(t.key);
+    ls_free(t.name);
     ls_free(name);
-    ls_free(key);
     return st;
 }
 

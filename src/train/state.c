@@ -66,6 +66,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     ls_jsonw_members(&w, LS_KV("seed", (int64_t)c->seed), LS_KV("seq_len", c->seq_len),
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
                      LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps));
+    if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {
@@ -216,6 +217,9 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     LS_TRY_GOTO(st, out, compare(run, "micro_batch", "--micro_batch_size_per_gpu", c->micro_batch, path));
     LS_TRY_GOTO(st, out,
                 compare(run, "train_tokens", "training data whose number of tokens is", t->train.n_token, path));
+    LS_TRY_GOTO(st, out,
+                compare(run, "train_blend", "a blend of training data with the identifier",
+                        ls_tokens_blend_id(&t->train), path));
 #define X(f) s->f = get_int(o, #f);
     STATE_INTS(X)
 #undef X

@@ -4,6 +4,7 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "data/meta.h"
 #include "parallel/stages.h"
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
@@ -290,6 +291,18 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
                                                          .local_rank = ls_comm_where(t->comm).local_rank});
 }
 
+/* Compares the token files with their meta.json, once per host. Collective. */
+static ls_status check_data(ls_trainer *t, const ls_train_config *c)
+{
+    const bool several = ls_comm_size(t->comm) > 1;
+    ls_status st = LS_OK;
+    if (!several || !ls_comm_where(t->comm).local_rank) {
+        st = ls_data_check(c->train_path, c->verify_data);
+        if (st == LS_OK && c->val_path) st = ls_data_check(c->val_path, c->verify_data);
+    }
+    return several ? ls_comm_agree(t->comm, st, LS_SITE) : st;
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     expect_nccl(t, cfg);
@@ -298,6 +311,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(st);
     LS_TRY(join_device(t));
     ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
+    LS_TRY(check_data(t, cfg));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     if (ls_tokens_paired(&t->train))

@@ -35,6 +35,10 @@ has files:'Data folder' data
 has meta.json data/meta.json
 has tokenizer.json data/tokenizer.json
 
+prints 'data list --json' data list --json
+mkdir set served; truncate -s 19982877 served/de-en.tgz
+prints 'data fetch --json' data fetch iwslt14-de-en --url "file://$SCRATCH/served" --out set --quiet --json
+
 t=(--data data --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --threads 1)
 EC2_INSTANCE_TYPE=none DIST_DEBUG=1 go train "${t[@]}" --max_steps 4 --epochs 2 --max_train_steps 2 --max_val_steps 2 --save_every 1 --eval_every 1 \
   --timing_warmup_steps 0 --timing_sample_every 1 --profile --cluster box --checkpoint_path one

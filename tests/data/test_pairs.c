@@ -41,6 +41,40 @@ static ls_status read_all(const char *const *path, int n, const ls_langs *l, cha
     return st;
 }
 
+/* Line i has length[i] bytes, which depend on i and the position. */
+static void lines_of_any_length_are_read(void **state)
+{
+    (void)state;
+    static const size_t length[] = {0, 1, 65535, 65536, 65537, 0, 131072, 300000, 7, 131071, 1 << 20, 3};
+    for (int form = 0; form < 3; form++) { /* ends: \n, \r\n, the last line without an end */
+        ls_str s = {0};
+        ls_str_add(&s, "\xef\xbb\xbf");
+        for (size_t i = 0; i < N_OF(length); i++) {
+            for (size_t k = 0; k < length[i]; k++) ls_str_addc(&s, (char)('a' + (i * 7 + k) % 26));
+            if (form == 1) ls_str_addc(&s, '\r');
+            if (form < 2 || i + 1 < N_OF(length)) ls_str_addc(&s, '\n');
+        }
+        assert_int_equal(ls_fs_write(test_path(dir, "lines.txt", NULL), s.data, s.len), LS_OK);
+        ls_str_fini(&s);
+        ls_lines l = {0};
+        ls_substr line;
+        bool end = false;
+        size_t n = 0;
+        const char *path = test_path(dir, "lines.txt", NULL);
+        assert_int_equal(ls_lines_open(&l, path), LS_OK);
+        for (; ls_lines_next(&l, &line, &end) == LS_OK && !end; n++) {
+            assert_true(n < N_OF(length));
+            assert_int_equal(line.n, length[n]);
+            for (size_t k = 0; k < line.n; k++)
+                if (line.data[k] != (char)('a' + (n * 7 + k) % 26)) fail_msg("line %zu byte %zu", n, k);
+        }
+        assert_true(end);
+        assert_int_equal(n, N_OF(length));
+        assert_int_equal(l.line, N_OF(length));
+        ls_lines_close(&l);
+    }
+}
+
 static void every_form_gives_the_same_pairs(void **state)
 {
     (void)state;
@@ -78,6 +112,7 @@ static void wrong_files_are_refused_with_the_line(void **state)
                  {"b.jsonl", "\n{\"src\": 5, \"tgt\": \"x\"}\n", "line 2: the value of \"src\" is not a string"},
                  {"b.jsonl", "{\"src\": \"x\", }\n", "line 1, column 14: not JSON"},
                  {"b.jsonl", "{\"src\": \"\\ud800\", \"tgt\": \"\"}\n", "half of a surrogate pair"},
+                 {"b.jsonl", "{\"src\": \"a\\u0000b\", \"tgt\": \"\"}\n", "line 1 contains a NUL character"},
                  {"b.tsv", "\xc3\t\n", "line 1: byte 1 (0xc3) is not UTF-8"}};
     for (size_t i = 0; i < N_OF(cases); i++) {
         const char *path = put(cases[i].name, cases[i].text);
@@ -258,6 +293,7 @@ static int remove_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_of_any_length_are_read),
         cmocka_unit_test(every_form_gives_the_same_pairs),
         cmocka_unit_test(wrong_files_are_refused_with_the_line),
         cmocka_unit_test(languages_come_from_options_or_file_names),
