@@ -82,8 +82,10 @@ static ls_status tell_older(ls_status st, const char *path)
     snprintf(words, sizeof words, "%s", ls_err_words());
     if (ls_ckpt_state(path, NULL, &step) != LS_OK) step = -1;
     char *older = ckpt_older_whole(path, step);
-    st = older ? ls_fail(st, "checkpoint %s: %s; the newest complete checkpoint is %s", path, words, older)
-               : ls_fail(st, "checkpoint %s: %s; its folder has no older complete checkpoint", path, words);
+    st = older
+             ? ls_fail(st, "%s; the newest complete checkpoint is %s: remove %s to resume from it", words, older, path)
+             : ls_fail(st, "%s; there is no older complete checkpoint: restore %s from a copy, or start a new run",
+                       words, path);
     ls_free(older);
     return st;
 }

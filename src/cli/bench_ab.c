@@ -414,12 +414,17 @@ done:
     return st;
 }
 
-/* Parses the options of a side. *workers is set to its own -n. */
-static ls_status own_options(side_name *name, const char *flags, int *workers)
+/* Parses the options of a side (--a or --b). *workers is set to its own -n. */
+static ls_status own_options(side_name *name, const char *side, const char *flags, int *workers)
 {
     ls_train_options o = {0};
+    ls_err_kept why;
     LS_TRY(ls_argv_split(&name->words, flags));
-    LS_TRY(cli_bench_train_options(&name->words, true, &o));
+    const ls_status st = cli_bench_train_options(&name->words, true, &o);
+    if (st != LS_OK) {
+        ls_err_keep(&why);
+        return ls_fail(st, "%s \"%s\": %s", side, flags, why.words);
+    }
     if (!ls_train_given(&o, "n")) return LS_OK;
     if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "%s: -n must be 1 to 1024", flags);
     *workers = (int)o.n;
@@ -441,7 +446,8 @@ static ls_status run(options *x, int argc, char **argv)
                        paths.n == 1 ? "is" : "are");
     if (!paths.n && (!x->a || !x->b))
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (use \"\" for no flags)");
-    for (int k = 0; k < 2 && !paths.n; k++) LS_TRY(own_options(&x->name[k], k ? x->b : x->a, &own[k]));
+    for (int k = 0; k < 2 && !paths.n; k++)
+        LS_TRY(own_options(&x->name[k], k ? "--b" : "--a", k ? x->b : x->a, &own[k]));
     s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
     LS_TRY(cli_bench_begin(s));
     for (int k = 0; k < 2 && paths.n; k++) x->name[k].folder = paths.word[k];

@@ -136,7 +136,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
         return ls_fail(LS_E_ARG,
                        "--kernels, --threads and --cpu-time are only for the CPU, but --device is %s; leave them out",
                        chosen.asked);
-    cli_say_device(&chosen);
+    cli_print_device(&chosen);
     gemm_job j = {.o = &o, .unit = device ? 1e12 : 1e9};
     j.w = cli_json_begin(&j.j);
     if (!device) {

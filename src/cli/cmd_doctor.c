@@ -332,5 +332,7 @@ ls_status cmd_doctor(int argc, char **argv)
         if (row[i].basic && row[i].state != PART_OK && !broken) broken = row[i].name;
     }
     LS_TRY(o.json ? print_json(row, n, !broken) : print_rows(row, n));
-    return broken ? ls_fail(LS_E_DEVICE, "%s does not work on this machine (see its row)", broken) : LS_OK;
+    return broken ? ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" above gives the reason",
+                            broken, broken)
+                  : LS_OK;
 }

@@ -134,6 +134,9 @@ static ls_status check(const options *o, const unsigned char *given)
             return ls_fail(LS_E_ARG, "--%s has no meaning with --task %s; leave it out", of[i].name, o->task);
     if (t != 'b' && (!o->checkpoint || !o->data))
         return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
+    if (!o->max_steps || o->max_steps < -1)
+        return ls_fail(LS_E_ARG, "--max_steps %lld: must be at least 1, or -1 for the whole file",
+                       (long long)o->max_steps);
     return LS_OK;
 }
 
@@ -152,7 +155,7 @@ ls_status cmd_eval(int argc, char **argv)
     LS_TRY(cli_choose_device(&o.on, NULL, &how, &device));
     char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
     if (!path) return ls_nomem(256, "a path");
-    cli_say_device(&device);
+    cli_print_device(&device);
     const ls_status st = open_and_evaluate(&o, &how, path);
     ls_free(path);
     return st;

@@ -37,7 +37,7 @@ static const ls_opt table[] = {
     CLI_SWITCH("json", json, "print one JSON object instead of text"),
 };
 
-static const cli_page page = {table, CLI_COUNT(table), "generate --checkpoint DIR --prompt TEXT [OPTIONS]",
+static const cli_page page = {table, CLI_COUNT(table), "generate --checkpoint DIR [--prompt TEXT] [OPTIONS]",
                               "Generate text with a trained model. Output is streamed."};
 
 typedef struct text {
@@ -223,14 +223,19 @@ done:
     return st;
 }
 
-static ls_status check(const options *o)
+static ls_status check(const options *o, const unsigned char *given)
 {
     if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
     if (o->prompt && o->prompt_file)
         return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
-    if (o->temperature < 0 || o->top_p <= 0 || o->top_p > 1)
-        return ls_fail(LS_E_ARG, "--temperature must be at least 0, --top-p in (0, 1]");
+    if (!(o->temperature >= 0)) return ls_fail(LS_E_ARG, "--temperature %g: must be at least 0", o->temperature);
+    if (!(o->top_p > 0 && o->top_p <= 1))
+        return ls_fail(LS_E_ARG, "--top-p %g: must be more than 0 and at most 1", o->top_p);
+    static const char *const sampling[] = {"temperature", "top-k", "top-p"};
+    for (size_t i = 0; i < CLI_COUNT(sampling); i++)
+        if (o->greedy && cli_given(&page, given, sampling[i]))
+            return ls_fail(LS_E_ARG, "--greedy and --%s cannot be combined; leave one out", sampling[i]);
     return LS_OK;
 }
 
@@ -238,8 +243,9 @@ ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
     if (cli_task_is(argc, argv, "translate")) return cli_generate_pairs(argc, argv);
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
-    LS_TRY(check(&o));
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    LS_TRY(check(&o, given));
     ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,
                            .B = 1,
@@ -253,7 +259,7 @@ ls_status cmd_generate(int argc, char **argv)
         return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",
                        (long long)o.speculate, device.asked);
     ls_stop_install();
-    cli_say_device(&device);
+    cli_print_device(&device);
     LS_TRY(ls_session_open(&s, &how));
     const ls_status st = generate(&s, &o);
     ls_session_close(&s);

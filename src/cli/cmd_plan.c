@@ -195,7 +195,7 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
     if (!o->check) { /* else as the run */
         ls_device_choice d;
         LS_TRY(ls_device_choose(o->device, NULL, 1, 0, &d));
-        cli_say_device(&d);
+        cli_print_device(&d);
         mo->cuda = d.cuda;
         mo->device = d.index;
         mo->dtype = d.cuda ? LS_BF16 : LS_F32; /* as train */
@@ -250,6 +250,9 @@ static ls_status check_run(const options *o)
     const int cores = ls_cores_usable(), asked = r.cfg.threads; /* cores per worker of the run */
     if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
     ls_status st = open_cluster(o, &mo, &cl);
+    if (st == LS_OK && cl.cpu == mo.cuda)
+        st = ls_fail(LS_E_CONFIG, "--cluster %s: %s ran on %s; give a cluster file of that machine (plan --measure)",
+                     o->cluster, o->check, mo.cuda ? "GPUs" : "the CPU");
     if (st == LS_OK) st = ls_planner_check(&cl, &r, o->json, &text, &worst);
     if (st == LS_OK) st = cli_print(&text);
     ls_str_fini(&text);

@@ -18,7 +18,7 @@ typedef struct options {
     const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
     int64_t vocab_size, train_mb, threads;
     double journal_seconds;
-    bool json, quiet;
+    bool json, quiet, text_key_given;
 } options;
 
 static const ls_opt table[] = {
@@ -302,6 +302,13 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
     return LS_OK;
 }
 
+static bool has_json_lines(const ls_inputs *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->item[i].format == LS_TEXT_JSONL) return true;
+    return false;
+}
+
 static ls_status prepare(options *o, const char *command)
 {
     ls_inputs train = {0}, val = {0};
@@ -311,6 +318,10 @@ static ls_status prepare(options *o, const char *command)
     ls_status st;
     LS_TRY_GOTO(st, done, list_inputs(&train, &o->input, o->format));
     LS_TRY_GOTO(st, done, list_inputs(&val, &o->val_input, o->format));
+    if (o->text_key_given && !has_json_lines(&train) && !has_json_lines(&val)) {
+        st = ls_fail(LS_E_ARG, "--text-key is only for JSON lines (.jsonl), but no input has them; leave it out");
+        goto done;
+    }
     LS_TRY_GOTO(st, done, find_tokenizer(o, &tok));
     const bool repeatable = is_repeatable(&train) && is_repeatable(&val);
     if (o->p.resume && !repeatable) {
@@ -364,6 +375,7 @@ ls_status cmd_prepare(int argc, char **argv)
                          words.word[0]);
         if (words.n) o.input = words;
         if (st == LS_OK) st = check(&o, given);
+        o.text_key_given = cli_given(&page, given, "text-key");
         if (st == LS_OK) st = prepare(&o, command);
     }
     ls_free(command);

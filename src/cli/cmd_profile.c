@@ -68,8 +68,9 @@ static ls_status summarize(const char *run_dir)
     char *path = NULL;
     ls_status st = summary_text(run_dir, &text, &n);
     if (st == LS_OK && !n) {
-        fprintf(stderr, "No nsys_stats_*.txt files and no trace.json found under %s/profiles\n", run_dir);
-        st = cli_negative(); /* as R1's parser */
+        st = ls_fail(LS_E_IO,
+                     "%s/profiles has no nsys_stats_*.txt and no trace.json; use `lockstep profile -- train ...` first",
+                     run_dir);
     } else if (st == LS_OK) {
         path = ls_path_join(run_dir, "profiles/profile_summary.json");
         st = path ? ls_fs_write(path, text.data, text.len) : ls_nomem(strlen(run_dir), "a path");

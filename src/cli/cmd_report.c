@@ -1,6 +1,7 @@
 /* cmd_report.c - `lockstep report`: the page, and R1's table, chart and verifying tools. */
 #include "cli/commands.h"
 
+#include "core/fs.h"
 #include "report/page/report.h"
 #include "report/compat/tools.h"
 
@@ -115,6 +116,7 @@ static ls_status run_report(int argc, char **argv)
     ls_opt_list paths = {0};
     LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL));
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
+    if (paths.n == 1 && !ls_fs_exists(paths.word[0])) return ls_fail(LS_E_IO, "%s does not exist", paths.word[0]);
     o.r.path = paths.word;
     o.r.n_path = paths.n;
     o.r.png = !o.no_png;
@@ -126,7 +128,7 @@ static ls_status run_report(int argc, char **argv)
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;
-    fprintf(stderr, "lockstep: invalid_comparison: the runs are not comparable, see %s/scaling_report.json (%s)\n",
+    fprintf(stderr, "lockstep: invalid comparison: the runs are not comparable; see %s/scaling_report.json (%s)\n",
             o.r.out,
             weak ? "the batch per worker is constant; --weak compares them as weak scaling"
                  : "--allow-mismatch compares them");

@@ -4,11 +4,13 @@
 #include "comm/launch.h"
 #include "core/cores.h"
 #include "core/deadline.h"
+#include "core/fs.h"
 #include "core/log.h"
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
 #include "config/r3.h"
+#include "data/loader.h"
 #include "data/pairs.h"
 #include "train/profile.h"
 #include "train/trainer.h"
@@ -39,6 +41,32 @@ static void progress(void *ctx, const char *text, bool last)
     else fprintf(stderr, "%s\n", text);
 }
 
+/* --json: stdout has one JSON object, so everything else that this process and its workers print there goes to stderr. */
+static ls_status divert_stdout(int *saved)
+{
+    *saved = dup(STDOUT_FILENO);
+    if (*saved >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) return LS_OK;
+    return ls_fail(LS_E_IO, "--json: cannot redirect stdout: %s", strerror(errno));
+}
+
+/* Prints training_metrics.json of a run that is complete; path: its folder, NULL: prints nothing. */
+static ls_status restore_stdout(int saved, const char *run_dir)
+{
+    char path[PATH_MAX];
+    ls_str s = {0};
+    char *text = NULL;
+    size_t n = 0;
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    if (!run_dir) return LS_OK;
+    LS_TRY(ls_path_in(path, run_dir, "training_metrics.json"));
+    LS_TRY(ls_fs_read(path, &text, &n));
+    ls_str_addn(&s, text, n);
+    ls_free(text);
+    return cli_print(&s);
+}
+
 /* Vocabulary size and end-of-text id of the tokenizer next to the data. */
 static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_facts *f)
 {
@@ -54,7 +82,7 @@ static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_fact
     return LS_OK;
 }
 
-static void say_notes(const ls_train_options *o, const ls_train_config *c)
+static void print_notes(const ls_train_options *o, const ls_train_config *c)
 {
     ls_str s = {0};
     ls_train_options_warnings(o, &s);
@@ -70,7 +98,7 @@ typedef struct job {
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
     bool reported;                         /* the failure of this worker is printed */
     ls_device_choice device;               /* the same for every worker */
-    bool device_said;
+    bool device_printed;
 } job;
 
 #define MAX_SHARE  256
@@ -123,11 +151,11 @@ static void worker_report(void *ctx, int rank, ls_status st)
 /* Prints and announces a failure before anything is closed: closing may wait for a device or for peers that do not know of it yet. */
 static void announce(job *j, ls_comm *comm, ls_status st)
 {
-    char words[400];
+    char text[400];
     if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
     const bool prints = ls_comm_should_tell(comm) || st != LS_E_COMM;
-    snprintf(words, sizeof words, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
-    ls_comm_abort(comm, words);
+    snprintf(text, sizeof text, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
+    ls_comm_abort(comm, text);
     if (prints) worker_report(j, ls_comm_rank(comm), st);
 }
 
@@ -171,8 +199,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
         if (c.profile_mode) (void)ls_nvtx_open();
-        if (!rank && !j->device_said) cli_say_device(&j->device);
-        if (!rank) say_notes(j->o, &c);
+        if (!rank && !j->device_printed) cli_print_device(&j->device);
+        if (!rank) print_notes(j->o, &c);
         ls_info("config",
                 "strategy %s, dp %d x pp %d x tp %d, %s; batch %lld = %d per micro-batch x %d accumulated x dp",
                 c.strategy, c.mesh.n[LS_AXIS_DP], c.mesh.n[LS_AXIS_PP], c.mesh.n[LS_AXIS_TP], c.precision,
@@ -267,12 +295,29 @@ static ls_status run_started(job *j, const ls_start_env *e)
     return st;
 }
 
+/* The steps of the run and what depends on their number; opens the data, as the run will. */
+static ls_status fit_settings(ls_train_config *c)
+{
+    ls_tokens train = {0}, val = {0};
+    ls_status st = ls_tokens_open(&train, c->train_path, c->seq_len, c->model.vocab_size);
+    if (st == LS_OK && c->val_path) st = ls_tokens_open(&val, c->val_path, c->seq_len, c->model.vocab_size);
+    if (st == LS_OK) st = ls_train_config_fit(c, train.n_seq, val.n_seq);
+    ls_tokens_close(&train);
+    ls_tokens_close(&val);
+    return st;
+}
+
 static ls_status print_settings(const job *j, int world)
 {
     ls_train_config c = {0};
     ls_str s = {0};
     LS_TRY(configure(j, ls_train_given(j->o, "n") ? (int)j->o->n : world, &c));
-    say_notes(j->o, &c);
+    const ls_status st = fit_settings(&c);
+    if (st != LS_OK) {
+        ls_train_config_fini(&c);
+        return st;
+    }
+    print_notes(j->o, &c);
     if (c.json) ls_train_config_json(&c, &s);
     else ls_train_config_table(&c, &s);
     ls_str_addc(&s, '\n');
@@ -292,8 +337,8 @@ static ls_status launch(job *j)
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);
-    cli_say_device(&j->device);
-    j->device_said = true;
+    cli_print_device(&j->device);
+    j->device_printed = true;
     return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
                                         .pin = true,
                                         .share = shared ? share : NULL,
@@ -348,6 +393,7 @@ ls_status cmd_train(int argc, char **argv)
     ls_argv words = {0}; /* the options borrow from these two */
     char **moved = NULL;
     ls_status st = LS_OK;
+    int saved = -1; /* stdout, with --json */
     char program[PATH_MAX];
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
@@ -363,6 +409,7 @@ ls_status cmd_train(int argc, char **argv)
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     LS_TRY_GOTO(st, done, only_on_rank_0(env.rank, choose_device(&j, &env)));
+    if (o.json && !o.print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
     if (o.print_config) {
         st = print_settings(&j, env.size);
     } else if (env.size > 1) {
@@ -375,6 +422,10 @@ ls_status cmd_train(int argc, char **argv)
         st = work(&j, NULL, 0);
     }
     if (st == LS_OK && !o.print_config && !env.rank) st = cli_translate_epochs(&o, &j.device);
+    if (saved >= 0) {
+        const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o.checkpoint_path : NULL);
+        if (st == LS_OK) st = printed;
+    }
 done:
     ls_argv_fini(&words);
     ls_free(moved);

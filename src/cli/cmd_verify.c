@@ -38,7 +38,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "verify [-n LIST] [OPTIONS]",
-    "Train a small model for a few steps under every strategy and number of workers, with and without dropout and with 1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single worker, bit by bit.\n\nTensor parallelism (tp 2 and 4; 2s: with --sequence_parallel) changes the order of sums: over 20 steps, losses must stay "
+    "Train a small model for a few steps under every strategy and number of workers, with and without dropout and with 1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single worker, bit by bit.\n\nTensor parallelism (tp 2 and 4; 2s in column tp: tp 2 with --sequence_parallel) changes the order of sums: over 20 steps, losses must stay "
     "within 1e-5 and gradients within 1e-4; with bf16 or fp16, within 5e-3 and 5e-2. On the CPU, each layout runs in its own processes."};
 
 typedef struct printer {
@@ -198,7 +198,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_device_choice device;
     ls_status st = choose_device(&o, &env, most, &device);
     const bool once = cli_given(&page, given, "jobs") ? !o.jobs : st == LS_OK && device.cuda;
-    if (st == LS_OK && !env.rank) cli_say_device(&device);
+    if (st == LS_OK && !env.rank) cli_print_device(&device);
     if (st != LS_OK && env.rank) ls_err_clear(); /* rank 0 prints it */
     if (st == LS_OK && once && !v->comm)
         st = ls_launch_local(&(ls_launch){

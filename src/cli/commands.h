@@ -118,7 +118,7 @@ ls_status cli_flush(void);
  * negative. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
 void cli_print_error(int rank, ls_status st);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
-void cli_say_device(const ls_device_choice *d);
+void cli_print_device(const ls_device_choice *d);
 
 /* Writes the trace of a run that ended with status `run` and, on rank 0, its summary, and prints where they are to stderr. Returns
  * `run`, or the failure of writing if the run succeeded. Collective if the run succeeded or was stopped. */

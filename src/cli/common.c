@@ -106,7 +106,7 @@ void cli_print_error(int rank, ls_status st)
             ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
 }
 
-void cli_say_device(const ls_device_choice *d)
+void cli_print_device(const ls_device_choice *d)
 {
     if (d->automatic) fprintf(stderr, "device: %s\n", d->words);
 }

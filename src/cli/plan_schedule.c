@@ -332,7 +332,10 @@ static ls_status show(const options *o, const plan *p)
 ls_status cli_plan_schedule(int argc, char **argv)
 {
     options o = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    if (!o.model && cli_given(&page, given, "seq_length"))
+        return ls_fail(LS_E_ARG, "--seq_length is only for the costs of --model; add --model, or leave it out");
     if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
     if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages needs --model NAME");
     if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model cannot be combined; leave one out");

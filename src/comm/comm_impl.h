@@ -173,7 +173,7 @@ ls_status comm_forward(ls_comm *c, comm_req *r);
 /* Makes c one over `inner`, with its place, hosts and limit. */
 void comm_over(ls_comm *c, ls_comm *inner, const char *name);
 void comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
-/* Whether the run of c's workers has been given up, and the words. */
+/* Whether the run of c's workers has been aborted, and the message. */
 bool comm_aborted(const ls_comm *c, char *words, size_t room);
 
 /* ---- comm_device.c: communicators over device memory ---- */

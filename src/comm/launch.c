@@ -19,7 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TAIL      600                 /* bytes of a worker's last output    */
 #define GRACE     (ABORT_GRACE + 2.0) /* seconds between the abort and SIGKILL: a worker ends itself before */
 #define KILL_TIME 10.0                /* seconds for SIGKILL to work */
 #define END_GRACE 2.0                 /* seconds after the first worker has ended, for those that are stopped */
@@ -31,8 +30,6 @@ typedef struct child {
     int status;  /* of waitpid                       */
     bool named;  /* its stop was printed              */
     bool killed; /* by this parent                    */
-    char tail[TAIL];
-    size_t n_tail;
 } child;
 
 static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_t parent)
@@ -67,18 +64,6 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     _exit(ls_status_exit_code(st));
 }
 
-static void keep_tail(child *c, const char *data, size_t n)
-{
-    if (n > TAIL) data += n - TAIL, n = TAIL;
-    if (c->n_tail + n > TAIL) {
-        const size_t drop = c->n_tail + n - TAIL;
-        memmove(c->tail, c->tail + drop, c->n_tail - drop);
-        c->n_tail -= drop;
-    }
-    memcpy(c->tail + c->n_tail, data, n);
-    c->n_tail += n;
-}
-
 /* Passes on what the workers print, for at most ms milliseconds; whether something came. */
 static bool relay_all(child *ch, int n, int ms)
 {
@@ -91,7 +76,6 @@ static bool relay_all(child *ch, int n, int ms)
         size_t got;
         if (ch[r].err.fd < 0 || !(p[r].revents & (POLLIN | POLLHUP))) continue;
         if (relay_read(&ch[r].err, buf, sizeof buf, &got)) some = true;
-        keep_tail(&ch[r], buf, got);
     }
     return some;
 }
@@ -322,10 +306,9 @@ static ls_status outcome(const family *f)
     if (WIFSIGNALED(c->status)) {
         char words[512];
         died(c, at, words);
-        return ls_fail(LS_E_COMM, "%s%s%s%.*s", words, c->killed ? ": it did not exit after the run failed" : "",
-                       c->n_tail ? "; its last lines:\n" : "", (int)c->n_tail, c->tail);
+        return ls_fail(LS_E_COMM, "%s%s", words, c->killed ? ": it did not exit after the run failed" : "");
     }
-    ls_err_clear(); /* the worker has spoken */
+    ls_err_clear(); /* the worker has printed its error */
     return status_of(c, f->world, at);
 }
 

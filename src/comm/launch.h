@@ -15,7 +15,7 @@ typedef struct ls_launch {
     size_t arena_nbytes; /* address space of each worker; 0 = the machine's memory */
     bool pin;            /* give worker r its part of the cores                    */
     const int *share;    /* cores of each worker; NULL: equal parts                */
-    /* In the child: its communicator, cores it was given. The status becomes its exit code; the words are printed by `report`. */
+    /* In the child: its communicator, cores it was given. The status becomes its exit code; the error message is printed by `report`. */
     ls_status (*body)(void *ctx, ls_comm *c, int n_core);
     void (*report)(void *ctx, int rank,
                    ls_status st); /* in the child, after body, unless it only heard of a failure; may be NULL */

@@ -29,7 +29,7 @@ typedef struct ls_launch_plan {
 /* Parses "a,b:4,user@c" and completes the plan: workers of each host, from the numbers or in equal parts of `size` (0: the sum). LS_E_ARG. */
 ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out);
 
-/* Runs until all workers on all hosts have ended. The status is the one that tells most about a failure; the words are empty where a
+/* Runs until all workers on all hosts have ended. The status is the one that tells most about a failure; the message is empty where a
  * worker has printed it.
  *
  *   SIGTERM, SIGINT    passed on to all workers; a second one kills them

@@ -121,7 +121,7 @@ typedef struct local_wish {
 int local_order(const local_wish *all, int n, int color, int *order);
 extern const comm_ops local_ops;
 void *local_alloc(ls_comm *c, size_t nbytes);
-/* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
+/* A communicator of host workers for a larger one: no lanes of its own, `outer` has the time limit and the message. */
 ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
                       ls_comm *outer, ls_comm **out);
 

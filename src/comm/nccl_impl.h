@@ -62,7 +62,7 @@ typedef struct nccl_world {
     pthread_cond_t changed;
     bool closing;
     struct nccl_comm *first;
-    atomic_bool stopped; /* `words` say why, `status` what kind of failure was first */
+    atomic_bool stopped; /* `words` has the reason, `status` the kind of the first failure */
     ls_status status;
     char words[2048];
 } nccl_world;

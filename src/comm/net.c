@@ -42,7 +42,7 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
     for (int i = 0; i < n; i++) {
         char words[400];
         if (op[i]->failed) {
-            LS_TRY(local_trouble(m->host, r, 0)); /* the run was given up: its words name the cause */
+            LS_TRY(local_trouble(m->host, r, 0)); /* the run was aborted: its message names the cause */
             m->w->t->trouble(m->w->net, words, sizeof words);
             return ls_fail(LS_E_COMM, "%s #%llu at %s: %s", ls_coll_word(r->kind), (unsigned long long)r->seq, r->site,
                            words);

@@ -133,7 +133,8 @@ static ls_status share_memory(net_world *w, size_t arena)
     int *all = ls_alloc((size_t)w->size * sizeof *all);
     if (!all) return ls_nomem((size_t)w->size * sizeof *all, "starting");
     ls_status st = tell_all(w, shared, all);
-    for (int p = 0, n = 0; p < w->size && st == LS_OK; p++) { /* hosts that share nothing fall apart into ranks */
+    for (int p = 0, n = 0; p < w->size && st == LS_OK;
+         p++) { /* where shared memory does not work, each rank counts as a host of its own */
         int first = 0;
         while (w->host[first] != w->host[p]) first++;
         all[p] = all[p] && first < p ? all[first] : -1 - n++;

@@ -31,7 +31,7 @@ typedef struct ls_net_info {
 
 typedef struct ls_transport {
     ls_plugin_head head; /* its version may be called before start */
-    /* 0, or another number and words. Once in a process. Collective over the job. */
+    /* 0, or another number and a message. Once in a process. Collective over the job. */
     int (*start)(void **net, ls_net_info *info, char *words, size_t room);
     void (*post)(void *net, ls_net_op *op);
     /* true when all n are done; false after `seconds`. */

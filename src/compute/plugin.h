@@ -8,7 +8,7 @@
 #define LS_COMPUTE_ABI    4
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
-/* The program's side of ls_fail and LS_TRY: words and trails belong to its threads. */
+/* The program's side of ls_fail and LS_TRY: messages and trails belong to its threads. */
 typedef struct ls_plugin_host {
     ls_status (*fail)(ls_status code, const char *file, int line, const char *words);
     ls_status (*via)(ls_status st, const char *file, int line, const char *expr);
@@ -19,7 +19,7 @@ typedef struct ls_plugin_host {
 typedef struct ls_compute_plugin {
     int abi;
     const char *name; /* "cuda" */
-    /* Which devices there are, or why there are none, in one or more lines of words; the number of usable ones. For doctor. */
+    /* Which devices there are, or why there are none, in one or more lines of text; the number of usable ones. For doctor. */
     int (*probe)(char *words, size_t room);
     /* What open would take: chooses the device and sees that this plugin's code runs there, no more. For compute/look.h. */
     ls_status (*look)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_device_info *out);

@@ -165,10 +165,10 @@ static ls_status read_number(ds_reader *r, const char *place, const json_t *v, c
     if (!inside && row->effect == DS_REFUSE)
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is %g: this feature is not supported; leave the key out", r->what,
                        place, x);
-    if (!inside && isinf(row->hi))
+    if (!inside && x < row->lo && row->hi >= 1e6) /* no limit that a user can meet */
         return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be at least %g", r->what, place, x, row->lo);
     if (!inside)
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be in %g..%g", r->what, place, x, row->lo, row->hi);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be %g to %g", r->what, place, x, row->lo, row->hi);
     return LS_OK;
 }
 

@@ -31,7 +31,7 @@ typedef struct ds_reader {
     const char *what;  /* the file, for messages */
     ds_groups *groups; /* or NULL */
     int n_refused;
-    ls_status first; /* the first problem, and its words */
+    ls_status first; /* the first problem, and its message */
     char words[1600];
 } ds_reader;
 

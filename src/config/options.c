@@ -45,28 +45,28 @@ const ls_opt ls_train_opts[] = {
         .section = "Batch and length"),
     ROW("micro_batch_size_per_gpu", LS_OPT_INT, micro_batch_size_per_gpu, "N", NULL, "sequences per micro-batch; overrides the JSON"),
     ROW("train_micro_batch_size_per_gpu", LS_OPT_INT, train_micro_batch_size_per_gpu, "N", "4", "sequences per micro-batch if the JSON has none"),
-    ROW("grad_accum_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, "micro-batches per optimizer step and worker [JSON, else 1]"),
+    ROW("grad_accum_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, "micro-batches per optimizer step and worker [1; with a JSON: its value or DeepSpeed's default]"),
     ROW("global_batch_size", LS_OPT_INT, global_batch_size, "N", NULL,
         "sequences per optimizer step over all workers; sets --grad_accum_steps"),
     ROW("enforce_global_batch_size", LS_OPT_INT, enforce_global_batch_size, "N", NULL, "fail unless the global batch size is N"),
     ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data"),
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
         "stop after N optimizer steps in total; without --epochs, run as many epochs as needed"),
-    ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker"),
-    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "run at most N validation batches; 0 = no validation"),
+    ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]"),
+    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "run at most N validation batches; 0 = no validation [no limit]"),
     ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch"),
 
-    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [JSON, else 3e-4]", .section = "Optimizer"),
+    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer"),
     ROW("lr_schedule", LS_OPT_CHOICE, lr_schedule, "constant|cosine|WarmupLR|WarmupDecayLR|WarmupCosineLR", NULL,
-        "learning rate schedule; overrides the JSON [JSON, else cosine]"),
-    ROW("warmup_steps", LS_OPT_INT, warmup_steps, "N", NULL, "optimizer steps of learning rate warm-up [JSON, else 10 % of the run, at most 1000]"),
-    ROW("min_lr_ratio", LS_OPT_REAL, min_lr_ratio, "R", NULL, "lowest learning rate of cosine, as a fraction of --lr [JSON, else 0.1]"),
-    ROW("betas", LS_OPT_LIST, betas, "B1 B2", NULL, "AdamW betas, as `0.9 0.95` or `0.9,0.95` [JSON, else 0.9 0.95]"),
-    ROW("eps", LS_OPT_REAL, eps, "E", NULL, "AdamW epsilon [JSON, else 1e-8]"),
-    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled weight decay [JSON, else 0.1]"),
+        "learning rate schedule; overrides the JSON [cosine; with a JSON: its value or DeepSpeed's default]"),
+    ROW("warmup_steps", LS_OPT_INT, warmup_steps, "N", NULL, "optimizer steps of learning rate warm-up [10 % of the run, at most 1000; with a JSON: its value or DeepSpeed's default]"),
+    ROW("min_lr_ratio", LS_OPT_REAL, min_lr_ratio, "R", NULL, "lowest learning rate of cosine, as a fraction of --lr [0.1; with a JSON: its value or DeepSpeed's default]"),
+    ROW("betas", LS_OPT_LIST, betas, "B1 B2", NULL, "AdamW betas, as `0.9 0.95` or `0.9,0.95` [0.9 0.95; with a JSON: its value or DeepSpeed's default]"),
+    ROW("eps", LS_OPT_REAL, eps, "E", NULL, "AdamW epsilon [1e-8; with a JSON: its value or DeepSpeed's default]"),
+    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled weight decay [0.1; with a JSON: its value or DeepSpeed's default]"),
     ROW("decay", LS_OPT_CHOICE, decay, "all|matrices", "all",
         "tensors that are decayed: all (as in PyTorch and DeepSpeed), or only matrices (no biases and norms)"),
-    ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "clip the global gradient norm; 0 = off [JSON, else 1.0]"),
+    ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "clip the global gradient norm; 0 = off [1.0; with a JSON: its value or DeepSpeed's default]"),
 
     ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine (also -n N)", .section = "Machine"),
     ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
@@ -112,7 +112,7 @@ const ls_opt ls_train_opts[] = {
 
     ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one log line every N micro-batches", .section = "Output"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit"),
-    ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print results (and --print_config) as JSON on stdout"),
+    ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print training_metrics.json on stdout at the end of the run and all other output on stderr; with --print_config: the settings as JSON"),
     ROW("timing_warmup_steps", LS_OPT_INT, timing_warmup_steps, "N", "5", "micro-batches before the first one that is timed"),
     ROW("timing_sample_every", LS_OPT_INT, timing_sample_every, "N", "50", "time every N-th micro-batch"),
     ROW("profile_mode", LS_OPT_SWITCH, profile_mode, NULL, NULL, "print no progress and no step lines (also PROFILE_MODE=1)"),
@@ -123,34 +123,49 @@ const ls_opt ls_train_opts[] = {
     ROW("cluster", LS_OPT_STR, cluster, "NAME", NULL, "cluster name for the metrics (hardware.cluster) [SLURM_CLUSTER_NAME]"),
     ROW("quiet_nccl_monitor", LS_OPT_SWITCH, quiet_nccl_monitor, NULL, NULL,
         "accepted for compatibility, no effect: only recorded in the metrics (shutdown.quiet_nccl_monitor)"),
-    ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "local rank, set by a launcher; LOCAL_RANK overrides it"),
+    ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]"),
     ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped"),
 
-    /* Old flags of R1 (docs/REFERENCES.md): taken, without effect, with a warning. */
-    ROW("gradient_accumulation_steps", LS_OPT_INT, old_gradient_accumulation_steps, "N", NULL, NULL),
-    ROW("learning_rate", LS_OPT_REAL, old_learning_rate, "R", NULL, NULL),
-    ROW("gradient_clipping", LS_OPT_REAL, old_gradient_clipping, "R", NULL, NULL),
-    ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL),
+    /* Other spellings (see `alias`), and an old flag of R1 (docs/REFERENCES.md) without effect. */
+    ROW("gradient_accumulation_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, NULL),
+    ROW("learning_rate", LS_OPT_REAL, lr, "R", NULL, NULL),
+    ROW("gradient_clipping", LS_OPT_REAL, clip, "R", NULL, NULL),
+    ROW("pipeline_stages", LS_OPT_INT, pp, "N", NULL, NULL),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
 };
 /* clang-format on */
 const size_t ls_train_n_opts = sizeof ls_train_opts / sizeof ls_train_opts[0];
 _Static_assert(sizeof ls_train_opts / sizeof ls_train_opts[0] <= LS_TRAIN_OPTION_MAX, "raise LS_TRAIN_OPTION_MAX");
 
+/* Rows that share a value; an option is given if one of its spellings is. */
+static const struct {
+    const char *name, *of;
+} alias[] = {{"gradient_accumulation_steps", "grad_accum_steps"},
+             {"learning_rate", "lr"},
+             {"gradient_clipping", "clip"},
+             {"pipeline_stages", "pp"}};
+
+static size_t row_of(const char *name)
+{
+    size_t i = 0;
+    while (i < ls_train_n_opts && strcmp(ls_train_opts[i].name, name)) i++;
+    LS_ASSERT(i < ls_train_n_opts);
+    return i;
+}
+
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
 {
     *o = (ls_train_options){0};
     LS_TRY(ls_opt_defaults(ls_train_opts, ls_train_n_opts, o));
     LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, argc, argv, NULL, &o->help));
+    for (size_t i = 0; i < sizeof alias / sizeof alias[0]; i++)
+        if (o->given[row_of(alias[i].name)]) o->given[row_of(alias[i].of)] = 1;
     return LS_OK;
 }
 
 bool ls_train_given(const ls_train_options *o, const char *name)
 {
-    size_t i = 0;
-    while (i < ls_train_n_opts && strcmp(ls_train_opts[i].name, name)) i++;
-    LS_ASSERT(i < ls_train_n_opts);
-    return o->given[i];
+    return o->given[row_of(name)];
 }
 
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
@@ -158,10 +173,6 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     static const struct {
         const char *name, *instead;
     } old[] = {
-        {"gradient_accumulation_steps", "use --grad_accum_steps"},
-        {"learning_rate", "use --lr"},
-        {"gradient_clipping", "use --clip"},
-        {"pipeline_stages", "use --pp"},
         {"use_flash_attention", "attention is always computed without storing the whole score matrix"},
         {"num_workers", "data is memory-mapped"},
     };

@@ -49,10 +49,7 @@ typedef struct ls_train_options {
     const char *cluster, *tensorboard;
     /* launcher and loader */
     int64_t local_rank, num_workers;
-    /* old flags: accepted, no effect, a warning each */
-    int64_t old_gradient_accumulation_steps, old_pipeline_stages;
-    double old_learning_rate, old_gradient_clipping;
-    bool old_use_flash_attention;
+    bool old_use_flash_attention; /* accepted, no effect, a warning */
 
     unsigned char given[LS_TRAIN_OPTION_MAX]; /* by row of ls_train_opts */
 } ls_train_options;
@@ -63,10 +60,10 @@ extern const size_t ls_train_n_opts;
 /* Sets the defaults, then parses the words after `train`. --help sets o->help. LS_E_ARG. */
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
 
-/* Whether the option with this name (as in the table) was on the command line. An unknown name asserts. */
+/* Whether the option with this name (as in the table), or another spelling of it, was on the command line. An unknown name asserts. */
 bool ls_train_given(const ls_train_options *o, const char *name);
 
-/* One line for each old or inert flag that was given ("--learning_rate has no effect; ..."), appended with '\n'. */
+/* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
 /* The text of --help: usage, options by section, environment, examples. */

@@ -48,6 +48,9 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     if (given && has_world && o->n != world)
         return ls_fail(LS_E_CONFIG, "-n %lld: WORLD_SIZE is %d; leave -n out under a launcher", (long long)o->n, world);
     c->world_size = facts->world_size > 0 ? facts->world_size : has_world ? world : (int)o->n;
+    if (has_rank && !has_world && c->rank > 0 && facts->world_size <= 1)
+        return ls_fail(LS_E_CONFIG, "RANK is %d but WORLD_SIZE is not set; set both for each worker, or neither",
+                       c->rank);
     if (c->rank >= c->world_size)
         return ls_fail(LS_E_CONFIG, "RANK is %d, but must be less than WORLD_SIZE, which is %d", c->rank,
                        c->world_size);
@@ -101,20 +104,27 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
                 "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; use %lld or %lld",
                 asked, b->B, b->G, s, step, (n ? n : 1) * step, (n ? n + 1 : 2) * step);
         b->A = n;
-        b->a_from = train_rule("--global_batch_size / (B*W)");
+        b->a_from = train_rule("--global_batch_size / (micro-batch size * dp)");
     }
     if (!b->B || (!b->A && total)) { /* train_batch_size gives the rest */
         derived = true;
-        if (!b->A) b->a_from = train_rule(b->B ? "train_batch_size / (B*W)" : "1, with train_batch_size alone");
+        if (!b->A)
+            b->a_from =
+                train_rule(b->B ? "train_batch_size / (micro-batch size * dp)" : "1, with train_batch_size alone");
         if (!b->A) b->A = b->B ? total / b->B / b->G : 1;
-        if (!b->B) b->b_from = train_rule("train_batch_size / (A*W)"), b->B = total / b->G / b->A;
+        if (!b->B) b->b_from = train_rule("train_batch_size / (grad_accum_steps * dp)"), b->B = total / b->G / b->A;
     } else if (!b->A) {
         b->A = 1;
-        b->a_from = (train_origin){LS_FROM_DEFAULT, ""};
+        b->a_from = train_or_deepspeed((train_origin){LS_FROM_DEFAULT, ""}, ds);
     }
     if (b->B > INT_MAX || b->A > INT_MAX || (double)b->B * (double)b->A * (double)b->G > 1e15)
         return ls_fail(LS_E_CONFIG, "micro-batch size %lld * accumulation %lld * %lld workers is too large", b->B, b->A,
                        b->G);
+    if (cli_a && cli_g && asked != b->B * b->A * b->G)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--global_batch_size %lld is not micro-batch size %lld * --grad_accum_steps %lld * %lld worker%s = %lld; leave one of the two options out",
+            asked, b->B, b->A, b->G, s, b->B * b->A * b->G);
     if (total && total != b->B * b->A * b->G)
         return ls_fail(
             LS_E_CONFIG,
@@ -146,15 +156,12 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
             LS_E_CONFIG,
             "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld (remainder %lld); use a micro-batch size that is a multiple of %lld",
             b.B, c->seq_len, R, T, R % T, T);
-    if (ls_train_given(o, "grad_accum_steps") && ls_train_given(o, "global_batch_size"))
-        ls_str_addf(&c->notes, "--global_batch_size %lld is ignored because --grad_accum_steps is given\n",
-                    (long long)o->global_batch_size);
     c->micro_batch = (int)b.B;
     c->grad_accum = (int)b.A;
     c->global_batch = all;
     train_put_int(c, "micro_batch_size_per_gpu", b.B, b.b_from);
     train_put_int(c, "grad_accum_steps", b.A, b.a_from);
-    train_put_int(c, "global_batch_size", all, train_rule("B*A*W sequences"));
+    train_put_int(c, "global_batch_size", all, train_rule("micro-batch size * grad_accum_steps * dp"));
     return LS_OK;
 }
 
@@ -184,19 +191,20 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         const char *flag;
         int64_t value, lo, *field;
         int64_t unset; /* value when not given; -1: no limit */
+        int64_t hi;    /* 0: that of the type */
     } rows[] = {
-        {"--epochs", o->epochs, 1, &c->epochs, 1},
-        {"--max_steps", o->max_steps, 1, &c->max_steps, -1},
-        {"--max_train_steps", o->max_train_steps, 1, &c->max_train_steps, -1},
-        {"--max_val_steps", o->max_val_steps, 0, &c->max_val_steps, -1},
-        {"--eval_every", o->eval_every, 0, &c->eval_every, 0},
-        {"--save_every", o->save_every, 0, &c->save_every, 0},
-        {"--keep_last", o->keep_last, 0, &c->keep_last, 0},
-        {"--threads", o->threads, 0, &threads, 0},
-        {"--seed", o->seed, 0, &seed, 1337},
-        {"--steps_per_print", o->steps_per_print, 1, &c->steps_per_print, 10},
-        {"--timing_warmup_steps", o->timing_warmup_steps, 0, &c->timing_warmup_steps, 5},
-        {"--timing_sample_every", o->timing_sample_every, 1, &c->timing_sample_every, 50},
+        {"--epochs", o->epochs, 1, &c->epochs, 1, 1000000},
+        {"--max_steps", o->max_steps, 1, &c->max_steps, -1, 0},
+        {"--max_train_steps", o->max_train_steps, 1, &c->max_train_steps, -1, 0},
+        {"--max_val_steps", o->max_val_steps, 0, &c->max_val_steps, -1, 0},
+        {"--eval_every", o->eval_every, 0, &c->eval_every, 0, 0},
+        {"--save_every", o->save_every, 0, &c->save_every, 0, 0},
+        {"--keep_last", o->keep_last, 0, &c->keep_last, 0, INT_MAX},
+        {"--threads", o->threads, 0, &threads, 0, 4096},
+        {"--seed", o->seed, 0, &seed, 1337, 0},
+        {"--steps_per_print", o->steps_per_print, 1, &c->steps_per_print, 10, 0},
+        {"--timing_warmup_steps", o->timing_warmup_steps, 0, &c->timing_warmup_steps, 5, 0},
+        {"--timing_sample_every", o->timing_sample_every, 1, &c->timing_sample_every, 50, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const train_origin from = train_from(o, rows[i].flag, NULL);
@@ -205,12 +213,13 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         if (given && rows[i].value < rows[i].lo)
             return ls_fail(LS_E_ARG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
                            (long long)rows[i].lo);
+        if (given && rows[i].hi && rows[i].value > rows[i].hi)
+            return ls_fail(LS_E_ARG, "%s %lld: must be %lld to %lld", rows[i].flag, (long long)rows[i].value,
+                           (long long)rows[i].lo, (long long)rows[i].hi);
         if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
         else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
     }
     if (c->max_steps < 0) c->max_steps = 0;
-    if (threads > 4096) return ls_fail(LS_E_CONFIG, "--threads %lld: too many", (long long)threads);
-    if (c->keep_last > INT_MAX) return ls_fail(LS_E_CONFIG, "--keep_last %lld: too large", (long long)c->keep_last);
     c->threads = c->threads_asked = (int)threads;
     c->seed = (uint64_t)seed;
     c->epochs_auto = c->max_steps && !ls_train_given(o, "epochs");
@@ -221,22 +230,22 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
 {
     const int64_t by_device = !strcmp(c->device, "cuda") ? LS_BUCKET_GPU : LS_BUCKET;
     const struct {
-        const char *flag, *key, *what;
+        const char *flag, *key;
         int64_t typed, lo, *field;
     } all[] = {
-        {"--bucket", "zero_optimization.reduce_bucket_size", "a gradient bucket",
-         ls_train_given(o, "bucket") ? o->bucket : by_device, 1, &c->bucket},
-        {"--gather_bucket", "zero_optimization.allgather_bucket_size", "a parameter bucket", o->gather_bucket, 1,
-         &c->gather_bucket},
-        {"--prefetch_bucket", "zero_optimization.stage3_prefetch_bucket_size", "a prefetch", o->prefetch_bucket, 0,
+        {"--bucket", "zero_optimization.reduce_bucket_size", ls_train_given(o, "bucket") ? o->bucket : by_device, 1,
+         &c->bucket},
+        {"--gather_bucket", "zero_optimization.allgather_bucket_size", o->gather_bucket, 1, &c->gather_bucket},
+        {"--prefetch_bucket", "zero_optimization.stage3_prefetch_bucket_size", o->prefetch_bucket, 0,
          &c->prefetch_bucket},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const train_origin from = train_from_json(o, all[i].flag, ds, all[i].key);
         *all[i].field = from.source == LS_FROM_JSON ? ls_ds_int(ds, all[i].key, 0) : all[i].typed;
         if (*all[i].field < all[i].lo)
-            return ls_fail(LS_E_CONFIG, "%s of %lld elements: must be at least %lld", all[i].what,
-                           (long long)*all[i].field, (long long)all[i].lo);
+            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld",
+                           from.source == LS_FROM_JSON ? all[i].key : all[i].flag, (long long)*all[i].field,
+                           (long long)all[i].lo);
         train_put_int(c, all[i].flag + 2, *all[i].field, from);
     }
     return LS_OK;
@@ -287,6 +296,10 @@ static ls_status resolve_mesh(const ls_train_options *o, const ls_ds_config *ds,
     train_put_int(c, "tp", tp, tp > 1 ? tp_from : by_default);
     train_put_bool(c, "sequence_parallel", c->sequence_parallel, train_from(o, "--sequence_parallel", NULL));
     train_put_text(c, "schedule", c->schedule, train_from(o, "--schedule", NULL));
+    train_put_int(c, "interleave", c->interleave, train_from(o, "--interleave", NULL));
+    train_put_text(c, "stages", c->stages,
+                   c->stages ? train_from(o, "--stages", NULL)
+                             : (train_origin){LS_FROM_DEFAULT, pipe ? "balanced by cost" : "no pipeline"});
     return LS_OK;
 }
 
@@ -299,6 +312,35 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
     const char *by_stage = stage[ls_ds_int(ds, "zero_optimization.stage", 0)];
     c->strategy = o->strategy ? o->strategy : json ? by_stage : n > 1 ? "ddp" : "single";
     train_put_text(c, "strategy", c->strategy, train_from(o, "--strategy", json ? "zero_optimization.stage" : NULL));
+}
+
+/* Options of the command line that this run does not use: one note each. */
+static void note_unused(const ls_train_options *o, ls_train_config *c)
+{
+    const char *s = c->strategy;
+    const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
+               reduces = strcmp(s, "single") && strcmp(s, "dp");
+    if (ls_train_given(o, "bucket") && !reduces) ls_str_addf(&c->notes, "--bucket has no effect with strategy %s\n", s);
+    if (ls_train_given(o, "gather_bucket") && !gathers)
+        ls_str_addf(&c->notes, "--gather_bucket has no effect with strategy %s; zero1 and zero2 use it\n", s);
+    if (ls_train_given(o, "prefetch_bucket") && !zero3)
+        ls_str_addf(&c->notes, "--prefetch_bucket has no effect with strategy %s; zero3 uses it\n", s);
+    if (ls_train_given(o, "profile_spans") && !c->profile)
+        ls_str_add(&c->notes, "--profile_spans has no effect without --profile\n");
+}
+
+/* What print_config lists of the machine beside its switches. */
+static void put_machine(const ls_train_options *o, ls_train_config *c)
+{
+    const bool limit = ls_train_given(o, "comm_timeout");
+    train_put_text(c, "nccl_proof", c->nccl_proof, train_from(o, "--nccl_proof", NULL));
+    if (limit) train_put_real(c, "comm_timeout", c->comm_timeout, train_from(o, "--comm_timeout", NULL));
+    else train_put_text(c, "comm_timeout", NULL, train_rule("follows the time of steps"));
+    train_put_int(c, "profile_spans", c->profile_spans, train_from(o, "--profile_spans", NULL));
+    train_put_text(c, "cluster", c->cluster,
+                   c->cluster && !o->cluster ? (train_origin){LS_FROM_ENV, "SLURM_CLUSTER_NAME"}
+                                             : train_from(o, "--cluster", NULL));
+    train_put_bool(c, "json", c->json, train_from(o, "--json", NULL));
 }
 
 /* --recompute, or a block of the JSON that configures checkpoints of activations. R1 has such a block, but its model makes none. */
@@ -366,6 +408,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
     train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
+    put_machine(o, c);
     return LS_OK;
 }
 
@@ -447,6 +490,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, train_resolve_monitor(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
+    note_unused(o, &c);
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     LS_TRY_GOTO(st, done, train_settings_check(&c));
@@ -497,7 +541,7 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
     if (c->warmup_auto) {
         const int64_t w = c->total_steps / 10;
         c->lr.warmup = w < 1 ? 1 : w > 1000 ? 1000 : w;
-        train_put_int(c, "warmup_steps", c->lr.warmup, train_rule("a tenth of the run, at most 1000"));
+        train_put_int(c, "warmup_steps", c->lr.warmup, train_rule(TRAIN_WARMUP_RULE));
     }
     if (c->epochs_auto) train_put_int(c, "epochs", c->epochs, train_rule("as many as --max_steps takes"));
     train_put_int(c, "train_sequences", train_seqs, (train_origin){LS_FROM_DATA, "train"});

@@ -21,6 +21,7 @@ typedef enum ls_source {
     LS_FROM_DEFAULT,
     LS_FROM_CLI,
     LS_FROM_JSON,
+    LS_FROM_DEEPSPEED, /* a key that the JSON does not have */
     LS_FROM_MODEL,
     LS_FROM_ENV,
     LS_FROM_DATA,

@@ -66,7 +66,6 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                        c->precision);
     c->tf32 = o->tf32;
     c->stochastic = o->stochastic_rounding;
-    if (!cuda) return LS_OK;
     train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));
     train_put_bool(c, "stochastic_rounding", c->stochastic, train_from(o, "--stochastic_rounding", NULL));
     return LS_OK;

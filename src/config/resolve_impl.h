@@ -14,7 +14,11 @@ typedef struct train_origin {
 train_origin train_from(const ls_train_options *o, const char *flag, const char *key);
 /* Same, if the JSON has the key. */
 train_origin train_from_json(const ls_train_options *o, const char *flag, const ls_ds_config *ds, const char *key);
+/* For a setting whose default is that of DeepSpeed where there is a JSON. */
+train_origin train_or_deepspeed(train_origin from, const ls_ds_config *ds);
 train_origin train_rule(const char *detail);
+
+#define TRAIN_WARMUP_RULE "a tenth of the run, at most 1000 steps" /* the automatic warm-up */
 
 /* Adds a row, or replaces the one of that name. Out of memory is reported by train_settings_check. */
 void train_put_int(ls_train_config *c, const char *name, int64_t value, train_origin from);

@@ -133,6 +133,8 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
     train_put_text(c, "activation", m->gelu == LS_GELU_TANH ? "gelu_new" : "gelu", v_from);
     train_put_bool(c, "tied_head", m->tied, v_from);
     train_origin drop = train_from(o, "--dropout", NULL);
+    if (drop.source == LS_FROM_CLI && !(o->dropout >= 0 && o->dropout < 1))
+        return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (drop.source == LS_FROM_CLI) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
     else drop = from;
     train_put_real(c, "embd_pdrop", m->embd_pdrop, drop);

@@ -11,11 +11,20 @@
 #include <string.h>
 #include <strings.h>
 
+/* A JSON without an optimizer block: the defaults are those of R1, not of DeepSpeed. */
+static train_origin optimizer_from(train_origin from, const ls_ds_config *ds)
+{
+    if (ds && from.source == LS_FROM_DEFAULT && !ls_ds_get(ds, "optimizer"))
+        return (train_origin){LS_FROM_DEFAULT, "the JSON has no optimizer"};
+    return train_or_deepspeed(from, ds);
+}
+
 /* Adds a setting: the value of the command line, of the JSON, or a default. */
 static double pick(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c, const char *name,
                    const char *flag, double cli, const char *key, double missing)
 {
-    const train_origin from = train_from_json(o, flag, ds, key);
+    train_origin from = train_from_json(o, flag, ds, key);
+    from = strncmp(key, "optimizer.", 10) ? train_or_deepspeed(from, ds) : optimizer_from(from, ds);
     const double value = from.source == LS_FROM_CLI ? cli : ls_ds_real(ds, key, missing);
     train_put_real(c, name, value, from);
     return value;
@@ -34,7 +43,9 @@ static ls_status read_betas(const ls_train_options *o, double b[2])
         ok = ls_parse_f64(words, &b[0]) && ls_parse_f64(comma + 1, &b[1]);
     }
     if (!ok || !(b[0] >= 0 && b[0] < 1 && b[1] >= 0 && b[1] < 1))
-        return ls_fail(LS_E_ARG, "--betas must be two numbers, at least 0 and less than 1, as 0.9 0.95 or 0.9,0.95");
+        return ls_fail(LS_E_ARG,
+                       "--betas %.40s%s%.40s%s: must be two numbers, at least 0 and less than 1, such as 0.9 0.95",
+                       l->word[0], l->n > 1 ? " " : "", l->n > 1 ? l->word[1] : "", l->n > 2 ? " ..." : "");
     return LS_OK;
 }
 
@@ -47,8 +58,9 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
                adam = !strcasecmp(ls_ds_text(ds, "optimizer.type", "AdamW"), "Adam");
     const int k = !ds ? 0 : !block ? 1 : 2;
     const json_t *betas = ls_ds_get(ds, "optimizer.params.betas");
-    const train_origin from = block ? (train_origin){LS_FROM_JSON, "optimizer"} : (train_origin){LS_FROM_DEFAULT, ""},
-                       betas_from = train_from_json(o, "--betas", ds, "optimizer.params.betas");
+    const train_origin from = block ? (train_origin){LS_FROM_JSON, "optimizer"}
+                                    : optimizer_from((train_origin){LS_FROM_DEFAULT, ""}, ds),
+                       betas_from = optimizer_from(train_from_json(o, "--betas", ds, "optimizer.params.betas"), ds);
     double b[2] = {0.9, defaults[k].beta2};
     for (size_t i = 0; betas && i < 2; i++) b[i] = json_number_value(json_array_get(betas, i));
     if (o->betas.n) LS_TRY(read_betas(o, b));
@@ -58,7 +70,7 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     c->decay_matrices_only = !strcmp(o->decay, "matrices");
     c->beta1 = b[0];
     c->beta2 = b[1];
-    train_put_text(c, "optimizer", c->optimizer, (train_origin){from.source, block ? "optimizer.type" : ""});
+    train_put_text(c, "optimizer", c->optimizer, (train_origin){from.source, block ? "optimizer.type" : from.detail});
     c->lr.base = pick(o, ds, c, "lr", "--lr", o->lr, "optimizer.params.lr", defaults[k].lr);
     train_put_real(c, "beta1", b[0], betas_from);
     train_put_real(c, "beta2", b[1], betas_from);
@@ -104,19 +116,25 @@ static ls_lr_schedule read_schedule(const ls_ds_config *ds)
                             .last_batch_iteration = ls_ds_int(ds, "scheduler.params.last_batch_iteration", -1)};
 }
 
+/* A parameter of the scheduler of the JSON, or DeepSpeed's default of it. */
+static train_origin scheduler_key(const ls_ds_config *ds, const char *key)
+{
+    return ls_ds_get(ds, key) ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEEPSPEED, key};
+}
+
 /* The kind and its rates; warm-up and floor of the command line follow. */
 static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
     const double base = s->base;
-    const train_origin from = train_from(o, "--lr_schedule", json ? "scheduler.type" : NULL);
+    const train_origin from = train_or_deepspeed(train_from(o, "--lr_schedule", json ? "scheduler.type" : NULL), ds);
     train_origin min_from = from, max_from = from;
     if (json) {
         *s = read_schedule(ds);
         if (s->kind == LS_LR_RANGE_TEST && ls_train_given(o, "lr"))
             return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest sets its own learning rates; leave --lr out");
-        min_from.detail = "scheduler.params.warmup_min_lr";
-        max_from.detail = "scheduler.params.warmup_max_lr";
+        min_from = scheduler_key(ds, "scheduler.params.warmup_min_lr");
+        max_from = scheduler_key(ds, "scheduler.params.warmup_max_lr");
         const bool takes_lr = s->kind == LS_LR_WARMUP && !ls_ds_get(ds, "scheduler.params.warmup_max_lr");
         if (takes_lr) max_from = train_rule("the optimizer's lr");
         if (ls_train_given(o, "lr")) max_from = train_from(o, "--lr", NULL);
@@ -136,7 +154,7 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
         train_put_real(c, "lr_max", s->max, max_from);
     }
     if (s->kind == LS_LR_RANGE_TEST)
-        train_put_real(c, "lr_min", s->min, (train_origin){LS_FROM_JSON, "scheduler.params.lr_range_test_min_lr"});
+        train_put_real(c, "lr_min", s->min, scheduler_key(ds, "scheduler.params.lr_range_test_min_lr"));
     return LS_OK;
 }
 
@@ -151,10 +169,13 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
     if (steps && s->kind == LS_LR_RANGE_TEST)
         return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
     if (steps) s->warmup = o->warmup_steps, c->warmup_auto = false;
-    const train_origin kind = train_from(o, "--lr_schedule", NULL);
-    if (!c->warmup_auto && s->kind != LS_LR_RANGE_TEST)
+    const train_origin kind = train_or_deepspeed(train_from(o, "--lr_schedule", NULL), ds);
+    if (c->warmup_auto) train_put_text(c, "warmup_steps", NULL, train_rule(TRAIN_WARMUP_RULE)); /* fit fills it */
+    else if (s->kind != LS_LR_RANGE_TEST)
         train_put_int(c, "warmup_steps", s->warmup,
-                      steps || json ? train_from(o, "--warmup_steps", "scheduler.params.warmup_num_steps") : kind);
+                      steps  ? train_from(o, "--warmup_steps", NULL)
+                      : json ? scheduler_key(ds, "scheduler.params.warmup_num_steps")
+                             : kind);
     const bool has_floor = s->kind == LS_LR_COSINE || s->kind == LS_LR_WARMUP_COSINE;
     if (ratio && !has_floor)
         return ls_fail(LS_E_CONFIG, "--min_lr_ratio is only for cosine schedules, but this run uses %s; leave it out",
@@ -164,7 +185,9 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
     if (ratio) s->floor_ratio = o->min_lr_ratio;
     if (has_floor)
         train_put_real(c, "min_lr_ratio", s->floor_ratio,
-                       ratio || json ? train_from(o, "--min_lr_ratio", "scheduler.params.cos_min_ratio") : kind);
+                       ratio  ? train_from(o, "--min_lr_ratio", NULL)
+                       : json ? scheduler_key(ds, "scheduler.params.cos_min_ratio")
+                              : kind);
     if (s->total)
         train_put_int(c, "lr_total_steps", s->total, (train_origin){LS_FROM_JSON, "scheduler.params.total_num_steps"});
     return LS_OK;
@@ -176,5 +199,6 @@ ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config 
     LS_TRY(resolve_schedule(o, ds, c));
     c->clip = pick(o, ds, c, "gradient_clipping", "--clip", o->clip, "gradient_clipping", ds ? 0 : 1);
     if (c->clip >= 0 && isfinite(c->clip)) return LS_OK;
-    return ls_fail(LS_E_CONFIG, "the clipping norm is %g, but must be at least 0 (0 = off)", c->clip);
+    return ls_fail(LS_E_CONFIG, "%s %g: must be at least 0 (0 = off)",
+                   ls_train_given(o, "clip") ? "--clip" : "gradient_clipping of the DeepSpeed JSON:", c->clip);
 }

@@ -7,9 +7,10 @@
 #include <string.h>
 
 static const char *const source_word[] = {
-    [LS_FROM_DEFAULT] = "default", [LS_FROM_CLI] = "command line", [LS_FROM_JSON] = "DeepSpeed JSON",
-    [LS_FROM_MODEL] = "model",     [LS_FROM_ENV] = "environment",  [LS_FROM_DATA] = "data",
-    [LS_FROM_RULE] = "rule",
+    [LS_FROM_DEFAULT] = "default",     [LS_FROM_CLI] = "command line",
+    [LS_FROM_JSON] = "DeepSpeed JSON", [LS_FROM_MODEL] = "model",
+    [LS_FROM_ENV] = "environment",     [LS_FROM_DATA] = "data",
+    [LS_FROM_RULE] = "rule",           [LS_FROM_DEEPSPEED] = "DeepSpeed default",
 };
 
 train_origin train_from(const ls_train_options *o, const char *flag, const char *key)
@@ -21,6 +22,11 @@ train_origin train_from(const ls_train_options *o, const char *flag, const char 
 train_origin train_from_json(const ls_train_options *o, const char *flag, const ls_ds_config *ds, const char *key)
 {
     return train_from(o, flag, ls_ds_get(ds, key) ? key : NULL);
+}
+
+train_origin train_or_deepspeed(train_origin from, const ls_ds_config *ds)
+{
+    return ds && from.source == LS_FROM_DEFAULT ? (train_origin){LS_FROM_DEEPSPEED, ""} : from;
 }
 
 train_origin train_rule(const char *detail)

@@ -37,7 +37,7 @@ static inline void ls_deadline_tick(void)
 {
     atomic_fetch_add_explicit(&ls_deadline_ticks, 1, memory_order_relaxed);
 }
-/* While it is on (calls nest), silence is progress: a call that takes as long as a disk takes. */
+/* While it is on (calls nest), a process without ticks is not reported as hanging: for calls without a time limit, such as a write to a slow disk. */
 void ls_deadline_hold(bool on);
 
 #endif

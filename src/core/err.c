@@ -30,7 +30,7 @@ static void trail_add(const char *how, const char *file, int line, const char *e
 
 ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
 {
-    char fresh[LS_ERR_WORDS]; /* arguments may point into the old words */
+    char fresh[LS_ERR_WORDS]; /* arguments may point into the old message */
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(fresh, sizeof fresh, fmt, ap);

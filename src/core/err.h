@@ -38,7 +38,7 @@ typedef enum ls_status {
 #undef X
 } ls_status;
 
-/* Starts a new trail with the words and this place; returns `code`. Words are cut at 2000 bytes. */
+/* Starts a new trail with the message and this place; returns `code`. Messages are cut at 2000 bytes. */
 #define ls_fail(code, ...) ls_fail_code((code), ls_fail_at((code), __FILE__, __LINE__, __VA_ARGS__))
 ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -74,7 +74,7 @@ ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr
 const char *ls_status_words(ls_status st);
 int ls_status_exit_code(ls_status st);
 
-/* The words and the frames of this thread's last failure; empty strings when there was none. Borrowed until the next
+/* The message and the frames of this thread's last failure; empty strings when there was none. Borrowed until the next
  * ls_fail of the thread. The trail has one "  at f:l" line and "  via f:l  expr" lines. */
 const char *ls_err_words(void);
 const char *ls_err_trail(void);

@@ -53,11 +53,12 @@ void ls_log_init(int rank)
             memcpy(conf.rule[conf.n_rule].subsystem, spec, (size_t)(eq - spec));
             conf.rule[conf.n_rule].subsystem[eq - spec] = '\0';
             conf.rule[conf.n_rule++].level = (ls_level)level;
+        } else if (eq && level >= 0 && !rank) {
+            ls_warn("log", "LS_LOG: unknown subsystem '%.*s' (docs/LOGGING.md lists them)", (int)(eq - spec), spec);
         } else if (!rank) {
-            ls_warn(
-                "log",
-                "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace; docs/LOGGING.md lists the subsystems",
-                (int)n, spec);
+            ls_warn("log",
+                    "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace",
+                    (int)n, spec);
         }
         spec += n;
         if (*spec == ',') spec++;

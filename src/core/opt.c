@@ -76,7 +76,8 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
         return LS_OK;
     case LS_OPT_INT:
         if (!ls_parse_i64(text, (int64_t *)(void *)at))
-            return ls_fail(LS_E_ARG, "%s%s %s: not a whole number", dashes(row), row->name, text);
+            return ls_fail(LS_E_ARG, "%s%s %s: not a whole number%s", dashes(row), row->name, text,
+                           strspn(text, "-0123456789") == strlen(text) ? " of 64 bits" : "");
         return LS_OK;
     case LS_OPT_REAL:
         if (!ls_parse_f64(text, (double *)(void *)at))

@@ -9,7 +9,7 @@
  *
  *   time     0 … U-1 forward of unit 0 … U-1,  U … 2U-1 backward of unit U-1 … 0,  2U the optimizer step
  *
- *   ls_plan_add(&p, LS_PART_ACT, n, 1, 2 * U - 2, "h.%d qkv", 0)   ->  row number
+ *   ls_plan_add(&p, LS_PART_ACT, n, 1, 2 * U - 2, "unit %d qkv", 1)   ->  row number
  *   ls_plan_layout(&p); ls_plan_alloc(&p, 0); ls_plan_at(&p, row)  ->  address
  */
 #ifndef LS_CORE_PLAN_H

@@ -23,7 +23,7 @@ static ls_status bad_id(const ls_token_file *f, int64_t i, int vocab_size)
 {
     return ls_fail(
         LS_E_FORMAT,
-        "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or --vocab_size is too small",
+        "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or the vocabulary of the model is too small",
         f->path, token_at(f, i), (long long)i, vocab_size);
 }
 

@@ -114,9 +114,9 @@ static void plan_shared(const planner *p, int *sh)
         sh[ROW_ffn_again] = add_act(p, ffn, turn + 1, end, "gelu output, backward");
     } /* else every slot has its own buffer */
     if (o->train) {
-        sh[ROW_dffn] = add_act(p, ffn, turn + 1, end, "d wide");
-        if (!o->pipe) sh[ROW_da] = add_act(p, local, turn, end, "d x");
-        sh[ROW_db] = add_act(p, local, loss, end, "d residual");
+        sh[ROW_dffn] = add_act(p, ffn, turn + 1, end, "gradient of the MLP hidden layer");
+        if (!o->pipe) sh[ROW_da] = add_act(p, local, turn, end, "gradient of the block input");
+        sh[ROW_db] = add_act(p, local, loss, end, "gradient of the residual");
     }
     ls_compute_shapes shapes = {.B = o->B,
                                 .T = o->T > o->cache_len ? o->T : o->cache_len,

@@ -26,9 +26,9 @@ static int64_t n_out(const model_pass *p, int weight)
 
 /* ---- norms ---- */
 
-ls_status model_layernorm(const model_pass *p, model_norm n)
+ls_status model_layernorm(const model_pass *p, void *y, model_norm n)
 {
-    return OPS->layernorm_fwd(CTX, local_rows(p->m, p->a->ln, p->R), n.mean, n.rstd, n.x, param(p, n.weight),
+    return OPS->layernorm_fwd(CTX, local_rows(p->m, y, p->R), n.mean, n.rstd, n.x, param(p, n.weight),
                               param(p, n.weight + 1), p->S, p->C, p->m->cfg.ln_eps);
 }
 
@@ -140,14 +140,14 @@ ls_status model_linear_row_add(const model_pass *p, int weight, void *y, const v
 }
 
 ls_status model_linear_row_add_norm(const model_pass *p, int weight, void *y, const void *res, const void *x,
-                                    ls_drop drop, model_norm next)
+                                    ls_drop drop, void *normed, model_norm next)
 {
     if (can_fuse_residual(p, drop)) {
         LS_TRY(fused_residual(p, weight, y, res, x));
-        return model_layernorm(p, next);
+        return model_layernorm(p, normed, next);
     }
     LS_TRY(linear_row(p, weight, x));
-    return OPS->add_layernorm_fwd(CTX, y, local_rows(p->m, p->a->ln, p->R), next.mean, next.rstd, res,
+    return OPS->add_layernorm_fwd(CTX, y, local_rows(p->m, normed, p->R), next.mean, next.rstd, res,
                                   local_rows(p->m, p->a->tmp, p->R), param(p, next.weight), param(p, next.weight + 1),
                                   p->S, p->C, p->m->cfg.ln_eps, drop);
 }

@@ -50,8 +50,8 @@ static inline model_pass model_pass_of(ls_model *m, ls_acts *a, const ls_micro *
 
 /* ---- norms ---- */
 
-/* This shard's rows of a->ln = norm(x). */
-ls_status model_layernorm(const model_pass *p, model_norm n);
+/* This shard's rows of y = norm(x). */
+ls_status model_layernorm(const model_pass *p, void *y, model_norm n);
 /* a->ln again from the stored statistics, all rows of it; ticket: as in tp_gather. */
 ls_status model_layernorm_again(const model_pass *p, model_norm n, uint64_t *ticket);
 /* dx = d norm(x) of dy, plus dres (or NULL); the gradients of weight and bias. */
@@ -71,9 +71,9 @@ ls_status model_linear_column_bwd(const model_pass *p, int weight, model_norm in
 
 /* y = res + drop(x W + b) */
 ls_status model_linear_row_add(const model_pass *p, int weight, void *y, const void *res, const void *x, ls_drop drop);
-/* y = res + drop(x W + b), then a->ln = norm(y); next.x is y. */
+/* y = res + drop(x W + b), then normed = norm(y); next.x is y. */
 ls_status model_linear_row_add_norm(const model_pass *p, int weight, void *y, const void *res, const void *x,
-                                    ls_drop drop, model_norm next);
+                                    ls_drop drop, void *normed, model_norm next);
 /* *out = gradient of what entered the dropout, all rows of it. A split backward stores it in `keep`. */
 ls_status model_dropout_bwd(const model_pass *p, void *d, ls_drop drop, void *keep, const void **out);
 /* dx = dy W^T, and the gradients of W and b unless split. */

@@ -73,11 +73,12 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     void *ffn = s->gelu ? s->gelu : a->ffn, *y = a->slot[ui + 1].x;
 
     /* r = x + drop(proj(attention(qkv(LN1 x)))) */
-    LS_TRY(model_layernorm(&p, ln1));
+    LS_TRY(model_layernorm(&p, a->ln, ln1));
     LS_TRY(model_linear_column(&p, BLOCK_QKV_W, s->qkv, a->ln));
-    LS_TRY(model_attention(&p));
-    LS_TRY(model_linear_row_add_norm(&p, BLOCK_PROJ_W, s->res, s->x, s->atty, proj_drop(&p), ln2));
-    /* y = r + drop(out(gelu(fc(LN2 r)))) */
+    LS_TRY(model_attention(&p)); /* s->qkv → s->atty */
+    LS_TRY(model_linear_row_add_norm(&p, BLOCK_PROJ_W, s->res, s->x, s->atty, proj_drop(&p), a->ln,
+                                     ln2)); /* r, and LN2 r */
+    /* y = r + drop(out(gelu(fc(LN2 r)))); LN2 r is computed by the call above, which may fuse it with the addition */
     LS_TRY(model_linear_column_gelu(&p, BLOCK_FC_W, ffn, s->fc, a->ln));
     return model_linear_row_add(&p, BLOCK_OUT_W, y, s->res, ffn, out_drop(&p));
 }
@@ -163,7 +164,7 @@ static ls_status classifier(const model_pass *p)
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
 {
     const model_pass p = model_pass_of(m, a, mb, m->n_unit - 1);
-    LS_TRY(model_layernorm(&p, final_norm(p.s)));
+    LS_TRY(model_layernorm(&p, a->ln, final_norm(p.s)));
     LS_TRY(tp_gather(m, a->ln, p.R, NULL));
     if (!mb->target) return LS_OK;
     LS_TRY(classifier(&p));

@@ -8,11 +8,11 @@ static int bit_length(unsigned x)
     return n;
 }
 
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, bool paired,
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere, bool paired,
                            ls_plan *plan)
 {
-    LS_ASSERT(n_leaf >= 1 && !(elsewhere && paired));
-    const int n_level = n_leaf > 1 ? bit_length((unsigned)n_leaf - 1) : 1, U = m->n_unit;
+    LS_ASSERT(n_micro >= 1 && !(elsewhere && paired));
+    const int n_level = n_micro > 1 ? bit_length((unsigned)n_micro - 1) : 1, U = m->n_unit;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     ls_gradtree *t = ls_alloc(sizeof *t);
     if (!t) return ls_nomem(sizeof *t, "the gradient plan");
@@ -20,7 +20,7 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
     void **level = ls_alloc((size_t)(n_level * U) * sizeof *level);
     int64_t *count = ls_alloc((size_t)U * sizeof *count);
     *t = (ls_gradtree){
-        .model = m, .n = count, .n_leaf = n_leaf, .n_level = n_level, .paired = paired, .row = row, .level = level};
+        .model = m, .n = count, .n_micro = n_micro, .n_level = n_level, .paired = paired, .row = row, .level = level};
     if (!row || !level || !count) {
         ls_gradtree_destroy(&t);
         return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
@@ -36,12 +36,13 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
             if (!count[u]) continue;
             /* the classifier's gradient is made in the head's forward */
             int first = u == U - 1 ? ls_moment_fwd(m, u) : ls_moment_bwd(m, u), last = ls_moment_step(m);
-            if (n_leaf > 1) first = 0;
-            row[k * U + u] = ls_plan_add(plan, LS_PART_GRAD, count[u] * esize, first, last, "unit %d level %d", u, k);
+            if (n_micro > 1) first = 0;
+            row[k * U + u] =
+                ls_plan_add(plan, LS_PART_GRAD, count[u] * esize, first, last, "unit %d gradient, tree level %d", u, k);
         }
     }
     row[n_level * U] = -1;
-    if (n_leaf > 1 && !elsewhere && !paired)
+    if (n_micro > 1 && !elsewhere && !paired)
         row[n_level * U] =
             ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
     *out = t;
@@ -65,15 +66,15 @@ void ls_gradtree_destroy(ls_gradtree **t)
     *t = NULL;
 }
 
-/* What the binary counter counts: leaves, or pairs of them; of these the levels above the lowest are the counter's. */
-static int turn_of(const ls_gradtree *t, int leaf)
+/* What the binary counter counts: micro-batches, or pairs of them; of these the levels above the lowest are the counter's. */
+static int turn_of(const ls_gradtree *t, int micro)
 {
-    return t->paired ? leaf >> 1 : leaf;
+    return t->paired ? micro >> 1 : micro;
 }
 
 static bool carries(const ls_gradtree *t, int turn)
 {
-    return turn == turn_of(t, t->n_leaf - 1) ? turn != 0 : turn & 1;
+    return turn == turn_of(t, t->n_micro - 1) ? turn != 0 : turn & 1;
 }
 
 /* Level k of the counter, of unit u; with one turn in all there is one level. */
@@ -83,15 +84,15 @@ static void *level_at(const ls_gradtree *t, int k, int u)
     return t->level[(from + k) * t->model->n_unit + u];
 }
 
-void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf)
+void *ls_gradtree_place(const ls_gradtree *t, int u, int micro)
 {
-    if (!carries(t, turn_of(t, leaf))) return level_at(t, 0, u);
+    if (!carries(t, turn_of(t, micro))) return level_at(t, 0, u);
     return t->paired ? t->level[u] : t->carry;
 }
 
-bool ls_gradtree_adds(const ls_gradtree *t, int leaf)
+bool ls_gradtree_adds(const ls_gradtree *t, int micro)
 {
-    return t->paired && leaf & 1;
+    return t->paired && micro & 1;
 }
 
 void *ls_gradtree_sum(const ls_gradtree *t, int u)
@@ -101,17 +102,17 @@ void *ls_gradtree_sum(const ls_gradtree *t, int u)
 
 /* Levels that hold a finished sum are the set bits of `turn`. A turn in the middle carries through the trailing ones; the last one meets
  * every level, lowest (its nearest neighbours) first. */
-ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
+ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
 {
     ls_compute *c = t->model->compute;
     const int64_t n = t->n[u];
-    const int turn = turn_of(t, leaf), n_level = t->n_level - (t->paired && t->n_level > 1);
-    if (t->paired && !(leaf & 1) && leaf < t->n_leaf - 1) return LS_OK; /* its other half is to come */
+    const int turn = turn_of(t, micro), n_level = t->n_level - (t->paired && t->n_level > 1);
+    if (t->paired && !(micro & 1) && micro < t->n_micro - 1) return LS_OK; /* its other half is to come */
     if (!carries(t, turn)) {
         void *to = level_at(t, 0, u);
         return x == to ? LS_OK : c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
     }
-    const bool last = turn == turn_of(t, t->n_leaf - 1);
+    const bool last = turn == turn_of(t, t->n_micro - 1);
     int top = last ? n_level - 1
                    : 0; /* where the sum goes: the highest level (its bit is set in the last turn), or the first free */
     while (!last && turn >> top & 1) top++;
@@ -124,11 +125,11 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
     return LS_OK;
 }
 
-void ls_gradtree_begin(ls_gradtree *t, int leaf)
+void ls_gradtree_begin(ls_gradtree *t, int micro)
 {
-    t->leaf = leaf;
+    t->micro = micro;
     for (int u = 0; u < t->model->n_unit; u++) {
-        t->model->unit[u].grad = ls_gradtree_place(t, u, leaf);
-        t->model->unit[u].acc = ls_gradtree_adds(t, leaf);
+        t->model->unit[u].grad = ls_gradtree_place(t, u, micro);
+        t->model->unit[u].acc = ls_gradtree_adds(t, micro);
     }
 }

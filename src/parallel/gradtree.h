@@ -1,7 +1,7 @@
 /* gradtree.h - the gradients of a step's micro-batches, summed in one fixed binary tree.
  *
- * The gradients of the micro-batches are the leaves 0 … G-1 of a binary tree. It splits G leaves at the largest power of two below G:
- * the left subtree is full, the right one is built the same way. For five leaves:
+ * The gradients of micro-batches 0 … G-1 are summed as a binary tree: the list is split at the largest power of two below G, the left part
+ * is a full tree, and the right part is split the same way. For five micro-batches:
  *
  *            (((0+1)+(2+3))+4)
  *
@@ -26,31 +26,31 @@
 
 typedef struct ls_gradtree {
     ls_model *model;
-    int64_t *n;          /* elements of a gradient, by unit   */
-    int n_leaf, n_level; /* micro-batches, levels    */
+    int64_t *n;           /* elements of a gradient, by unit   */
+    int n_micro, n_level; /* micro-batches, levels    */
     bool paired;
-    int leaf;     /* the current one, set by begin */
+    int micro;    /* the current one, set by begin */
     int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
     void **level; /* [n_level * n_unit]                */
     void *carry;
 } ls_gradtree;
 
-/* Plans the sums of all units over n_leaf micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
+/* Plans the sums of all units over n_micro micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
  * whole gradients. elsewhere: gradients are passed to ls_gradtree_add in any buffer. paired: see above (not with elsewhere). With one
  * micro-batch a gradient lives only from its backward to the step, so that it can share memory with activations that are gone by then. */
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, bool paired,
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere, bool paired,
                            ls_plan *plan);
 void ls_gradtree_bind(ls_gradtree *t, const ls_plan *plan);
 void ls_gradtree_destroy(ls_gradtree **t);
 
 /* The buffer for the gradient of unit u in a micro-batch, and whether it is added to the content. */
-void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf);
-bool ls_gradtree_adds(const ls_gradtree *t, int leaf);
+void *ls_gradtree_place(const ls_gradtree *t, int u, int micro);
+bool ls_gradtree_adds(const ls_gradtree *t, int micro);
 /* The gradient of u in this micro-batch is at x (its place, or elsewhere; may be overwritten): carries. */
-ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x);
+ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x);
 void *ls_gradtree_sum(const ls_gradtree *t, int u);
 
 /* For one worker, before the forward pass of a micro-batch: sets grad and acc of every unit. */
-void ls_gradtree_begin(ls_gradtree *t, int leaf);
+void ls_gradtree_begin(ls_gradtree *t, int micro);
 
 #endif

@@ -111,16 +111,19 @@ bool ls_schedule_is_builtin(const char *name)
     return find_builtin(name) < N_BUILTIN;
 }
 
+ls_status ls_schedule_unknown(const char *name)
+{
+    const char *names[N_BUILTIN];
+    for (size_t i = 0; i < N_BUILTIN; i++) names[i] = builtin[i].name;
+    const char *near = ls_nearest_word(name, names, N_BUILTIN);
+    return ls_fail(LS_E_ARG, "--schedule %s: neither a schedule (%s) nor a file%s%s%s", name, ls_schedule_names,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
 ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o)
 {
     const size_t which = find_builtin(name);
-    if (which == N_BUILTIN) {
-        const char *names[N_BUILTIN];
-        for (size_t i = 0; i < N_BUILTIN; i++) names[i] = builtin[i].name;
-        const char *near = ls_nearest_word(name, names, N_BUILTIN);
-        return ls_fail(LS_E_ARG, "unknown schedule '%s'%s%s%s; use %s, or a file", name, near ? "; did you mean " : "",
-                       near ? near : "", near ? "?" : "", ls_schedule_names);
-    }
+    if (which == N_BUILTIN) return ls_schedule_unknown(name);
     ls_status (*const emit)(ls_schedule *, const ls_pipe_opts *) = builtin[which].emit;
     if (emit != ls_pipe_interleaved && o->n_chunk > 1)
         return ls_fail(LS_E_CONFIG, "%s supports one chunk per stage (got %d); use interleaved", name, o->n_chunk);

@@ -114,6 +114,8 @@ typedef struct ls_pipe_opts {
 ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o);
 void ls_schedule_destroy(ls_schedule **s);
 bool ls_schedule_is_builtin(const char *name);
+/* LS_E_ARG: the name is neither a schedule nor a file. */
+ls_status ls_schedule_unknown(const char *name);
 extern const char ls_schedule_names[]; /* "naive, gpipe, …" */
 
 /* ---- for generators and readers ---- */

@@ -255,13 +255,17 @@ ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int
     char *text = NULL;
     size_t n = 0;
     ls_schedule *s = NULL;
+    if (!ls_fs_exists(path)) return ls_schedule_unknown(path);
     LS_TRY(ls_fs_read(path, &text, &n));
     ls_status st = ls_schedule_read(&s, text, n, path);
     ls_free(text);
     LS_TRY(st);
     if ((n_stage && n_stage != s->n_stage) || (n_micro && n_micro != s->n_micro))
-        st = ls_fail(LS_E_CONFIG, "%s is for %d stages and %d micro-batches, but this run has %d and %d", path,
-                     s->n_stage, s->n_micro, n_stage ? n_stage : s->n_stage, n_micro ? n_micro : s->n_micro);
+        st = ls_fail(
+            LS_E_CONFIG,
+            "%s is for %d stages and %d micro-batches, but this run has %d and %d; use --pp %d --grad_accum_steps %d (of plan: --micro %d)",
+            path, s->n_stage, s->n_micro, n_stage ? n_stage : s->n_stage, n_micro ? n_micro : s->n_micro, s->n_stage,
+            s->n_micro, s->n_micro);
     if (st == LS_OK && (st = ls_schedule_check(s)) != LS_OK) {
         ls_err_kept why;
         ls_err_keep(&why);

@@ -112,10 +112,11 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
             unit->row[3] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
     /* and one place after them, for sums of a shard */
-    s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
+    s->norm_row =
+        ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "gradient norm, sums of blocks");
     const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
-    s->unit_sum_row =
-        ls_plan_add_host(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double), "units of the norm");
+    s->unit_sum_row = ls_plan_add_host(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double),
+                                       "gradient norm, sums of units");
     if (parallel_cuts(s, LS_SHARD_PARAM)) {
         s->params.capacity = parallel_fetch_capacity(s);
         s->params_row =
@@ -169,8 +170,8 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
-    ls_debug("parallel", "%s: %lld gradient elements may be in flight, %lld parameter elements gathered", s->ops->name,
-             (long long)s->grads.capacity, (long long)s->params.capacity);
+    ls_debug("parallel", "%s: buffers for %lld gradient elements in flight and %lld gathered parameter elements",
+             s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
 }
 
 void ls_strategy_destroy(ls_strategy **sp)
@@ -183,7 +184,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     *sp = NULL;
 }
 
-int64_t ls_strategy_leaf(const ls_strategy *s, int m)
+int64_t ls_strategy_micro_index(const ls_strategy *s, int m)
 {
     const int64_t r = ls_comm_rank(s->comm);
     return parallel_cuts(s, LS_SHARD_GRAD) ? (int64_t)m * ls_comm_size(s->comm) + r : r * s->opts.n_micro + m;

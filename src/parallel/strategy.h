@@ -8,11 +8,11 @@
  *   zero2    moments, gradients                        reduce_scatter, carry the shard       all_gather
  *   zero3    all three           all_gather, free      reduce_scatter, carry the shard
  *
- * The gradients of the micro-batches are the leaves of one summation tree (parallel/gradtree.h). Each of W workers has M micro-batches. A
- * strategy that accumulates locally and reduces once assigns the leaves rM … rM+M-1 to worker r: the lower levels of the tree are local,
- * the upper ones are the collective. For W > 1, M must then be a power of two, so that the tree is the same as that of one worker. A
- * strategy that reduces every micro-batch (zero2, zero3) assigns the leaves mW+r: the lower levels are the collective, and for M > 1, W
- * must be a power of two. Other numbers are refused.
+ * The gradients of the WM micro-batches of a step (W workers, M micro-batches each) are summed in one tree (parallel/gradtree.h). A
+ * strategy that accumulates locally and reduces once (dp, ddp, zero1) gives worker r the micro-batches rM … rM+M-1: the lower levels of the
+ * tree are local, the upper ones are the collective. A strategy that reduces every micro-batch (zero2, zero3) gives it the micro-batches
+ * mW+r: the lower levels are the collective. So that the tree is that of one worker, deterministic mode with W > 1 and M > 1 needs a power
+ * of two: M for dp, ddp and zero1, W for zero2 and zero3. Other numbers are refused; --no_deterministic allows them.
  *
  * Element types (compute.h): gradients, moments and master weights have type `wide`, parameters type `dtype`. If these differ, the worker
  * with the moments of an element also has its master weight, and the rounded parameters are communicated. For P parameters and G gradient
@@ -140,7 +140,7 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan);
 void ls_strategy_destroy(ls_strategy **s);
 
 /* Index of this worker's micro-batch m among all micro-batches of the step. */
-int64_t ls_strategy_leaf(const ls_strategy *s, int m);
+int64_t ls_strategy_micro_index(const ls_strategy *s, int m);
 
 void ls_strategy_begin(ls_strategy *s, int micro); /* before a micro-batch; -1: forward only */
 /* Whether the hooks only queue operations, so that a recorded pass over all units can be replayed without calling them. */

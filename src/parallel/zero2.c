@@ -5,7 +5,7 @@
  *                (M > 1: bit_length(M-1) times 4G/N, the levels of the tree)
  *   sent / step  M reduce_scatter(G) + all_gather(P)  elements, in buckets
  * Invariants
- *   1. worker r has the leaves mW + r: the collective adds the tree's lower levels, the parts its upper ones;
+ *   1. worker r has the micro-batches mW + r: the collective adds the tree's lower levels, the parts its upper ones;
  *   2. a gradient's place is given back only after its reduction has arrived everywhere. */
 #include "parallel/parallel_impl.h"
 

@@ -4,6 +4,8 @@
  * every bucket, and buckets can be as small as one likes. */
 #include "parallel/parallel_impl.h"
 
+#include "core/log.h"
+
 static int64_t step_of(const ls_strategy *s, int64_t bucket)
 {
     const int64_t n = bucket / ls_comm_size(s->comm);
@@ -140,6 +142,8 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
     LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
     if (u + 1 == s->model->n_unit || !ls_strategy_here(s, u + 1))
         s->n_bucket = 0; /* counted anew in every micro-batch */
+    ls_log(LS_LOG_TRACE, "parallel", "buckets of at most %lld elements: unit %d, %lld elements",
+           (long long)s->opts.bucket, u, (long long)unit->n_grad);
     LS_TRY(parallel_scatter(s, unit->grad, unit->n_pad, f->part));
     if (unit->n_grad > unit->n_pad) /* the tied elements come after the unit's own, in the sum, too */
         LS_TRY(parallel_scatter(s, ls_at_wide(c, unit->grad, unit->n_pad), unit->n_grad - unit->n_pad,

@@ -100,7 +100,7 @@ static ls_status make_input(planner_bench *b)
     b->mb = (ls_micro){.B = b->cfg.micro_batch,
                        .T = b->cfg.seq_len,
                        .train = true,
-                       .loss = b->compute.device ? ls_plan_at(&p->plan, p->row.leaf_loss) : NULL,
+                       .loss = b->compute.device ? ls_plan_at(&p->plan, p->row.micro_loss) : NULL,
                        .dloss = 1.0 / (double)R,
                        .drop_key = 7};
     return ls_input_send(&p->input, 0, &b->mb);

@@ -20,7 +20,7 @@ const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA},                                              \
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA}},                                             \
     .bandwidth = 0.7 * (memory_rate) * GB, .ramp = RAMP(processors, 0.728 * (peak16) * TERA)
-#define SOURCE_LIKE_H200 ". Peaks, memory, power: data sheet; links: a fraction of it; rates: the fractions of the peaks that an H200 reaches"
+#define SOURCE_LIKE_H200 ". Peaks, memory and power are those of the data sheet; links and rates are estimates: the fractions of the data sheet that an H200 reaches"
 /* clang-format on */
 
 static const ls_cluster preset[] = {

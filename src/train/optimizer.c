@@ -4,6 +4,7 @@
 #include "core/rng.h"
 
 #include <math.h>
+#include <string.h>
 
 /* The tensors among elements [o.first, o.first + o.n) that are not decayed. */
 static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
@@ -71,23 +72,42 @@ static ls_status find_bad(ls_trainer *t, const ls_piece *p, const ls_tensor **ba
 }
 
 /* Parameters are searched before gradients: a bad parameter makes every gradient bad. */
+/* Among several workers, the lowest rank that found a tensor prints the error, or rank 0; the others only fail. In dp, only rank 0 knows
+ * the norm. */
+static ls_status choose_reporter(ls_trainer *t, bool found, bool gradients, bool *reports)
+{
+    const int rank = ls_comm_rank(t->comm), size = ls_comm_size(t->comm);
+    int who = 0;
+    *reports = true;
+    if (size == 1 || (gradients && !strcmp(t->cfg->strategy, "dp"))) return LS_OK;
+    LS_TRY(ls_agree(t->comm, found ? size - rank : 0, LS_SITE, &who));
+    *reports = who ? who == size - rank : rank == 0;
+    return LS_OK;
+}
+
 ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bool gradients)
 {
-    for (int pass = 0; pass < (gradients ? 2 : 1); pass++) {
-        for (int u = 0; u < t->model->n_unit; u++) {
+    const ls_tensor *bad = NULL;
+    bool of_gradient = false, reports;
+    for (int pass = 0; pass < (gradients ? 2 : 1) && !bad; pass++)
+        for (int u = 0; u < t->model->n_unit && !bad; u++) {
             const ls_own o = ls_strategy_own(t->strategy, u);
             const ls_piece p = {LS_FLAT_PARAM, u, o.first, o.n, pass ? o.grad : o.master};
-            const ls_tensor *bad = NULL;
             LS_TRY(find_bad(t, &p, &bad));
-            if (!bad) continue;
-            return ls_fail(
-                LS_E_NUMERIC,
-                "step %lld: %s is %g; %s %s holds a NaN or an infinity (a lower --lr, warm-up or --clip may help)",
-                (long long)t->state.step + 1, what, value, pass ? "the gradient of" : "the parameter", bad->name);
+            of_gradient = pass;
         }
-    }
-    return ls_fail(LS_E_NUMERIC,
-                   "step %lld: %s is %g, while every parameter%s %s finite (a lower --lr, warm-up or --clip may help)",
-                   (long long)t->state.step + 1, what, value, gradients ? " and gradient" : "",
-                   ls_comm_size(t->comm) > 1 ? "that this worker updates is" : "is");
+    LS_TRY(choose_reporter(t, bad, gradients, &reports));
+    const char *text = isnan(value) ? "NaN" : value > 0 ? "infinite" : "minus infinite";
+    const long long step = t->state.step + 1;
+    if (bad)
+        (void)ls_fail(LS_E_NUMERIC,
+                      "step %lld: %s is %s; %s %s has a NaN or an infinity (a lower --lr, warm-up or --clip may help)",
+                      step, what, text, of_gradient ? "the gradient of" : "the parameter", bad->name);
+    else
+        (void)ls_fail(
+            LS_E_NUMERIC,
+            "step %lld: %s is %s, while every parameter%s is finite (a lower --lr, warm-up or --clip may help)", step,
+            what, text, gradients ? " and gradient" : "");
+    if (!reports) ls_err_set_peers();
+    return LS_E_NUMERIC;
 }

@@ -194,7 +194,8 @@ void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t)
     if (!r->stage) return;
     train_tell(
         t,
-        "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f s); last step %.1f %% measured, %.1f %% simulated from its own actions\n",
-        t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan, 100 * r->last,
-        100 * r->replayed);
+        "pipeline %s, mean of all steps: bubble %.1f %% measured, %.1f %% simulated with the mean time of each action; step time %.3f s measured, %.3f s simulated\n"
+        "pipeline %s, last step: bubble %.1f %% measured, %.1f %% simulated with the times of its own actions\n",
+        t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan, t->schedule->name,
+        100 * r->last, 100 * r->replayed);
 }

@@ -27,7 +27,7 @@ typedef struct ls_pipe_report {
 ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out);
 /* The object `pipeline` of training_metrics.json. */
 void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w);
-/* One line for io.note; nothing without a pipeline. */
+/* Two lines for io.note; nothing without a pipeline. */
 void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t);
 
 #endif

@@ -127,8 +127,8 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     for (int u = 0; u < out->model->n_unit; u++)
         blocks = LS_MAX(blocks, (out->model->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK);
     LS_TRY(ls_input_plan(&out->input, compute, R, n_slot, p));
-    r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "norm blocks");
-    r->leaf_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
+    r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "gradient norm, blocks of one unit");
+    r->micro_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
     r->val_loss = ls_plan_add_host(p, LS_PART_WORK, (val_batches + W - 1) / W * W * pair, "validation losses");
     return LS_OK;
 }

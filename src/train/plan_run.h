@@ -23,7 +23,7 @@ typedef struct ls_run_groups {
 } ls_run_groups;
 
 typedef struct ls_run_rows { /* of the plan */
-    int norm, leaf_loss, val_loss;
+    int norm, micro_loss, val_loss;
 } ls_run_rows;
 
 typedef struct ls_run_parts {

@@ -30,12 +30,11 @@ static ls_status set_earlier_aside(ls_trainer *t)
     if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
     const bool checkpoints = *where;
     ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
-    if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+    if (step >= 0) snprintf(upto, sizeof upto, " (up to step %lld)", (long long)step);
     if (checkpoints)
-        train_tell(
-            t, "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
-            run_dir, upto, where);
-    else if (*where) train_tell(t, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n", run_dir, where);
+        train_tell(t, "%.400s: moved the checkpoints of an earlier run%s to %.400s; use --resume to continue a run\n",
+                   run_dir, upto, where);
+    else if (*where) train_tell(t, "%.400s: moved the NCCL files of an earlier run to %.400s\n", run_dir, where);
     return st;
 }
 

@@ -105,18 +105,19 @@ static ls_spread get_spread(const json_t *o, const char *key)
     return (ls_spread){get_real(v, "mean"), get_real(v, "var"), get_int(v, "n")};
 }
 
-static ls_status compare(const json_t *run, const char *key, int64_t now, const char *path)
+/* option: what sets the value, as it is printed before the value of the checkpoint. */
+static ls_status compare(const json_t *run, const char *key, const char *option, int64_t now, const char *path)
 {
     int64_t then = get_int(run, key);
     if (then == now) return LS_OK;
     return ls_fail(
         LS_E_CONFIG,
-        "%s was written with %s %lld, this run has %lld: resume with the same, or start a new run with --init_from",
-        path, key, (long long)then, (long long)now);
+        "--resume: %s was written with %s %lld, but this run has %lld; use the same, or start a new run (another --checkpoint_path) with --init_from %s",
+        path, option, (long long)then, (long long)now, path);
 }
 
-/* Under the same rule a scale continues; another rule starts afresh. Skipped steps count in any case: the optimizer's t and the learning
- * rate schedule count applied updates. */
+/* Under the same rule the loss scale continues; under another rule it starts at its initial value. The number of skipped steps is kept in
+ * both cases: the optimizer's t and the learning rate schedule count applied updates. */
 static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json_t *o, const char *path)
 {
     const char *rule = json_string_value(json_object_get(o, "rule"));
@@ -124,9 +125,10 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     s->skipped = get_int(o, "skipped");
     s->epoch_skipped = get_int(o, "epoch_skipped");
     if (s->skipped < 0 || s->skipped > s->step || s->epoch_skipped < 0 || s->epoch_skipped > s->epoch_step)
-        return ls_fail(LS_E_FORMAT, "%s: %lld of %lld updates skipped, %lld of %lld in its epoch, cannot be", path,
-                       (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped,
-                       (long long)s->epoch_step);
+        return ls_fail(
+            LS_E_FORMAT,
+            "%s: inconsistent: %lld of %lld updates skipped, %lld of %lld in its epoch; resume from another checkpoint",
+            path, (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped, (long long)s->epoch_step);
     if (!rule || c->loss_scale.rule <= LS_SCALE_FIXED || strcmp(rule, ls_scale_rule_word(c->loss_scale.rule)))
         return LS_OK;
     ls_loss_scale then = s->scale;
@@ -135,9 +137,10 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     then.it = get_int(o, "boundaries");
     then.last = get_int(o, "last_overflow");
     if (!(then.scale > 0) || then.it < 0 || then.last < -1 || then.last >= then.it || then.hysteresis < 0)
-        return ls_fail(LS_E_FORMAT,
-                       "%s: a loss scale of %g after %lld boundaries, the last overflow at %lld, cannot be", path,
-                       then.scale, (long long)then.it, (long long)then.last);
+        return ls_fail(
+            LS_E_FORMAT,
+            "%s: inconsistent: a loss scale of %g after %lld boundaries, the last overflow at %lld; resume from another checkpoint",
+            path, then.scale, (long long)then.it, (long long)then.last);
     if (then.hysteresis > c->loss_scale.hysteresis) then.hysteresis = c->loss_scale.hysteresis;
     s->scale = then;
     return LS_OK;
@@ -208,12 +211,15 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     LS_TRY(ls_json_parse(json, strlen(json), path, &o));
     const json_t *run = json_object_get(o, "run"), *done = json_object_get(o, "epochs_done");
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, out, compare(run, "seed", (int64_t)c->seed, path));
-    LS_TRY_GOTO(st, out, compare(run, "seq_len", c->seq_len, path));
-    LS_TRY_GOTO(st, out, compare(run, "global_batch", c->global_batch, path));
-    LS_TRY_GOTO(st, out, compare(run, "micro_batch", c->micro_batch, path));
-    LS_TRY_GOTO(st, out, compare(run, "train_tokens", t->train.n_token, path));
-    LS_TRY_GOTO(st, out, compare(run, "train_blend", ls_tokens_blend_id(&t->train), path));
+    LS_TRY_GOTO(st, out, compare(run, "seed", "--seed", (int64_t)c->seed, path));
+    LS_TRY_GOTO(st, out, compare(run, "seq_len", "--seq_length", c->seq_len, path));
+    LS_TRY_GOTO(st, out, compare(run, "global_batch", "--global_batch_size", c->global_batch, path));
+    LS_TRY_GOTO(st, out, compare(run, "micro_batch", "--micro_batch_size_per_gpu", c->micro_batch, path));
+    LS_TRY_GOTO(st, out,
+                compare(run, "train_tokens", "training data whose number of tokens is", t->train.n_token, path));
+    LS_TRY_GOTO(st, out,
+                compare(run, "train_blend", "a blend of training data with the identifier",
+                        ls_tokens_blend_id(&t->train), path));
 #define X(f) s->f = get_int(o, #f);
     STATE_INTS(X)
 #undef X
@@ -232,8 +238,9 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     if (s->epoch > c->epochs && c->epochs_auto) {
         LS_TRY_GOTO(st, out, grow_done(s));
     } else if (s->epoch > c->epochs) {
-        st = ls_fail(LS_E_CONFIG, "%s has %lld finished epochs, this run asks for %lld", path, (long long)s->epoch,
-                     (long long)c->epochs);
+        st = ls_fail(LS_E_CONFIG,
+                     "--resume: %s has %lld finished epochs, but this run has %lld; use --epochs %lld or more", path,
+                     (long long)s->epoch, (long long)c->epochs, (long long)s->epoch);
         goto out;
     }
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));

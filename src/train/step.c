@@ -59,12 +59,9 @@ ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t
 static ls_status walk_to_loss(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
 {
     const int head = t->model->n_unit - 1;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_FORWARD, m));
-    LS_TRY(ls_walk_fwd(t->model, t->acts, mb, hooks, 0, head));
-    LS_TRY(ls_phase_end(t, LS_PHASE_FORWARD, m));
-    LS_TRY(ls_phase_begin(t, LS_PHASE_LOSS, m));
-    LS_TRY(ls_walk_fwd(t->model, t->acts, mb, hooks, head, head + 1));
-    return ls_phase_end(t, LS_PHASE_LOSS, m);
+    TRAIN_PHASE(t, LS_PHASE_FORWARD, m, ls_walk_fwd(t->model, t->acts, mb, hooks, 0, head));
+    TRAIN_PHASE(t, LS_PHASE_LOSS, m, ls_walk_fwd(t->model, t->acts, mb, hooks, head, head + 1));
+    return LS_OK;
 }
 
 /* The pass of a single worker is the same sequence of operations in every step, so a device may record it as a whole, if the strategy's
@@ -88,7 +85,7 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
 static int64_t place_micro(const ls_trainer *t, int m, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t number = ls_strategy_leaf(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
+    const int64_t number = ls_strategy_micro_index(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
     mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(t->n_target ? t->n_target : 1);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
     return (t->state.epoch_step * G + number) * c->micro_batch;
@@ -112,20 +109,16 @@ static ls_status micro_batch(ls_trainer *t, int m)
 {
     const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
     const int slot = m % t->input.n_slot;
-    double *pair = t->leaf_loss + 2 * ((int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum + m);
+    double *pair = t->micro_loss + 2 * ((int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum + m);
     ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = pair};
     LS_TRY(load(t, m, slot, &mb));
     pair[1] = (double)mb.n_counted;
     ls_strategy_begin(t->strategy, m);
-    LS_TRY(ls_phase_begin(t, LS_PHASE_PASS, m));
-    LS_TRY(run_pass(t, &mb, &hooks, m, LS_FWD));
-    LS_TRY(ls_phase_end(t, LS_PHASE_PASS, m));
+    TRAIN_PHASE(t, LS_PHASE_PASS, m, run_pass(t, &mb, &hooks, m, LS_FWD));
     const bool known = !t->compute.device; /* a device has not computed it yet */
     if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair))
         return train_numbers_failed(t, "the loss", *pair, false);
-    LS_TRY(ls_phase_begin(t, LS_PHASE_BACKWARD, m));
-    LS_TRY(run_pass(t, &mb, &hooks, m, LS_BWD));
-    LS_TRY(ls_phase_end(t, LS_PHASE_BACKWARD, m));
+    TRAIN_PHASE(t, LS_PHASE_BACKWARD, m, run_pass(t, &mb, &hooks, m, LS_BWD));
     return ls_input_used(&t->input, slot);
 }
 
@@ -136,19 +129,19 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     const ls_train_config *c = t->cfg;
     const int64_t first = place_micro(t, m, mb);
     if (!ids && !target) return LS_OK;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_STAGE_INPUT, m));
-    LS_TRY(ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids ? ids : t->ids,
-                           target ? target : t->target));
-    return ls_phase_end(t, LS_PHASE_STAGE_INPUT, m);
+    TRAIN_PHASE(t, LS_PHASE_STAGE_INPUT, m,
+                ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids ? ids : t->ids,
+                                target ? target : t->target));
+    return LS_OK;
 }
 
 static ls_status pipeline(ls_trainer *t)
 {
     const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
-    double *pairs = t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_PIPELINE, -1));
-    LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t, (double(*)[2])pairs));
-    return ls_phase_end(t, LS_PHASE_PIPELINE, -1);
+    double *pairs = t->micro_loss + 2 * (int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum;
+    TRAIN_PHASE(t, LS_PHASE_PIPELINE, -1,
+                ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t, (double(*)[2])pairs));
+    return LS_OK;
 }
 
 /* The host waits for a device at this one point of a step; the device is idle from here until the update is queued. loss_sum: over the
@@ -158,14 +151,15 @@ static ls_status norm_and_loss(ls_trainer *t, ls_step_result *r, double *loss_su
     const int64_t M = t->cfg->grad_accum;
     double sum[2], squares = 0;
     /* micro-batch m of rank p is number pM + m of the step, or mW + p */
-    const bool strided = M > 1 && ls_strategy_leaf(t->strategy, 1) != ls_strategy_leaf(t->strategy, 0) + 1;
+    const bool strided =
+        M > 1 && ls_strategy_micro_index(t->strategy, 1) != ls_strategy_micro_index(t->strategy, 0) + 1;
     LS_TRY(ls_phase_begin(t, LS_PHASE_NORM, -1));
     LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
     r->grad_norm = sqrt(squares) * (1 / ls_loss_scale_now(&t->state.scale));
     LS_TRY(ls_compute_sync(&t->compute));
     LS_TRY(ls_phase_end(t, LS_PHASE_SQUARES, -1));
-    LS_TRY(train_sum_losses(t, t->leaf_loss, M, M * ls_comm_size(t->dp), strided, sum));
+    LS_TRY(train_sum_losses(t, t->micro_loss, M, M * ls_comm_size(t->dp), strided, sum));
     *loss_sum = sum[0];
     r->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     return ls_phase_end(t, LS_PHASE_NORM, -1);
@@ -229,24 +223,13 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     t->n_target = count_targets(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
-    LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));
-    LS_TRY(train_agree_to_stop(t));
-    LS_TRY(ls_phase_end(t, LS_PHASE_START, -1));
-
+    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
-
-    LS_TRY(ls_phase_begin(t, LS_PHASE_REDUCE, -1));
-    LS_TRY(ls_strategy_step_due(t->strategy));
-    LS_TRY(ls_phase_end(t, LS_PHASE_REDUCE, -1));
-
+    TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-
-    LS_TRY(ls_phase_begin(t, LS_PHASE_WAIT, -1));
-    LS_TRY(ls_ckpt_wait(t->writer)); /* the writer reads the parameters that the update changes */
-    LS_TRY(ls_phase_end(t, LS_PHASE_WAIT, -1));
-
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer)); /* it reads the parameters that the update changes */
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});

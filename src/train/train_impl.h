@@ -4,6 +4,14 @@
 
 #include "train/trainer.h"
 
+/* A call as one phase of the step (observe.h), announced to the observers. micro: the micro-batch, or -1. Returns on failure. */
+#define TRAIN_PHASE(t, phase, micro, call)             \
+    do {                                               \
+        LS_TRY(ls_phase_begin((t), (phase), (micro))); \
+        LS_TRY(call);                                  \
+        LS_TRY(ls_phase_end((t), (phase), (micro)));   \
+    } while (0)
+
 /* The hooks of the walk (ctx: the trainer): they call the strategy's. One worker can stop before any unit; several stop where all of them look. */
 ls_status train_acquire(void *ctx, int u, ls_pass pass);
 ls_status train_release(void *ctx, int u, ls_pass pass);
@@ -21,7 +29,8 @@ ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t
 /* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
 
-/* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that this worker updates. */
+/* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that a worker updates. Collective, except for the
+ * gradients of dp. */
 ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bool gradients);
 
 /* Prints a message through io.note, if it is set. */

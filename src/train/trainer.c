@@ -61,7 +61,7 @@ static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
     else ls_acts_bind(t->acts, t->model, p);
     ls_input_bind(&t->input, p);
     t->norm_block = ls_plan_at(p, r->norm);
-    t->leaf_loss = ls_plan_at(p, r->leaf_loss);
+    t->micro_loss = ls_plan_at(p, r->micro_loss);
     t->val_loss = ls_plan_at(p, r->val_loss);
     return ls_input_open(&t->input, 0, &t->ids, &t->target);
 }

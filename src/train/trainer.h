@@ -125,7 +125,7 @@ typedef struct ls_trainer {
     double *norm_block;    /* scratch, to find the tensor that is not finite                   */
     ls_nccl_proof *proof;  /* of a run over NCCL; else NULL */
     ls_device_info device; /* of a device, else all 0                                          */
-    double *leaf_loss;     /* (loss sum, rows counted) of every micro-batch of a step          */
+    double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_run_state state;

@@ -156,7 +156,7 @@ static void missing_or_truncated_files_are_named(void **state)
             assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
                              LS_E_FORMAT);
             assert_words(file[i]);
-            assert_words("no older complete checkpoint");
+            assert_words("there is no older complete checkpoint: restore ");
         }
     assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_IO);
     assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);

@@ -92,7 +92,7 @@ assert m["bytes_moved_per_step"]["a"] == m["bytes_moved_per_step"]["b"]
 assert json.load(open("ab2/ab_report.json")) == json.load(open("out"))
 PY
 expect 0 "B compared with A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
-expect 1 "invalid_comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
+expect 1 "invalid comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
 
 # --- ceilings ---
 bench comm -n 2 --min 1K --max 64K --rounds 2 --json >out 2>err || bad "comm: $(cat err)"

@@ -61,7 +61,7 @@ echo "ok  resumed from $older once the damaged one was removed"
 train --checkpoint_path twice --max-steps 6 --save-every 2 >/dev/null 2>&1
 cp -r twice first
 train --checkpoint_path twice --max-steps 4 --save-every 3 --seed 2 >out.txt 2>&1 || { cat out.txt; fail "a fresh run in an old folder"; }
-grep -q "twice holds checkpoints of an earlier run up to step 6: moved to twice/earlier-1" out.txt || { cat out.txt; fail "the move is not reported"; }
+grep -q "twice: moved the checkpoints of an earlier run (up to step 6) to twice/earlier-1; use --resume" out.txt || { cat out.txt; fail "the move is not reported"; }
 for k in step-2 step-4 epoch-1; do
     diff -r first/$k twice/earlier-1/$k >/dev/null || fail "$k of the earlier run is not what it was"
 done

@@ -58,7 +58,7 @@ has debug pipeline info "schedule 1f1b: 2 stages"
 has debug pipeline debug "stage 0, part 0: units 0 to [0-9]+"
 has debug pipeline debug "stage 1 runs [0-9]+ actions"
 has debug parallel debug "rank 1 has dp 0, pp 1, tp 0"
-has debug parallel debug "gradient elements may be in flight"
+has debug parallel debug "buffers for [0-9]+ gradient elements in flight and"
 has debug comm debug "worker 1 has pid"
 has debug comm debug "worker 0 of 2 uses cores"
 has debug memory debug "MiB: parameters [0-9.]+, gradients"
@@ -84,6 +84,8 @@ run trace comm=trace,parallel=trace,warn t --checkpoint_path "$SCRATCH/ddp" -n 2
 only trace '(comm|parallel) +(info|debug|trace)'
 has trace comm trace "all_reduce of [0-9]+ elements, 2 ranks, at "
 has trace parallel trace "bucket of [0-9]+ elements: units"
+run shards parallel=trace,warn t --checkpoint_path "$SCRATCH/zero2" -n 2 --strategy zero2
+has shards parallel trace "buckets of at most [0-9]+ elements: unit 1, [0-9]+ elements"
 run trace2 data=trace,memory=trace t --checkpoint_path "$SCRATCH/one"
 only trace2 '(data|memory) +(info|debug|trace)'
 has trace2 data trace "epoch 0: sequences 0 to 1"
@@ -118,7 +120,7 @@ only plan 'plan +info'
 LS_LOG=loud,comms=debug,device=info "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$d" >"$SCRATCH/out" 2>"$SCRATCH/err" ||
   bad "LS_LOG with unknown names fails the command: $(cat "$SCRATCH/err")"
 grep -Eq "${line}log +warn  LS_LOG: 'loud' is not a level" "$SCRATCH/err" || bad "'loud' is not reported"
-grep -Eq "${line}log +warn  LS_LOG: 'comms=debug' is not a level" "$SCRATCH/err" || bad "an unknown subsystem is not reported"
+grep -Eq "${line}log +warn  LS_LOG: unknown subsystem 'comms'" "$SCRATCH/err" || bad "an unknown subsystem is not reported"
 grep -Eq "${line}device +info" "$SCRATCH/err" || bad "the valid part of LS_LOG is not used"
 
 # Call traces: of the command and of workers, with LS_LOG=debug or error=debug only.

@@ -87,6 +87,7 @@ ok lim --tokenizer bytes --val-fraction 0 --input one.txt
 printf 'good \377\376 bad \342\202' >latin.txt
 printf '{"text":"a"}\n{"text":"b\377"}\n' >latin.jsonl
 printf '{"text":"a"}\n{"text":"x\\ud800y"}\n' >lone.jsonl
+refused 2 'text-key is only for JSON lines' --input one.txt --text-key body
 refused 3 'latin.txt: byte 5 (0xff)' --input latin.txt
 refused 3 'latin.jsonl: line 2, byte 11 (0xff)' --input latin.jsonl
 refused 3 'lone.jsonl: line 2' --input lone.jsonl

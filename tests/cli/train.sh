@@ -40,6 +40,27 @@ expect 2 "line 2" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.js
 expect 2 "this CPU has" env LS_GEMM=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
 expect 2 "this CPU has" env LS_SIMD=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
 
+# errors name the option, and what is needed
+expect 2 "global_batch_size 16 is not micro-batch size 2 \* --grad_accum_steps 4 \* 1 worker = 8" t --data "$d" "${base[@]}" --global_batch_size 16 --grad_accum_steps 4
+expect 2 "schedule foo: neither a schedule (naive, gpipe, 1f1b, interleaved, zb) nor a file" t --data "$d" "${base[@]}" -n 2 --pp 2 --schedule foo
+expect 2 "RANK is 1 but WORLD_SIZE is not set" env RANK=1 "$LOCKSTEP" train --data "$d" "${base[@]}"
+expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 99999999999
+
+# numbers that are not finite: one line for all workers
+t --data "$d" "${base[@]}" --max-steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
+[ $? = 1 ] || bad "a loss that is not finite: $(tail -3 "$SCRATCH/err")"
+[ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] || bad "the failure is printed more than once: $(cat "$SCRATCH/err")"
+
+# --json: one JSON object on stdout, everything else on stderr
+for n in 1 2; do
+  t --data "$d" "${base[@]}" -n $n --json --checkpoint_path "$SCRATCH/json$n" >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "--json: $(tail -3 "$SCRATCH/err")"
+  cmp -s "$SCRATCH/out" "$SCRATCH/json$n/training_metrics.json" || bad "--json -n $n: stdout is not training_metrics.json"
+  grep -q RUN_COMPLETE "$SCRATCH/err" || bad "--json -n $n: the markers are not on stderr"
+done
+
+# --print_config knows the steps of the run
+expect 0 "^total_steps  *2 " t --data "$d" "${base[@]}" --print_config
+
 # a good run and its files
 expect 0 "RUN_COMPLETE" t --data "$d" "${base[@]}"
 python3 - "$SCRATCH/run" <<'PY' || bad "artifacts of the run"

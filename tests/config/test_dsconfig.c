@@ -176,7 +176,7 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "always fp32");
     must_fail("{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", LS_E_UNSUPPORTED,
               "bf16_master_weights_and_grads");
-    must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "0..3");
+    must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "is 4, but must be 0 to 3");
     must_fail("{\"zero_optimization\": {\"allgather_bucket_size\": 7}}", LS_E_CONFIG, "even");
     must_fail("{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", LS_E_CONFIG, "stage 2");
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.9]}}}", LS_E_CONFIG, "betas");
@@ -265,7 +265,7 @@ static void all_problems_are_listed_in_three_groups(void **state)
         "    _note  ",
         " the last partial batch of an epoch is always dropped\n",
         "  refused\n    'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
-        "    'gradient_clipping' is -1, but must be in 0..1e+300 (flag: --clip)\n",
+        "    'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
         "    'scheduler.type' must be text (flag: --lr_schedule)\n",
         "    'zero_optimization.offload_param.device' is 'cpu'; offloading is not supported; use none\n"};
     char *dir = test_dir();

@@ -230,7 +230,7 @@ static void batch_sizes_agree_or_are_refused(void **state)
         {"{\"train_micro_batch_size_per_gpu\": 5}", "--micro_batch_size_per_gpu 3", 3, 1},
         {"{\"gradient_accumulation_steps\": 6}", "", 4, 6},
         {"{\"gradient_accumulation_steps\": 6}", "--global_batch_size 8", 4, 2},
-        {"{\"gradient_accumulation_steps\": 6}", "--grad_accum_steps 3 --global_batch_size 99", 4, 3},
+        {"{\"gradient_accumulation_steps\": 6}", "--grad_accum_steps 3 --global_batch_size 12", 4, 3},
         {"{\"train_batch_size\": 32}", "", 32, 1},
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "", 4, 8},
         {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 4}", "", 8, 4},
@@ -245,6 +245,8 @@ static void batch_sizes_agree_or_are_refused(void **state)
     }
     must_fail(NULL, "--global_batch_size 10", LS_E_CONFIG,
               "10 is not a multiple of micro-batch size 4 * 1 worker = 4; use 8 or 12");
+    must_fail(NULL, "--global_batch_size 8 --grad_accum_steps 4", LS_E_CONFIG,
+              "--global_batch_size 8 is not micro-batch size 4 * --grad_accum_steps 4 * 1 worker = 16");
     must_fail(NULL, "--enforce_global_batch_size 5", LS_E_CONFIG, "micro-batch size 4 * accumulation 1 * 1 worker = 4");
     must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3}",
               "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro-batch size 2 * accumulation 3 * 1 worker = 6");
@@ -277,7 +279,7 @@ static void model_flags_and_data_shape_the_model(void **state)
     must_fail(NULL, "--model gpt5", LS_E_ARG, "gpt2-xl");
     must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "--seq_length 512: the model has only 256 positions");
     must_fail(NULL, "--seq_length 0", LS_E_ARG, "seq_length");
-    must_fail(NULL, "--dropout 1", LS_E_CONFIG, "dropout");
+    must_fail(NULL, "--dropout 1", LS_E_ARG, "--dropout 1: must be");
     must_fail(NULL, "--init-from /nonexistent", LS_E_IO, "/nonexistent");
 
     const ls_train_facts bpe = {.data_vocab_size = 4096, .data_eos_id = 0};
@@ -527,7 +529,9 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail(NULL, "--epochs 0", LS_E_ARG, "--epochs 0: must be at least 1");
     must_fail(NULL, "--timing_sample_every 0", LS_E_ARG, "timing_sample_every");
     must_fail(NULL, "--lr -1", LS_E_ARG, "learning rate");
-    must_fail(NULL, "--clip -1", LS_E_CONFIG, "clipping");
+    must_fail(NULL, "--clip -1", LS_E_CONFIG, "--clip -1: must be at least 0");
+    must_fail(NULL, "--betas 0.9 2", LS_E_ARG, "--betas 0.9 2: must be");
+    must_fail(NULL, "--epochs 99999999999", LS_E_ARG, "must be 1 to 1000000");
     must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
     must_fail(NULL, "--betas 0.9 1.5", LS_E_ARG, "betas");
     must_fail(NULL, "--lr-schedule constant --min-lr-ratio 0.2", LS_E_CONFIG, "constant");
@@ -563,7 +567,7 @@ static void worker_settings_come_from_flags_and_json(void **state)
     assert_string_equal(c.strategy, "ddp");
     assert_int_equal(c.gather_bucket, 5);
     ls_train_config_fini(&c);
-    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "parameter bucket");
+    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "--gather_bucket 0: must be at least 1");
     must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
     must(NULL, "-n 2 --no-deterministic", &c);
     assert_false(c.deterministic);
@@ -668,6 +672,70 @@ static void every_setting_is_printed_with_its_source(void **state)
     ls_train_config_fini(&c);
 }
 
+static void print_config_omits_no_setting(void **state)
+{
+    (void)state;
+    static const char *const renamed[][2] = {{"embedding_size", "n_embd"},
+                                             {"num_layers", "n_layer"},
+                                             {"num_heads", "n_head"},
+                                             {"max_position_embeddings", "n_positions"},
+                                             {"dropout", "resid_pdrop"},
+                                             {"betas", "beta2"},
+                                             {"clip", "gradient_clipping"},
+                                             {"n", "world_size"},
+                                             {"no_deterministic", "deterministic"},
+                                             {"data", "train_data_path"},
+                                             {"train_micro_batch_size_per_gpu", "micro_batch_size_per_gpu"}};
+    /* these only check, select what is printed here, or have no effect */
+    static const char *const none[] = {
+        "enforce_global_batch_size", "print_config", "local_rank", "num_workers", "preset", "task", "workdir"};
+    ls_train_config c;
+    must(NULL, "--model tiny", &c);
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const char *name = ls_train_opts[i].name;
+        bool skip = !ls_train_opts[i].help;
+        for (size_t k = 0; k < N_OF(none); k++) skip = skip || !strcmp(name, none[k]);
+        for (size_t k = 0; k < N_OF(renamed); k++)
+            if (!strcmp(name, renamed[k][0])) name = renamed[k][1];
+        if (!skip) (void)setting(&c, name);
+    }
+    ls_train_config_fini(&c);
+}
+
+static void defaults_of_deepspeed_are_named(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must("{\"optimizer\": {\"type\": \"AdamW\"}}", "--model tiny --eps 1e-6", &c);
+    assert_source(&c, "lr", LS_FROM_DEEPSPEED, "");
+    assert_source(&c, "weight_decay", LS_FROM_DEEPSPEED, "");
+    assert_source(&c, "lr_schedule", LS_FROM_DEEPSPEED, "");
+    assert_source(&c, "gradient_clipping", LS_FROM_DEEPSPEED, "");
+    assert_source(&c, "eps", LS_FROM_CLI, "--eps");
+    ls_train_config_fini(&c);
+    must("{\"gradient_clipping\": 1}", "--model tiny", &c);
+    assert_source(&c, "lr", LS_FROM_DEFAULT, "the JSON has no optimizer");
+    ls_train_config_fini(&c);
+}
+
+static void options_that_a_run_does_not_use_are_noted(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--model tiny -n 2 --gather_bucket 10 --prefetch_bucket 10 --bucket 10 --profile_spans 10", &c);
+    assert_true(noted(&c, "--gather_bucket has no effect with strategy ddp"));
+    assert_true(noted(&c, "--prefetch_bucket has no effect with strategy ddp"));
+    assert_true(noted(&c, "--profile_spans has no effect without --profile"));
+    assert_false(noted(&c, "--bucket has no effect"));
+    ls_train_config_fini(&c);
+    must(NULL, "--model tiny --bucket 10", &c);
+    assert_true(noted(&c, "--bucket has no effect with strategy single"));
+    ls_train_config_fini(&c);
+    must(NULL, "--model tiny -n 2 --strategy zero3 --prefetch_bucket 10 --bucket 10", &c);
+    assert_false(noted(&c, "has no effect"));
+    ls_train_config_fini(&c);
+}
+
 static void data_files_are_found_or_reported(void **state)
 {
     (void)state;
@@ -742,6 +810,9 @@ int main(void)
         cmocka_unit_test(the_launchers_environment_is_read_and_checked),
         cmocka_unit_test(steps_follow_from_the_data_size),
         cmocka_unit_test(every_setting_is_printed_with_its_source),
+        cmocka_unit_test(print_config_omits_no_setting),
+        cmocka_unit_test(defaults_of_deepspeed_are_named),
+        cmocka_unit_test(options_that_a_run_does_not_use_are_noted),
         cmocka_unit_test(data_files_are_found_or_reported),
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
     };

@@ -15,27 +15,27 @@
 
 #include <stdio.h>
 
-static ls_status load(fixture *f, const ls_tokens *data, int leaf)
+static ls_status load(fixture *f, const ls_tokens *data, int micro)
 {
     for (int64_t b = 0; b < f->B; b++)
-        LS_TRY(ls_tokens_sequence(data, leaf * f->B + b, f->ids + b * f->T, f->target + b * f->T));
+        LS_TRY(ls_tokens_sequence(data, micro * f->B + b, f->ids + b * f->T, f->target + b * f->T));
     return LS_OK;
 }
 
-static ls_status run_leaves(fixture *f, const ls_tokens *data, int n_leaf, double *loss)
+static ls_status run_micros(fixture *f, const ls_tokens *data, int n_micro, double *loss)
 {
     const ls_hooks hooks = {.ctx = f->tree, .grad_ready = fixture_ready};
     double sum = 0;
     int64_t counted = 0, n_target = 0;
-    for (int leaf = 0; leaf < n_leaf; leaf++) {
-        LS_TRY(load(f, data, leaf));
+    for (int micro = 0; micro < n_micro; micro++) {
+        LS_TRY(load(f, data, micro));
         n_target += ls_count_targets(f->target, f->B * f->T);
     }
-    for (int leaf = 0; leaf < n_leaf; leaf++) {
-        LS_TRY(load(f, data, leaf));
+    for (int micro = 0; micro < n_micro; micro++) {
+        LS_TRY(load(f, data, micro));
         ls_micro mb = {
             .ids = f->ids, .target = f->target, .B = f->B, .T = f->T, .train = true, .dloss = 1.0 / (double)n_target};
-        ls_gradtree_begin(f->tree, leaf);
+        ls_gradtree_begin(f->tree, micro);
         LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));
         LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));
         sum += mb.loss_sum;
@@ -89,7 +89,7 @@ static ls_status compare(char **argv)
                      (long long)(B * G));
         goto done;
     }
-    LS_TRY_GOTO(st, done, run_leaves(&f, &data, (int)G, &loss));
+    LS_TRY_GOTO(st, done, run_micros(&f, &data, (int)G, &loss));
     LS_TRY_GOTO(st, done, write_gradients(&f, argv[7]));
     printf("{\"loss\": %.17g}\n", loss);
 done:

@@ -6,20 +6,20 @@
 #include <math.h>
 #include <string.h>
 
-#define MAX_LEAF 21
+#define MAX_MICRO 21
 
 /* Splits at the largest power of two below n, as described in gradtree.h. */
-static void naive(float leaf[][64], int first, int n, int width, float *out)
+static void naive(float micro[][64], int first, int n, int width, float *out)
 {
     if (n == 1) {
-        memcpy(out, leaf[first], (size_t)width * sizeof *out);
+        memcpy(out, micro[first], (size_t)width * sizeof *out);
         return;
     }
     int left = 1;
     while (left * 2 < n) left *= 2;
     float a[64], b[64];
-    naive(leaf, first, left, width, a);
-    naive(leaf, first + left, n - left, width, b);
+    naive(micro, first, left, width, a);
+    naive(micro, first + left, n - left, width, b);
     for (int i = 0; i < width; i++) out[i] = a[i] + b[i];
 }
 
@@ -27,24 +27,24 @@ static void check_every_number(bool pairs)
 {
     int running_differs = 0;
     fixture_pairs = pairs;
-    for (int n = 1; n <= MAX_LEAF; n++) {
+    for (int n = 1; n <= MAX_MICRO; n++) {
         fixture f;
         ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
         assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 4, n, false, 3), LS_OK);
-        static float leaf[MAX_LEAF][64];
+        static float micro[MAX_MICRO][64];
         float expect[64], running[64] = {0};
         for (int l = 0; l < n; l++) {
             for (int i = 0; i < 64; i++)
-                leaf[l][i] = (float)ls_rng_normal(7, (uint64_t)(l * 64 + i)) * powf(10, (float)(i % 5));
-            for (int i = 0; i < 64; i++) running[i] += leaf[l][i];
+                micro[l][i] = (float)ls_rng_normal(7, (uint64_t)(l * 64 + i)) * powf(10, (float)(i % 5));
+            for (int i = 0; i < 64; i++) running[i] += micro[l][i];
         }
-        naive(leaf, 0, n, 64, expect);
+        naive(micro, 0, n, 64, expect);
         for (int l = 0; l < n; l++) {
             ls_gradtree_begin(f.tree, l);
             for (int u = f.model->n_unit - 1; u >= 0; u--) {
                 float *g = f.model->unit[u].grad;
                 for (int64_t i = 0; i < f.model->unit[u].n_grad; i++)
-                    g[i] = (f.model->unit[u].acc ? g[i] : 0) + leaf[l][(i + u) % 64];
+                    g[i] = (f.model->unit[u].acc ? g[i] : 0) + micro[l][(i + u) % 64];
                 assert_int_equal(fixture_ready(f.tree, u), LS_OK);
             }
         }
@@ -84,7 +84,7 @@ static void a_models_gradients_sum_in_tree_order(void **state)
     for (int l = 0; l < n; l++) assert_int_equal(fixture_pass(&many, l, n, true, &loss), LS_OK);
     for (int u = 0; u < one.model->n_unit; u++) {
         const int64_t n_grad = one.model->unit[u].n_grad;
-        float *leaf[5];
+        float *micro[5];
         for (int l = 0; l < n; l++) {
             /* micro-batch l alone, with the loss scaled as for one of n */
             fixture_batch(&one, (uint64_t)l);
@@ -100,16 +100,16 @@ static void a_models_gradients_sum_in_tree_order(void **state)
             ls_gradtree_begin(one.tree, 0);
             assert_int_equal(ls_walk_fwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
             assert_int_equal(ls_walk_bwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
-            leaf[l] = ls_alloc((size_t)n_grad * 4);
-            assert_non_null(leaf[l]);
-            memcpy(leaf[l], one.model->unit[u].grad, (size_t)n_grad * 4);
+            micro[l] = ls_alloc((size_t)n_grad * 4);
+            assert_non_null(micro[l]);
+            memcpy(micro[l], one.model->unit[u].grad, (size_t)n_grad * 4);
         }
         const float *g = many.model->unit[u].grad;
         for (int64_t i = 0; i < n_grad; i++) {
-            float expect = ((leaf[0][i] + leaf[1][i]) + (leaf[2][i] + leaf[3][i])) + leaf[4][i];
+            float expect = ((micro[0][i] + micro[1][i]) + (micro[2][i] + micro[3][i])) + micro[4][i];
             assert_memory_equal(&g[i], &expect, 4);
         }
-        for (int l = 0; l < n; l++) ls_free(leaf[l]);
+        for (int l = 0; l < n; l++) ls_free(micro[l]);
     }
     fixture_close(&one);
     fixture_close(&many);

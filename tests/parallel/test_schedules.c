@@ -134,7 +134,10 @@ static void impossible_schedules_are_refused(void **state)
         ls_status st;
         const char *words;
     } bad[] = {
-        {"1f2b", {4, 8, 1, 0, NULL}, LS_E_ARG, "unknown schedule '1f2b'; did you mean 1f1b?"},
+        {"1f2b",
+         {4, 8, 1, 0, NULL},
+         LS_E_ARG,
+         "--schedule 1f2b: neither a schedule (naive, gpipe, 1f1b, interleaved, zb) nor a file; did you mean 1f1b?"},
         {"1f1b", {4, 8, 2, 0, NULL}, LS_E_CONFIG, "1f1b supports one chunk per stage (got 2); use interleaved"},
         {"interleaved", {4, 8, 1, 0, NULL}, LS_E_CONFIG, "interleaved needs 2 or more chunks"},
         {"interleaved", {1, 8, 2, 0, NULL}, LS_E_CONFIG, "interleaving needs pp=2 or more"},

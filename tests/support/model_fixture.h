@@ -40,9 +40,9 @@ static inline ls_model_config small_config(ls_variant variant, double pdrop)
 static bool fixture_pairs; /* `paired` of gradtree.h for models that are opened next */
 
 /* Random ids; every fifth target is not counted. */
-static inline void fixture_batch(fixture *f, uint64_t leaf)
+static inline void fixture_batch(fixture *f, uint64_t micro)
 {
-    const uint64_t key = ls_rng_key(77, LS_RNG_TEST, leaf, 0);
+    const uint64_t key = ls_rng_key(77, LS_RNG_TEST, micro, 0);
     const uint64_t V = (uint64_t)f->model->cfg.vocab_size;
     for (int64_t i = 0; i < f->B * f->T; i++) {
         f->ids[i] = (int32_t)(ls_rng_u64(key, (uint64_t)i) % V);
@@ -51,7 +51,7 @@ static inline void fixture_batch(fixture *f, uint64_t leaf)
 }
 
 static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
-                                           int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad,
+                                           int threads, int64_t B, int64_t T, int n_micro, bool recompute, int64_t pad,
                                            ls_shard shard)
 {
     *f = (fixture){.B = B, .T = T};
@@ -63,7 +63,7 @@ static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cf
         for (int k = 0; k < 3; k++)
             rows[k][u] = ls_plan_add(&f->plan, k ? LS_PART_OPT : LS_PART_PARAM, f->model->unit[u].n_pad * esize,
                                      LS_PLAN_ALWAYS, "unit %d", u);
-    LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_leaf, NULL, false, fixture_pairs, &f->plan));
+    LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_micro, NULL, false, fixture_pairs, &f->plan));
     LS_TRY(ls_acts_plan(&f->acts, f->model, &(ls_acts_opts){.B = B, .T = T, .train = true, .recompute = recompute},
                         &f->plan));
     int ids = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "ids");
@@ -84,9 +84,9 @@ static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cf
 }
 
 static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
-                                     int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad)
+                                     int threads, int64_t B, int64_t T, int n_micro, bool recompute, int64_t pad)
 {
-    return fixture_open_shard(f, cfg, backend, dt, threads, B, T, n_leaf, recompute, pad, (ls_shard){.size = 1});
+    return fixture_open_shard(f, cfg, backend, dt, threads, B, T, n_micro, recompute, pad, (ls_shard){.size = 1});
 }
 
 static inline void fixture_close(fixture *f)
@@ -101,8 +101,8 @@ static inline void fixture_close(fixture *f)
 static inline ls_status fixture_ready(void *ctx, int u)
 {
     ls_gradtree *t = ctx;
-    LS_TRY(ls_gradtree_add(t, u, t->leaf, t->model->unit[u].grad));
-    if (t->leaf == t->n_leaf - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
+    LS_TRY(ls_gradtree_add(t, u, t->micro, t->model->unit[u].grad));
+    if (t->micro == t->n_micro - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
     return LS_OK;
 }
 
@@ -114,10 +114,10 @@ static inline ls_status fixture_fold_tied(ls_model *m)
     return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
 }
 
-/* Forward and, with `train`, backward of one of n_leaf micro-batches; the loss is the mean over counted rows. */
-static inline ls_status fixture_pass(fixture *f, int leaf, int n_leaf, bool train, double *loss)
+/* Forward and, with `train`, backward of one of n_micro micro-batches; the loss is the mean over counted rows. */
+static inline ls_status fixture_pass(fixture *f, int micro, int n_micro, bool train, double *loss)
 {
-    fixture_batch(f, (uint64_t)leaf);
+    fixture_batch(f, (uint64_t)micro);
     int64_t counted = 0;
     for (int64_t i = 0; i < f->B * f->T; i++) counted += f->target[i] >= 0;
     ls_micro mb = {.ids = f->ids,
@@ -125,10 +125,10 @@ static inline ls_status fixture_pass(fixture *f, int leaf, int n_leaf, bool trai
                    .B = f->B,
                    .T = f->T,
                    .train = true,
-                   .drop_key = 1234 + (uint64_t)leaf,
-                   .dloss = 1.0 / (double)(counted * n_leaf)};
+                   .drop_key = 1234 + (uint64_t)micro,
+                   .dloss = 1.0 / (double)(counted * n_micro)};
     const ls_hooks h = {.ctx = f->tree, .grad_ready = fixture_ready};
-    ls_gradtree_begin(f->tree, leaf);
+    ls_gradtree_begin(f->tree, micro);
     LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, NULL, 0, f->model->n_unit));
     *loss = mb.loss_sum / (double)counted;
     if (train) LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &h, 0, f->model->n_unit));

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- words ------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what)
 {
@@ -187,7 +187,7 @@ static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatm
     return e;
 }
 
-/* Whether the library takes this algorithm for p, by its own word. */
+/* Whether the library supports this algorithm for p (cublasLtMatmulAlgoCheck). */
 static bool accepts(cu_gemm *g, const cu_product *p, uint32_t fused, const cublasLtMatmulAlgo_t *algo)
 {
     cublasLtMatmulHeuristicResult_t r;

@@ -25,7 +25,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line);
         const ls_status cu_try_st_ = CU_STATUS(call); \
         if (cu_try_st_ != LS_OK) return cu_try_st_;   \
     } while (0)
-/* Devices that there are; 0, and `words` say why there is none. */
+/* Number of devices; if 0, `words` receives the reason. */
 int cuda_count(char *words, size_t room);
 int cuda_probe(char *words, size_t room); /* of compute/plugin.h */
 

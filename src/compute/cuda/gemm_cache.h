@@ -1,8 +1,9 @@
 /* gemm_cache.h - which algorithm a product uses: a table by shape, and its file.
  *
- * The file is text, one line per shape: the key's numbers, what is fused, microseconds, the library's eight words. It is in the user's
+ * The file is text, one line per shape: the numbers of the key, the fused operations, microseconds, and the eight
+ * integers that describe an algorithm to the library. It is in the user's
  * cache folder ($LOCKSTEP_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/lockstep) and is named after the GPU and the library's version, because
- * the words mean nothing to another one. It is replaced as a whole, under a lock beside it; a line that does not read is left out.
+ * the integers are valid only for these. It is replaced as a whole while a lock file next to it is held; an invalid line is skipped.
  *
  * Rule: a choice is written only if the file, read again under the lock, has none for the shape; otherwise the file's choice is used. So
  * processes that share a folder share its choices: the first one written decides for all, and a later run decides as this one did. The

@@ -35,7 +35,7 @@ struct cu_gemm {
     cu_gemm_choice last; /* of the last product, for those who ask */
 };
 
-/* Fails with the library's words; `p` tells which product. */
+/* Fails with the library's message, which names the product `p`. */
 ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what);
 
 /* The sets of what the library may be asked to fuse that are to be tried, best first. p: leading dimensions filled in. */

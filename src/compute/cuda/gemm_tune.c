@@ -1,41 +1,42 @@
 /* gemm_tune.c - the fastest of the algorithms that the library proposes for a product, by running them.
  *
- * Candidates are the proposals for every way to fuse, each run with whatever kernels follow it: what is compared is the whole product.
- * They take turns, so that a clock that rises or a busy neighbour hits all of them alike; the first turn loads kernels and is not counted;
- * those far slower are set aside; the others are judged by medians. Before each run L2 (50 MB) is filled with something else.
- * Results go where the product's own result will go (it is written afterwards anyway), or, where that is added to, into scratch memory
- * that lives as long as the measurement; without it nothing is measured.
+ * Candidates are the library's proposals for each set of fused operations. A candidate is timed together with the kernels that it needs
+ * for what it does not fuse. All candidates run in each round, so that a change of the GPU's clock affects all of them. The first round
+ * loads kernels and is not counted; candidates that are much slower than the best are dropped; the rest are ranked by their median time.
+ * Before each run, other data replaces the content of the L2 cache (50 MB). Results are written to the output of the product (it is
+ * computed again afterwards); if the product adds to its output, they are written to temporary memory; if there is none, nothing is timed.
  *
- * In deterministic mode the winner must also keep the laws (gemm.c): two runs with equal bits, and adding like an addition. */
+ * In deterministic mode the chosen algorithm must also pass two checks (gemm.c): two runs give the same bits, and adding to the output
+ * gives the bits of a separate addition. */
 #include "compute/cuda/gemm_impl.h"
 #include "core/mem.h"
 
 enum { TURNS = 8, MOST = GEMM_MOST_ALGOS * GEMM_MOST_VARIANTS };
-#define ENOUGH_MS 400.0f /* of measured time, once three turns count */
+#define ENOUGH_MS 400.0f /* of measured time, after three counted rounds */
 
 typedef struct candidate {
     cu_gemm_choice choice;
     cudaEvent_t from, to;
-    float ms[TURNS]; /* of counted turns                       */
+    float ms[TURNS]; /* of counted rounds                      */
     int n_turn;
-    bool slow;    /* takes no more turns, and wins only if none that is faster keeps the laws */
-    bool refused; /* is out                                     */
+    bool slow;    /* is not timed any more; chosen only if no faster one passes the checks */
+    bool refused; /* failed, or did not pass the checks         */
 } candidate;
 
 typedef struct field {
     candidate c[MOST];
     int n;
-    cu_product p;  /* the product, its results where they do no harm */
-    void *scratch; /* for them, if they need a place of their own    */
+    cu_product p;  /* the product; its output may be overwritten     */
+    void *scratch; /* temporary memory for its results, or NULL      */
 } field;
 
-static ls_status enter(cu_gemm *g, field *f, void *workspace)
+static ls_status add_candidates(cu_gemm *g, field *f, void *workspace)
 {
     uint32_t sets[GEMM_MOST_VARIANTS];
     cu_gemm_choice found[GEMM_MOST_ALGOS];
     const int n_set = gemm_variants(g, &f->p, sets);
     for (int s = 0; s < n_set; s++) {
-        if (s == 2 && f->n) break; /* a bias of its own is for shapes that have none inside */
+        if (s == 2 && f->n) break; /* a separate kernel for the bias: only if no algorithm fuses it */
         const int n = gemm_propose(g, &f->p, sets[s], false, found, GEMM_MOST_ALGOS);
         for (int i = 0; i < n; i++)
             if (gemm_starts_alone(g, &f->p, &found[i], workspace)) f->c[f->n++].choice = found[i];
@@ -47,7 +48,7 @@ static ls_status enter(cu_gemm *g, field *f, void *workspace)
     return LS_OK;
 }
 
-/* One turn of all that are left. */
+/* One round of the remaining candidates. */
 static ls_status turn(cu_gemm *g, field *f, int t, void *workspace, float *spent)
 {
     for (int i = 0; i < f->n; i++) {
@@ -55,7 +56,8 @@ static ls_status turn(cu_gemm *g, field *f, int t, void *workspace, float *spent
         if (c->slow || c->refused) continue;
         CU_TRY(cudaMemsetAsync(workspace, 0, CU_GEMM_LIBRARY_NBYTES, g->stream));
         CU_TRY(cudaEventRecord(c->from, g->stream));
-        if (gemm_issue(g, &f->p, &c->choice, workspace, NULL) != LS_OK) c->refused = true; /* yet it was proposed */
+        if (gemm_issue(g, &f->p, &c->choice, workspace, NULL) != LS_OK)
+            c->refused = true; /* although it was proposed */
         CU_TRY(cudaEventRecord(c->to, g->stream));
     }
     CU_TRY(cudaStreamSynchronize(g->stream));
@@ -77,7 +79,7 @@ static float best_of(const candidate *c)
     return best;
 }
 
-static void leave_behind(field *f, float factor)
+static void drop_slow(field *f, float factor)
 {
     float best = -1;
     for (int i = 0; i < f->n; i++) {
@@ -103,12 +105,12 @@ static float median(float *x, int n)
 static ls_status race(cu_gemm *g, field *f, void *workspace)
 {
     float spent = 0, unused = 0;
-    int n = 0; /* counted turns */
+    int n = 0; /* counted rounds */
     LS_TRY(turn(g, f, 0, workspace, &unused));
     while (n < TURNS - 1 && (n < 3 || spent < ENOUGH_MS)) {
         LS_TRY(turn(g, f, n++, workspace, &spent));
-        if (n == 1) leave_behind(f, 1.4f);
-        if (n == 3) leave_behind(f, 1.1f);
+        if (n == 1) drop_slow(f, 1.4f);
+        if (n == 3) drop_slow(f, 1.1f);
     }
     for (int i = 0; i < f->n; i++) {
         const float usec = f->c[i].refused ? 0 : median(f->c[i].ms, f->c[i].n_turn) * 1e3f;
@@ -125,7 +127,7 @@ static ls_status print_of(cu_gemm *g, const cu_product *p, float factor, void *w
     return CU_STATUS(cudaStreamSynchronize(g->stream));
 }
 
-static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *workspace, bool *ok)
+static ls_status check_bits(cu_gemm *g, const field *f, const candidate *c, void *workspace, bool *ok)
 {
     cu_product p = f->p;
     uint64_t first, again;
@@ -149,7 +151,7 @@ static bool before(const candidate *a, const candidate *b)
     return a->slow != b->slow ? b->slow : a->choice.usec < b->choice.usec;
 }
 
-static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *best, bool *found)
+static ls_status choose_best(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *best, bool *found)
 {
     for (;;) {
         candidate *c = NULL;
@@ -157,7 +159,7 @@ static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *be
         for (int i = 0; i < f->n; i++)
             if (!f->c[i].refused && (!c || before(&f->c[i], c))) c = &f->c[i];
         if (!c) return LS_OK;
-        if (g->deterministic) LS_TRY(lawful(g, f, c, workspace, &ok));
+        if (g->deterministic) LS_TRY(check_bits(g, f, c, workspace, &ok));
         if (ok) {
             *best = c->choice;
             *found = true;
@@ -167,7 +169,7 @@ static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *be
     }
 }
 
-/* Memory to measure in, where what is there is added to; false: there is none. */
+/* Temporary memory for the results of a product that adds to its output; false: not enough memory. */
 static bool make_room(cu_gemm *g, field *f)
 {
     cu_product *p = &f->p;
@@ -194,9 +196,9 @@ ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_ch
     if (!f) return ls_nomem(sizeof *f, "measuring products");
     f->p = *p;
     if (make_room(g, f)) {
-        LS_TRY_GOTO(st, done, enter(g, f, workspace));
+        LS_TRY_GOTO(st, done, add_candidates(g, f, workspace));
         if (f->n) LS_TRY_GOTO(st, done, race(g, f, workspace));
-        LS_TRY_GOTO(st, done, award(g, f, workspace, best, found));
+        LS_TRY_GOTO(st, done, choose_best(g, f, workspace, best, found));
     }
 done:
     for (int i = 0; i < f->n; i++) {

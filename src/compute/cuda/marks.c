@@ -3,9 +3,10 @@
  *   mark    turn << SLOT_BITS | slot      turn: how often marks were put, so no two marks are equal
  *   slot    one event; it takes a new mark when its old one has passed
  *
- * A slot whose mark has not passed is not waited for: the ring grows instead, because a thread that waits here could be the one that queues
- * what the mark waits for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock. No call that queues is made with the
- * lock held: CUDA lets it wait while a stream has no room, and the watch of the communicators, which ends a run that hangs, asks for marks.
+ * If the next slot has a mark that has not passed, the ring grows: waiting could deadlock, because the calling thread may be the one that
+ * has to queue the work before the mark. Only with N_SLOT pending marks the caller waits, and it does not hold the lock then. The lock is
+ * never held during a CUDA call that queues work: such a call blocks while the stream is full, and the watchdog of the communicators, which
+ * ends a run that hangs, needs the lock to read marks.
  *
  * A mark that is no longer in its slot has passed; its time is not known any more (NAN), which the caller counts. The ring has RING slots
  * before the first is used again, so that the times of a step can be read at its end. Milliseconds from a first event, as a float, are exact

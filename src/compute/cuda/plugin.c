@@ -1,4 +1,4 @@
-/* plugin.c - the edge of lockstep_cuda.so: its one symbol, and core/err.h inside it (words and trails are the program's, so they go there). */
+/* plugin.c - the edge of lockstep_cuda.so: its one symbol, and core/err.h inside it (messages and trails belong to the program, which gets them). */
 #include "compute/cuda/cuda_impl.h"
 #include "compute/plugin.h"
 
