@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "parallel/tensor.h"
 
 #include <string.h>
@@ -303,7 +304,12 @@ ls_status ls_strategy_unit_done(ls_strategy *s, int u)
     return s->ops->unit_done ? s->ops->unit_done(s, u) : LS_OK;
 }
 
-ls_status ls_strategy_publish(ls_strategy *s)
+ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t first)
+{
+    return (ls_rounding){ls_rng_key(seed, LS_RNG_ROUND, (uint64_t)number - 1, (uint64_t)u), first};
+}
+
+ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
 {
     ls_compute *c = s->model->compute;
     if (!ls_compute_mixed(c)) return LS_OK;
@@ -311,7 +317,8 @@ ls_status ls_strategy_publish(ls_strategy *s)
         const ls_own o = ls_strategy_own(s, u);
         if (!ls_strategy_here(s, u)) continue;
         const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
-        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains));
+        const ls_rounding round = ls_strategy_rounding(seed, n_update, u, o.first);
+        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains, n_update ? &round : NULL));
         LS_TRY(ls_strategy_unit_done(s, u));
     }
     return ls_strategy_step_done(s);

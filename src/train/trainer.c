@@ -460,7 +460,7 @@ static ls_status load_weights(ls_trainer *t)
 ls_status ls_trainer_load(ls_trainer *t)
 {
     LS_TRY(load_weights(t));
-    return ls_strategy_publish(t->strategy);
+    return ls_strategy_publish(t->strategy, t->cfg->seed, ls_next_update(&t->state) - 1);
 }
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)
