@@ -98,10 +98,12 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
         if (wait <= 0) {
             int missing = 1;
             while (came[missing]) missing++;
+            char more[32] = "";
+            if (left > 1) snprintf(more, sizeof more, " (and %d more)", left - 1);
             return ls_fail(
                 LS_E_COMM,
-                "rank %d of %d (and %d more) did not connect within %.0f s; each needs its own RANK and the same MASTER_PORT",
-                missing, e->size, left - 1, MEET_TIME);
+                "rank %d of %d%s did not connect within %.0f s; each needs its own RANK and the same MASTER_PORT",
+                missing, e->size, more, MEET_TIME);
         }
         if (poll(&p, 1, (int)(wait * 1000) + 1) <= 0) continue;
         const int guest = accept4(door, NULL, NULL, SOCK_CLOEXEC);

@@ -33,6 +33,16 @@ static int power_below(int n)
     return below;
 }
 
+/* "4", "2 or 8": the nearest powers of two on both sides of a number between `below` and 2 below by which n can be divided. */
+static const char *powers_that_divide(int n, int below, char buf[32])
+{
+    int less = below;
+    while (n % less) less /= 2;
+    if (n % (2 * below)) snprintf(buf, 32, "%d", less);
+    else snprintf(buf, 32, "%d or %d", less, 2 * below);
+    return buf;
+}
+
 ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
 {
     const ls_strategy_ops *ops = find(name);
@@ -45,12 +55,13 @@ ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool de
     if (W == 1 || n_micro == 1 || !deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
     const int below = power_below(at_once ? W : n_micro);
+    char few[32];
     if (2 * below == (at_once ? W : n_micro)) return LS_OK;
     if (at_once)
         return ls_fail(
             LS_E_CONFIG,
-            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or --no_deterministic",
-            name, W, n_micro, W * n_micro, name, below, 2 * below);
+            "--strategy %s on %d replicas x %d micro-batches = %d gradients: in deterministic mode %s needs a power-of-two number of replicas (workers / (pp x tp)), or one micro-batch per replica; use %s replicas, or --no_deterministic",
+            name, W, n_micro, W * n_micro, name, powers_that_divide(W * n_micro, below, few));
     return ls_fail(
         LS_E_CONFIG,
         "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of micro-batches per worker; use %d or %d, or --no_deterministic",
