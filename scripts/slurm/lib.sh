@@ -36,6 +36,8 @@ set_up() {
   [ -n "$SLURM_HOSTS" ] || die "no host answered"
   export SLURM_HOSTS                    # newline-separated: launcher_metadata.json splits it
   export MASTER_ADDR=${SLURM_HOSTS%%$'\n'*} MASTER_PORT=${MASTER_PORT:-29511}
+  LOCKSTEP_TOKEN=${LOCKSTEP_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')} # of this attempt: for workers that meet over TCP
+  export LOCKSTEP_TOKEN
   export TORCHRUN_LOGS=${TORCHRUN_LOGS:-1} NSYS=${NSYS:-0} NCCL_LOGS=${NCCL_LOGS:-0} DIST_DEBUG=${DIST_DEBUG:-0} LOCKSTEP
   resume=()
   if [ "$attempt" -gt 0 ] || [ "${RESUME:-0}" = 1 ]; then resume=(--resume); fi
@@ -92,9 +94,16 @@ workers() {
 }
 
 # place: srun's words for `each` workers on every node, as `layout`; where the job was laid out for another number, they share its cores.
+# Under nsys one task starts all workers of its node, so that there is one report per node: node.sh.
 place() {
   local cores=${SLURM_CPUS_ON_NODE:-0}
-  layout=(--ntasks="$((each * SLURM_JOB_NUM_NODES))")
+  if [ "$NSYS" = 1 ]; then
+    layout=(--mpi=none --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
+    [ "$cores" = 0 ] || layout+=(--cpus-per-task="$cores")
+    export NODE_WORKERS=$each LOCKSTEP_TOKEN=${LOCKSTEP_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+    return 0
+  fi
+  layout=(--mpi="${SRUN_MPI:-pmix}" --ntasks="$((each * SLURM_JOB_NUM_NODES))")
   if [ "$((each * SLURM_JOB_NUM_NODES))" = "$SLURM_NTASKS" ]; then
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || layout+=(--cpus-per-task="$SLURM_CPUS_PER_TASK") # srun does not take it from sbatch
     return 0
@@ -156,17 +165,12 @@ finish() {
   exit "$1"
 }
 
-# The profiles of node 0 as text and as a summary, in the attempt that ends the job. Its failure is not the run's.
+# The profile of the master host as text and as a summary, in the attempt that ends the job. Its failure is not the run's.
 summarize_nsys() {
   [ "$NSYS" = 1 ] || return 0
-  local host=$MASTER_ADDR out rep
-  out=$RUN_DIR/profiles/nsys_stats_$host.txt
-  : >"$out"
-  for rep in "$RUN_DIR/profiles/nsys_${SLURM_JOB_ID}_$host"*.nsys-rep; do
-    [ -e "$rep" ] || continue
-    "$NSYS_BIN" stats --report nvtx_sum,osrt_sum,cuda_api_sum,cuda_gpu_kern_sum "$rep" >>"$out" 2>&1 ||
-      "$NSYS_BIN" stats "$rep" >>"$out" 2>&1 || say "nsys stats failed on $rep"
-  done
-  [ -s "$out" ] || { rm -f "$out"; return 0; }
+  local out=$RUN_DIR/profiles/nsys_stats_$MASTER_ADDR.txt rep=$RUN_DIR/profiles/nsys_${SLURM_JOB_ID}_$MASTER_ADDR.nsys-rep
+  [ -e "$rep" ] || { say "nsys wrote no report"; return 0; }
+  "$NSYS_BIN" stats --report nvtx_sum,osrt_sum,cuda_api_sum,cuda_gpu_kern_sum "$rep" >"$out" 2>&1 ||
+    "$NSYS_BIN" stats "$rep" >"$out" 2>&1 || { say "nsys stats failed on $rep"; rm -f "$out"; return 0; }
   "$LOCKSTEP" profile summarize --run-dir "$RUN_DIR" || say "no profile_summary.json"
 }

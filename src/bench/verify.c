@@ -18,8 +18,9 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define SEQ     64
-#define N_TOKEN 40000
+#define SEQ       64
+#define N_TOKEN   40000
+#define VAL_TOKEN 2000
 
 /* Results of rank 0 of a layout, in memory shared with the parent. */
 typedef struct outcome {
@@ -273,7 +274,26 @@ static void compare(ls_verify_row *r, const outcome *a, const outcome *judge, in
              r->weight_error);
 }
 
-static ls_status make_data(const char *dir, uint64_t seed)
+/* Masks of random pairs (data/loader.h): some are longer than a sequence, some have no target in it. */
+static ls_status make_masks(const char *dir, uint64_t seed)
+{
+    unsigned char *mask = ls_alloc(N_TOKEN);
+    if (!mask) return ls_nomem(N_TOKEN, "test data");
+    const uint64_t key = ls_rng_key(seed, LS_RNG_TEST, 1, 0);
+    for (int64_t i = 0, k = 0; i < N_TOKEN; k++) {
+        const int64_t source = 1 + (int64_t)(ls_rng_u64(key, (uint64_t)(2 * k)) % (SEQ + 4)); /* already 0 */
+        const int64_t target = 1 + (int64_t)(ls_rng_u64(key, (uint64_t)(2 * k + 1)) % SEQ);
+        for (int64_t j = i + source; j < i + source + target && j < N_TOKEN; j++) mask[j] = 1;
+        i += source + target;
+    }
+    mask[N_TOKEN - 1] = mask[VAL_TOKEN - 1] = 1;
+    ls_status st = ls_fs_write(ls_path_of(dir, "train.mask").text, mask, N_TOKEN);
+    if (st == LS_OK) st = ls_fs_write(ls_path_of(dir, "val.mask").text, mask, VAL_TOKEN);
+    ls_free(mask);
+    return st;
+}
+
+static ls_status make_data(const char *dir, uint64_t seed, bool pairs)
 {
     static const char *const name[] = {"train.bin", "val.bin"};
     unsigned char *bytes = ls_alloc(2 * N_TOKEN);
@@ -283,8 +303,9 @@ static ls_status make_data(const char *dir, uint64_t seed)
         bytes[2 * i] = (unsigned char)(ls_rng_u64(key, (uint64_t)(i / 3)) % 200 + (uint64_t)(i % 3));
     ls_status st = LS_OK;
     for (int k = 0; k < 2 && st == LS_OK; k++)
-        st = ls_fs_write(ls_path_of(dir, name[k]).text, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
+        st = ls_fs_write(ls_path_of(dir, name[k]).text, bytes, 2 * (k ? VAL_TOKEN : N_TOKEN));
     ls_free(bytes);
+    if (st == LS_OK && pairs) st = make_masks(dir, seed);
     return st;
 }
 
@@ -409,7 +430,7 @@ static task task_of(const list *v, int k, int slot)
 
 static const char *comm_of(const list *v, const entry *e, const outcome *out)
 {
-    static const char *const known[] = {"local", "mpi", "nccl"};
+    static const char *const known[] = {"local", "mpi", "tcp", "nccl"};
     if (e->s.world == 1) return "self";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (!strcmp(out->comm, known[i])) return known[i];
@@ -517,7 +538,7 @@ static ls_status run_list(list *v)
     if (!o->only_tp) LS_TRY(pipelines(v));
     LS_TRY(shards(v));
     LS_TRY(make_outcomes(v, n_slot, ls_model_n_param(&cfg)));
-    LS_TRY(make_data(v->dir, o->seed));
+    LS_TRY(make_data(v->dir, o->seed, o->pairs));
     if (o->comm) LS_TRY(run_in_turn(v));
     else
         LS_TRY(ls_jobs_run(&(ls_jobs){.n = v->n,

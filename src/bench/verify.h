@@ -27,6 +27,7 @@ typedef struct ls_verify_opts {
     uint64_t seed;
     ls_comm *comm; /* workers of a launcher, each of which calls ls_verify; NULL: fork workers */
     bool only_tp;  /* only layouts with tensor parallelism */
+    bool pairs;    /* data of the translation task: the loss counts the targets of pairs */
     int jobs;      /* layouts that run at the same time, 1 to LS_JOBS_MOST; with `comm`: 1 */
     double limit;  /* time limit of a layout in seconds; not used with `comm`, whose collectives have a limit */
     const char *device, *precision, *comm_name; /* as in train (comm_name: --comm); NULL: defaults */

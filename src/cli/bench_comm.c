@@ -15,8 +15,8 @@ static const ls_opt table[] = {
     CLI_INT_IN(1, 1024, "n", n, "N", "2", "number of workers on this machine; under mpirun: all ranks", "Settings"),
     CLI_STR("device", device, "cpu|cuda[:N]", "cpu",
             "memory to use: cpu (host memory); cuda (one GPU per worker); cuda:N (GPU N for all)"),
-    CLI_CHOICE("comm", comm, "auto|local|mpi|nccl", "auto",
-               "communication backend; with --device cuda, local and mpi go through host memory"),
+    CLI_CHOICE("comm", comm, "auto|local|mpi|tcp|nccl", "auto",
+               "communication backend; with --device cuda, local, mpi and tcp go through host memory"),
     CLI_SWITCH("deterministic", deterministic,
                "with NCCL: use the fixed summation order of training instead of the reductions of NCCL"),
     CLI_STR(
@@ -304,7 +304,7 @@ static void comm_speak(void *ctx, int rank, ls_status st)
 static ls_status comm_started(const ls_start_env *e, comm_job *j)
 {
     ls_comm *c = NULL;
-    LS_TRY(cli_join(e, &c));
+    LS_TRY(cli_join(e, -1, &c));
     const ls_status st = comm_work(j, c, ls_comm_take_cores(c));
     if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
     ls_comm_close(&c, st);
@@ -345,7 +345,7 @@ static ls_status comm_settle(const options *o, comm_job *j)
         return ls_fail(
             LS_E_ARG,
             "--deterministic is only for NCCL (--device cuda); on the CPU, sums are always deterministic; leave it out");
-    if (o->deterministic && (!strcmp(o->comm, "local") || !strcmp(o->comm, "mpi")))
+    if (o->deterministic && strcmp(o->comm, "auto") && strcmp(o->comm, "nccl"))
         return ls_fail(LS_E_ARG,
                        "--deterministic is only for NCCL; with --comm %s, sums are always deterministic; leave it out",
                        o->comm);

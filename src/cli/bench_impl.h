@@ -106,6 +106,6 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
 void cli_bench_protocol(const void *session, ls_jsonw *w); /* members of `protocol` */
 void cli_bench_waterfall(const ls_analysis *a, ls_str *out);
 
-cli_main cli_bench_scaling, cli_bench_strategies, cli_bench_ab, cli_bench_comm, cli_bench_gemm;
+cli_main cli_bench_scaling, cli_bench_strategies, cli_bench_ab, cli_bench_comm, cli_bench_gemm, cli_bench_r3;
 
 #endif

@@ -14,6 +14,20 @@
 
 /* --- options --- */
 
+/* The runs get our flags instead of those of a preset. */
+static ls_status replace_preset(ls_argv *given)
+{
+    ls_argv words = {0};
+    const ls_status st = cli_preset_words(given->n, given->word, true, &words);
+    if (st != LS_OK || !words.n) {
+        ls_argv_fini(&words);
+        return st;
+    }
+    ls_argv_fini(given);
+    *given = words;
+    return LS_OK;
+}
+
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
                           bool *cut, unsigned char *given)
 {
@@ -21,6 +35,7 @@ ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, in
     while (at < argc && strcmp(argv[at], "--") != 0) at++;
     *cut = at < argc;
     for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(&s->given, argv[i]));
+    LS_TRY(replace_preset(&s->given));
     return cli_parse(p, options, at, argv, paths, given);
 }
 

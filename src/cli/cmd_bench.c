@@ -7,15 +7,16 @@ static const cli_command benches[] = {
     {"ab", "compare two settings, run in turns, and explain the difference", cli_bench_ab},
     {"comm", "time collectives by size (algbw and busbw, as nccl-tests)", cli_bench_comm},
     {"gemm", "time the matrix products of a training step, own kernels and CBLAS", cli_bench_gemm},
+    {"r3", "translation: data parallel, and pipeline versus model parallel", cli_bench_r3},
 };
 
 ls_status cmd_bench(int argc, char **argv)
 {
-    static const char list[] = "scaling, strategies, ab, comm, gemm";
+    static const char list[] = "scaling, strategies, ab, comm, gemm, r3";
     if (!argc) return ls_fail(LS_E_ARG, "bench needs one of: %s (each has --help)", list);
     if (strcmp(argv[0], "--help") && strcmp(argv[0], "-h"))
-        return cli_dispatch(benches, CLI_COUNT(benches), "benchmark", "benchmarks: scaling, strategies, ab, comm, gemm",
-                            argc, argv);
+        return cli_dispatch(benches, CLI_COUNT(benches), "benchmark",
+                            "benchmarks: scaling, strategies, ab, comm, gemm, r3", argc, argv);
     printf("usage: lockstep bench NAME [OPTIONS]\n\nRun a benchmark. Every benchmark has its own --help.\n\n");
     for (size_t i = 0; i < CLI_COUNT(benches); i++) printf("  %-11s %s\n", benches[i].name, benches[i].help);
     return LS_OK;

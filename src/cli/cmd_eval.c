@@ -1,23 +1,25 @@
-/* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file. */
-#include "cli/commands.h"
+/* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file; other tasks are in eval_*.c. */
+#include "cli/eval_impl.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "data/loader.h"
+#include "data/meta.h"
 
 #include <math.h>
 #include <unistd.h>
 
-typedef struct options {
-    const char *checkpoint, *data;
-    cli_device on;
-    int64_t seq_length, micro_batch, max_steps;
-    bool json;
-} options;
-
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|translate|bleu", "lm",
+               "lm: loss and perplexity of a checkpoint; translate: BLEU and chrF of its translations, as sacrebleu "
+               "computes them; bleu: the same of translations in a file",
+               "Input"),
     CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"),
-    CLI_STR("data", data, "PATH", NULL, "token file, or a folder written by prepare (uses its val.bin)"),
+            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
+    CLI_STR("data", data, "PATH", NULL,
+            "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
+            "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
+    CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
+    CLI_STR("ref", ref, "FILE", NULL, "bleu: references, one per line"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
                "tokens per sequence; 0 = the number of positions of the model", "Execution"),
     CLI_POSITIVE("micro_batch_size", micro_batch, "N", "4", "sequences per batch"),
@@ -25,12 +27,17 @@ static const ls_opt table[] = {
     CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
+    CLI_SEARCH_ROWS,
+    CLI_INT_IN(0, INT32_MAX, "limit", limit, "N", "0", "translate: use only the first N pairs; 0 = all"),
+    CLI_STR("out", out, "FILE", NULL, "translate: write the pairs and their translations as JSON"),
     CLI_SWITCH("json", json, "print one JSON object instead of lines"),
 };
 
 static const cli_page page = {
     table, CLI_COUNT(table), "eval --checkpoint DIR --data PATH [OPTIONS]",
-    "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file."};
+    "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file (of "
+    "pairs: over their targets). With --task translate, translate pairs and compute BLEU and chrF; with --task bleu "
+    "--hyp FILE --ref FILE, score translations of any origin."};
 
 typedef struct result {
     double loss, seconds;
@@ -96,6 +103,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
         goto done;
     }
     const int S = o->seq_length ? (int)o->seq_length : n_ctx;
+    LS_TRY_GOTO(st, done, ls_data_check(path, false));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));
     st = print(o, s.path, path, &r);
@@ -105,11 +113,38 @@ done:
     return st;
 }
 
+/* Options that only some tasks have. */
+static ls_status check(const options *o, const unsigned char *given)
+{
+    static const struct {
+        const char *name;
+        bool lm, translate, bleu;
+    } of[] = {{"checkpoint", true, true, false},  {"data", true, true, false},
+              {"hyp", false, false, true},        {"ref", false, false, true},
+              {"seq_length", true, false, false}, {"micro_batch_size", true, false, false},
+              {"max_steps", true, false, false},  {"threads", true, true, false},
+              {"device", true, true, false},      {"precision", true, true, false},
+              {"tf32", true, true, false},        {"compute", true, true, false},
+              {"beam", false, true, false},       {"length-penalty", false, true, false},
+              {"batch", false, true, false},      {"max_length", false, true, false},
+              {"limit", false, true, false},      {"out", false, true, false}};
+    const char t = o->task[0];
+    for (size_t i = 0; i < CLI_COUNT(of); i++)
+        if (cli_given(&page, given, of[i].name) && !(t == 'l' ? of[i].lm : t == 't' ? of[i].translate : of[i].bleu))
+            return ls_fail(LS_E_ARG, "--%s has no meaning with --task %s; leave it out", of[i].name, o->task);
+    if (t != 'b' && (!o->checkpoint || !o->data))
+        return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
+    return LS_OK;
+}
+
 ls_status cmd_eval(int argc, char **argv)
 {
     options o = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
-    if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    LS_TRY(check(&o, given));
+    if (!strcmp(o.task, "bleu")) return eval_bleu(&o);
+    if (!strcmp(o.task, "translate")) return eval_translate(&o);
 
     ls_session_opts how = {
         .checkpoint = o.checkpoint, .B = o.micro_batch, .T = o.seq_length ? o.seq_length : INT32_MAX};

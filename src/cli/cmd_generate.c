@@ -5,7 +5,7 @@
 #include "core/stop.h"
 
 typedef struct options {
-    const char *checkpoint, *prompt, *prompt_file;
+    const char *task, *checkpoint, *prompt, *prompt_file;
     cli_device on;
     int64_t max_new, n_sample, top_k, seed, speculate;
     double temperature, top_p;
@@ -13,8 +13,10 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "lm: continue a text; translate: translate sentences (generate --task translate --help)", "Input"),
     CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"),
+            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
     CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
     CLI_STR("prompt-file", prompt_file, "FILE", NULL, "read the prompt from a file"),
     CLI_POSITIVE("max-new-tokens", max_new, "N", "128", "generate at most N tokens"),
@@ -223,6 +225,7 @@ done:
 
 static ls_status check(const options *o)
 {
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
     if (o->prompt && o->prompt_file)
         return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
@@ -234,6 +237,7 @@ static ls_status check(const options *o)
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
+    if (cli_task_is(argc, argv, "translate")) return cli_generate_pairs(argc, argv);
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     LS_TRY(check(&o));
     ls_session s = {0};

@@ -9,23 +9,30 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct options {
     ls_prepare_opts p;
     ls_opt_list input, val_input;
-    const char *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
+    const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
     int64_t vocab_size, train_mb, threads;
+    double journal_seconds;
     bool json, quiet;
 } options;
 
 static const ls_opt table[] = {
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "lm: text to continue; translate: pairs of sentences (prepare --task translate --help)",
+               "Input and output"),
     CLI_LIST(
         "input", input, "PATH...",
-        "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
-        "Input and output"),
+        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
-    CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, val.bin, tokenizer.json and meta.json"),
+    CLI_STR("out", p.out_dir, "DIR", NULL,
+            "output folder for train.bin, val.bin, tokenizer.json and meta.json; replaced as a whole when all is done"),
+    CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
+               "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
     CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
             "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
             "Tokens"),
@@ -42,19 +49,28 @@ static const ls_opt table[] = {
         "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
         "Documents"),
     CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
+    CLI_INT_IN(0, 1e15, "min-chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
+    CLI_INT_IN(0, 1e15, "max-chars", p.max_chars, "N", "0", "drop documents with more than N characters; 0 = no limit"),
+    CLI_SWITCH(
+        "dedup", p.dedup,
+        "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 32 bytes of memory per document"),
     CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name"),
     CLI_CHOICE("invalid-utf8", bad_utf8, "error|replace|keep", "error",
                "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
-    CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0", "use only the first N documents of --input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0",
+               "use only the first N documents of the input, before any is dropped; 0 = all"),
     CLI_INT_IN(0, 1e18, "limit-val-docs", p.limit_val_docs, "N", "0",
                "use only the first N documents of --val-input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
                "Execution"),
+    CLI_SWITCH("resume", p.resume,
+               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
+    CLI_REAL("journal-seconds", journal_seconds, "S", "10", "record the progress for --resume every S seconds"),
     CLI_SWITCH("json", json, "print the summary as one JSON object"),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
 
-static const cli_page page = {table, CLI_COUNT(table), "prepare --input PATH... --out DIR [OPTIONS]",
+static const cli_page page = {table, CLI_COUNT(table), "prepare PATH... --out DIR [OPTIONS]",
                               "Convert text to token files: the tokens of each document, followed by <|endoftext|>, as "
                               "unsigned 16-bit integers."};
 
@@ -84,7 +100,8 @@ static void show_progress(void *ctx, const ls_prepare_progress *p)
     if (p->total > 0) {
         double part = (double)p->done / (double)p->total;
         fprintf(stderr, " of %s (%.0f%%)", ls_human_bytes(total, (double)p->total), 100 * part);
-        if (part > 0) fprintf(stderr, ", ETA %s", ls_human_time(eta, p->seconds * (1 - part) / part));
+        const double own = (double)(p->done - p->done_start);
+        if (own > 0) fprintf(stderr, ", ETA %s", ls_human_time(eta, p->seconds * (double)(p->total - p->done) / own));
     }
     fprintf(stderr, ", %s/s of text, %lld tokens%s", rate, (long long)p->n_token, m->terminal ? "" : "\n");
     fflush(stderr);
@@ -98,6 +115,29 @@ static ls_status list_inputs(ls_inputs *list, const ls_opt_list *words, const ch
     ls_text_format f = !strcmp(format, "txt") ? LS_TEXT_PLAIN : !strcmp(format, "jsonl") ? LS_TEXT_JSONL : LS_TEXT_AUTO;
     for (int i = 0; i < words->n; i++) LS_TRY(ls_inputs_add(list, words->word[i], f));
     return LS_OK;
+}
+
+#define MAX_NAMED 20
+
+static void note_skipped(const ls_inputs *list)
+{
+    if (!list->n_skipped) return;
+    fprintf(stderr, "note: %zu file%s of other types in folders, skipped:", list->n_skipped,
+            list->n_skipped == 1 ? "" : "s");
+    for (size_t i = 0; i < list->n_skipped && i < MAX_NAMED; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", list->skipped[i]);
+    if (list->n_skipped > MAX_NAMED) fprintf(stderr, " and %zu more (--json lists all)", list->n_skipped - MAX_NAMED);
+    fprintf(stderr, "\n");
+}
+
+/* Pipes and standard input cannot be read again. */
+static bool is_repeatable(const ls_inputs *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        struct stat sb;
+        if (!strcmp(list->item[i].path, "-") || stat(list->item[i].path, &sb) || !S_ISREG(sb.st_mode)) return false;
+    }
+    return true;
 }
 
 /* Training reads the corpus twice: standard input is copied to a file without a name first. */
@@ -136,14 +176,23 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
     if (!o->input.n)
-        return ls_fail(LS_E_ARG, "--input is missing; give the text files to prepare (--help lists the options)");
+        return ls_fail(LS_E_ARG, "the input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)
         return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
     if (!(o->p.val_fraction >= 0 && o->p.val_fraction < 1))
         return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
     if (o->val_input.n && cli_given(&page, given, "val-fraction") && o->p.val_fraction > 0)
         return ls_fail(LS_E_ARG, "--val-input and --val-fraction cannot be combined; leave one out");
+    if (o->p.max_chars && o->p.max_chars < o->p.min_chars)
+        return ls_fail(LS_E_ARG, "--max-chars %lld is less than --min-chars %lld: no document can be kept",
+                       (long long)o->p.max_chars, (long long)o->p.min_chars);
+    if (o->p.shard_tokens && o->p.shard_tokens < 1024)
+        return ls_fail(LS_E_ARG, "--shard-tokens %lld: must be 0 (one file) or at least 1024",
+                       (long long)o->p.shard_tokens);
+    if (!(o->journal_seconds >= 0))
+        return ls_fail(LS_E_ARG, "--journal-seconds %g: must be at least 0", o->journal_seconds);
     if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
@@ -169,11 +218,18 @@ static ls_status find_tokenizer(const options *o, ls_tokenizer **out)
     return ls_tokenizer_load(o->tokenizer, out);
 }
 
+/* Without --resume: a resumed run writes the same meta.json. */
 static char *command_line(int argc, char **argv)
 {
     ls_str s = {0};
+    char **word = ls_alloc((size_t)(argc + 1) * sizeof *word);
+    int n = 0;
+    if (!word) return NULL;
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--resume") != 0) word[n++] = argv[i];
     ls_str_add(&s, "lockstep prepare ");
-    ls_argv_show(&(ls_argv){.word = argv, .n = argc}, &s);
+    ls_argv_show(&(ls_argv){.word = word, .n = n}, &s);
+    ls_free(word);
     if (s.failed) ls_str_fini(&s);
     return s.data;
 }
@@ -187,7 +243,7 @@ static void print_part(ls_jsonw *w, const char *name, int64_t tokens, int64_t do
     ls_jsonw_close(w);
 }
 
-static ls_status print_json(const options *o, const ls_prepare_result *r)
+static ls_status print_json(const options *o, const ls_inputs *train, const ls_prepare_result *r)
 {
     cli_json j;
     ls_jsonw *w = cli_json_begin(&j);
@@ -196,7 +252,15 @@ static ls_status print_json(const options *o, const ls_prepare_result *r)
     print_part(w, "val", r->val_token, r->val_doc, r->val_sha256);
     ls_jsonw_members(w, LS_KV("val_is_tail_of_stream", r->val_is_tail), LS_KV("text_bytes", r->text_bytes),
                      LS_KV("seconds", r->seconds), LS_KV("encode_seconds", r->encode_seconds),
-                     LS_KV("train_vocab_seconds", r->train_seconds));
+                     LS_KV("train_vocab_seconds", r->train_seconds), LS_KV("train_files", r->train_files),
+                     LS_KV("resumed", r->resumed));
+    ls_jsonw_put_open(w, "dropped", '{');
+    ls_jsonw_members(w, LS_KV("too_short", r->n_short), LS_KV("too_long", r->n_long),
+                     LS_KV("duplicates", r->n_duplicate));
+    ls_jsonw_close(w);
+    ls_jsonw_put_open(w, "skipped_files", '[');
+    for (size_t i = 0; i < train->n_skipped; i++) ls_jsonw_str(w, train->skipped[i]);
+    ls_jsonw_close(w);
     return cli_json_end(&j);
 }
 
@@ -209,14 +273,15 @@ static void note_small_vocabulary(const options *o, const ls_prepare_result *r)
         (long long)o->vocab_size, r->n_vocab, (long long)o->p.train_min_count);
 }
 
-static ls_status print_summary(const options *o, const ls_prepare_result *r)
+static ls_status print_summary(const options *o, const ls_inputs *train, const ls_prepare_result *r)
 {
     note_small_vocabulary(o, r);
-    if (o->json) return print_json(o, r);
-    char bytes[32], rate[32];
+    if (o->json) return print_json(o, train, r);
+    char bytes[32], rate[32], shards[64] = "";
     double s = r->encode_seconds;
-    printf("train  %12lld tokens  %lld documents  %s/train.bin\n", (long long)r->train_token, (long long)r->train_doc,
-           o->p.out_dir);
+    if (o->p.shard_tokens) snprintf(shards, sizeof shards, "_000.bin ... (%d files)", r->train_files);
+    printf("train  %12lld tokens  %lld documents  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
+           o->p.out_dir, *shards ? shards : ".bin");
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
         printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->p.out_dir);
@@ -224,10 +289,15 @@ static ls_status print_summary(const options *o, const ls_prepare_result *r)
         printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
                o->p.out_dir);
     printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->p.out_dir);
-    printf("text   %s, %.3f bytes per token, encoded in %.2f s (%s/s)", ls_human_bytes(bytes, (double)r->text_bytes),
-           (double)r->text_bytes / (double)(r->train_token + r->val_token), s,
-           ls_human_bytes(rate, (double)r->text_bytes / s));
-    if (!strcmp(o->tokenizer, "train")) printf(", vocabulary trained in %.2f s", r->train_seconds);
+    if (r->n_short + r->n_long + r->n_duplicate)
+        printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",
+               (long long)(r->n_short + r->n_long + r->n_duplicate), (long long)r->n_short, (long long)r->n_long,
+               (long long)r->n_duplicate);
+    printf("text   %s, %.3f bytes per token, ", ls_human_bytes(bytes, (double)r->text_bytes),
+           (double)r->text_bytes / (double)(r->train_token + r->val_token));
+    if (r->resumed) printf("the rest of it encoded in %.2f s after a resume", s);
+    else printf("encoded in %.2f s (%s/s)", s, ls_human_bytes(rate, (double)r->text_bytes / s));
+    if (!strcmp(o->tokenizer, "train") && !r->resumed) printf(", vocabulary trained in %.2f s", r->train_seconds);
     printf("\n");
     return LS_OK;
 }
@@ -242,7 +312,13 @@ static ls_status prepare(options *o, const char *command)
     LS_TRY_GOTO(st, done, list_inputs(&train, &o->input, o->format));
     LS_TRY_GOTO(st, done, list_inputs(&val, &o->val_input, o->format));
     LS_TRY_GOTO(st, done, find_tokenizer(o, &tok));
+    const bool repeatable = is_repeatable(&train) && is_repeatable(&val);
+    if (o->p.resume && !repeatable) {
+        st = ls_fail(LS_E_ARG, "--resume needs input files that can be read again, not standard input or pipes");
+        goto done;
+    }
     if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
+    if (!o->quiet) note_skipped(&train);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
     ls_prepare_opts *p = &o->p;
@@ -257,12 +333,13 @@ static ls_status prepare(options *o, const char *command)
     if (o->val_input.n) p->val_fraction = 0;
     p->threads = (int)(o->threads ? o->threads : cores > 0 ? cores : 1);
     p->command = command;
+    p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;
     p->progress_ctx = &m;
     ls_stop_install();
     st = ls_prepare(p, &r);
     if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
-    if (st == LS_OK) st = print_summary(o, &r);
+    if (st == LS_OK) st = print_summary(o, &train, &r);
 done:
     ls_inputs_fini(&train);
     ls_inputs_fini(&val);
@@ -276,9 +353,19 @@ ls_status cmd_prepare(int argc, char **argv)
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
     char *command = command_line(argc, argv); /* parsing moves arguments */
-    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given);
-    if (st == LS_OK) st = check(&o, given);
-    if (st == LS_OK) st = prepare(&o, command);
+    ls_status st = LS_OK;
+    if (cli_task_is(argc, argv, "translate")) {
+        st = cli_prepare_pairs(argc, argv, command);
+    } else {
+        ls_opt_list words = {0};
+        st = cli_parse(&page, &o, argc, argv, &words, given);
+        if (st == LS_OK && words.n && o.input.n)
+            st = ls_fail(LS_E_ARG, "'%s': give the inputs either after --input or without it, not both ways",
+                         words.word[0]);
+        if (words.n) o.input = words;
+        if (st == LS_OK) st = check(&o, given);
+        if (st == LS_OK) st = prepare(&o, command);
+    }
     ls_free(command);
     return st;
 }

@@ -226,12 +226,14 @@ static ls_status run_traced(int argc, char **argv)
 static ls_status profile_train(int argc, char **argv)
 {
     ls_train_options o;
-    ls_argv parsed = {0}; /* a copy: parsing moves arguments */
-    const ls_argv train = {.word = argv, .n = argc};
+    ls_argv preset = {0};
+    LS_TRY(cli_preset_words(argc, argv, false, &preset));
+    const ls_argv train = preset.n ? preset : (ls_argv){.word = argv, .n = argc};
     char nsys[4096];
     const char *name = env_or("NSYS_BIN", "nsys");
-    ls_status st = ls_argv_add_all(&parsed, &train);
-    if (st == LS_OK) st = ls_train_options_parse(parsed.n, parsed.word, &o);
+    char **moved = ls_alloc(((size_t)train.n + 1) * sizeof *moved); /* a copy of the list: parsing changes it */
+    if (moved && train.n) memcpy(moved, train.word, (size_t)train.n * sizeof *moved);
+    ls_status st = moved ? ls_train_options_parse(train.n, moved, &o) : ls_nomem((size_t)train.n, "the command line");
     const bool wanted = st == LS_OK && !o.help && !o.print_config && !strcmp(env_or("NSYS", "0"), "1");
     const bool found = wanted && cli_find_program(name, nsys);
     if (wanted && !found) fprintf(stderr, "NSYS=1: %s not found; writing the trace without it\n", name);
@@ -240,9 +242,10 @@ static ls_status profile_train(int argc, char **argv)
         st = run_under_nsys(nsys, o.checkpoint_path, &train, &code);
         if (st == LS_OK) st = status_of(code);
     } else if (st == LS_OK) {
-        st = run_traced(argc, argv);
+        st = run_traced(train.n, train.word);
     }
-    ls_argv_fini(&parsed);
+    ls_free(moved);
+    ls_argv_fini(&preset);
     return st;
 }
 

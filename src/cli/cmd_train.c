@@ -1,5 +1,6 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
+#include "cli/translation.h"
 #include "comm/launch.h"
 #include "core/cores.h"
 #include "core/deadline.h"
@@ -7,7 +8,8 @@
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
-#include "data/tokenizer.h"
+#include "config/r3.h"
+#include "data/pairs.h"
 #include "train/profile.h"
 #include "train/trainer.h"
 
@@ -45,6 +47,9 @@ static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_fact
     LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
     f->data_vocab_size = ls_tokenizer_n_vocab(tok);
     f->data_eos_id = ls_tokenizer_eot(tok);
+    ls_langs langs;
+    if (f->data_eos_id < 0 && ls_langs_of(&langs, tok, "") == LS_OK) f->data_eos_id = LS_EOS_TGT;
+    ls_err_clear();
     ls_tokenizer_destroy(&tok);
     return LS_OK;
 }
@@ -174,7 +179,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
     ls_profile *profile = NULL;
-    if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
+    if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
     ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
@@ -211,15 +216,7 @@ static ls_status check_start(const job *j, const ls_start_env *e)
         return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
     LS_TRY(cli_check_launcher(e));
-    if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm local: not supported under %s; leave it out (workers on one host use shared memory anyway)",
-            e->words);
-    if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm mpi: the workers were started with RANK and WORLD_SIZE; start them with mpirun or srun --mpi=pmix");
+    LS_TRY(cli_check_comm(e, j->o->comm));
     return j->device.automatic ? LS_OK
                                : check_configuration(j, e->size); /* the workers first agree on the device of auto */
 }
@@ -250,7 +247,9 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
-    LS_TRY(cli_join(e, &c));
+    const double limit = ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1;
+    LS_TRY(cli_join(e, limit, &c));
+    if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);
@@ -283,10 +282,7 @@ static ls_status launch(job *j)
 {
     ls_train_config c = {0};
     int share[MAX_SHARE] = {0};
-    if (!strcmp(j->o->comm, "mpi"))
-        return ls_fail(LS_E_CONFIG,
-                       "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
-                       (long long)j->o->n);
+    LS_TRY(cli_check_comm(&(ls_start_env){.by = LS_STARTED_ALONE, .size = 1}, j->o->comm));
     LS_TRY(configure(j, (int)j->o->n, &c));
     ls_status st = ls_train_check_layout(&c);
     const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, ls_cores_usable(), share);
@@ -312,24 +308,55 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
+/* Prints what becomes of every key: with --print_config, and where one is refused. */
+static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
+{
+    const char *rank = getenv("RANK");
+    ls_err_kept error;
+    ls_str s = {0};
+    const ls_status st = ls_ds_config_load(o->deepspeed_config, ds);
+    if ((st == LS_OK && !o->print_config) || st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return st;
+    ls_err_keep(&error);
+    if (ls_ds_config_explain(o->deepspeed_config, &s) == LS_OK && s.data) fputs(s.data, stderr);
+    if (st != LS_OK) ls_err_restore(&error);
+    ls_str_fini(&s);
+    return st;
+}
+
+/* Parses the command line; R3's flags belong to the translation task, those of a trainer to its preset. Parsing reorders its arguments, so it gets a copy of the list. */
+static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_train_options *o)
+{
+    LS_TRY(cli_preset_words(argc, argv, false, words));
+    if (!words->n && !cli_task_is(argc, argv, "translate")) return ls_train_options_parse(argc, argv, o);
+    if (!words->n) LS_TRY(ls_train_r3_words(argc, argv, words));
+    const size_t nbytes = ((size_t)words->n + 1) * sizeof *words->word;
+    *moved = ls_alloc(nbytes);
+    if (!*moved) return ls_nomem(nbytes, "the command line");
+    memcpy(*moved, words->word, nbytes);
+    return ls_train_options_parse(words->n, *moved, o);
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
     ls_ds_config ds = {0};
     ls_run_identity id = {0};
     ls_start_env env = {0};
+    ls_argv words = {0}; /* the options borrow from these two */
+    char **moved = NULL;
     ls_status st = LS_OK;
     char program[PATH_MAX];
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
-    LS_TRY_GOTO(st, done, ls_train_options_parse(argc, argv, &o));
+    LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
     if (o.help) {
         ls_str s = {0};
         ls_train_options_help(&s);
         st = cli_print(&s);
         goto done;
     }
-    if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
+    LS_TRY_GOTO(st, done, cli_translate_check(&o));
+    if (o.deepspeed_config) LS_TRY_GOTO(st, done, load_json(&o, &ds));
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     LS_TRY_GOTO(st, done, only_on_rank_0(env.rank, choose_device(&j, &env)));
@@ -344,7 +371,10 @@ ls_status cmd_train(int argc, char **argv)
         ls_stack_install("the run");
         st = work(&j, NULL, 0);
     }
+    if (st == LS_OK && !o.print_config && !env.rank) st = cli_translate_epochs(&o, &j.device);
 done:
+    ls_argv_fini(&words);
+    ls_free(moved);
     ls_ds_config_fini(&ds);
     ls_run_identity_fini(&id);
     return st;

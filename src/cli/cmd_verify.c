@@ -10,7 +10,7 @@
 
 typedef struct options {
     ls_verify_opts v;
-    const char *n, *device;
+    const char *n, *device, *task;
     int64_t steps, seed, jobs;
     bool json;
 } options;
@@ -21,11 +21,13 @@ static const ls_opt table[] = {
     CLI_STR(
         "device", device, "auto|cpu|cuda[:N]", NULL,
         "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]"),
-    CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
+    CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
                "number format; bf16 and fp16 need a GPU [as in train]"),
     CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
+    CLI_CHOICE("task", task, "lm|translate", "lm",
+               "data: a stream of tokens, or pairs of sentences whose loss counts the target only"),
     CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(
         0, LS_JOBS_MOST, "jobs", jobs, "N", NULL,
@@ -102,22 +104,18 @@ static ls_status join(const ls_start_env *e, int most, ls_comm **out)
     if (most > e->size) return ls_fail(LS_E_ARG, "-n has %d workers, but %s started %d", most, e->words, e->size);
     LS_TRY(cli_check_launcher(e));
     ls_stack_install("a worker of verify");
-    return cli_join(e, out);
+    return cli_join(e, -1, out);
 }
 
 /* Rejects options that no layout can use, before the first one runs. */
 static ls_status check(const options *o, const ls_start_env *e)
 {
-    const bool launched = e->size > 1, mpi = launched && e->by == LS_STARTED_MPI;
+    const bool launched = e->size > 1;
     if (!(o->v.limit > 0)) return ls_fail(LS_E_ARG, "--timeout %g: must be more than 0 seconds", o->v.limit);
     if (o->jobs > 1 && launched)
         return ls_fail(LS_E_ARG, "--jobs %lld: workers started by %s run one layout at a time; leave --jobs out",
                        (long long)o->jobs, e->words);
-    if (!strcmp(o->v.comm_name, "mpi") && !mpi)
-        return ls_fail(LS_E_CONFIG, "--comm mpi: start the workers with mpirun or srun --mpi=pmix");
-    if (!strcmp(o->v.comm_name, "local") && mpi)
-        return ls_fail(LS_E_CONFIG, "--comm local: %s started these workers over MPI; leave --comm out", e->words);
-    return LS_OK;
+    return cli_check_comm(e, o->v.comm_name);
 }
 
 /* Chooses the device before workers are forked; the workers of a launcher join first and agree. */
@@ -191,6 +189,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_start_env env = {0};
     ls_verify_opts *v = &o.v;
     v->steps = (int)o.steps;
+    v->pairs = !strcmp(o.task, "translate");
     v->seed = (uint64_t)o.seed;
     v->jobs = o.jobs ? (int)o.jobs : 1;
     LS_TRY(ls_start_env_read(&env));

@@ -3,6 +3,7 @@
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
+#include "core/argv.h"
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -19,8 +20,16 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor;
-cli_main cli_plan_schedule; /* plan --schedule */
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data;
+cli_main cli_plan_schedule;  /* plan --schedule           */
+cli_main cli_generate_pairs; /* generate --task translate */
+/* prepare --task translate; command: the whole command line, for meta.json */
+ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
+/* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
+bool cli_task_is(int argc, char **argv, const char *task);
+
+/* ls_train_preset_words; prints its notes. */
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words);
 
 typedef struct cli_command {
     const char *name, *help;
@@ -92,9 +101,12 @@ typedef struct cli_json {
 ls_jsonw *cli_json_begin(cli_json *j);
 ls_status cli_json_end(cli_json *j);
 
-/* Connects this process with the other workers that mpirun, srun or torchrun started. LS_E_CONFIG if the launcher cannot be used. */
+/* Connects this process with the other workers that mpirun, srun, torchrun or `lockstep launch` started. LS_E_CONFIG if the launcher cannot
+ * be used. limit: as in ls_comm_meet. */
 ls_status cli_check_launcher(const ls_start_env *e); /* without connecting */
-ls_status cli_join(const ls_start_env *e, ls_comm **out);
+ls_status cli_join(const ls_start_env *e, double limit, ls_comm **out);
+/* Whether --comm is possible with workers that were started like this. */
+ls_status cli_check_comm(const ls_start_env *e, const char *asked);
 
 /* Finds a program: a path, or a name in PATH. */
 bool cli_find_program(const char *name, char path[4096]);

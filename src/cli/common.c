@@ -1,5 +1,6 @@
 /* common.c - what the commands share: options and help pages, output, workers of a launcher. */
 #include "cli/commands.h"
+#include "config/preset.h"
 #include "core/log.h"
 #include "core/stop.h"
 
@@ -128,17 +129,38 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
 
 ls_status cli_check_launcher(const ls_start_env *e)
 {
-    if (e->by != LS_STARTED_SRUN) return LS_OK;
+    const char *address = getenv("MASTER_ADDR");
+    if (e->by != LS_STARTED_SRUN || (address && *address)) return LS_OK;
     return ls_fail(
         LS_E_CONFIG,
-        "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix (with Open MPI), or mpirun inside the allocation",
+        "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix (with Open MPI), mpirun inside the allocation, or set MASTER_ADDR to the first host of the job (TCP)",
         e->size);
 }
 
-ls_status cli_join(const ls_start_env *e, ls_comm **out)
+ls_status cli_check_comm(const ls_start_env *e, const char *asked)
+{
+    const bool launched = e->size > 1, mpi = launched && e->by == LS_STARTED_MPI,
+               tcp = launched && !mpi && ls_start_several_hosts(e);
+    if (!strcmp(asked, "mpi") && !mpi)
+        return ls_fail(
+            LS_E_CONFIG, "--comm mpi: %s%s; start the workers with mpirun or srun --mpi=pmix and leave -n out",
+            launched ? "the workers were started with " : "-n does not start MPI workers", launched ? e->words : "");
+    if (!strcmp(asked, "tcp") && !tcp)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm tcp: the workers are not on several hosts that meet over TCP; start them with lockstep launch, torchrun, or RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+    if (!strcmp(asked, "local") && (mpi || tcp))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm local: not supported under %s; leave it out (workers on one host use shared memory anyway)",
+            mpi ? e->words : "several hosts");
+    return LS_OK;
+}
+
+ls_status cli_join(const ls_start_env *e, double limit, ls_comm **out)
 {
     LS_TRY(cli_check_launcher(e));
-    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
+    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, limit, out);
 }
 
 bool cli_find_program(const char *name, char path[4096])
@@ -154,4 +176,23 @@ bool cli_find_program(const char *name, char path[4096])
         p += n + (p[n] == ':');
     }
     return false;
+}
+
+bool cli_task_is(int argc, char **argv, const char *task)
+{
+    bool is = false;
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (!strcmp(argv[i], "--task")) is = i + 1 < argc && !strcmp(argv[i + 1], task);
+        else if (!strncmp(argv[i], "--task=", 7)) is = !strcmp(argv[i] + 7, task);
+    }
+    return is;
+}
+
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words)
+{
+    ls_str notes = {0};
+    const ls_status st = ls_train_preset_words(argc, argv, bench, words, &notes);
+    if (st == LS_OK && notes.data) fputs(notes.data, stderr);
+    ls_str_fini(&notes);
+    return st;
 }

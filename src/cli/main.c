@@ -11,7 +11,9 @@
 
 static const cli_command commands[] = {
     {"prepare", "convert text or JSON lines to token files and a tokenizer", cmd_prepare},
+    {"data", "list and download public data sets", cmd_data},
     {"train", "train a GPT-2 model", cmd_train},
+    {"launch", "run a command on several hosts over ssh, without MPI", cmd_launch},
     {"eval", "compute validation loss and perplexity of a checkpoint", cmd_eval},
     {"generate", "generate text from a prompt", cmd_generate},
     {"export", "export a checkpoint as a Hugging Face folder", cmd_export},

@@ -17,8 +17,8 @@
  *   4. buffers larger than LS_COMM_SMALL bytes come from ls_comm_alloc, so that peers on the host can read them in place;
  *   5. sums of BF16 and F16 are computed in float over the tree and rounded once.
  *
- * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
- * dry (moves no data, counts requests; with a clock it predicts the time of a step).
+ * Backends: self (one worker), local (workers of one host over shared memory), mpi and tcp (shared memory inside a host, messages
+ * between hosts), dry (moves no data, counts requests; with a clock it predicts the time of a step).
  *
  * Two communicators on top of these take device memory (core/device.h): staged (through pinned host memory) and nccl. A request then runs
  * after the operations that were queued on the device before the post, and operations queued after ls_wait see its result. The buffers of
@@ -198,7 +198,8 @@ typedef struct ls_local_world ls_local_world;
 ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
 /* The same for workers started by an external launcher, in a file that all of them can open (a memfd); sets its size. */
 ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out);
-ls_status ls_local_world_open(int fd, ls_local_world **out);
+/* Maps what rank 0 of `size` workers has formatted. LS_E_COMM: it is another user's, or a number in it is not what that function writes. */
+ls_status ls_local_world_open(int fd, int size, ls_local_world **out);
 void ls_local_world_destroy(ls_local_world **w);
 /* Registers this process as rank `rank`, which prints its stack trace on request (core/stack.h). If the run is aborted and the process
  * has not exited 8 s later, it exits with code 4 (core/deadline.h), until ls_local_world_destroy. */

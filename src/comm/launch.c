@@ -1,5 +1,6 @@
 #include "comm/launch.h"
 #include "comm/local_impl.h"
+#include "comm/relay_impl.h"
 
 #include "core/clock.h"
 #include "core/deadline.h"
@@ -25,13 +26,13 @@
 
 typedef struct child {
     pid_t pid;
-    int err; /* read end of its stderr, -1 when closed */
+    relay err; /* of its stderr */
     bool gone;
-    int status;                  /* of waitpid                       */
-    bool named;                  /* its stop was printed              */
-    bool killed;                 /* by this parent                    */
-    char tail[TAIL], line[1024]; /* line: what has arrived of a line that has not ended */
-    size_t n_tail, n_line;
+    int status;  /* of waitpid                       */
+    bool named;  /* its stop was printed              */
+    bool killed; /* by this parent                    */
+    char tail[TAIL];
+    size_t n_tail;
 } child;
 
 static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_t parent)
@@ -78,55 +79,24 @@ static void keep_tail(child *c, const char *data, size_t n)
     c->n_tail += n;
 }
 
-static void end_line(child *c)
-{
-    fwrite(c->line, 1, c->n_line, stderr);
-    c->n_line = 0;
-}
-
-/* Passes whole lines on, so that those of several workers do not mix. */
-static void pass_on(child *c, const char *data, size_t n)
-{
-    keep_tail(c, data, n);
-    const char *end = memrchr(data, '\n', n);
-    const size_t whole = end ? (size_t)(end - data) + 1 : 0;
-    if (whole || c->n_line + n > sizeof c->line) end_line(c);
-    fwrite(data, 1, whole, stderr);
-    data += whole;
-    n -= whole;
-    if (n > sizeof c->line) { /* longer than any line of ours: as it comes */
-        fwrite(data, 1, n, stderr);
-        return;
-    }
-    memcpy(c->line + c->n_line, data, n);
-    c->n_line += n;
-}
-
 /* Passes on what the workers print, for at most ms milliseconds; whether something came. */
-static bool relay(child *ch, int n, int ms)
+static bool relay_all(child *ch, int n, int ms)
 {
     struct pollfd p[LS_LAUNCH_MOST];
     bool some = false;
-    for (int r = 0; r < n; r++) p[r] = (struct pollfd){ch[r].err, POLLIN, 0};
+    for (int r = 0; r < n; r++) p[r] = (struct pollfd){ch[r].err.fd, POLLIN, 0};
     if (poll(p, (nfds_t)n, ms) <= 0) return false;
     for (int r = 0; r < n; r++) {
-        if (ch[r].err < 0 || !(p[r].revents & (POLLIN | POLLHUP))) continue;
         char buf[4096];
-        ssize_t k = read(ch[r].err, buf, sizeof buf);
-        if (k > 0) {
-            pass_on(&ch[r], buf, (size_t)k);
-            some = true;
-        } else if (k == 0 || (errno != EINTR && errno != EAGAIN)) {
-            end_line(&ch[r]);
-            close(ch[r].err);
-            ch[r].err = -1;
-        }
+        size_t got;
+        if (ch[r].err.fd < 0 || !(p[r].revents & (POLLIN | POLLHUP))) continue;
+        if (relay_read(&ch[r].err, buf, sizeof buf, &got)) some = true;
+        keep_tail(&ch[r], buf, got);
     }
     return some;
 }
 
-/* A worker that was ended from outside its body (core/deadline.h, core/stop.h) has an exit code and no status. */
-static ls_status status_of_exit(int code)
+ls_status ls_launch_status(int code)
 {
     switch (code) {
     case 0: return LS_OK;
@@ -143,14 +113,14 @@ static ls_status status_of_exit(int code)
 static ls_status status_of(const child *c, const ls_local_world *world, int rank)
 {
     const int code = WEXITSTATUS(c->status), noted = atomic_load(&world->ended[rank]) - 1;
-    return noted >= 0 && ls_status_exit_code((ls_status)noted) == code ? (ls_status)noted : status_of_exit(code);
+    return noted >= 0 && ls_status_exit_code((ls_status)noted) == code ? (ls_status)noted : ls_launch_status(code);
 }
 
 static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
 {
     const pid_t parent = getpid();
     fflush(NULL);
-    for (int r = 0; r < l->n; r++) ch[r] = (child){.pid = -1, .err = -1};
+    for (int r = 0; r < l->n; r++) ch[r] = (child){.pid = -1, .err = {.fd = -1, .to = stderr}};
     for (int r = 0; r < l->n; r++) {
         int pipe_fd[2];
         if (pipe2(pipe_fd, O_CLOEXEC))
@@ -163,14 +133,14 @@ static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
         }
         if (pid == 0) {
             dup2(pipe_fd[1], STDERR_FILENO);
-            for (int k = 0; k < r; k++) close(ch[k].err);
+            for (int k = 0; k < r; k++) close(ch[k].err.fd);
             close(pipe_fd[0]);
             child_main(l, world, r, parent);
         }
         close(pipe_fd[1]);
         ch[r].pid = pid;
         ls_debug("comm", "worker %d has pid %d", r, (int)pid);
-        ch[r].err = pipe_fd[0];
+        ch[r].err.fd = pipe_fd[0];
     }
     return LS_OK;
 }
@@ -308,16 +278,13 @@ static void enforce(family *f)
 static void watch(family *f)
 {
     while (f->left && !f->given_up) { /* pipes that a grandchild may hold open are not waited for */
-        relay(f->ch, f->n, 50);
+        relay_all(f->ch, f->n, 50);
         pass_on_stop(f);
         reap(f);
         enforce(f);
     }
-    for (int i = 0; i < 1000 && relay(f->ch, f->n, 0);) i++;
-    for (int r = 0; r < f->n; r++) {
-        end_line(&f->ch[r]);
-        if (f->ch[r].err >= 0) close(f->ch[r].err), f->ch[r].err = -1;
-    }
+    for (int i = 0; i < 1000 && relay_all(f->ch, f->n, 0);) i++;
+    for (int r = 0; r < f->n; r++) relay_end(&f->ch[r].err);
 }
 
 /* ---- how it went ---- */
@@ -381,7 +348,7 @@ ls_status ls_launch_local(const ls_launch *l)
         st = outcome(&f);
     } else {
         kill_all(ch, l->n, SIGKILL);
-        for (int r = 0; r < l->n && ch[r].pid > 0; r++) waitpid(ch[r].pid, NULL, 0), close(ch[r].err);
+        for (int r = 0; r < l->n && ch[r].pid > 0; r++) waitpid(ch[r].pid, NULL, 0), relay_end(&ch[r].err);
     }
     ls_stop_set_mode(before);
     ls_local_world_destroy(&world);

@@ -31,4 +31,7 @@ typedef struct ls_launch {
  *   the end            closing the communicator may take LS_COMM_CLOSE_TIME; then the worker ends with the exit code of its status */
 ls_status ls_launch_local(const ls_launch *l);
 
+/* The status of a worker that left nothing but its exit code. */
+ls_status ls_launch_status(int exit_code);
+
 #endif

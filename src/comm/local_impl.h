@@ -104,6 +104,7 @@ int local_take_control(ls_local_world *w); /* -1: none is free */
 void local_drop_control(ls_local_world *w, int id, int n_member);
 void local_wake(control *c);
 
+int local_memfd(void);             /* for ls_local_world_format, which seals its size; -1 with errno */
 size_t local_machine_nbytes(void); /* its memory: the default size of an arena */
 
 /* ---- a worker's arena ---- */

@@ -6,6 +6,7 @@
 #include "core/deadline.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAGIC 0x31706574736b636cULL
+#define MAGIC      0x31706574736b636cULL
+#define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -93,6 +95,7 @@ ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_
     LS_TRY(lay_out(size, arena_nbytes, &head));
     if (fd >= 0 && ftruncate(fd, (off_t)head.map_nbytes))
         return ls_fail(LS_E_NOMEM, "cannot create %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
+    if (fd >= 0) (void)fcntl(fd, F_ADD_SEALS, SIZE_SEALS); /* of a memfd */
     LS_TRY(map(fd, head.map_nbytes, &w));
     memcpy(w, &head, sizeof head);
     for (int r = 0; r < size; r++) atomic_init(&w->rank[r], r);
@@ -105,14 +108,42 @@ ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **
     return ls_local_world_format(-1, size, arena_nbytes, out);
 }
 
-ls_status ls_local_world_open(int fd, ls_local_world **out)
+int local_memfd(void)
+{
+    return memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+/* Nobody can take pages away from those that have mapped it. A named object cannot be sealed; only its owner can change it. */
+static bool is_sealed(int fd, const struct stat *s)
+{
+    return s->st_nlink > 0 || (fcntl(fd, F_GET_SEALS) & SIZE_SEALS) == SIZE_SEALS;
+}
+
+/* Whether `head` is what ls_local_world_format writes for `size` workers into so many bytes: every offset and size is computed again. */
+static bool is_sane(const ls_local_world *head, int size, size_t nbytes)
+{
+    ls_local_world want;
+    if (head->size != size || head->arena_nbytes > nbytes / (size_t)size) return false;
+    if (lay_out(size, head->arena_nbytes, &want) != LS_OK) {
+        ls_err_clear();
+        return false;
+    }
+    return head->arena_nbytes == want.arena_nbytes && head->control_off == want.control_off &&
+           head->mailbox_off == want.mailbox_off && head->arena_off == want.arena_off &&
+           head->map_nbytes == want.map_nbytes && head->map_nbytes == nbytes;
+}
+
+ls_status ls_local_world_open(int fd, int size, ls_local_world **out)
 {
     struct stat s;
-    if (fstat(fd, &s) || s.st_size < (off_t)sizeof(ls_local_world))
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < (off_t)sizeof(ls_local_world))
         return ls_fail(LS_E_COMM, "the file descriptor from the launcher is not the shared memory of a run");
+    if (s.st_uid != geteuid() || !is_sealed(fd, &s))
+        return ls_fail(LS_E_COMM, "the shared memory of this run was not made by its rank 0: its owner is uid %u%s",
+                       (unsigned)s.st_uid, s.st_uid == geteuid() ? ", and its size can still be changed" : "");
     ls_local_world *w = NULL;
     LS_TRY(map(fd, (size_t)s.st_size, &w));
-    if (w->magic != MAGIC || w->map_nbytes != (size_t)s.st_size) {
+    if (w->magic != MAGIC || !is_sane(w, size, (size_t)s.st_size)) {
         munmap(w, (size_t)s.st_size);
         return ls_fail(LS_E_COMM,
                        "the workers run different versions of lockstep; start all of them from the same build");

@@ -42,6 +42,7 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
     for (int i = 0; i < n; i++) {
         char words[400];
         if (op[i]->failed) {
+            LS_TRY(local_trouble(m->host, r, 0)); /* the run was given up: its words name the cause */
             m->w->t->trouble(m->w->net, words, sizeof words);
             return ls_fail(LS_E_COMM, "%s #%llu at %s: %s", ls_coll_word(r->kind), (unsigned long long)r->seq, r->site,
                            words);
@@ -255,8 +256,8 @@ static void abort_all(ls_comm *c, const char *words)
     net_abort(((net_comm *)c->impl)->w, words);
 }
 
-static const comm_ops mpi_ops = {
-    .name = "mpi", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
+static const comm_ops net_ops = {
+    .name = "net", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
 
 static int count_on(const net_world *w, const int *member, int n, int host)
 {
@@ -328,12 +329,13 @@ static ls_status join_host(net_comm *m, ls_comm *c, int block)
 static ls_status make(net_world *w, int *member, int n, int rank, int id, int block, ls_comm **out)
 {
     ls_comm *c = NULL;
-    ls_status st = comm_create(&mpi_ops, rank, n, sizeof(net_comm), &c);
+    ls_status st = comm_create(&net_ops, rank, n, sizeof(net_comm), &c);
     if (st != LS_OK) {
         ls_free(member);
         return st;
     }
     net_comm *m = c->impl;
+    c->name = w->t->head.name;
     *m = (net_comm){.w = w, .self = c, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
     m->L = team_size(w, member, n);
     m->H = n / m->L;

@@ -28,6 +28,7 @@ typedef struct net_world {
     local_use used; /* of this worker's arena */
     int next_id;
     char hostname[64];
+    double start_until, start_limit; /* ls_now() when the start-up must be done; its seconds */
     net_watch *watch;
     pthread_mutex_t lock;  /* of what follows */
     ls_comm *first;        /* communicators of this process */
@@ -68,6 +69,9 @@ typedef struct net_msg {
 /* ---- the world ---- */
 /* Starts the transport, shares memory with the workers of this host, makes the world's communicator. Collective over the job. */
 ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out);
+/* The same over a transport that has started; stops it on failure. The rest of the start-up takes at most `limit` seconds. */
+ls_status net_world_over(const ls_transport *t, void *net, const ls_net_info *info, size_t arena_nbytes, double limit,
+                         ls_comm **out);
 ls_status net_world_comm(net_world *w, ls_comm **out); /* its communicator; closes the world when it is destroyed */
 void net_world_stop(net_world *w, bool clean);         /* ends the transport; then nothing comes any more */
 void net_world_free(net_world *w);

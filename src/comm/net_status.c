@@ -65,14 +65,20 @@ static void came(ls_net_op *op)
 {
     net_world *w = op->ctx;
     const net_msg *m = w->inbox;
-    if (op->failed || op->got != (int)sizeof *m) return; /* the transport is ending */
-    if (m->type == QUESTION) answer(w, m);
+    if (op->failed && op->from >= 0) {
+        char words[NET_MSG_WORDS];
+        w->t->trouble(w->net, words, sizeof words);
+        net_abort(w, words);
+    } else if (op->failed || op->got != (int)sizeof *m) return; /* the transport is ending */
+    else if (m->type == QUESTION) answer(w, m);
     else if (m->type == GONE) ls_local_world_abort(w->world, w->local_rank, m->words);
     else if (m->type == ANSWER && m->from >= 0 && m->from < w->size) {
         w->status[m->from].msg = *m;
         atomic_store(&w->status[m->from].here, true);
     }
     op->got = 0;
+    op->from = -1;
+    op->failed = false;
     w->t->post(w->net, op);
 }
 
@@ -81,8 +87,13 @@ ls_status net_service_open(net_world *w)
     w->inbox = ls_alloc(sizeof *w->inbox);
     w->status = ls_alloc((size_t)w->size * sizeof *w->status);
     if (!w->inbox || !w->status) return ls_nomem((size_t)w->size * sizeof *w->status, "messages between hosts");
-    w->service = (ls_net_op){
-        .buf = w->inbox, .nbytes = sizeof *w->inbox, .peer = -1, .tag = TAG_SERVICE, .on_done = came, .ctx = w};
+    w->service = (ls_net_op){.buf = w->inbox,
+                             .nbytes = sizeof *w->inbox,
+                             .peer = -1,
+                             .tag = TAG_SERVICE,
+                             .from = -1,
+                             .on_done = came,
+                             .ctx = w};
     w->t->post(w->net, &w->service);
     return LS_OK;
 }
@@ -138,7 +149,8 @@ static int where(const net_comm *m, int p, const comm_req *r, ls_str *out)
         }
     const net_status *s = &w->status[rank];
     if (!atomic_load(&s->here)) {
-        ls_str_addf(out, "\n  rank %d on host %d does not answer", rank, w->host[rank]);
+        if (m->self->hosts) ls_str_addf(out, "\n  rank %d on %s does not answer", rank, m->self->hosts[p].name);
+        else ls_str_addf(out, "\n  rank %d on host %d does not answer", rank, w->host[rank]);
         return SILENT;
     }
     if (s->msg.rank < 0) { /* it may have ended the same way, a moment ago */
@@ -168,6 +180,8 @@ ls_status net_hang(void *ctx, const comm_req *r, double waited)
     int late = -1, n_left_out = 0;
     char who[128], more[64] = "";
     ask(m);
+    if (comm_aborted(c, who, 1))
+        return local_trouble(m->host, r, 0); /* another rank was faster, and may have ended since */
     local_ask_stacks(m->w->world);
     for (int group = SILENT; group <= OTHER; group++) /* those to look at first */
         for (int p = 0; p < c->size; p++) {

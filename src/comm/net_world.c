@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define START_TIME 120.0 /* seconds for a message of the start */
+#define START_TIME 120.0 /* seconds of the start-up, where nothing else is given */
 
 typedef struct offer {
     int ok, pid, fd;
@@ -28,31 +28,35 @@ static ls_status pass(net_world *w, int peer, bool send, void *p, size_t n)
 {
     ls_net_op op = {.buf = p, .nbytes = (int)n, .peer = peer, .tag = TAG_BOOT, .send = send}, *one = &op;
     w->t->post(w->net, &op);
-    if (!w->t->wait(w->net, &one, 1, START_TIME) || op.failed)
-        /* op is on this stack and may still be written to: the process ends soon, with this status */
-        return ls_fail(LS_E_COMM, "rank %d got no message from rank %d within %.0f s during start-up", w->rank, peer,
-                       START_TIME);
-    return LS_OK;
+    const double left = w->start_until - ls_now();
+    const bool done = w->t->wait(w->net, &one, 1, left > 0 ? left : 0);
+    if (done && !op.failed) return LS_OK;
+    char words[300] = "";
+    if (done) w->t->trouble(w->net, words, sizeof words);
+    /* op is on this stack and may still be written to: the process ends soon, with this status */
+    return done ? ls_fail(LS_E_COMM, "rank %d failed during start-up: %s", w->rank, words)
+                : ls_fail(LS_E_COMM, "rank %d got no message from rank %d within %.0f s during start-up", w->rank, peer,
+                          w->start_limit);
 }
 
 static ls_status make_offer(int method, int size, size_t arena, offer *o, ls_local_world **out)
 {
     *o = (offer){.pid = (int)getpid()};
     snprintf(o->name, sizeof o->name, "/lockstep.%d.%llx", o->pid, (unsigned long long)(ls_now() * 1e9));
-    o->fd = method == 0 ? memfd_create("lockstep", MFD_CLOEXEC) : shm_open(o->name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    o->fd = method == 0 ? local_memfd() : shm_open(o->name, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (o->fd < 0) return ls_fail(LS_E_COMM, "cannot create shared memory: %s", strerror(errno));
     LS_TRY(ls_local_world_format(o->fd, size, arena, out));
     o->ok = 1;
     return LS_OK;
 }
 
-static ls_status take_offer(int method, const offer *o, ls_local_world **out)
+static ls_status take_offer(int method, const offer *o, int n_local, ls_local_world **out)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", o->pid, o->fd);
     const int fd = method == 0 ? open(path, O_RDWR | O_CLOEXEC) : shm_open(o->name, O_RDWR, 0);
     if (fd < 0) return ls_fail(LS_E_COMM, "cannot open %s: %s", method == 0 ? path : o->name, strerror(errno));
-    ls_status st = ls_local_world_open(fd, out);
+    ls_status st = ls_local_world_open(fd, n_local, out);
     close(fd);
     return st;
 }
@@ -84,7 +88,7 @@ static ls_status try_method(net_world *w, int lead, int method, size_t arena, in
         if (method == 1) shm_unlink(o.name);
     } else {
         LS_TRY(pass(w, lead, false, &o, sizeof o));
-        int mine = o.ok && take_offer(method, &o, &w->world) == LS_OK;
+        int mine = o.ok && take_offer(method, &o, w->n_local, &w->world) == LS_OK;
         LS_TRY(pass(w, lead, true, &mine, sizeof mine));
         LS_TRY(pass(w, lead, false, &ok, sizeof ok));
     }
@@ -177,31 +181,46 @@ static ls_status learn_hosts(ls_comm *c)
     return ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &c->hosts);
 }
 
-ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out)
+/* The first collectives: everyone has joined, and their hosts. */
+static ls_status first_words(net_world *w, ls_comm *c)
 {
-    ls_net_info info = {0};
-    char words[512] = "";
-    net_world *w = ls_alloc(sizeof *w);
-    if (!w) return ls_nomem(sizeof *w, "a world of workers");
-    *w = (net_world){.t = t};
-    if (t->start(&w->net, &info, words, sizeof words)) {
-        ls_free(w);
-        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->head.name, words);
-    }
-    w->rank = info.rank;
-    w->size = info.size;
-    pthread_mutex_init(&w->lock, NULL);
-    gethostname(w->hostname, sizeof w->hostname - 1);
+    const double usual = atomic_load(&c->limit->seconds), left = w->start_until - ls_now();
+    atomic_store(&c->limit->seconds, left > 1 ? left : 1);
+    ls_status st = ls_barrier(c, LS_SITE);
+    if (st == LS_OK) st = learn_hosts(c);
+    atomic_store(&c->limit->seconds, usual);
+    return st;
+}
+
+static ls_status build(net_world *w, const int *host, size_t arena_nbytes, ls_comm **out)
+{
     w->host = ls_alloc((size_t)w->size * sizeof *w->host);
     w->local_of = ls_alloc((size_t)w->size * sizeof *w->local_of);
-    ls_status st = w->host && w->local_of ? LS_OK : ls_nomem(64, "a world of workers");
-    if (st == LS_OK) {
-        memcpy(w->host, info.host, (size_t)w->size * sizeof *w->host);
-        st = share_memory(w, arena_nbytes);
+    if (!w->host || !w->local_of) return ls_nomem(64, "a world of workers");
+    memcpy(w->host, host, (size_t)w->size * sizeof *w->host);
+    LS_TRY(share_memory(w, arena_nbytes));
+    LS_TRY(net_service_open(w));
+    return net_world_comm(w, out);
+}
+
+ls_status net_world_over(const ls_transport *t, void *net, const ls_net_info *info, size_t arena_nbytes, double limit,
+                         ls_comm **out)
+{
+    net_world *w = ls_alloc(sizeof *w);
+    if (!w) {
+        t->stop(net, false);
+        return ls_nomem(sizeof *w, "a world of workers");
     }
-    if (st == LS_OK) st = net_service_open(w);
-    if (st == LS_OK) st = net_world_comm(w, out);
-    if (st != LS_OK) { /* others wait for this rank: the launcher ends them when it is gone */
+    *w = (net_world){.t = t,
+                     .net = net,
+                     .rank = info->rank,
+                     .size = info->size,
+                     .start_until = ls_now() + limit,
+                     .start_limit = limit};
+    pthread_mutex_init(&w->lock, NULL);
+    gethostname(w->hostname, sizeof w->hostname - 1);
+    ls_status st = build(w, info->host, arena_nbytes, out);
+    if (st != LS_OK) { /* others wait for this rank: its connections end, or the launcher ends them when it is gone */
         t->stop(w->net, false);
         return st;
     }
@@ -209,9 +228,18 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
     ls_local_world_join(w->world, w->local_rank);
     ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->head.name, w->rank, w->size,
              w->local_rank, w->n_local, w->hostname, w->n_host);
-    st = ls_barrier(*out, LS_SITE); /* everyone has joined */
-    if (st == LS_OK) st = learn_hosts(*out);
+    st = first_words(w, *out);
     if (st == LS_OK) st = net_watch_start(w->world, w->local_rank, peer_gone, w, &w->watch);
     if (st != LS_OK) ls_comm_destroy(out);
     return st;
+}
+
+ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out)
+{
+    ls_net_info info = {0};
+    char words[512] = "";
+    void *net = NULL;
+    if (t->start(&net, &info, words, sizeof words))
+        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->head.name, words);
+    return net_world_over(t, net, &info, arena_nbytes, START_TIME, out);
 }

@@ -331,6 +331,7 @@ static const char *name_of(const ls_comm *inner)
     const char *name = ls_comm_name(inner);
     if (!strcmp(name, "local")) return "local, staged";
     if (!strcmp(name, "mpi")) return "mpi, staged";
+    if (!strcmp(name, "tcp")) return "tcp, staged";
     return inner->ops->inline_run ? name : "staged"; /* names of backends are literals */
 }
 

@@ -34,8 +34,11 @@ typedef struct source {
 } source;
 
 /* The first whose rank and size are both set and whose size is more than one. A batch script of Slurm has SLURM_PROCID and
- * SLURM_NTASKS as well, but no SLURM_STEP_NUM_TASKS of more than one. */
+ * SLURM_NTASKS as well, but no SLURM_STEP_NUM_TASKS of more than one. The first three may run inside a task of srun or mpirun. */
 static const source sources[] = {
+    {LS_STARTED_TORCH, "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {LS_STARTED_TORCH, "lockstep launch", "LOCKSTEP_LAUNCH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {LS_STARTED_TORCH, "RANK and WORLD_SIZE", "LOCKSTEP_TOKEN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {LS_STARTED_MPI, "mpirun (Open MPI)", NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {LS_STARTED_MPI, "mpirun (MVAPICH)", NULL, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
@@ -62,6 +65,11 @@ ls_status ls_start_env_read(ls_start_env *out)
         if (!rank || !size || e.size < 2) continue;
         LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));
         LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
+        if (e.local_size > e.size || (e.local_size && e.local_rank >= e.local_size))
+            return ls_fail(
+                LS_E_CONFIG,
+                "%s is %d and %s is %d in a run of %d workers; a local rank is below the number of workers of its host",
+                s->local_rank, e.local_rank, s->local_size, e.local_size, e.size);
         if (e.rank >= e.size)
             return ls_fail(LS_E_CONFIG, "%s is %d, but must be below the number of workers, %d (%s)", s->rank, e.rank,
                            e.size, s->size);

@@ -1,7 +1,9 @@
 /* start.h - workers that an external launcher started: reads rank and size from the environment and connects to the others.
  *
  *   mpirun, srun --mpi=pmix     OMPI_*, PMI_*, MV2_*, PMIX_* with SLURM_*       the plugin `mpi`
- *   torchrun and its like       RANK, WORLD_SIZE, LOCAL_RANK, MASTER_PORT …     one host: shared memory, found over a local socket
+ *   torchrun, lockstep launch   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+ *   srun without PMIx           SLURM_* with MASTER_ADDR
+ *                               one host: shared memory, found over a local socket; several: TCP (tcp.c) between them
  *
  * (launch.h starts workers itself.) */
 #ifndef LS_COMM_START_H
@@ -39,8 +41,12 @@ size_t ls_comm_nccl_nbytes(int size);
 ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *asked, bool deterministic, ls_comm **out,
                              ls_str *said);
 
-/* Meets the other workers of torchrun-style variables on this host. LS_E_UNSUPPORTED when they are on several. Collective. */
-ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out);
+/* Meets the other workers of torchrun-style variables: through shared memory on one host, over TCP between hosts. Workers that do not
+ * know LOCKSTEP_TOKEN are refused. limit: seconds of the start-up, then those that are missing are named (LS_E_COMM); 0: none, negative: 120.
+ * Collective. */
+ls_status ls_comm_meet(const ls_start_env *e, double limit, ls_comm **out);
+/* Whether these variables describe workers of several hosts, or may: then they meet over TCP. */
+bool ls_start_several_hosts(const ls_start_env *e);
 
 /* Cores for this worker's threads: the ones a launcher gave it alone, else its part of those that the workers of its host share.
  * Pins this thread (and those it starts) to them and returns their number. */

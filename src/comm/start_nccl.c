@@ -113,7 +113,7 @@ static ls_status check_asked(const ls_comm *boot, const ls_device *dev, const ch
     if (!strcmp(asked, "nccl") && !dev)
         return ls_fail(LS_E_CONFIG,
                        "--comm nccl needs GPUs, but this run uses the CPU; remove --comm nccl or use --device cuda");
-    if ((!strcmp(asked, "local") || !strcmp(asked, "mpi")) && boot->size > 1 && strcmp(asked, name) != 0)
+    if (strcmp(asked, "auto") && strcmp(asked, "nccl") && boot->size > 1 && strcmp(asked, name) != 0)
         return ls_fail(LS_E_CONFIG, "--comm %s does not match the launcher: these workers were started with %s", asked,
                        name);
     return LS_OK;

@@ -19,7 +19,7 @@ typedef struct ls_net_op {
     void (*on_done)(struct ls_net_op *op); /* (optional) on the transport's thread; may post, may free op    */
     void *ctx;                             /* of on_done                                                     */
     int got, from;                         /* out, of a receive: bytes and sender                            */
-    bool failed;                           /* out                                                            */
+    bool failed;                           /* out; a receive from anyone: `from` is a rank that was lost, or -1      */
     _Atomic bool done;                     /* out; not set when there is an on_done                          */
     struct ls_net_op *next;                /* the transport's                                                */
 } ls_net_op;

@@ -20,6 +20,12 @@ static const char *dotted(char buf[PLACE_MAX], const char *place, const char *ke
     return buf;
 }
 
+/* "key (reason)" as a line of the groups. */
+static void group_line(ls_str *group, const char *place, const char *words)
+{
+    ls_str_addf(group, "    %-52s %s\n", place, words);
+}
+
 void train_ds_note(ds_reader *r, const char *fmt, ...)
 {
     char text[PLACE_MAX];
@@ -28,6 +34,58 @@ void train_ds_note(ds_reader *r, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     ls_str_addf(&r->c->no_effect, "%s%s", r->c->no_effect.len ? ", " : "", text);
+    if (!r->groups) return;
+    char *reason = strchr(text, '(');
+    if (!reason) {
+        group_line(&r->groups->ignored, text, "no effect");
+        return;
+    }
+    reason[-1] = '\0';
+    reason[strlen(reason) - 1] = '\0'; /* ')' */
+    group_line(&r->groups->ignored, text, reason + 1);
+}
+
+static const char *flag_of(const char *place)
+{
+    for (size_t i = 0; i < train_ds_n_flags; i++)
+        if (!strcmp(train_ds_flags[i].place, place)) return train_ds_flags[i].flag;
+    return NULL;
+}
+
+void train_ds_used(ds_reader *r, const char *place)
+{
+    const char *flag = flag_of(place);
+    if (r->groups) group_line(&r->groups->honoured, place, flag ? flag : "");
+}
+
+/* A value that is right by itself may be refused later, beside another one. */
+static void take_back(ls_str *group, const char *place)
+{
+    char line[PLACE_MAX];
+    snprintf(line, sizeof line, "    %s ", place);
+    char *at = group->data ? strstr(group->data, line) : NULL, *end = at ? strchr(at, '\n') : NULL;
+    if (!end) return;
+    const size_t rest = strlen(end + 1);
+    memmove(at, end + 1, rest + 1);
+    group->len = (size_t)(at - group->data) + rest;
+}
+
+ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
+{
+    if (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED) return st;
+    const char *words = ls_err_words(), *flag = flag_of(place);
+    const size_t n = strlen(r->what);
+    if (!r->n_refused++) {
+        r->first = st;
+        snprintf(r->words, sizeof r->words, "%s", words);
+    }
+    if (!strncmp(words, r->what, n) && words[n] == ':') words += n + 2;
+    if (r->groups) take_back(&r->groups->honoured, place);
+    if (r->groups)
+        ls_str_addf(&r->groups->refused, "    %s%s%s%s\n", words, flag ? " (flag: " : "", flag ? flag : "",
+                    flag ? ")" : "");
+    ls_err_clear();
+    return LS_OK;
 }
 
 static const char *nearest_in(const ds_table *t, const char *key)
@@ -156,6 +214,23 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
     return LS_OK;
 }
 
+/* Reads a row, and enters it in its group: blocks and rows with functions of their own enter what is in them. */
+static ls_status place_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
+{
+    const size_t noted = r->c->no_effect.len;
+    const int refused = r->n_refused;
+    LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row, strict)));
+    const bool entered = r->c->no_effect.len != noted || r->n_refused != refused;
+    if (!entered && row->kind != DS_BLOCK && row->kind != DS_CALL) train_ds_used(r, place);
+    return LS_OK;
+}
+
+/* JSON has no comments; these keys are used as such. */
+static bool is_comment(const char *key)
+{
+    return *key == '_' || !strcmp(key, "comment");
+}
+
 ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict)
 {
     const char *key;
@@ -163,12 +238,17 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
     json_object_foreach((json_t *)(uintptr_t)v, key, item)
     {
         const ds_row *hit = NULL;
+        char where[PLACE_MAX];
+        dotted(where, place, key);
         for (size_t i = 0; i < n && !hit; i++)
             if (!strcmp(row[i].key, key)) hit = &row[i];
-        if (!hit) return unknown_key(r, place, row, n, key);
-        char where[PLACE_MAX];
-        /* At the top a block's own rows decide ("auto" is for DeepSpeed's strict blocks). */
-        LS_TRY(read_row(r, dotted(where, place, key), item, hit, strict));
+        if (!hit && is_comment(key)) {
+            if (r->groups) group_line(&r->groups->ignored, where, "a comment");
+        } else if (!hit) {
+            LS_TRY(train_ds_refuse(r, where, unknown_key(r, place, row, n, key)));
+        } else { /* At the top a block's own rows decide ("auto" is for DeepSpeed's strict blocks). */
+            LS_TRY(place_row(r, where, item, hit, strict));
+        }
     }
     return LS_OK;
 }
@@ -202,7 +282,7 @@ double ls_ds_real(const ls_ds_config *ds, const char *key, double missing)
 const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *missing)
 {
     const json_t *v = ls_ds_get(ds, key);
-    return v ? json_string_value(v) : missing;
+    return json_is_string(v) ? json_string_value(v) : missing;
 }
 
 /* ---- the file ---- */
@@ -232,29 +312,64 @@ static int rewrite_names(json_t *root)
     return first || (prefetch && json_object_set(zero, "stage3_prefetch_bucket_size", prefetch));
 }
 
-ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out)
+/* Reads all keys; those that are refused are counted in the reader. */
+static ls_status read_keys(ds_reader *r, const char *text, size_t n)
 {
-    ls_ds_config c = {0};
-    ds_reader r = {&c, what};
+    ls_ds_config *c = r->c;
     ls_sha256 sha;
-    ls_status st = ls_json_parse(text, n, what, &c.root);
-    if (st != LS_OK) { /* a configuration that is not JSON is a bad configuration, not bad data */
+    if (ls_json_parse(text, n, r->what, &c->root) != LS_OK) { /* a bad configuration, not bad data */
         char words[512];
         snprintf(words, sizeof words, "%s", ls_err_words());
         return ls_fail(LS_E_CONFIG, "%s (comments and trailing commas are not JSON; a key may occur once)", words);
     }
     ls_sha256_init(&sha);
     ls_sha256_add(&sha, text, n);
-    ls_sha256_hex(&sha, c.sha256);
-    if (!json_is_object(c.root)) st = ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", what);
-    if (st == LS_OK && rewrite_boolean(c.root)) st = ls_nomem(n, "a DeepSpeed configuration");
-    if (st == LS_OK) st = train_ds_block(&r, "", c.root, train_ds_tables[0].row, train_ds_tables[0].n, false);
-    if (st == LS_OK && json_is_object(json_object_get(c.root, "bf16")) && ls_ds_get(&c, "bfloat16"))
-        st = ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", what);
-    if (st == LS_OK && (rewrite_names(c.root) || c.no_effect.failed)) st = ls_nomem(n, "a DeepSpeed configuration");
-    if (st == LS_OK) st = train_ds_check(&r);
+    ls_sha256_hex(&sha, c->sha256);
+    if (!json_is_object(c->root))
+        return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", r->what);
+    if (rewrite_boolean(c->root)) return ls_nomem(n, "a DeepSpeed configuration");
+    LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n, false));
+    if (json_is_object(json_object_get(c->root, "bf16")) && ls_ds_get(c, "bfloat16"))
+        LS_TRY(train_ds_refuse(
+            r, "bfloat16",
+            ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", r->what)));
+    if (rewrite_names(c->root) || c->no_effect.failed) return ls_nomem(n, "a DeepSpeed configuration");
+    return train_ds_check(r);
+}
+
+ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out)
+{
+    ls_ds_config c = {0};
+    ds_reader r = {.c = &c, .what = what};
+    ls_status st = read_keys(&r, text, n);
+    if (st == LS_OK && r.n_refused == 1) st = ls_fail(r.first, "%s", r.words);
+    else if (st == LS_OK && r.n_refused)
+        st = ls_fail(r.first, "%s (and %d more problem%s)", r.words, r.n_refused - 1, r.n_refused == 2 ? "" : "s");
     if (st != LS_OK) ls_ds_config_fini(&c);
     else *out = c;
+    return st;
+}
+
+ls_status ls_ds_config_explain(const char *path, ls_str *out)
+{
+    char *text;
+    size_t n;
+    ls_ds_config c = {0};
+    ds_groups g = {0};
+    ds_reader r = {.c = &c, .what = path, .groups = &g};
+    LS_TRY(ls_fs_read(path, &text, &n));
+    const ls_status st = read_keys(&r, text, n);
+    if (st == LS_OK) {
+        ls_str_addf(out, "keys of the DeepSpeed JSON %s, and the flag of lockstep train for the same\n", path);
+        ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
+        ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");
+        ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : "    none\n");
+    }
+    ls_str_fini(&g.honoured);
+    ls_str_fini(&g.ignored);
+    ls_str_fini(&g.refused);
+    ls_ds_config_fini(&c);
+    ls_free(text);
     return st;
 }
 

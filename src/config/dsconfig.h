@@ -1,7 +1,7 @@
 /* dsconfig.h - reads a DeepSpeed JSON: every key is used, refused or listed as without effect.
  *
- * Strict JSON without duplicate keys. A key that DeepSpeed does not know, at any depth, is LS_E_CONFIG; the message has the nearest known
- * key and its place. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
+ * Strict JSON without duplicate keys; "comment" and keys that begin with _ are comments. A key that DeepSpeed does not know, at any depth,
+ * is LS_E_CONFIG; the message has the nearest known key and its place. Of several problems the error has the first and their number. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
  * LS_E_UNSUPPORTED. "auto" in the strict blocks means the default; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
 #ifndef LS_CONFIG_DSCONFIG_H
 #define LS_CONFIG_DSCONFIG_H
@@ -31,6 +31,9 @@ const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *miss
 /* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
+/* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. LS_E_IO, LS_E_CONFIG
+ * (not JSON). */
+ls_status ls_ds_config_explain(const char *path, ls_str *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
 
 #endif

@@ -21,9 +21,18 @@ typedef enum ds_effect {
     DS_REFUSE, /* true, "enabled": true, or a number outside lo..hi is not supported */
 } ds_effect;
 
+/* What became of the keys, a line each. Only for ls_ds_config_explain. */
+typedef struct ds_groups {
+    ls_str honoured, ignored, refused;
+} ds_groups;
+
 typedef struct ds_reader {
     ls_ds_config *c;
-    const char *what; /* the file, for messages */
+    const char *what;  /* the file, for messages */
+    ds_groups *groups; /* or NULL */
+    int n_refused;
+    ls_status first; /* the first problem, and its words */
+    char words[1600];
 } ds_reader;
 
 typedef struct ds_row {
@@ -48,11 +57,22 @@ typedef struct ds_table {
 extern const ds_table train_ds_tables[];
 extern const size_t train_ds_n_tables;
 
-/* Reads object v by the rows. `strict`: "auto" means the default. */
+/* The flag of `lockstep train` that sets the same as a key. */
+typedef struct ds_flag {
+    const char *place, *flag;
+} ds_flag;
+extern const ds_flag train_ds_flags[];
+extern const size_t train_ds_n_flags;
+
+/* Reads object v by the rows, all of them: a key that is refused is counted in the reader. `strict`: "auto" means the default. */
 ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict);
 /* Adds to the list of keys without effect. */
 void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Adds to the group of keys that are honoured. */
+void train_ds_used(ds_reader *r, const char *place);
+/* Counts a refused key; other failures are returned. st is the status of a check of it, with its message. */
+ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st);
 /* Rules between keys, after everything was read. */
-ls_status train_ds_check(const ds_reader *r);
+ls_status train_ds_check(ds_reader *r);
 
 #endif

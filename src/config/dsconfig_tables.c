@@ -30,7 +30,6 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
 static ls_status read_drop_last(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_stages(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_refused(ds_reader *r, const char *place, const json_t *v);
-static ls_status read_tensor_parallel(ds_reader *r, const char *place, const json_t *v);
 
 static const ds_row fp16_rows[] = {
     BOOL("enabled"),
@@ -129,9 +128,9 @@ static const ds_row range_test_rows[] = {
 };
 static const ds_row scheduler_rows[] = {ROW("type", DS_TEXT), ROW("params", DS_ANY)};
 
+/* Any of the first four asks for checkpoints: --recompute. */
 static const ds_row activation_rows[] = {
-    INERT("partition_activations", DS_BOOL), INERT("cpu_checkpointing", DS_BOOL),
-    INERT("contiguous_memory_optimization", DS_BOOL), INERT("number_checkpoints", DS_INT),
+    BOOL("partition_activations"), BOOL("cpu_checkpointing"), BOOL("contiguous_memory_optimization"), SIZE("number_checkpoints"),
     INERT("synchronize_checkpoint_boundary", DS_BOOL), INERT("profile", DS_BOOL),
 };
 static const ds_row flops_rows[] = {
@@ -142,7 +141,8 @@ static const ds_row comms_rows[] = {
     INERT("enabled", DS_BOOL), INERT("verbose", DS_BOOL), INERT("prof_all", DS_BOOL), INERT("debug", DS_BOOL),
     INERT("prof_ops", DS_ANY),
 };
-static const ds_row monitor_rows[] = {
+static const ds_row monitor_rows[] = {BOOL("enabled"), ROW("output_path", DS_TEXT), ROW("job_name", DS_TEXT)};
+static const ds_row wandb_rows[] = {
     INERT("enabled", DS_BOOL), INERT("output_path", DS_TEXT), INERT("job_name", DS_TEXT), INERT("group", DS_TEXT),
     INERT("team", DS_TEXT), INERT("project", DS_TEXT),
 };
@@ -159,8 +159,15 @@ static const ds_row data_types_rows[] = {
 /* The last four are those of R1's own old block (docs/REFERENCES.md), which had no effect there either. */
 static const ds_row pipeline_rows[] = {
     CALL("stages", read_stages), INERT("partition", DS_TEXT), INERT("seed_layers", DS_BOOL),
-    INERT("activation_checkpoint_interval", DS_INT), INERT("pipe_partitioned", DS_BOOL), INERT("grad_partitioned", DS_BOOL),
+    SIZE("activation_checkpoint_interval"), INERT("pipe_partitioned", DS_BOOL), INERT("grad_partitioned", DS_BOOL),
     INERT("enabled", DS_BOOL), INERT("micro_batch_size", DS_INT), INERT("num_stages", DS_INT), INERT("balance", DS_ANY),
+};
+static const ds_row tp_rows[] = {
+    INT("tp_size", 1, 65536), INERT("tp_grain_size", DS_INT), INERT("mpu", DS_ANY), INERT("tp_group", DS_ANY),
+};
+static const ds_row tensor_parallel_rows[] = {
+    INT("autotp_size", 0, 65536), BLOCK("tp", tp_rows), INERT("enabled", DS_BOOL), INERT("dtype", DS_TEXT), INERT("tp_overlap_comm", DS_BOOL),
+    INERT("injection_policy_tuple", DS_ANY), INERT("keep_module_on_host", DS_BOOL), INERT("replace_with_kernel_inject", DS_BOOL),
 };
 static const ds_row autocast_rows[] = {
     BOOL("enabled"), INERT("dtype", DS_TEXT), INERT("lower_precision_safe_modules", DS_ANY),
@@ -185,11 +192,11 @@ static const ds_row top_rows[] = {
     REFUSE("sparse_gradients", DS_BOOL),
     INERT("disable_allgather", DS_BOOL),
     BOOL("managed_gradient_accumulation"),
-    {.key = "steps_per_print", .kind = DS_INT, .effect = DS_INERT, .lo = 0, .hi = HUGE_INT},
-    INERT("wall_clock_breakdown", DS_BOOL), INERT("memory_breakdown", DS_BOOL), INERT("dump_state", DS_BOOL),
+    SIZE("steps_per_print"), BOOL("wall_clock_breakdown"),
+    INERT("memory_breakdown", DS_BOOL), INERT("dump_state", DS_BOOL),
     BLOCK("activation_checkpointing", activation_rows), BLOCK("flops_profiler", flops_rows),
     STRICT("comms_logger", comms_rows), STRICT("tensorboard", monitor_rows), STRICT("csv_monitor", monitor_rows),
-    STRICT("wandb", monitor_rows), REFUSE("comet", DS_ANY),
+    STRICT("wandb", wandb_rows), REFUSE("comet", DS_ANY),
     STRICT("timers", timers_rows),
     CALL("dataloader_drop_last", read_drop_last),
     BLOCK("checkpoint", checkpoint_rows), BLOCK("data_types", data_types_rows), BLOCK("pipeline", pipeline_rows),
@@ -197,7 +204,7 @@ static const ds_row top_rows[] = {
     INERT("zero_allow_untested_optimizer", DS_BOOL), INERT("zero_force_ds_cpu_optimizer", DS_BOOL),
     INERT("vocabulary_size", DS_INT), INERT("aio", DS_ANY), INERT("log_level", DS_TEXT),
     INERT("load_universal_checkpoint", DS_BOOL), INERT("use_data_before_expert_parallelism", DS_BOOL),
-    REFUSE("amp", DS_ANY), REFUSE("elasticity", DS_ANY), REFUSE("autotuning", DS_ANY), CALL("tensor_parallel", read_tensor_parallel),
+    REFUSE("amp", DS_ANY), REFUSE("elasticity", DS_ANY), REFUSE("autotuning", DS_ANY), BLOCK("tensor_parallel", tensor_parallel_rows),
     CALL("expert_parallel", read_refused), REFUSE("compile", DS_ANY), REFUSE("compression_training", DS_ANY),
     REFUSE("data_efficiency", DS_ANY), REFUSE("curriculum_learning", DS_ANY), REFUSE("progressive_layer_drop", DS_ANY),
     REFUSE("eigenvalue", DS_ANY), CALL("sparse_attention", read_refused), REFUSE("hybrid_engine", DS_ANY),
@@ -219,8 +226,44 @@ const ds_table train_ds_tables[] = {
     {"data_types", data_types_rows, COUNT(data_types_rows)},
     {"checkpoint", checkpoint_rows, COUNT(checkpoint_rows)},
     {"pipeline", pipeline_rows, COUNT(pipeline_rows)},
+    {"tensor_parallel", tensor_parallel_rows, COUNT(tensor_parallel_rows)},
 };
 const size_t train_ds_n_tables = COUNT(train_ds_tables);
+
+const ds_flag train_ds_flags[] = {
+    {"train_batch_size", "--global_batch_size"},
+    {"train_micro_batch_size_per_gpu", "--micro_batch_size_per_gpu"},
+    {"gradient_accumulation_steps", "--grad_accum_steps"},
+    {"optimizer.params.lr", "--lr"},
+    {"optimizer.params.betas", "--betas"},
+    {"optimizer.params.eps", "--eps"},
+    {"optimizer.params.weight_decay", "--weight_decay"},
+    {"scheduler.type", "--lr_schedule"},
+    {"scheduler.params.warmup_max_lr", "--lr"},
+    {"scheduler.params.warmup_num_steps", "--warmup_steps"},
+    {"scheduler.params.cos_min_ratio", "--min_lr_ratio"},
+    {"gradient_clipping", "--clip"},
+    {"fp16.enabled", "--precision fp16"},
+    {"bf16.enabled", "--precision bf16"},
+    {"bfloat16.enabled", "--precision bf16"},
+    {"zero_optimization.stage", "--strategy"},
+    {"zero_optimization.reduce_bucket_size", "--bucket"},
+    {"zero_optimization.allgather_bucket_size", "--gather_bucket"},
+    {"zero_optimization.stage3_prefetch_bucket_size", "--prefetch_bucket"},
+    {"zero_optimization.prefetch_bucket_size", "--prefetch_bucket"},
+    {"activation_checkpointing.partition_activations", "--recompute"},
+    {"activation_checkpointing.cpu_checkpointing", "--recompute"},
+    {"activation_checkpointing.contiguous_memory_optimization", "--recompute"},
+    {"activation_checkpointing.number_checkpoints", "--recompute"},
+    {"pipeline.activation_checkpoint_interval", "--recompute"},
+    {"pipeline.stages", "--pp"},
+    {"tensor_parallel.autotp_size", "--tp"},
+    {"tensor_parallel.tp.tp_size", "--tp"},
+    {"tensorboard.enabled", "--tensorboard"},
+    {"tensorboard.output_path", "--tensorboard"},
+    {"tensorboard.job_name", "--tensorboard"},
+};
+const size_t train_ds_n_flags = COUNT(train_ds_flags);
 /* clang-format on */
 
 static ls_status need_object(ds_reader *r, const char *place, const json_t *v)
@@ -229,12 +272,16 @@ static ls_status need_object(ds_reader *r, const char *place, const json_t *v)
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be an object", r->what, place);
 }
 
-/* A block of optimizer or scheduler: its "type", and its "params" or NULL. */
+/* A block of optimizer or scheduler: its "type", or NULL where a key of the block was refused, and its "params" or NULL. */
 static ls_status read_type(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n,
                            const char **type, const json_t **params)
 {
+    const int before = r->n_refused;
+    *type = NULL;
+    *params = NULL;
     LS_TRY(need_object(r, place, v));
     LS_TRY(train_ds_block(r, place, v, row, n, false));
+    if (r->n_refused != before) return LS_OK; /* the type may be what is wrong */
     *type = json_string_value(json_object_get(v, "type"));
     *params = json_object_get(v, "params");
     if (!*type || !**type) return ls_fail(LS_E_CONFIG, "%s: '%s.type' must be a name", r->what, place);
@@ -263,6 +310,7 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
     const char *type;
     const json_t *params;
     LS_TRY(read_type(r, place, v, optimizer_rows, COUNT(optimizer_rows), &type, &params));
+    if (!type) return LS_OK;
     size_t i = 0;
     while (i < COUNT(known) && strcasecmp(type, known[i])) i++;
     if (i == COUNT(known))
@@ -294,6 +342,7 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
     const char *type;
     const json_t *params;
     LS_TRY(read_type(r, place, v, scheduler_rows, COUNT(scheduler_rows), &type, &params));
+    if (!type) return LS_OK;
     size_t t = 0;
     while (t < COUNT(names) && strcmp(names[t], type)) t++;
     if (t == ONE_CYCLE)
@@ -330,41 +379,31 @@ static ls_status read_drop_last(ds_reader *r, const char *place, const json_t *v
 {
     if (!json_is_boolean(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", r->what, place);
     if (json_is_false(v)) train_ds_note(r, "%s (the last partial batch of an epoch is always dropped)", place);
+    else train_ds_used(r, place);
     return LS_OK;
 }
 
-/* "auto" or a number; a pipeline is asked for with --pp, so this has no effect. */
+/* "auto", one stage, or a number. */
 static ls_status read_stages(ds_reader *r, const char *place, const json_t *v)
 {
-    if (json_is_string(v) && !strcmp(json_string_value(v), "auto")) return LS_OK;
-    if (!json_is_integer(v) || json_integer_value(v) < 1)
-        return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"auto\" or a whole number of at least 1", r->what, place);
-    train_ds_note(r, "%s", place);
+    const bool automatic = json_is_string(v) && !strcmp(json_string_value(v), "auto");
+    if (!automatic && (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 65536))
+        return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"auto\" or a whole number of 1 to 65536", r->what, place);
+    train_ds_used(r, place);
     return LS_OK;
 }
 
 /* Blocks that are switched on by being there. */
 static ls_status read_refused(ds_reader *r, const char *place, const json_t *v)
 {
-    if (json_is_object(v) && json_object_size(v) == 0) return LS_OK;
+    if (json_is_object(v) && json_object_size(v) == 0) {
+        train_ds_used(r, place);
+        return LS_OK;
+    }
     return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is not supported; remove the block", r->what, place);
 }
 
-static ls_status read_tensor_parallel(ds_reader *r, const char *place, const json_t *v)
-{
-    LS_TRY(need_object(r, place, v));
-    double size = json_number_value(json_object_get(v, "autotp_size"));
-    double tp = json_number_value(json_object_get(json_object_get(v, "tp"), "tp_size"));
-    if (size > 1 || tp > 1)
-        return ls_fail(
-            LS_E_UNSUPPORTED,
-            "%s: '%s' requests %g tensor-parallel workers, which is not supported; use 1, and --tp on the command line",
-            r->what, place, size > tp ? size : tp);
-    if (json_object_size(v)) train_ds_note(r, "%s", place);
-    return LS_OK;
-}
-
-ls_status train_ds_check(const ds_reader *r)
+ls_status train_ds_check(ds_reader *r)
 {
     static const char *const offload[] = {"zero_optimization.offload_optimizer.device",
                                           "zero_optimization.offload_param.device"};
@@ -372,34 +411,48 @@ ls_status train_ds_check(const ds_reader *r)
     const int64_t bucket = ls_ds_int(c, "zero_optimization.allgather_bucket_size", 0);
     const bool states = ls_ds_bool(c, "bf16.bf16_optimizer_states", false);
     if (bucket % 2)
-        return ls_fail(LS_E_CONFIG, "%s: 'zero_optimization.allgather_bucket_size' is %lld, but must be even", r->what,
-                       (long long)bucket);
+        LS_TRY(train_ds_refuse(r, "zero_optimization.allgather_bucket_size",
+                               ls_fail(LS_E_CONFIG,
+                                       "%s: 'zero_optimization.allgather_bucket_size' is %lld, but must be even",
+                                       r->what, (long long)bucket)));
     if (!ls_ds_bool(c, "managed_gradient_accumulation", true))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: 'managed_gradient_accumulation' false is not supported; leave the key out", r->what);
+        LS_TRY(train_ds_refuse(r, "managed_gradient_accumulation",
+                               ls_fail(LS_E_UNSUPPORTED,
+                                       "%s: 'managed_gradient_accumulation' false is not supported; leave the key out",
+                                       r->what)));
     if (!strcasecmp(ls_ds_text(c, "gradient_allreduce_op", "mean"), "sum"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean",
-                       r->what);
+        LS_TRY(
+            train_ds_refuse(r, "gradient_allreduce_op",
+                            ls_fail(LS_E_UNSUPPORTED,
+                                    "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean", r->what)));
     for (size_t i = 0; i < COUNT(offload); i++)
         if (strcasecmp(ls_ds_text(c, offload[i], "none"), "none"))
-            return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is '%s'; offloading is not supported; use none", r->what,
-                           offload[i], ls_ds_text(c, offload[i], ""));
+            LS_TRY(train_ds_refuse(r, offload[i],
+                                   ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is '%s'; offloading is not supported; use none",
+                                           r->what, offload[i], ls_ds_text(c, offload[i], ""))));
     if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
-        return ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what);
+        LS_TRY(train_ds_refuse(r, "bf16.enabled",
+                               ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what)));
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
-        return ls_fail(
-            LS_E_UNSUPPORTED,
-            "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, which is not supported",
-            r->what);
+        LS_TRY(train_ds_refuse(
+            r, "fp16.fp16_master_weights_and_grads",
+            ls_fail(
+                LS_E_UNSUPPORTED,
+                "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, which is not supported",
+                r->what)));
     if (states || ls_ds_bool(c, "bf16.bf16_master_weights_and_grads", false))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: '%s' is true, but master weights, gradients and moments are always fp32; set it to false",
-                       r->what, states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads");
+        LS_TRY(train_ds_refuse(
+            r, states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads",
+            ls_fail(LS_E_UNSUPPORTED,
+                    "%s: '%s' is true, but master weights, gradients and moments are always fp32; set it to false",
+                    r->what, states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads")));
     if (ls_ds_int(c, "zero_optimization.stage", 0) == 2 &&
         (ls_ds_bool(c, "prescale_gradients", false) || ls_ds_real(c, "gradient_predivide_factor", 1) != 1))
-        return ls_fail(
-            LS_E_CONFIG,
-            "%s: ZeRO stage 2 does not support 'prescale_gradients' and 'gradient_predivide_factor'; remove them",
-            r->what);
+        LS_TRY(train_ds_refuse(
+            r, "prescale_gradients",
+            ls_fail(
+                LS_E_CONFIG,
+                "%s: ZeRO stage 2 does not support 'prescale_gradients' and 'gradient_predivide_factor'; remove them",
+                r->what)));
     return LS_OK;
 }

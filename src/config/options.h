@@ -21,7 +21,8 @@
 
 typedef struct ls_train_options {
     /* data and run folder */
-    const char *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config;
+    const char *preset, *task, *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config,
+        *workdir;
     /* model */
     const char *model, *variant, *init_from;
     int64_t vocab_size, embedding_size, num_layers, num_heads, max_position_embeddings, seq_length;
@@ -44,8 +45,8 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help;
-    const char *cluster;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data;
+    const char *cluster, *tensorboard;
     /* launcher and loader */
     int64_t local_rank, num_workers;
     /* old flags: accepted, no effect, a warning each */

@@ -1,4 +1,4 @@
-/* resolve.c - data paths, workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
+/* resolve.c - workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
 #include "model/model.h"
 #include "parallel/schedule.h"
 #include "comm/launch.h"
@@ -12,53 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* --- data paths --- */
-
-void ls_train_paths_fini(ls_train_paths *p)
-{
-    ls_free(p->train);
-    ls_free(p->val);
-    ls_free(p->tokenizer);
-    *p = (ls_train_paths){0};
-}
-
-/* <dir>/<name> when it exists, else NULL. */
-static ls_status beside(const char *dir, const char *name, char **out)
-{
-    char *p = ls_path_join(dir, name);
-    if (!p) return ls_nomem(strlen(dir), "a path");
-    if (ls_fs_exists(p)) *out = p;
-    else ls_free(p);
-    return LS_OK;
-}
-
-ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
-{
-    ls_train_paths p = {0};
-    if (o->data && o->train_data_path)
-        return ls_fail(LS_E_ARG, "--data and --train_data_path cannot be combined; leave one out");
-    if (!o->data && !o->train_data_path)
-        return ls_fail(LS_E_ARG,
-                       "no training data; give --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
-    if (o->data && !ls_fs_is_dir(o->data)) return ls_fail(LS_E_IO, "--data %s: not a folder", o->data);
-    const size_t n_dir = o->data ? strlen(o->data) : (size_t)(ls_path_base(o->train_data_path) - o->train_data_path);
-    char *dir = n_dir ? ls_strndup(o->data ? o->data : o->train_data_path, n_dir) : ls_strdup(".");
-    if (!dir) return ls_nomem(n_dir, "a path");
-    ls_status st = o->data ? beside(dir, "train.bin", &p.train) : train_copy(&p.train, o->train_data_path);
-    if (st == LS_OK && o->val_data_path) st = train_copy(&p.val, o->val_data_path);
-    else if (st == LS_OK && o->data) st = beside(dir, "val.bin", &p.val);
-    if (st == LS_OK) st = beside(dir, "tokenizer.json", &p.tokenizer);
-    ls_free(dir);
-    if (st == LS_OK && !p.train)
-        st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare --input TEXT --out %s`", o->data,
-                     o->data);
-    if (st == LS_OK && !ls_fs_exists(p.train)) st = ls_fail(LS_E_IO, "training data %s does not exist", p.train);
-    if (st == LS_OK && p.val && !ls_fs_exists(p.val)) st = ls_fail(LS_E_IO, "validation data %s does not exist", p.val);
-    if (st != LS_OK) ls_train_paths_fini(&p);
-    else *out = p;
-    return st;
-}
 
 /* --- environment --- */
 
@@ -289,14 +242,28 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
     return LS_OK;
 }
 
-/* dp x pp x tp, and what only pipelines have. */
-static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
+/* --tp, else the larger one of the two sizes that DeepSpeed's block may have. */
+static int64_t tensor_parallel(const ls_train_options *o, const ls_ds_config *ds, train_origin *from)
 {
-    const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
-    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
-        return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)o->pp, (long long)o->tp);
-    LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
-    if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
+    static const char *const key[] = {"tensor_parallel.autotp_size", "tensor_parallel.tp.tp_size"};
+    const int64_t size[] = {ls_ds_int(ds, key[0], 1), ls_ds_int(ds, key[1], 1)};
+    const int k = size[1] > size[0];
+    *from = size[k] > 1 ? train_from_json(o, "--tp", ds, key[k]) : train_from(o, "--tp", NULL);
+    return from->source == LS_FROM_JSON ? size[k] : o->tp;
+}
+
+/* dp x pp x tp, and what only pipelines have. */
+static ls_status resolve_mesh(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    const train_origin pp_from = train_from_json(o, "--pp", ds, "pipeline.stages");
+    const int64_t pp = pp_from.source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
+    train_origin tp_from;
+    const int64_t tp = tensor_parallel(o, ds, &tp_from);
+    const bool pipe = pp > 1, given = ls_train_given(o, "interleave");
+    if (pp < 1 || tp < 1 || pp > 65536 || tp > 65536)
+        return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)pp, (long long)tp);
+    LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)pp, (int)tp));
+    if (tp > 1) LS_TRY(ls_shard_check(&c->model, (int)tp));
     if (!pipe && (o->schedule || o->stages || given))
         return ls_fail(LS_E_CONFIG, "--%s needs a pipeline; add --pp P, or leave it out",
                        o->schedule ? "schedule"
@@ -312,12 +279,12 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
                        "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
                        (long long)o->interleave, c->schedule);
     c->sequence_parallel = o->sequence_parallel;
-    if (c->sequence_parallel && o->tp == 1)
+    if (c->sequence_parallel && tp == 1)
         return ls_fail(LS_E_CONFIG, "--sequence_parallel needs tensor parallelism; add --tp T, or leave it out");
     const train_origin by_default = {LS_FROM_DEFAULT, ""};
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], train_rule("workers / (pp * tp)"));
-    train_put_int(c, "pp", o->pp, pipe ? train_from(o, "--pp", NULL) : by_default);
-    train_put_int(c, "tp", o->tp, o->tp > 1 ? train_from(o, "--tp", NULL) : by_default);
+    train_put_int(c, "pp", pp, pipe ? pp_from : by_default);
+    train_put_int(c, "tp", tp, tp > 1 ? tp_from : by_default);
     train_put_bool(c, "sequence_parallel", c->sequence_parallel, train_from(o, "--sequence_parallel", NULL));
     train_put_text(c, "schedule", c->schedule, train_from(o, "--schedule", NULL));
     return LS_OK;
@@ -334,15 +301,41 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
     train_put_text(c, "strategy", c->strategy, train_from(o, "--strategy", json ? "zero_optimization.stage" : NULL));
 }
 
-static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
+/* --recompute, or a block of the JSON that configures checkpoints of activations. R1 has such a block, but its model makes none. */
+static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    static const char *const key[] = {
+        "activation_checkpointing.partition_activations", "activation_checkpointing.cpu_checkpointing",
+        "activation_checkpointing.contiguous_memory_optimization", "activation_checkpointing.number_checkpoints",
+        "pipeline.activation_checkpoint_interval"};
+    const char *asked = NULL;
+    for (size_t i = 0; i < sizeof key / sizeof *key && !asked; i++)
+        if (ls_ds_bool(ds, key[i], false) || ls_ds_int(ds, key[i], 0) > 0) asked = key[i];
+    const bool r1 = asked && o->run_type;
+    c->recompute = o->recompute || (asked && !r1);
+    if (r1 && !o->recompute)
+        ls_str_addf(&c->notes,
+                    "%s of the DeepSpeed JSON has no effect with --run_type: the model of R1 makes no checkpoints of "
+                    "activations (use --recompute)\n",
+                    asked);
+    else if (asked && !o->recompute)
+        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON: the activations of each block are recomputed (--recompute)\n",
+                    asked);
+    train_put_bool(c, "recompute", c->recompute,
+                   o->recompute || !c->recompute ? train_from(o, "--recompute", NULL)
+                                                 : (train_origin){LS_FROM_JSON, asked});
+}
+
+static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const bool cpu = !strcmp(c->device, "cpu");
-    c->recompute = o->recompute;
+    resolve_recompute(o, ds, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
         return ls_fail(LS_E_ARG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
+    c->verify_data = o->verify_data;
     c->json = o->json;
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
@@ -365,13 +358,13 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     train_origin mode = train_from(o, "--profile_mode", NULL), debug = {LS_FROM_DEFAULT, ""};
     if (c->profile_mode && !o->profile_mode) mode = (train_origin){LS_FROM_ENV, "PROFILE_MODE"};
     if (c->dist_debug) debug = (train_origin){LS_FROM_ENV, "DIST_DEBUG"};
-    train_put_bool(c, "recompute", c->recompute, train_from(o, "--recompute", NULL));
     train_put_bool(c, "deterministic", c->deterministic,
                    train_from(o, o->no_deterministic ? "--no_deterministic" : "--deterministic", NULL));
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
+    train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
     return LS_OK;
 }
@@ -446,11 +439,12 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));
-    LS_TRY_GOTO(st, done, resolve_mesh(o, &c));
+    LS_TRY_GOTO(st, done, resolve_mesh(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_batch(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_plain(o, &c));
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
-    LS_TRY_GOTO(st, done, resolve_machine(o, &c));
+    LS_TRY_GOTO(st, done, resolve_machine(o, ds, &c));
+    LS_TRY_GOTO(st, done, train_resolve_monitor(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     if (ds) note_json(o, ds, &c);
@@ -495,6 +489,7 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
     const bool needs_total =
         c->lr.kind == LS_LR_COSINE || c->lr.kind == LS_LR_WARMUP_DECAY || c->lr.kind == LS_LR_WARMUP_COSINE;
+    c->lr_by_length = (needs_total && !c->lr.total) || c->warmup_auto;
     if (needs_total && !c->lr.total) {
         c->lr.total = c->total_steps;
         train_put_int(c, "lr_total_steps", c->lr.total, train_rule("steps of the run"));
@@ -515,8 +510,8 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
 void ls_train_config_fini(ls_train_config *c)
 {
-    char *owned[] = {c->model_from, c->train_path, c->val_path,      c->tokenizer_path,
-                     c->run_dir,    c->init_from,  c->deepspeed_path};
+    char *owned[] = {c->model_from, c->train_path,     c->val_path,    c->tokenizer_path, c->run_dir,
+                     c->init_from,  c->deepspeed_path, c->tensorboard, c->csv_monitor};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) ls_free(owned[i]);
     for (int i = 0; i < c->n_setting; i++) ls_free(c->setting[i].text);
     ls_str_fini(&c->notes);

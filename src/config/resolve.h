@@ -48,7 +48,7 @@ typedef struct ls_train_facts {
 typedef struct ls_train_config {
     ls_model_config model;
     char *model_from;            /* preset or path                                                    */
-    char *train_path, *val_path; /* val_path NULL: no validation                                      */
+    char *train_path, *val_path; /* files, shards or blends (data/sources.h); val_path NULL: no validation */
     char *tokenizer_path;        /* NULL when there is none beside the data                           */
     char *run_dir;               /* --checkpoint_path as given                                        */
     char *init_from;             /* NULL: fresh weights                                               */
@@ -79,6 +79,7 @@ typedef struct ls_train_config {
     bool decay_matrices_only; /* --decay matrices: biases, norms are not decayed; default: every tensor, as DeepSpeed */
     ls_lr_schedule lr;        /* lr.base is the optimizer's rate                                   */
     bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
+    bool lr_by_length;        /* learning rates depend on total_steps; set by fit                  */
     double clip;              /* 0 = off                                                           */
 
     const char *precision;              /* "fp32", "bf16", "fp16"                                            */
@@ -89,7 +90,7 @@ typedef struct ls_train_config {
     ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
     bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
     ls_loss_scale_config loss_scale;
-    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
+    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "tcp", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
     bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
@@ -108,7 +109,10 @@ typedef struct ls_train_config {
     int zero_stage;       /* of the JSON; with one worker the same computation                 */
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
+    int64_t ds_steps_per_print;      /* steps between the lines of DeepSpeed; 0 = none */
+    char *tensorboard, *csv_monitor; /* folders, NULL: none */
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
+    bool verify_data;      /* compare every byte of the token files with meta.json */
     bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
     int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
     const char *cluster;   /* hardware.cluster, NULL = absent                                   */
@@ -119,8 +123,9 @@ typedef struct ls_train_config {
     bool incomplete; /* no memory for a setting */
 } ls_train_config;
 
-/* Paths of the data from --data DIR or --train_data_path/--val_data_path, and tokenizer.json beside them; absent ones NULL. The
- * strings are ls_free'd by the caller. LS_E_ARG when there is no training data named, LS_E_IO when a named file is missing. */
+/* Paths of the data from --data or --train_data_path/--val_data_path (train and val: as data/sources.h), and tokenizer.json beside
+ * them; absent ones NULL. The strings are ls_free'd by the caller. LS_E_ARG when there is no training data named, LS_E_IO when a named
+ * file is missing, LS_E_CONFIG when the folders of a blend have different tokenizers. */
 typedef struct ls_train_paths {
     char *train, *val, *tokenizer;
 } ls_train_paths;

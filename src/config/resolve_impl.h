@@ -33,6 +33,9 @@ ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config 
 ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
                                ls_train_config *c);
 
+/* TensorBoard, CSV and the lines of DeepSpeed. */
+ls_status train_resolve_monitor(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
+
 /* Copies text; NULL stays NULL. */
 ls_status train_copy(char **dst, const char *text);
 

@@ -1,7 +1,14 @@
 #include "core/hash.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+/* clang 14 has these intrinsics only where a whole file is compiled for them. */
+#if defined(__aarch64__) && !defined(__clang__)
+#define HAS_SHA2 1
+#include <arm_neon.h>
+#include <sys/auxv.h>
+#endif
 #define XXH_STATIC_LINKING_ONLY /* the state is in our own memory */
 #include <xxhash.h>
 
@@ -21,7 +28,7 @@ static uint32_t rotr(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
-static void compress(ls_sha256 *s, const unsigned char *p)
+static void compress_plain(ls_sha256 *s, const unsigned char *p)
 {
     uint32_t w[64];
     for (int i = 0; i < 16; i++)
@@ -54,6 +61,36 @@ static void compress(ls_sha256 *s, const unsigned char *p)
     for (int i = 0; i < 8; i++) s->h[i] += v[i];
 }
 
+#ifdef HAS_SHA2
+/* The same with the instructions for it: four rounds at a time, eight words of state in two vectors. */
+__attribute__((target("+crypto"))) static void compress_arm(ls_sha256 *s, const unsigned char *p)
+{
+    uint32x4_t abcd = vld1q_u32(s->h), efgh = vld1q_u32(s->h + 4), w[4];
+    const uint32x4_t abcd0 = abcd, efgh0 = efgh;
+    for (int i = 0; i < 4; i++) w[i] = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(p + 16 * i)));
+    for (int i = 0; i < 16; i++) {
+        const uint32x4_t kw = vaddq_u32(w[i % 4], vld1q_u32(K + 4 * i)), before = abcd;
+        if (i < 12)
+            w[i % 4] = vsha256su1q_u32(vsha256su0q_u32(w[i % 4], w[(i + 1) % 4]), w[(i + 2) % 4], w[(i + 3) % 4]);
+        abcd = vsha256hq_u32(abcd, efgh, kw);
+        efgh = vsha256h2q_u32(efgh, before, kw);
+    }
+    vst1q_u32(s->h, vaddq_u32(abcd, abcd0));
+    vst1q_u32(s->h + 4, vaddq_u32(efgh, efgh0));
+}
+#endif
+
+static void compress(ls_sha256 *s, const unsigned char *p)
+{
+#ifdef HAS_SHA2
+    if (getauxval(AT_HWCAP) & HWCAP_SHA2) {
+        compress_arm(s, p);
+        return;
+    }
+#endif
+    compress_plain(s, p);
+}
+
 void ls_sha256_init(ls_sha256 *s)
 {
     static const uint32_t h0[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
@@ -67,11 +104,12 @@ void ls_sha256_add(ls_sha256 *s, const void *data, size_t n)
     const unsigned char *p = data;
     while (n) {
         size_t at = s->n % 64, k = 64 - at < n ? 64 - at : n;
-        memcpy(s->block + at, p, k);
+        const bool whole = k == 64; /* a block of the input, which need not be copied */
+        if (!whole) memcpy(s->block + at, p, k);
         s->n += k;
+        if (s->n % 64 == 0) compress(s, whole ? p : s->block);
         p += k;
         n -= k;
-        if (s->n % 64 == 0) compress(s, s->block);
     }
 }
 

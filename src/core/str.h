@@ -20,6 +20,12 @@ void ls_str_addc(ls_str *s, char c);
 void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_str_fini(ls_str *s);
 
+/* A text that belongs to someone else. */
+typedef struct ls_substr {
+    const char *data;
+    size_t n;
+} ls_substr;
+
 /* Appends the next piece of *text, padded to `width` columns, and moves *text past it: it ends at a blank, and a word is broken only if it is
  * longer than a line. For the cells of a table: a long name goes on in the next rows. */
 void ls_str_add_piece(ls_str *s, const char **text, int width);

@@ -7,7 +7,7 @@
 
 void ls_blocks_init(ls_blocks *b, const ls_inputs *inputs, int64_t limit_docs, int64_t limit_bytes)
 {
-    *b = (ls_blocks){.inputs = inputs, .limit_docs = limit_docs, .limit_bytes = limit_bytes, .line = 1};
+    *b = (ls_blocks){.inputs = inputs, .limit_docs = limit_docs, .limit_bytes = limit_bytes, .pos.line = 1};
 }
 
 void ls_blocks_fini(ls_blocks *b)
@@ -19,7 +19,7 @@ void ls_blocks_fini(ls_blocks *b)
 
 int64_t ls_blocks_taken(const ls_blocks *b)
 {
-    return b->taken_before + (b->source ? ls_byte_stream_taken(b->source) : 0);
+    return b->pos.taken_before + (b->source ? ls_byte_stream_taken(b->source) : 0);
 }
 
 size_t ls_text_block_line(const ls_text_block *b, size_t at, size_t *next)
@@ -71,10 +71,10 @@ static ls_status cut_plain(ls_blocks *b, ls_text_block *out, bool eof)
         LS_TRY(keep_rest(b, out, cut ? cut : data_split_char_end(out->text, out->n)));
     }
     out->ends_doc = eof;
-    if (out->n) b->in_doc = true;
-    if (eof && b->in_doc) {
-        b->n_doc++;
-        b->in_doc = false;
+    if (out->n) b->pos.in_doc = true;
+    if (eof && b->pos.in_doc) {
+        b->pos.n_doc++;
+        b->pos.in_doc = false;
     }
     return LS_OK;
 }
@@ -90,19 +90,19 @@ static ls_status cut_lines(ls_blocks *b, ls_text_block *out, bool eof)
         if (out->n >= LS_LINE_MAX)
             return ls_fail(LS_E_FORMAT,
                            "%s: line %lld is longer than %zu MiB; use --format txt if the file is not JSON lines",
-                           out->in->path, (long long)b->line, LS_LINE_MAX >> 20);
+                           out->in->path, (long long)b->pos.line, LS_LINE_MAX >> 20);
         LS_TRY(read_up_to(b, out, out->n * 2 < LS_LINE_MAX ? out->n * 2 : LS_LINE_MAX, &eof));
     }
     for (size_t at = 0, next; at < out->n; at = next) {
         size_t k = ls_text_block_line(out, at, &next);
         if (!ls_line_is_blank(out->text + at, k)) {
-            if (b->limit_docs && b->n_doc == b->limit_docs) {
+            if (b->limit_docs && b->pos.n_doc == b->limit_docs) {
                 out->n = at;
                 return LS_OK;
             }
-            b->n_doc++;
+            b->pos.n_doc++;
         }
-        b->line++;
+        b->pos.line++;
     }
     return LS_OK;
 }
@@ -113,38 +113,57 @@ static ls_status next_in_file(ls_blocks *b, ls_text_block *out, bool *eof)
     if (b->n_carry) memcpy(out->text, b->carry, b->n_carry);
     out->n = b->n_carry;
     b->n_carry = 0;
-    out->offset = b->offset;
-    out->line = b->line;
-    out->first_doc = b->n_doc;
+    out->offset = b->pos.offset;
+    out->line = b->pos.line;
+    out->first_doc = b->pos.n_doc;
     out->ends_doc = false;
     LS_TRY(read_up_to(b, out, LS_BLOCK_BYTES, eof));
     LS_TRY(out->in->format == LS_TEXT_JSONL ? cut_lines(b, out, *eof) : cut_plain(b, out, *eof));
-    b->offset += (int64_t)out->n;
-    b->text_bytes += (int64_t)out->n;
+    b->pos.offset += (int64_t)out->n;
+    b->pos.text_bytes += (int64_t)out->n;
     return LS_OK;
 }
 
 ls_status ls_blocks_next(ls_blocks *b, ls_text_block *out, bool *end)
 {
     for (;;) {
-        bool enough = (b->limit_docs && b->n_doc >= b->limit_docs && !b->in_doc) ||
-                      (b->limit_bytes && b->text_bytes >= b->limit_bytes);
-        *end = b->at >= b->inputs->n || enough;
+        bool enough = (b->limit_docs && b->pos.n_doc >= b->limit_docs && !b->pos.in_doc) ||
+                      (b->limit_bytes && b->pos.text_bytes >= b->limit_bytes);
+        *end = b->pos.at >= b->inputs->n || enough;
         if (*end) return LS_OK;
-        out->in = &b->inputs->item[b->at];
-        if (!b->source) {
-            LS_TRY(ls_byte_stream_open(out->in->path, out->in->fd, &b->source));
-            b->offset = 0;
-            b->line = 1;
-        }
+        out->in = &b->inputs->item[b->pos.at];
+        if (!b->source) LS_TRY(ls_byte_stream_open(out->in->path, out->in->fd, &b->source));
         bool eof = false;
         LS_TRY(next_in_file(b, out, &eof));
         if (eof && !b->n_carry) {
-            b->taken_before += ls_byte_stream_taken(b->source);
+            b->pos.taken_before += ls_byte_stream_taken(b->source);
             ls_byte_stream_close(&b->source);
-            b->at++;
+            b->pos.at++;
+            b->pos.offset = 0;
+            b->pos.line = 1;
         }
+        out->after = b->pos;
         /* a plain file whose last block is empty still ends its document */
         if (out->n || (out->ends_doc && out->offset)) return LS_OK;
     }
+}
+
+ls_status ls_blocks_seek(ls_blocks *b, const ls_corpus_pos *pos,
+                         void (*see)(void *ctx, const unsigned char *text, size_t n), void *ctx)
+{
+    b->pos = *pos;
+    if (!pos->offset) return LS_OK;
+    if (pos->at >= b->inputs->n) return ls_fail(LS_E_FORMAT, "the corpus has only %zu files", b->inputs->n);
+    const ls_corpus_file *in = &b->inputs->item[pos->at];
+    LS_TRY(ls_byte_stream_open(in->path, in->fd, &b->source));
+    LS_TRY(ls_reserve(&b->carry, &b->cap_carry, LS_BLOCK_BYTES, 1, "a block of text"));
+    for (int64_t left = pos->offset; left;) {
+        size_t k = 0;
+        LS_TRY(ls_byte_stream_read(b->source, b->carry, left < (int64_t)LS_BLOCK_BYTES ? (size_t)left : LS_BLOCK_BYTES,
+                                   &k));
+        if (!k) return ls_fail(LS_E_FORMAT, "%s has become shorter", in->path);
+        if (see) see(ctx, b->carry, k);
+        left -= (int64_t)k;
+    }
+    return LS_OK;
 }

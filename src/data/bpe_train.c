@@ -36,6 +36,7 @@ typedef struct candidate {
 typedef struct trainer {
     const ls_words *words;
     ls_tokenizer *tok; /* n_vocab and n_merge: learned so far */
+    int first;         /* id of the first byte: the number of special tokens before it */
     int32_t *sym;
     size_t *start;
     uint32_t *len;
@@ -220,7 +221,7 @@ static ls_status start(trainer *t, int n_vocab)
     t->by_bytes = ls_alloc(t->n_by_bytes * sizeof *t->by_bytes);
     if (!t->sym || !t->start || !t->len || !t->by_bytes) return ls_nomem(words->n_bytes * 8, "the BPE trainer");
     int32_t id_of[256];
-    for (int i = 0; i < 256; i++) id_of[data_gpt2_byte(i)] = i;
+    for (int i = 0; i < 256; i++) id_of[data_gpt2_byte(i)] = t->first + i;
     size_t at = 0;
     for (uint32_t w = 0; w < words->n; w++) {
         const ls_word *x = &words->word[w];
@@ -238,7 +239,7 @@ static ls_status learn(trainer *t, int n_vocab, int64_t min_count)
 {
     ls_tokenizer *tok = t->tok;
     LS_TRY(push_raised(t, min_count));
-    while (tok->n_vocab + 1 < n_vocab && t->n_heap) {
+    while (tok->n_vocab < n_vocab && t->n_heap) {
         candidate c = pop(t);
         pair best = t->pairs[c.pair];
         if (best.count != c.count) {
@@ -264,21 +265,40 @@ static ls_status learn(trainer *t, int n_vocab, int64_t min_count)
     return LS_OK;
 }
 
+/* The special tokens, then the bytes. */
+static ls_status set_first_tokens(ls_tokenizer *tok, const char *const *special, int n_special)
+{
+    for (int i = 0; i < n_special; i++) {
+        tok->added[i] = 1;
+        LS_TRY(data_tokenizer_set(tok, i, special[i], strlen(special[i])));
+    }
+    for (int i = 0; i < 256; i++)
+        LS_TRY(data_tokenizer_set(tok, n_special + i, &(unsigned char){data_gpt2_byte(i)}, 1));
+    tok->n_vocab = n_special + 256;
+    return LS_OK;
+}
+
 ls_status ls_bpe_train(const ls_words *words, int n_vocab, int64_t min_count, ls_tokenizer **out)
 {
-    if (n_vocab < LS_BPE_MIN_VOCAB || n_vocab > DATA_MAX_VOCAB)
-        return ls_fail(LS_E_ARG, "a vocabulary of %d tokens is not possible; use %d (bytes and end-of-text) to %d",
-                       n_vocab, LS_BPE_MIN_VOCAB, DATA_MAX_VOCAB);
+    return ls_bpe_train_special(words, NULL, 0, n_vocab, min_count, out);
+}
+
+ls_status ls_bpe_train_special(const ls_words *words, const char *const *special, int n_special, int n_vocab,
+                               int64_t min_count, ls_tokenizer **out)
+{
+    const bool eot = n_special == 0;
+    const int least = 256 + (eot ? 1 : n_special);
+    if (n_vocab < least || n_vocab > DATA_MAX_VOCAB)
+        return ls_fail(LS_E_ARG, "a vocabulary of %d tokens is not possible; use %d (bytes and %s) to %d", n_vocab,
+                       least, eot ? "end-of-text" : "special tokens", DATA_MAX_VOCAB);
     ls_tokenizer *tok = NULL;
     LS_TRY(data_tokenizer_new(n_vocab, 0, &tok));
-    trainer t = {.words = words, .tok = tok, .free_node = NIL};
-    tok->n_vocab = 256;
+    trainer t = {.words = words, .tok = tok, .first = n_special, .free_node = NIL};
     ls_status st;
-    for (int i = 0; i < 256; i++)
-        LS_TRY_GOTO(st, done, data_tokenizer_set(tok, i, &(unsigned char){data_gpt2_byte(i)}, 1));
+    LS_TRY_GOTO(st, done, set_first_tokens(tok, special, n_special));
     LS_TRY_GOTO(st, done, start(&t, n_vocab));
-    LS_TRY_GOTO(st, done, learn(&t, n_vocab, min_count));
-    LS_TRY_GOTO(st, done, data_tokenizer_set_eot(tok, tok->n_vocab++));
+    LS_TRY_GOTO(st, done, learn(&t, n_vocab - eot, min_count));
+    if (eot) LS_TRY_GOTO(st, done, data_tokenizer_set_eot(tok, tok->n_vocab++));
     LS_TRY_GOTO(st, done, data_tokenizer_finish(tok, "the trained vocabulary"));
     *out = tok;
     tok = NULL;

@@ -41,5 +41,8 @@ ls_status ls_words_add_all(ls_words *w, const ls_words *more); /* in the order o
 
 /* LS_E_ARG (n_vocab below 257 or too large), LS_E_NOMEM. */
 ls_status ls_bpe_train(const ls_words *words, int n_vocab, int64_t min_count, ls_tokenizer **out);
+/* The same with other special tokens: they have the first ids, bytes and merges follow, and there is no <|endoftext|>. */
+ls_status ls_bpe_train_special(const ls_words *words, const char *const *special, int n_special, int n_vocab,
+                               int64_t min_count, ls_tokenizer **out);
 
 #endif

@@ -33,6 +33,8 @@ typedef struct ls_corpus_file {
 typedef struct ls_inputs {
     ls_corpus_file *item;
     size_t n, cap;
+    char **skipped; /* files of folders that are of another type */
+    size_t n_skipped, cap_skipped;
 } ls_inputs;
 
 /* LS_E_ARG (format unknown, "-" twice or without a format), LS_E_IO (missing), LS_E_FORMAT (a folder with no text in it). */
@@ -58,31 +60,41 @@ int64_t ls_byte_stream_taken(const ls_byte_stream *s);
 #define LS_BLOCK_BYTES ((size_t)1 << 20)
 #define LS_LINE_MAX    ((size_t)32 << 20) /* of JSON lines */
 
+/* A place between two blocks, from which reading can continue. */
+typedef struct ls_corpus_pos {
+    size_t at;                 /* input */
+    int64_t offset, line;      /* in it: bytes of text, number of the next line */
+    int64_t n_doc, text_bytes; /* of all inputs so far */
+    int64_t taken_before;      /* bytes of finished files */
+    bool in_doc;               /* plain text: inside a document */
+} ls_corpus_pos;
+
 typedef struct ls_text_block {
     const ls_corpus_file *in; /* owned by the inputs */
     unsigned char *text;
     size_t n, cap;
-    int64_t offset;    /* of text[0] in the unpacked file                       */
-    int64_t line;      /* number of the first line, from 1 (JSON lines)         */
-    int64_t first_doc; /* number of the first document, from 0 over all inputs  */
-    bool ends_doc;     /* plain text: the document's last block                 */
+    int64_t offset;      /* of text[0] in the unpacked file                       */
+    int64_t line;        /* number of the first line, from 1 (JSON lines)         */
+    int64_t first_doc;   /* number of the first document, from 0 over all inputs  */
+    bool ends_doc;       /* plain text: the document's last block                 */
+    ls_corpus_pos after; /* the place after it */
 } ls_text_block;
 
 typedef struct ls_blocks {
     const ls_inputs *inputs;
     int64_t limit_docs;  /* maximum number of documents; 0: no limit */
     int64_t limit_bytes; /* stop after the block that reaches it; 0: no limit */
-    size_t at;           /* input */
     ls_byte_stream *source;
     unsigned char *carry; /* read, but after the end of the last block */
     size_t n_carry, cap_carry;
-    int64_t offset, line;
-    int64_t n_doc, text_bytes, taken_before; /* taken: bytes of finished files */
-    bool in_doc;
+    ls_corpus_pos pos;
 } ls_blocks;
 
 void ls_blocks_init(ls_blocks *b, const ls_inputs *inputs, int64_t limit_docs, int64_t limit_bytes);
 void ls_blocks_fini(ls_blocks *b);
+/* Continues at a place: the text before it in its file is read and handed to `see` (may be NULL). LS_E_FORMAT if the file is shorter. */
+ls_status ls_blocks_seek(ls_blocks *b, const ls_corpus_pos *pos,
+                         void (*see)(void *ctx, const unsigned char *text, size_t n), void *ctx);
 
 /* Reads the next block into *out (its buffer is reused); *end is true, without a block, at the end of the corpus. Empty plain files and
  * blank lines are not documents. */

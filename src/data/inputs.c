@@ -37,6 +37,16 @@ static ls_status push(ls_inputs *list, const char *path, ls_text_format format)
     return LS_OK;
 }
 
+static ls_status skip(ls_inputs *list, const char *path)
+{
+    LS_TRY(ls_reserve(&list->skipped, &list->cap_skipped, list->n_skipped + 1, sizeof *list->skipped,
+                      "the list of inputs"));
+    char *copy = ls_strdup(path);
+    if (!copy) return ls_nomem(strlen(path), "the list of inputs");
+    list->skipped[list->n_skipped++] = copy;
+    return LS_OK;
+}
+
 static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format format, int depth)
 {
     if (depth > MAX_DEPTH) return ls_fail(LS_E_IO, "%s: folders are nested more than %d deep", path, MAX_DEPTH);
@@ -50,7 +60,7 @@ static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format fo
         LS_TRY_GOTO(st, done, ls_path_in(p, path, "%s", name[i]));
         ls_text_format f = format != LS_TEXT_AUTO ? format : format_of(p);
         if (ls_fs_is_dir(p)) st = add_folder(list, p, format, depth + 1);
-        else if (f != LS_TEXT_AUTO) st = push(list, p, f);
+        else st = f != LS_TEXT_AUTO ? push(list, p, f) : skip(list, p);
     }
 done:
     ls_fs_list_free(name, n);
@@ -87,6 +97,7 @@ void ls_inputs_fini(ls_inputs *list)
 {
     for (size_t i = 0; i < list->n; i++) ls_free(list->item[i].path);
     ls_free(list->item);
+    ls_fs_list_free(list->skipped, list->n_skipped);
     *list = (ls_inputs){0};
 }
 

@@ -2,6 +2,7 @@
 #include "data/job.h"
 #include "data/jsonl.h"
 #include "data/pretokenize.h"
+#include "core/hash.h"
 #include "core/mem.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ void data_job_fini(data_job *j)
     ls_words_fini(&j->words);
     ls_ids_fini(&j->ids);
     ls_free(j->token);
-    ls_free(j->doc_end);
+    ls_free(j->doc);
     ls_str_fini(&j->text);
     ls_str_fini(&j->fixed);
     *j = (data_job){0};
@@ -52,12 +53,31 @@ static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder 
     return LS_OK;
 }
 
-static ls_status end_doc(data_job *j, const data_job_rules *rules)
+static ls_status push_doc(data_job *j, data_doc doc)
+{
+    LS_TRY(ls_reserve(&j->doc, &j->cap_doc, j->n_doc + 1, sizeof *j->doc, "the documents of a block"));
+    doc.end = j->ids.n;
+    j->doc[j->n_doc++] = doc;
+    return LS_OK;
+}
+
+static ls_status end_doc(data_job *j, const data_job_rules *rules, data_doc doc)
 {
     if (rules->tok) LS_TRY(ls_ids_push(&j->ids, ls_tokenizer_eot(rules->tok)));
-    LS_TRY(ls_reserve(&j->doc_end, &j->cap_doc, j->n_doc + 1, sizeof *j->doc_end, "the documents of a block"));
-    j->doc_end[j->n_doc++] = j->ids.n;
-    return LS_OK;
+    return push_doc(j, doc);
+}
+
+/* Bytes that start a character. */
+int64_t data_count_chars(const unsigned char *p, size_t n)
+{
+    int64_t k = 0;
+    for (size_t i = 0; i < n; i++) k += (p[i] & 0xc0) != 0x80;
+    return k;
+}
+
+bool data_length_ok(const data_job_rules *rules, int64_t chars)
+{
+    return chars >= rules->min_chars && (!rules->max_chars || chars <= rules->max_chars);
 }
 
 /* Takes p[0, n) with invalid UTF-8 replaced by U+FFFD where the rules ask for it. */
@@ -86,7 +106,7 @@ static ls_status run_plain(data_job *j, const data_job_rules *rules, ls_encoder 
         return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep",
                        b->in->path, (long long)(b->offset + (int64_t)good), b->text[good]);
     LS_TRY(take_fixed(j, rules, e, b->text, b->n));
-    return b->ends_doc ? end_doc(j, rules) : LS_OK;
+    return b->ends_doc ? end_doc(j, rules, (data_doc){0}) : LS_OK;
 }
 
 /* Puts the text of one line into j->text. */
@@ -118,6 +138,20 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
     return LS_OK;
 }
 
+/* A document outside the limits is recorded without tokens. */
+static ls_status take_line(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
+{
+    data_doc doc = {0};
+    if (rules->min_chars || rules->max_chars) doc.chars = data_count_chars(p, n);
+    if (rules->dedup) doc.hash = ls_xxh64(p, n);
+    if (!data_length_ok(rules, doc.chars)) {
+        j->n_text_byte += (int64_t)n;
+        return push_doc(j, doc);
+    }
+    LS_TRY(take_fixed(j, rules, e, p, n));
+    return end_doc(j, rules, doc);
+}
+
 static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder *e)
 {
     const ls_text_block *b = &j->block;
@@ -126,8 +160,7 @@ static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder 
         size_t len = ls_text_block_line(b, at, &next);
         if (ls_line_is_blank(b->text + at, len)) continue;
         LS_TRY(line_text(j, rules, b->text + at, len, number));
-        LS_TRY(take_fixed(j, rules, e, (const unsigned char *)j->text.data, j->text.len));
-        LS_TRY(end_doc(j, rules));
+        LS_TRY(take_line(j, rules, e, (const unsigned char *)j->text.data, j->text.len));
     }
     return LS_OK;
 }

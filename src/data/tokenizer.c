@@ -189,6 +189,12 @@ int32_t ls_tokenizer_eot(const ls_tokenizer *t)
     return t->eot;
 }
 
+ls_substr ls_tokenizer_special(const ls_tokenizer *t, int32_t id)
+{
+    if (id < 0 || id >= t->n_vocab || !t->added[id]) return (ls_substr){0};
+    return (ls_substr){(const char *)t->bytes + t->off[id], t->len[id]};
+}
+
 ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *id, size_t n, ls_str *out)
 {
     for (size_t i = 0; i < n; i++) {

@@ -45,6 +45,9 @@ int ls_tokenizer_n_vocab(const ls_tokenizer *t);
 int ls_tokenizer_n_merge(const ls_tokenizer *t);
 int32_t ls_tokenizer_eot(const ls_tokenizer *t); /* -1 if the vocabulary has no <|endoftext|> */
 
+/* The name of a special token (not NUL-terminated); {NULL, 0} if the id is an ordinary token or outside the vocabulary. */
+ls_substr ls_tokenizer_special(const ls_tokenizer *t, int32_t id);
+
 /* Appends the bytes of the ids (end-of-text as its name). LS_E_ARG for an id outside the vocabulary, LS_E_NOMEM. */
 ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *id, size_t n, ls_str *out);
 

@@ -2,11 +2,13 @@
  *                                       ^first              ^work  ^last
  * Jobs enter at `last`, workers take them at `work`, the caller consumes them at `first`; all three only increase. */
 #include "data/job.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #define AHEAD_BYTES ((size_t)32 << 20) /* text in the ring, beyond the first job */
 
@@ -65,29 +67,61 @@ static void read_job(pool *p, ls_blocks *blocks, bool *end)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Returns when the job is done; processes waiting jobs meanwhile. */
+static void wait_for(pool *p, const data_job *j, ls_encoder *own)
+{
+    pthread_mutex_lock(&p->lock);
+    while (!j->done) {
+        if (p->work == p->last) {
+            pthread_cond_wait(&p->is_done, &p->lock);
+            continue;
+        }
+        data_job *next = &p->job[p->work++ % p->n_job];
+        pthread_mutex_unlock(&p->lock);
+        data_job_run(next, p->rules, own);
+        pthread_mutex_lock(&p->lock);
+        next->done = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* CPU time of this thread: what it does beside processing jobs limits the use of more threads. */
+static double own_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Reads ahead as far as the ring and the bytes allow, then takes one job. */
-static ls_status drive(pool *p, ls_blocks *blocks, data_take take, void *ctx)
+static ls_status drive(pool *p, ls_blocks *blocks, ls_encoder *own, data_take take, void *ctx)
 {
     size_t ahead = 0;
+    double reading = 0, taking = 0;
+    const double start = own_seconds();
     for (bool end = false; !end || p->first < p->last;) {
         if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped; no file was written");
         while (!end && p->last - p->first < p->n_job && (p->last == p->first || ahead < AHEAD_BYTES)) {
-            const uint64_t before = p->last;
+            const uint64_t last = p->last;
+            const double before = own_seconds();
             read_job(p, blocks, &end);
-            if (p->last > before) ahead += p->job[before % p->n_job].block.n;
+            reading += own_seconds() - before;
+            if (p->last > last) ahead += p->job[last % p->n_job].block.n;
         }
         if (p->first == p->last) break;
         data_job *j = &p->job[p->first++ % p->n_job];
         ahead -= j->block.n;
-        pthread_mutex_lock(&p->lock);
-        while (!j->done) pthread_cond_wait(&p->is_done, &p->lock);
-        pthread_mutex_unlock(&p->lock);
+        wait_for(p, j, own);
         if (j->st != LS_OK) {
             ls_err_restore(&j->error);
             return j->st;
         }
+        const double before = own_seconds();
         LS_TRY(take(ctx, j, blocks));
+        taking += own_seconds() - before;
     }
+    ls_debug("data", "CPU seconds of the first thread: %.2f reading, %.2f writing, %.2f in all", reading, taking,
+             own_seconds() - start);
     return LS_OK;
 }
 
@@ -105,16 +139,16 @@ ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int 
         st = ls_nomem(p.n_job * sizeof *p.job, "the worker pool");
         goto done;
     }
-    for (; started < threads; started++) {
+    for (int i = 0; i < threads && rules->tok; i++) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[i].encoder));
+    for (; started < threads - 1; started++) { /* the last encoder is that of this thread */
         w[started].p = &p;
-        if (rules->tok) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[started].encoder));
         int rc = pthread_create(&w[started].thread, NULL, work, &w[started]);
         if (rc) {
             st = ls_fail(LS_E_NOMEM, "cannot start thread %d of %d: %s", started + 1, threads, strerror(rc));
             goto done;
         }
     }
-    LS_TRY_GOTO(st, done, drive(&p, blocks, take, ctx));
+    LS_TRY_GOTO(st, done, drive(&p, blocks, w[threads - 1].encoder, take, ctx));
 done:
     pthread_mutex_lock(&p.lock);
     p.quit = true;

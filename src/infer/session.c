@@ -59,6 +59,8 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, plan));
     s->speculate = s->ahead = resolve_speculation(s, o, cache);
     const int64_t n_logits = cache ? (o->B + s->speculate) * cfg->vocab_size : 0;
+    const int columns =
+        ls_plan_add_host(plan, LS_PART_WORK, cache ? o->B * T * (int64_t)sizeof(int32_t) : 0, "columns");
     const int loss = ls_plan_add_host(plan, LS_PART_WORK, sizeof(double), "loss");
     const int logits = ls_plan_add_host(plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
     if (device) {
@@ -73,6 +75,7 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     ls_acts_bind(s->acts, s->model, plan);
     ls_input_bind(&s->input, plan);
     s->loss = ls_plan_at(plan, loss);
+    s->columns = ls_plan_at(plan, columns);
     s->logits = ls_plan_at(plan, logits);
     if (device) {
         s->out = ls_plan_at(plan, out);
@@ -152,26 +155,27 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
     return LS_OK;
 }
 
-/* Runs n tokens of one sequence through the cache from pos. A device reads the ids from device memory. */
-static ls_status pass(ls_session *s, const int32_t *ids, int64_t n, int64_t pos, const ls_draft *draft, ls_micro *mb)
+/* Runs n columns of B rows through the cache from pos. A device reads the ids from device memory. */
+static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_draft *draft,
+                      ls_micro *mb)
 {
-    *mb = (ls_micro){.ids = ids, .B = 1, .T = n, .pos = pos, .draft = draft};
+    *mb = (ls_micro){.ids = ids, .B = B, .T = n, .pos = pos, .draft = draft};
     if (!s->compute.device) return ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit);
     int32_t *room, *target;
     LS_TRY(ls_input_open(&s->input, 0, &room, &target));
-    memcpy(room, ids, (size_t)n * sizeof *ids);
+    memcpy(room, ids, (size_t)(B * n) * sizeof *ids);
     LS_TRY(ls_input_send(&s->input, 0, mb));
     mb->target = NULL;
     LS_TRY(ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit));
     return ls_input_used(&s->input, 0);
 }
 
-/* Copies the logits of the last token, or of all tokens of the pass, to host memory as floats. */
+/* Copies the logits of the last column, or of all tokens of the pass, to host memory as floats. */
 static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
 {
     if (!s->compute.device) return ls_model_logits(s->model, s->acts, mb, last_only, s->logits);
     const ls_dtype dt = s->compute.ops->dtype;
-    const int64_t n = (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
+    const int64_t n = mb->B * (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
     LS_TRY(ls_model_logits(s->model, s->acts, mb, last_only, s->out));
     LS_TRY(ls_compute_read(&s->compute, s->out_host, s->out, (size_t)n * ls_dtype_nbytes(dt)));
     const uint16_t *half = s->out_host;
@@ -187,7 +191,22 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     for (int64_t done = 0; done < n;) {
         int64_t k = n - done < s->acts->T ? n - done : s->acts->T;
         ls_micro mb;
-        LS_TRY(pass(s, ids + done, k, pos + done, NULL, &mb));
+        LS_TRY(pass(s, ids + done, 1, k, pos + done, NULL, &mb));
+        done += k;
+        if (done == n) LS_TRY(logits(s, &mb, true));
+    }
+    return LS_OK;
+}
+
+ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos)
+{
+    LS_ASSERT(n > 0 && B <= s->acts->B && pos + n <= s->acts->cache_len);
+    for (int64_t done = 0; done < n;) {
+        const int64_t k = LS_MIN(n - done, s->acts->T);
+        ls_micro mb;
+        for (int64_t b = 0; b < B; b++) /* the columns of this pass, side by side */
+            memcpy(s->columns + b * k, ids + b * n + done, (size_t)k * sizeof *ids);
+        LS_TRY(pass(s, s->columns, B, k, pos + done, NULL, &mb));
         done += k;
         if (done == n) LS_TRY(logits(s, &mb, true));
     }
@@ -199,7 +218,7 @@ static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int6
 {
     for (int j = 0; j < k; j++) {
         ls_micro mb;
-        LS_TRY(pass(s, ids + n - 1 + j, 1, n - 1 + j, s->draft, &mb));
+        LS_TRY(pass(s, ids + n - 1 + j, 1, 1, n - 1 + j, s->draft, &mb));
         LS_TRY(logits(s, &mb, true));
         ids[n + j] = ls_sample(how, s->logits, s->model->cfg.vocab_size, n + j, work);
     }
@@ -227,7 +246,7 @@ ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids,
     else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
     LS_TRY(draft(s, how, ids, first, k, work));
     ls_micro mb;
-    LS_TRY(pass(s, ids + first - 1, k + 1, first - 1, NULL, &mb));
+    LS_TRY(pass(s, ids + first - 1, 1, k + 1, first - 1, NULL, &mb));
     LS_TRY(logits(s, &mb, false));
     int right = 0;
     for (bool same = true; same; right += same) {

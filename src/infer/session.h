@@ -40,6 +40,7 @@ typedef struct ls_session {
     ls_input input;
     int32_t *ids, *target; /* (B,T), in host memory */
     double *loss;
+    int32_t *columns;     /* (B,T) if cache_len > 0: ids of one pass of ls_session_feed_rows */
     float *logits;        /* (B,V) if cache_len > 0; (speculate+1,V) after a draft; in host memory */
     void *out, *out_host; /* logits in the type of the device, in device and host memory */
     ls_draft *draft;      /* NULL if speculate is 0 */
@@ -61,6 +62,10 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
 /* Runs the next n tokens of one sequence from position pos through the cache (at most T per pass), and stores the logits of the
  * last one in s->logits. pos + n must not exceed cache_len. */
 ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos);
+
+/* Runs columns pos … pos+n-1 of the first B rows through the cache (at most T per pass); ids (B,n). Stores the logits of the last column
+ * of each row in s->logits (B,V). */
+ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos);
 
 typedef struct ls_sampling {
     double temperature; /* 0 = greedy                                    */

@@ -230,3 +230,20 @@ void ls_acts_destroy(ls_acts **a)
     ls_free(*a);
     *a = NULL;
 }
+
+ls_status ls_acts_copy_cache(const ls_model *m, const ls_acts *a, int64_t from, int64_t to, int64_t n_pos)
+{
+    ls_compute *c = m->compute;
+    const int64_t H = m->cfg.n_head, D = m->cfg.n_embd / H, head = a->cache_len * D;
+    const size_t nbytes = (size_t)(n_pos * D) * ls_dtype_nbytes(c->ops->dtype);
+    LS_ASSERT(a->cache_len && from < a->B && to < a->B && n_pos <= a->cache_len && m->shard.size == 1);
+    for (int u = 0; u < m->n_unit; u++) {
+        void *const cache[] = {a->slot[u].kcache, a->slot[u].vcache};
+        if (m->unit[u].kind != LS_UNIT_BLOCK) continue;
+        for (int k = 0; k < 2; k++)
+            for (int64_t h = 0; h < H; h++)
+                LS_TRY(c->ops->copy(c, ls_at(c, cache[k], (to * H + h) * head),
+                                    ls_at(c, cache[k], (from * H + h) * head), nbytes));
+    }
+    return LS_OK;
+}

@@ -228,6 +228,9 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
 void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
 void ls_acts_destroy(ls_acts **a);
 
+/* Copies the cached keys and values of positions 0 … n_pos-1 from one row of the batch to another. */
+ls_status ls_acts_copy_cache(const ls_model *m, const ls_acts *a, int64_t from, int64_t to, int64_t n_pos);
+
 static inline int ls_moment_fwd(const ls_model *m, int u)
 {
     (void)m;

@@ -183,7 +183,7 @@ ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size;
     LS_ASSERT(m->shard.size == 1);
     if (mb->draft) return OPS->linear_q8(CTX, out, a->ln, mb->draft->q[mb->draft->n - 1], NULL, C, V);
-    if (!last_only) return OPS->logits(CTX, out, a->ln, model_head_weight(m), mb->B * mb->T, C, V);
+    if (!last_only || mb->T == 1) return OPS->logits(CTX, out, a->ln, model_head_weight(m), mb->B * mb->T, C, V);
     for (int64_t b = 0; b < mb->B; b++)
         LS_TRY(OPS->logits(CTX, ls_at(CTX, out, b * V), ls_at(CTX, a->ln, (b * mb->T + mb->T - 1) * C),
                            model_head_weight(m), 1, C, V));

@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/stat.h"
+#include "data/sources.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -75,9 +76,8 @@ static void write_hardware(ls_jsonw *w, const ls_trainer *t)
 static void write_config(ls_jsonw *w, const ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    const char *base = ls_path_base(c->train_path), *dot = strrchr(base, '.');
     char size[96], name[256]; /* "data/train_small.bin" -> "train_small" */
-    snprintf(name, sizeof name, "%.*s", dot && dot != base ? (int)(dot - base) : (int)sizeof name, base);
+    ls_sources_name(c->train_path, name, sizeof name);
     ls_jsonw_put_open(w, "training_config", '{');
     ls_jsonw_members(w, LS_KV("model_name", "gpt2"), LS_KV("model_size", ls_model_size_words(&c->model, size)),
                      LS_KV("seq_len", c->seq_len), LS_KV("epochs", c->epochs),

@@ -63,11 +63,11 @@ static ls_status finish_epoch(ls_trainer *t)
         ls_event v = {.kind = LS_ON_VALIDATED, .at_epoch = true};
         LS_TRY(ls_trainer_validate(t, &e->val_loss, &v.n_val));
         v.val_loss = e->val_loss;
-        e->has_val = v.n_val > 0;
+        e->has_val = t->val.n_seq >= t->cfg->micro_batch;
         LS_TRY(ls_observe(t, &v));
     }
     s->epoch++;
-    s->epoch_step = s->epoch_skipped = s->tokens = 0;
+    s->epoch_step = s->epoch_skipped = s->tokens = s->targets = 0;
     s->loss_sum = s->epoch_time = s->norm_max = 0;
     return LS_OK;
 }
@@ -82,8 +82,21 @@ static ls_status save_and_stop(ls_trainer *t)
                    ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step);
 }
 
+/* The files of a complete run stay as they are. */
+static ls_status nothing_left(const ls_trainer *t)
+{
+    char text[700];
+    snprintf(text, sizeof text,
+             "nothing is left to do: the run in %.400s is complete after %lld steps and %lld epochs; "
+             "to continue it, raise --max_steps or --epochs\n",
+             t->cfg->run_dir, (long long)t->state.step, (long long)t->state.epoch);
+    if (t->io.line) t->io.line(t->io.ctx, text);
+    return LS_OK;
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
+    if (t->complete) return nothing_left(t);
     ls_run_state *s = &t->state;
     ls_info("train", "%lld epoch%s of %lld step%s, from step %lld to %lld", (long long)t->cfg->epochs,
             t->cfg->epochs == 1 ? "" : "s", (long long)t->cfg->steps_per_epoch, t->cfg->steps_per_epoch == 1 ? "" : "s",

@@ -135,7 +135,7 @@ static ls_status log_trained(ls_trainer *t)
 {
     const ls_run_state *s = &t->state;
     const double device_bytes = t->compute.device ? (double)t->plan.total : 0;
-    const double loss[2] = {s->loss_sum, (double)s->tokens}, steps = (double)(s->epoch_step * t->cfg->grad_accum);
+    const double loss[2] = {s->loss_sum, (double)s->targets}, steps = (double)(s->epoch_step * t->cfg->grad_accum);
     LS_TRY(log_barrier(t, s->epoch + 1, "train_loop_end"));
     LS_TRY(log_reduce(t, s->epoch + 1, "train_loss_tokens_sum", loss, 2));
     LS_TRY(log_reduce(t, s->epoch + 1, "train_steps_max", &steps, 1));

@@ -2,9 +2,10 @@
  *
  * Real numbers are written in the shortest form that reads back the same, so a resumed run reports the sums of an unbroken
  * one. What would change the meaning of the position (data, batch, sequence length, seed) is recorded and compared. */
-#include "train/trainer.h"
+#include "train/train_impl.h"
 
 #include "core/json.h"
+#include "core/mem.h"
 
 #include <string.h>
 
@@ -14,7 +15,7 @@
     X(wall_time, wall_time) X(train_loss, train_loss) X(val_loss, val_loss) X(step_mean, step.mean)           \
     X(step_p50, step.p50) X(step_p95, step.p95) X(dataload_mean, dataload.mean) X(update_mean, update.mean)   \
     X(update_p50, update.p50) X(update_p95, update.p95) X(grad_norm_max, grad_norm_max)                       \
-    X(grad_norm_last, grad_norm_last)
+    X(grad_norm_last, grad_norm_last) X(loss_sum, loss_sum)
 #define EPOCH_INTS(X)                                                                                         \
     X(epoch_idx, epoch_idx) X(micro_steps, micro_steps) X(grad_accum, grad_accum) X(tokens, tokens)           \
     X(n_sample, n_sample) X(updates_applied, updates_applied) X(updates_skipped, updates_skipped)             \
@@ -57,13 +58,15 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
 #define X(f) ls_jsonw_put_real(&w, #f, s->f);
     STATE_REALS(X)
 #undef X
+    if (s->targets != s->tokens) ls_jsonw_put_int(&w, "targets", s->targets);
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
     put_scale(&w, s);
     ls_jsonw_put_open(&w, "run", '{');
     ls_jsonw_members(&w, LS_KV("seed", (int64_t)c->seed), LS_KV("seq_len", c->seq_len),
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
-                     LS_KV("train_tokens", t->train.n_token));
+                     LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps));
+    if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {
@@ -76,6 +79,8 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
         EPOCH_REALS(X)
 #undef X
         ls_jsonw_put_bool(&w, "has_val", e->has_val);
+        ls_jsonw_put_bool(&w, "cut", e->cut);
+        if (e->targets != e->tokens) ls_jsonw_put_int(&w, "targets", e->targets);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
@@ -138,6 +143,63 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     return LS_OK;
 }
 
+static void get_epoch(const json_t *o, const ls_train_config *c, ls_epoch_metrics *e)
+{
+#define X(key, f) e->f = get_int(o, #key);
+    EPOCH_INTS(X)
+#undef X
+#define X(key, f) e->f = get_real(o, #key);
+    EPOCH_REALS(X)
+#undef X
+    e->has_val = json_is_true(json_object_get(o, "has_val"));
+    e->cut = json_is_true(json_object_get(o, "cut"));
+    e->targets = json_object_get(o, "targets") ? get_int(o, "targets") : e->tokens; /* written where they differ */
+    if (json_object_get(o, "cut")) return;
+    /* written by version 0.1.0 */
+    e->cut = e->updates_applied + e->updates_skipped < c->steps_per_epoch;
+    e->loss_sum = e->train_loss * (double)e->tokens;
+}
+
+/* The last epoch ended early, at the step limit of its run: with a later limit it continues. */
+static void reopen_epoch(ls_run_state *s, const ls_train_config *c)
+{
+    if (!s->epoch || s->epoch_step || s->step >= c->total_steps) return;
+    const ls_epoch_metrics *e = &s->done[s->epoch - 1];
+    const int64_t steps = e->updates_applied + e->updates_skipped;
+    if (!e->cut || steps >= c->steps_per_epoch) return;
+    s->epoch--;
+    s->epoch_step = steps;
+    s->epoch_skipped = e->updates_skipped;
+    s->tokens = e->tokens;
+    s->targets = e->targets;
+    s->loss_sum = e->loss_sum;
+    s->epoch_time = e->wall_time;
+    s->norm_max = e->grad_norm_max;
+}
+
+/* A schedule that depends on the length of the run is another one when the length changes. */
+static void note_length(const ls_trainer *t, int64_t then, const char *path)
+{
+    const ls_train_config *c = t->cfg;
+    if (!then || then == c->total_steps || !c->lr_by_length) return;
+    train_tell(
+        t,
+        "%.400s was written by a run of %lld steps: from step %lld on, learning rates are those of a %s schedule over %lld steps "
+        "(--lr_schedule constant does not depend on the length of a run)\n",
+        path, (long long)then, (long long)t->state.step + 1, ls_lr_word(c->lr.kind), (long long)c->total_steps);
+}
+
+/* Room for the epochs of a longer run, whose limit is now lower. */
+static ls_status grow_done(ls_run_state *s)
+{
+    const size_t nbytes = (size_t)(s->epoch + 1) * sizeof *s->done;
+    ls_epoch_metrics *more = ls_alloc(nbytes);
+    if (!more) return ls_nomem(nbytes, "the metrics of epochs");
+    ls_free(s->done);
+    s->done = more;
+    return LS_OK;
+}
+
 ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
 {
     const ls_train_config *c = t->cfg;
@@ -151,12 +213,14 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     LS_TRY_GOTO(st, out, compare(run, "global_batch", c->global_batch, path));
     LS_TRY_GOTO(st, out, compare(run, "micro_batch", c->micro_batch, path));
     LS_TRY_GOTO(st, out, compare(run, "train_tokens", t->train.n_token, path));
+    LS_TRY_GOTO(st, out, compare(run, "train_blend", ls_tokens_blend_id(&t->train), path));
 #define X(f) s->f = get_int(o, #f);
     STATE_INTS(X)
 #undef X
 #define X(f) s->f = get_real(o, #f);
     STATE_REALS(X)
 #undef X
+    s->targets = json_object_get(o, "targets") ? get_int(o, "targets") : s->tokens; /* written where they differ */
     s->loss_spread = get_spread(o, "loss_spread");
     s->norm_spread = get_spread(o, "norm_spread");
     if (s->step < 0 || s->epoch < 0 || s->epoch_step < 0 || s->epoch_step > c->steps_per_epoch ||
@@ -165,23 +229,17 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
                      path, (long long)s->step, (long long)s->epoch, (long long)s->epoch_step);
         goto out;
     }
-    if (s->epoch > c->epochs) {
+    if (s->epoch > c->epochs && c->epochs_auto) {
+        LS_TRY_GOTO(st, out, grow_done(s));
+    } else if (s->epoch > c->epochs) {
         st = ls_fail(LS_E_CONFIG, "%s has %lld finished epochs, this run asks for %lld", path, (long long)s->epoch,
                      (long long)c->epochs);
         goto out;
     }
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
-    for (int64_t i = 0; i < s->epoch; i++) {
-        const json_t *e = json_array_get(done, (size_t)i);
-        ls_epoch_metrics *d = &s->done[i];
-#define X(key, f) d->f = get_int(e, #key);
-        EPOCH_INTS(X)
-#undef X
-#define X(key, f) d->f = get_real(e, #key);
-        EPOCH_REALS(X)
-#undef X
-        d->has_val = json_is_true(json_object_get(e, "has_val"));
-    }
+    for (int64_t i = 0; i < s->epoch; i++) get_epoch(json_array_get(done, (size_t)i), c, &s->done[i]);
+    reopen_epoch(s, c);
+    note_length(t, get_int(run, "total_steps"), path);
 out:
     json_decref(o);
     return st;

@@ -89,7 +89,7 @@ static int64_t place_micro(const ls_trainer *t, int m, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
     const int64_t number = ls_strategy_leaf(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
-    mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(c->micro_batch * c->seq_len * G);
+    mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(t->n_target ? t->n_target : 1);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
     return (t->state.epoch_step * G + number) * c->micro_batch;
 }
@@ -209,13 +209,24 @@ static ls_status count_step(ls_trainer *t, const ls_step_result *r, double loss_
     s->epoch_step++;
     if (isfinite(loss_sum)) s->loss_sum += loss_sum; /* a step that overflowed may have none */
     s->tokens += (int64_t)c->micro_batch * c->seq_len * c->grad_accum * ls_comm_size(t->dp);
+    s->targets += t->n_target;
     return LS_OK;
+}
+
+/* The counted targets of the step on all workers: every worker computes them from the order of the samples, so that the factor of the
+ * gradients, and with it every bit, does not depend on the layout. */
+static int64_t count_targets(const ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const int64_t n = (int64_t)c->grad_accum * ls_comm_size(t->dp) * c->micro_batch;
+    return ls_tokens_counted(&t->train, c->seed, t->state.epoch, t->state.epoch_step * n, n);
 }
 
 static ls_status step(ls_trainer *t, ls_step_result *r)
 {
     double loss_sum = 0;
     *r = (ls_step_result){0};
+    t->n_target = count_targets(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
     LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));

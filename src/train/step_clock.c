@@ -265,7 +265,10 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     LS_TRY(max_over_workers(t, bytes, &most_bytes));
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
                             .wall_time = s->epoch_time,
-                            .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
+                            .train_loss = s->targets ? s->loss_sum / (double)s->targets : 0,
+                            .loss_sum = s->loss_sum,
+                            .targets = s->targets,
+                            .cut = s->epoch_step < c->steps_per_epoch,
                             .micro_steps = s->epoch_step * c->grad_accum,
                             .grad_accum = c->grad_accum,
                             .tokens = s->tokens,

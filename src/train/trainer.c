@@ -4,6 +4,7 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "data/meta.h"
 #include "parallel/stages.h"
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
@@ -320,6 +321,18 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
                                                          .local_rank = ls_comm_where(t->comm).local_rank});
 }
 
+/* Compares the token files with their meta.json, once per host. Collective. */
+static ls_status check_data(ls_trainer *t, const ls_train_config *c)
+{
+    const bool several = ls_comm_size(t->comm) > 1;
+    ls_status st = LS_OK;
+    if (!several || !ls_comm_where(t->comm).local_rank) {
+        st = ls_data_check(c->train_path, c->verify_data);
+        if (st == LS_OK && c->val_path) st = ls_data_check(c->val_path, c->verify_data);
+    }
+    return several ? ls_comm_agree(t->comm, st, LS_SITE) : st;
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     expect_nccl(t, cfg);
@@ -330,8 +343,12 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(join_device(t));
     LS_TRY(find_shared_gpus(t));
     ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
+    LS_TRY(check_data(t, cfg));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
+    if (ls_tokens_paired(&t->train))
+        train_tell(t, "%s: %lld pairs, the loss counts their targets; %lld are longer than %d tokens and are cut\n",
+                   cfg->train_path, (long long)t->train.n_seq, (long long)ls_tokens_cut(&t->train), cfg->seq_len + 1);
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     if (t->schedule)
@@ -458,6 +475,20 @@ static ls_status zero_moments(ls_trainer *t)
     return LS_OK;
 }
 
+/* Whether a resumed run is over and has its files, the same on every worker: rank 0 looks. */
+static ls_status look_if_complete(ls_trainer *t)
+{
+    const ls_run_state *s = &t->state;
+    char path[PATH_MAX];
+    double *found = ls_comm_alloc(t->comm, sizeof *found);
+    if (!found) return ls_nomem(sizeof *found, "a flag");
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, "RUN_COMPLETE.txt"));
+    *found = ls_comm_rank(t->comm) == 0 && ls_fs_exists(path);
+    LS_TRY(ls_broadcast(t->comm, (ls_view){found, 1, LS_F64}, 0, LS_SITE, NULL));
+    t->complete = *found > 0 && !s->epoch_step && (s->step >= t->cfg->total_steps || s->epoch >= t->cfg->epochs);
+    return LS_OK;
+}
+
 static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -474,7 +505,7 @@ static ls_status load_weights(ls_trainer *t)
             t->resumed_from = t->state.step;
             ls_free(json);
             ls_free(path);
-            return st;
+            return st == LS_OK ? look_if_complete(t) : st;
         }
         train_tell(t, "--resume: no checkpoint found; this run starts from step 0 in %s\n", c->run_dir);
     }

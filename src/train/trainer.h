@@ -20,6 +20,7 @@
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
+#include "train/event_file.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -54,6 +55,7 @@ typedef struct ls_run_state {
     int64_t epoch_step; /* finished updates of the current epoch                               */
     double loss_sum;    /* of the current epoch: sum over counted tokens                       */
     int64_t tokens;
+    int64_t targets;               /* tokens that count in the loss: all, except in pairs (data/loader.h)  */
     double epoch_time, total_time; /* seconds before the resume                                 */
     ls_epoch_metrics *done;        /* finished epochs                                           */
     ls_spread loss_spread, norm_spread;
@@ -76,6 +78,16 @@ typedef struct ls_coll_log {
     int64_t seq;
     double *room; /* for the values of all workers; owned by the communicator */
 } ls_coll_log;
+
+/* What monitor.c keeps. Zeroed: nothing is open. */
+enum { LS_N_SERIES = 11 };
+typedef struct ls_monitor {
+    ls_event_file events;
+    int csv[LS_N_SERIES]; /* descriptors + 1; 0: not open */
+    double timed;         /* seconds of n_timed steps */
+    int64_t n_timed;
+    bool seen_step;
+} ls_monitor;
 
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
@@ -107,6 +119,7 @@ typedef struct ls_trainer {
     ls_model *whole; /* the model of checkpoints: model itself, or the tables of the model that it is a shard of */
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
+    int64_t n_target;      /* counted targets of the current step, on all workers               */
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     ls_input input;        /* the micro-batches of a step                                      */
     int32_t *ids, *target; /* room for one on the host                                         */
@@ -119,12 +132,14 @@ typedef struct ls_trainer {
     ls_ckpt_writer *writer;
     ls_run_state state;
     int64_t resumed_from;
-    bool broken; /* a step failed on this worker                                       */
+    bool complete; /* resumed after its last step, with its files written: nothing is left to do */
+    bool broken;   /* a step failed on this worker                                       */
     /* what the observers keep, in the order in which they are called (observe.h) */
     ls_observer observer; /* a further one */
     ls_step_clock clock;
     ls_step_spans span; /* of the trace */
     ls_metrics_log log; /* rank 0's */
+    ls_monitor monitor; /* rank 0's */
     ls_coll_log coll;   /* DIST_DEBUG=1 */
     double tick;        /* last progress line */
     ls_telemetry gpu;   /* rank 0's */

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 [ -x "$LOCKSTEP" ] || skip "$LOCKSTEP is not built"
 export LOCKSTEP
-unset LARGE TEXT LAYOUTS WORKERS REPEAT SCHEDULE MODEL PYTHON THREADS
+unset LARGE TEXT PAIRS LAYOUTS WORKERS REPEAT SCHEDULE MODEL PYTHON THREADS
 
 n=0
 for script in "$LS_SOURCE"/examples/0*/run.sh; do
@@ -18,7 +18,7 @@ for script in "$LS_SOURCE"/examples/0*/run.sh; do
   echo "$name: $((SECONDS - begin)) s"
   n=$((n + 1))
 done
-[ "$n" = 5 ] || bad "$n examples were found"
+[ "$n" = 6 ] || bad "$n examples were found"
 
 # A wrong result fails the example: other weights, and a schedule that cannot run.
 printf 'lockstep-schedule 1\nname none\nstages 2\nmicro 8\nchunks 1\nmessages auto\nrank 0\nF0\nrank 1\nF0\n' >"$SCRATCH/half.txt"

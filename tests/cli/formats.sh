@@ -35,6 +35,10 @@ has files:'Data folder' data
 has meta.json data/meta.json
 has tokenizer.json data/tokenizer.json
 
+prints 'data list --json' data list --json
+mkdir set served; truncate -s 19982877 served/de-en.tgz
+prints 'data fetch --json' data fetch iwslt14-de-en --url "file://$SCRATCH/served" --out set --quiet --json
+
 t=(--data data --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --threads 1)
 EC2_INSTANCE_TYPE=none DIST_DEBUG=1 go train "${t[@]}" --max_steps 4 --epochs 2 --max_train_steps 2 --max_val_steps 2 --save_every 1 --eval_every 1 \
   --timing_warmup_steps 0 --timing_sample_every 1 --profile --cluster box --checkpoint_path one
@@ -53,6 +57,25 @@ has pipeline.json mesh/pipeline.json
 checkpoint one/epoch-1
 checkpoint one/step-1
 prints 'train --print_config --json' train "${t[@]}" --print_config --json
+printf 'a b c d\n' >hyp.txt
+prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
+for i in $(seq 40); do printf 'das wort%d\tthe word%d\n' $((i % 9)) $((i % 9)); done >pairs.tsv
+prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test-input pairs.tsv --limit-test 2 --vocab-size 280 \
+  --val-fraction 0.1 --out pairs --json
+has files:'Data folder' pairs
+has meta.json pairs/meta.json
+has tokenizer.json pairs/tokenizer.json
+go train --task translate --data pairs --model tiny --num_layers 1 --seq_length 24 --micro_batch_size_per_gpu 8 --max_steps 3 --save_every 1 --threads 1 \
+  --checkpoint_path translation
+folder translation
+checkpoint translation/epoch-1
+checkpoint translation/step-1
+has 'rank<r>_results_epoch<e>.json' translation/workdir/rank0_results_epoch0.json
+has 'rank<r>_gen_epoch<e>.json' translation/workdir/rank0_gen_epoch0.json
+go bench r3 --n_epochs 2 --batch_size 8 --pipe_batch_size 8 --out r3 -- --data pairs --model tiny --num_layers 2 --seq_length 24 --threads 1
+has r3_report.json r3/r3_report.json
+prints 'eval --task translate --json' eval --task translate --checkpoint translation --data pairs --json
+prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
 go export --checkpoint one --out hf

@@ -22,8 +22,8 @@ for c in $commands; do
     awk 'length($0) > 80 { print FILENAME ": " $0; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has lines of more than 80 columns"
 done
 
-for c in "bench scaling" "bench strategies" "bench ab" "bench comm" "bench gemm" "report table" "report charts" "report verify" \
-    "plan --schedule 1f1b"; do
+for c in "bench scaling" "bench strategies" "bench ab" "bench comm" "bench gemm" "bench r3" "report table" "report charts" "report verify" \
+    "plan --schedule 1f1b" "prepare --task translate" "generate --task translate"; do
     # shellcheck disable=SC2086
     "$LOCKSTEP" $c --help >"$work/out" 2>"$work/err" || fail "$c --help does not exit 0: $(cat "$work/err")"
     awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has lines of more than 80 columns"

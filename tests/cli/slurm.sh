@@ -18,7 +18,9 @@ SH
 cat >bin/lockstep <<'SH'
 #!/usr/bin/env bash
 echo "lockstep $*" >>"$LOG"
-[ -n "${ENDS:-}" ] || exit 0
+[ -z "${RANK:-}" ] || echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT ${#LOCKSTEP_TOKEN}" >>"$LOG"
+[ "${RANK:-}" != "${FAILS:-none}" ] || exit 4
+[ -n "${ENDS:-}" ] || { echo done; exit 0; }
 trap 'exit $ENDS' TERM
 echo $$ >"$PID.new" && mv "$PID.new" "$PID"
 for ((i = 0; i < 100; i++)); do
@@ -122,14 +124,30 @@ nodes() {
   : >"$LOG"
   env SLURM_JOB_ID=12 SLURM_SUBMIT_DIR="$SCRATCH/root" SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_CPUS_ON_NODE=16 "${@:1:$#-1}" \
     timeout 60 bash "$LS_SOURCE/scripts/slurm/train_2node.sbatch" >"$SCRATCH/printed" 2>&1 || bad "two nodes: $(cat "$SCRATCH/printed")"
-  has "^srun --mpi=pmix .*--wait=300 ${*: -1} [^-].*lockstep train" "two nodes, $*"
+  has "^srun --kill-on-bad-exit=0 --wait=300 ${*: -1} [^-].*lockstep train" "two nodes, $*"
 }
-nodes "--ntasks=8"
-nodes SLURM_CPUS_PER_TASK=4 "--ntasks=8 --cpus-per-task=4"
-nodes SLURM_GPUS_ON_NODE=4 SLURM_CPUS_PER_TASK=4 "--ntasks=8 --cpus-per-task=4"
-nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--ntasks=16 --ntasks-per-node=8 --cpus-per-task=2"
-nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--ntasks=16 --ntasks-per-node=8 --overcommit"
-nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
+nodes "--mpi=pmix --ntasks=8"
+nodes SRUN_MPI=pmi2 "--mpi=pmi2 --ntasks=8"
+nodes SLURM_CPUS_PER_TASK=4 "--mpi=pmix --ntasks=8 --cpus-per-task=4"
+nodes SLURM_GPUS_ON_NODE=4 SLURM_CPUS_PER_TASK=4 "--mpi=pmix --ntasks=8 --cpus-per-task=4"
+nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--mpi=pmix --ntasks=16 --ntasks-per-node=8 --cpus-per-task=2"
+nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--mpi=pmix --ntasks=16 --ntasks-per-node=8 --overcommit"
+nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--mpi=pmix --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
+
+# under nsys a task starts all workers of its node: one report, of the master host, as R1; they join over TCP
+me=$(hostname)
+nodes NSYS=1 SLURM_GPUS_ON_NODE=3 "--mpi=none --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
+[ "$(grep -c "^nsys profile" "$LOG")" = 1 ] || bad "not one report per node: $(cat "$LOG")"
+for k in 0 1 2; do
+  has "^rank $k of 6, local $k of 3, $me:29511 32$" "worker $k"
+  grep -q . "$SCRATCH/root/benchmarks/slurm_12/8gpu_2node/torchrun_logs/12_$me/attempt_0/$k/stdout.log" || bad "no log of worker $k"
+done
+[ "$(ls "$SCRATCH/root/benchmarks/slurm_12/8gpu_2node/profiles")" = "nsys_12_$me.nsys-rep
+nsys_stats_$me.txt" ] || bad "profiles: $(ls "$SCRATCH/root/benchmarks/slurm_12/8gpu_2node/profiles")"
+[ "$(grep -c "^nsys stats" "$LOG")" = 1 ] || bad "not one text per node"
+: >"$LOG"
+NSYS=1 FAILS=1 WORKERS=2 RUN_DIR=$SCRATCH/fails job 13 0 train_2node.sbatch
+[ $? = 4 ] || bad "a worker that fails under nsys: $(cat printed)"
 
 # --- the time limit: saved and queued again; the exit code is that of the workers, not of the signal ---
 : >"$LOG"

@@ -48,7 +48,7 @@ gone SIGTERM
 
 expect 2 "use --device cuda" "$LOCKSTEP" verify --comm nccl
 expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
-expect 2 "one of auto|local|mpi|nccl" "$LOCKSTEP" verify --comm pigeon
+expect 2 "one of auto|local|mpi|tcp|nccl" "$LOCKSTEP" verify --comm pigeon
 expect 2 "0 to 64" "$LOCKSTEP" verify --jobs 65
 expect 2 "more than 0" "$LOCKSTEP" verify --timeout 0
 expect 2 "one layout at a time" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29555 "$LOCKSTEP" verify --jobs 2

@@ -154,6 +154,7 @@ static void late(worker *w, ls_comm *c)
     CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
     CHECK(&w->error, ls_now() - begin < 60);
     atomic_fetch_sub(&n_waiting, 1);
+    while (atomic_load(&n_waiting)) usleep(20000); /* to answer the questions of the others */
 }
 
 static void abandoned(worker *w, ls_comm *c)

@@ -103,6 +103,64 @@ static const char r1_json[] =
     "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 0.0001, "
     "\"warmup_num_steps\": 1000}},\"wall_clock_breakdown\": true}";
 
+static void blocks_of_the_json_set_the_layout_and_recompute(void **state)
+{
+    (void)state;
+    const char *json =
+        "{\"pipeline\": {\"stages\": 2, \"activation_checkpoint_interval\": 1}, \"tensor_parallel\": {\"autotp_size\": 2}}";
+    ls_train_config c;
+    must(json, "-n 8 --model gpt2", &c);
+    assert_true(c.mesh.n[LS_AXIS_PP] == 2 && c.mesh.n[LS_AXIS_TP] == 2 && c.mesh.n[LS_AXIS_DP] == 2 && c.recompute);
+    assert_source(&c, "pp", LS_FROM_JSON, "pipeline.stages");
+    assert_source(&c, "tp", LS_FROM_JSON, "tensor_parallel.autotp_size");
+    assert_source(&c, "recompute", LS_FROM_JSON, "pipeline.activation_checkpoint_interval");
+    ls_train_config_fini(&c);
+    must(json, "-n 8 --model gpt2 --pp 4 --tp 1", &c);
+    assert_true(c.mesh.n[LS_AXIS_PP] == 4 && c.mesh.n[LS_AXIS_TP] == 1 && c.mesh.n[LS_AXIS_DP] == 2);
+    ls_train_config_fini(&c);
+    must_fail(json, "-n 2 --model gpt2", LS_E_CONFIG, "");
+    must("{\"tensor_parallel\": {\"autotp_size\": 1, \"tp\": {\"tp_size\": 4}}, \"pipeline\": {\"stages\": \"auto\"}}",
+         "-n 4 --model gpt2", &c);
+    assert_true(c.mesh.n[LS_AXIS_TP] == 4 && c.mesh.n[LS_AXIS_PP] == 1 && !c.recompute);
+    assert_source(&c, "tp", LS_FROM_JSON, "tensor_parallel.tp.tp_size");
+    ls_train_config_fini(&c);
+
+    json = "{\"activation_checkpointing\": {\"partition_activations\": true}}";
+    must(json, "--model gpt2", &c);
+    assert_true(c.recompute &&
+                noted(&c, "partition_activations of the DeepSpeed JSON: the activations of each block are recomputed"));
+    ls_train_config_fini(&c);
+    must(json, "--run_type optimized", &c); /* R1's model ignores the block */
+    assert_true(!c.recompute && noted(&c, "no effect with --run_type"));
+    ls_train_config_fini(&c);
+    must("{\"activation_checkpointing\": {\"partition_activations\": false, \"number_checkpoints\": null}}",
+         "--model gpt2", &c);
+    assert_false(c.recompute);
+    ls_train_config_fini(&c);
+}
+
+static void monitors_of_the_json_name_their_folders(void **state)
+{
+    (void)state;
+    const char *json = "{\"tensorboard\": {\"enabled\": true, \"output_path\": \"logs/\", \"job_name\": \"a\"},"
+                       "\"csv_monitor\": {\"enabled\": true}, \"steps_per_print\": 5}";
+    ls_train_config c;
+    must(json, "--model gpt2", &c);
+    assert_string_equal(c.csv_monitor, "DeepSpeedJobName");
+    assert_non_null(strstr(c.tensorboard, "logs/"));
+    assert_string_equal(strrchr(c.tensorboard, '/'), "/a");
+    assert_true(c.ds_steps_per_print == 5);
+    assert_source(&c, "tensorboard", LS_FROM_JSON, "tensorboard.output_path");
+    ls_train_config_fini(&c);
+    must(json, "--model gpt2 --tensorboard mine", &c);
+    assert_string_equal(c.tensorboard, "mine");
+    ls_train_config_fini(&c);
+    must("{\"tensorboard\": {\"enabled\": false, \"output_path\": \"logs\"}}", "--model gpt2", &c);
+    assert_true(!c.tensorboard && !c.csv_monitor && !c.ds_steps_per_print);
+    ls_train_config_fini(&c);
+    must_fail("{\"csv_monitor\": {\"enabled\": true, \"job_name\": \"\"}}", "--model gpt2", LS_E_CONFIG, "both empty");
+}
+
 static void flags_override_the_reference_json(void **state)
 {
     (void)state;
@@ -122,8 +180,8 @@ static void flags_override_the_reference_json(void **state)
     assert_source(&c, "precision", LS_FROM_CLI, "--precision");
     assert_true(noted(&c, "ZeRO stage 1 has no effect with one worker") &&
                 noted(&c, "fp16 of the DeepSpeed JSON is overridden"));
-    assert_true(noted(&c, "steps_per_print, wall_clock_breakdown") &&
-                noted(&c, "baseline of the reference trainer ignores it"));
+    assert_false(noted(&c, "without effect"));
+    assert_true(noted(&c, "baseline of the reference trainer ignores it") && c.ds_steps_per_print == 100);
     assert_false(noted(&c, "validation"));
     ls_train_config_fini(&c);
     must(r1_json,
@@ -670,6 +728,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_json_our_defaults_apply),
         cmocka_unit_test(flags_override_the_reference_json),
+        cmocka_unit_test(blocks_of_the_json_set_the_layout_and_recompute),
+        cmocka_unit_test(monitors_of_the_json_name_their_folders),
         cmocka_unit_test(a_json_gets_the_defaults_of_deepspeed),
         cmocka_unit_test(batch_sizes_agree_or_are_refused),
         cmocka_unit_test(model_flags_and_data_shape_the_model),

@@ -170,7 +170,7 @@ static void check_blocks(const char *name, const unsigned char *data, size_t n, 
     }
     assert_true(end);
     assert_int_equal(at, n);
-    assert_int_equal(b.n_doc, docs);
+    assert_int_equal(b.pos.n_doc, docs);
     for (size_t i = 0; i < n; want++) i += data_split_next(data + i, n - i);
     if (list.item[0].format == LS_TEXT_PLAIN) assert_int_equal(n_piece, want);
     assert_true(n < 2 * LS_BLOCK_BYTES || n_block > 1);
@@ -222,7 +222,7 @@ static void the_document_limit_is_exact(void **state)
         bool end = false;
         ls_blocks_init(&b, &list, limit, 0);
         while (ls_blocks_next(&b, &block, &end) == LS_OK && !end) {}
-        assert_int_equal(b.n_doc, limit < 6 ? limit : 6);
+        assert_int_equal(b.pos.n_doc, limit < 6 ? limit : 6);
         ls_free(block.text);
         ls_blocks_fini(&b);
     }

@@ -99,7 +99,6 @@ grep -q ") exited" "$SCRATCH"/gone.[01] || bad "variables of torchrun: no rank r
 
 # refusals
 expect 2 "leave -n out" mpi 2 "$LOCKSTEP" "${base[@]}" -n 3 --checkpoint_path "$SCRATCH/x"
-expect 2 "several hosts" env RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=elsewhere "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
 expect 2 "mpirun" "$LOCKSTEP" "${base[@]}" -n 2 --comm mpi --checkpoint_path "$SCRATCH/x"
 expect 2 "does not exist" mpi 2 -x LS_PLUGIN_DIR="$SCRATCH" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
 expect 2 "srun --mpi=pmix" env SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"

@@ -1,4 +1,4 @@
-/* The checks of comm_checks.h as one process of an MPI job (tests/equiv/mpi.sh). Exit codes: 0, 4 when a collective fails, 1 when
+/* The checks of comm_checks.h as one process of a job over MPI or TCP (tests/equiv/mpi.sh, tcp.sh). Exit codes: 0, 4 when a collective fails, 1 when
  * a check does. `mpi_tool late`: the last rank sleeps, the others must name it. */
 #include "comm/start.h"
 #include "comm_checks.h"
@@ -11,7 +11,9 @@ int main(int argc, char **argv)
 {
     static wrong w;
     ls_comm *c = NULL;
-    if (ls_comm_mpi(&c) != LS_OK) {
+    ls_start_env e = {0};
+    if (ls_start_env_read(&e) != LS_OK ||
+        (e.by == LS_STARTED_TORCH ? ls_comm_meet(&e, 60, &c) : ls_comm_mpi(&c)) != LS_OK) {
         fprintf(stderr, "mpi_tool: %s\n%s", ls_err_words(), ls_err_trail());
         return 4;
     }

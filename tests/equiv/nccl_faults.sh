@@ -68,7 +68,7 @@ ends 4 "rank 1"
 resumes -n 2 --strategy ddp
 
 # an error that NCCL reports in the background, in the middle of a step (the third step: each has some dozens of groups of calls)
-FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1
+FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1 --comm_timeout 25
 await $pid grep -q "^step 2/" "$SCRATCH/failed.log"
 ends 4 "rank 1.*remote process exited"
 resumes -n 2 --strategy zero1

@@ -24,12 +24,15 @@ SMALL = dict(L=3, H=4, E=64, P=48, V=331)
 FULL = dict(L=12, H=12, E=768, P=1024, V=50257)
 
 
-def tokens(path, n, V, seed):
-    """Ids with structure (a noisy walk), so that the model can learn and losses fall."""
+def tokens(path, n, V, seed, pairs_of=0):
+    """Ids with structure (a noisy walk), so that the model can learn and losses fall; pairs_of: as pairs for sequences of this length."""
     r = np.random.default_rng(seed)
     ids = np.cumsum(r.integers(1, 4, n)) % V
     ids[r.random(n) < 0.1] = r.integers(0, V)
-    peers.write_tokens(path, ids)
+    if pairs_of:
+        peers.write_pairs(path, ids, r, pairs_of)
+    else:
+        peers.write_tokens(path, ids)
 
 
 def relative(a, b):
@@ -37,16 +40,16 @@ def relative(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
-def gradients(o, c, variant, size, B, T, micro_batches, work, compute="cpu", double=True):
+def gradients(o, c, variant, size, B, T, micro_batches, work, compute="cpu", double=True, masked=False):
     model = peers.make_model(variant, **size, seed=1, shake=0.02)
     folder, data = os.path.join(work, f"{variant}-model"), os.path.join(work, "ids.bin")
     peers.save_model(variant, model, folder)
-    tokens(data, B * T * micro_batches + 1, size["V"], 2)
-    ids, target = peers.sequences(data, T)
+    tokens(data, (4 if masked else 1) * B * T * micro_batches + 1, size["V"], 2, T if masked else 0)
+    ids, target = (x[: B * micro_batches] for x in peers.sequences(data, T))
     out = os.path.join(work, "grads.safetensors")
     ours = json.loads(peers.run([o.tool, folder, data, B, T, micro_batches, compute, out]))
     grads = load_file(out)
-    label = f"{variant} {compute} B{B} T{T} x{micro_batches}"
+    label = f"{variant} {compute} B{B} T{T} x{micro_batches}{' masked' if masked else ''}"
 
     loss = peers.mean_loss(variant, model, ids, target)
     loss.backward()
@@ -107,6 +110,9 @@ def cases(steps):
         dict(name="constant, no decay, no clip, 4 micro-batches", variant="r1", A=4, clip=0.0,
              flags=["--lr", 1e-3, "--lr-schedule", "constant", "--weight-decay", 0, "--clip", 0, "--betas", "0.9,0.999"],
              rate=peers.Constant(1e-3), optimizer=(ADAMW, adam(0.0, (0.9, 0.999)))),
+        dict(name="loss on targets of pairs, 2 micro-batches", variant="hf", A=2, clip=1.0, masked=True,
+             flags=["--lr", 1e-3, "--lr-schedule", "constant", "--weight-decay", 0.01, "--clip", 1.0, "--betas", "0.9,0.999"],
+             rate=peers.Constant(1e-3), optimizer=(ADAMW, adam(0.01, (0.9, 0.999)))),
         dict(name="JSON Adam with coupled decay", variant="r1", A=1, clip=0.0,
              json=({"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.05,
                                                "adam_w_mode": False}}, None),
@@ -133,7 +139,8 @@ def training(o, c, case, size, B, T, steps, work):
     folder, data, out = (os.path.join(work, x) for x in (f"{variant}-start", "train.bin", "run"))
     peers.save_model(variant, model, folder)
     per_epoch = steps * 2 // 3  # so that the run crosses into the second epoch
-    tokens(data, (per_epoch * B * A + 1) * T + 1, size["V"], 4)
+    masked = case.get("masked", False)
+    tokens(data, (per_epoch * B * A + 1) * T + 1, size["V"], 4, T if masked else 0)
     args = [o.lockstep, "train", "--init-from", folder, "--train-data-path", data, "--checkpoint-path", out, "--seq-length", T,
             "--max-steps", steps, "--seed", seed, "--dropout", 0]
     if "json" in case:
@@ -217,6 +224,7 @@ def main():
             within_folder(gradients, variant, SMALL, 3, 40, 1)
             within_folder(gradients, variant, SMALL, 2, 33, 5)
             within_folder(gradients, variant, SMALL, 2, 24, 2, compute="cpu-ref")
+            within_folder(gradients, variant, SMALL, 3, 32, 3, masked=True)
             within_folder(evaluation, variant, SMALL)
             within_folder(fresh, variant)
         for case in cases(20):

@@ -3,7 +3,7 @@
  *   oracle_parity_tool FOLDER TOKENS BATCH LENGTH MICRO_BATCHES COMPUTE OUT.safetensors
  *
  * FOLDER is in the format of Hugging Face (config.json, model.safetensors). Micro-batch g takes BATCH sequences of the file from number
- * g * BATCH on. Gradients are those of the mean loss over all micro-batches, summed as in a training step. The loss is printed as JSON.
+ * g * BATCH on; with a mask beside the file the sequences are its pairs (data/loader.h). Gradients are those of the mean loss over all micro-batches, summed as in a training step. The loss is printed as JSON.
  * The dropout rates of the folder are used: set them to 0 for a comparison. */
 #include "model_fixture.h"
 
@@ -15,20 +15,26 @@
 
 #include <stdio.h>
 
+static ls_status load(fixture *f, const ls_tokens *data, int leaf)
+{
+    for (int64_t b = 0; b < f->B; b++)
+        LS_TRY(ls_tokens_sequence(data, leaf * f->B + b, f->ids + b * f->T, f->target + b * f->T));
+    return LS_OK;
+}
+
 static ls_status run_leaves(fixture *f, const ls_tokens *data, int n_leaf, double *loss)
 {
     const ls_hooks hooks = {.ctx = f->tree, .grad_ready = fixture_ready};
     double sum = 0;
-    int64_t counted = 0;
+    int64_t counted = 0, n_target = 0;
     for (int leaf = 0; leaf < n_leaf; leaf++) {
-        for (int64_t b = 0; b < f->B; b++)
-            LS_TRY(ls_tokens_sequence(data, leaf * f->B + b, f->ids + b * f->T, f->target + b * f->T));
-        ls_micro mb = {.ids = f->ids,
-                       .target = f->target,
-                       .B = f->B,
-                       .T = f->T,
-                       .train = true,
-                       .dloss = 1.0 / (double)(f->B * f->T * n_leaf)};
+        LS_TRY(load(f, data, leaf));
+        n_target += ls_count_targets(f->target, f->B * f->T);
+    }
+    for (int leaf = 0; leaf < n_leaf; leaf++) {
+        LS_TRY(load(f, data, leaf));
+        ls_micro mb = {
+            .ids = f->ids, .target = f->target, .B = f->B, .T = f->T, .train = true, .dloss = 1.0 / (double)n_target};
         ls_gradtree_begin(f->tree, leaf);
         LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));
         LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));

@@ -138,9 +138,38 @@ def write_tokens(path, ids):
     np.asarray(ids, dtype="<u2").tofile(path)
 
 
+def write_pairs(path, ids, rng, S):
+    """The ids as pairs of a source and a target, with their mask beside them; some are longer than a sequence, some targets are cut off."""
+    mask = np.zeros(0, dtype=np.uint8)
+    while len(mask) < len(ids):
+        source, target = rng.integers(1, S), rng.integers(1, S)
+        if rng.random() < 0.1:
+            source = S + 1
+        mask = np.concatenate([mask, np.zeros(source, np.uint8), np.ones(target, np.uint8)])
+    mask = mask[: len(ids)]
+    mask[-1] = 1
+    write_tokens(path, ids)
+    mask.tofile(path.removesuffix(".bin") + ".mask")
+
+
+def pairs(ids, mask, S):
+    """Each pair padded with id 2 or cut to S + 1 ids; targets that the mask does not count are -100, which cross_entropy ignores."""
+    starts = np.flatnonzero((mask == 0) & (np.concatenate([[1], mask[:-1]]) == 1))
+    rows = []
+    for a, b in zip(starts, [*starts[1:], len(ids)]):
+        x, m = np.full(S + 1, 2, np.int64), np.zeros(S + 1, np.int64)
+        n = min(b - a, S + 1)
+        x[:n], m[:n] = ids[a : a + n], mask[a : a + n]
+        rows.append((x[:-1], np.where(m[1:] == 1, x[1:], -100)))
+    return tuple(torch.from_numpy(np.stack(c)) for c in zip(*rows))
+
+
 def sequences(path, S):
     """All whole sequences of a file: inputs and targets, (n, S)."""
     ids = np.fromfile(path, dtype="<u2").astype(np.int64)
+    mask = path.removesuffix(".bin") + ".mask"
+    if os.path.exists(mask):
+        return pairs(ids, np.fromfile(mask, dtype=np.uint8), S)
     n = (len(ids) - 1) // S
     return torch.from_numpy(ids[: n * S].reshape(n, S)), torch.from_numpy(ids[1 : n * S + 1].reshape(n, S))
 
@@ -260,7 +289,7 @@ def train(variant, model, stream, rate, steps, accum, optimizer, clip):
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for x, y in zip(ids.chunk(accum), target.chunk(accum)):
-            loss = mean_loss(variant, model, x, y) / accum
+            loss = mean_loss(variant, model, x, y) * ((y >= 0).sum() / (target >= 0).sum()).item()
             loss.backward()
             total += loss.item()
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip if clip > 0 else float("inf")).item()

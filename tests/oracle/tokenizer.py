@@ -165,4 +165,25 @@ for size in (400, 3000, 60000):
     ours = json.load(open(scratch / "ours/tokenizer.json"))["model"]["merges"]
     check(f"trainer, {size} ids: {len(ours)} merges as the tokenizers library learns them", ours == theirs)
 
+# ---- pairs of two languages: special tokens first, one vocabulary of both sides
+lines = [line for line in book.read_text().replace("\t", " ").split("\n") if line.strip()][:3000]
+pairs = list(zip(lines[::2], lines[1::2]))
+(scratch / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+special = ["<eos_de>", "<eos_en>", "<pad>"]
+for size in (400, 2000):
+    ids = prepare("pairs", "--task", "translate", "--input", scratch / "pairs.tsv", "--val-fraction", 0, "--src-lang", "de",
+                  "--tgt-lang", "en", "--vocab-size", size)
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.train_from_iterator([x for p in pairs for x in p], trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, special_tokens=special, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False))
+    theirs = [" ".join(m) if isinstance(m, list) else m for m in json.loads(library.to_str())["model"]["merges"]]
+    ours = json.load(open(scratch / "pairs/tokenizer.json"))["model"]["merges"]
+    check(f"pairs, {size} ids: {len(ours)} merges as the tokenizers library learns them", ours == theirs)
+    own = Tokenizer.from_file(str(scratch / "pairs/tokenizer.json"))
+    check(f"pairs, {size} ids: special tokens have the first ids", [own.token_to_id(t) for t in special] == [0, 1, 2])
+    want = [i for a, b in pairs for i in own.encode(a + "<eos_de>").ids + own.encode(b + "<eos_en>").ids]
+    check(f"pairs, {size} ids: the ids of {len(pairs)} pairs", want == list(ids))
+
 sys.exit(1 if failures else 0)

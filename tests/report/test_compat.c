@@ -32,6 +32,58 @@ static void nsys_rows_are_ranked_by_time(void **state)
     ls_nsys_rows_fini(&rows);
 }
 
+static void rows_of_one_name_are_summed_over_files(void **state)
+{
+    (void)state;
+    char *root = test_dir();
+    ls_str out = {0};
+    size_t n = 0;
+    test_write(root, "profiles/nsys_stats_a.txt",
+               " ** NVTX Range Summary (nvtx_sum):\n  60.0  600  3  PushPop  :x\n  40.0  400  1  PushPop  :y\n");
+    assert_int_equal(ls_nsys_summary_text(root, &out, &n), LS_OK);
+    assert_non_null(
+        strstr(out.data, "\"time_percent\": 60.0,\n      \"total_time\": \"600 ns\"")); /* one file: as it is */
+    ls_str_fini(&out);
+    test_write(
+        root, "profiles/nsys_stats_b.txt",
+        " ** NVTX Range Summary (nvtx_sum):\n  80.0  2.4 us  3  PushPop  :y\n  20.0  6,00  1  PushPop  z.allreduce_gradients\n"
+        "Processing [second capture]\n ** NVTX Range Summary (nvtx_sum):\n  100.0  2000  1  PushPop  z.allreduce_gradients\n");
+    out = (ls_str){0};
+    assert_int_equal(ls_nsys_summary_text(root, &out, &n), LS_OK);
+    assert_int_equal(n, 2);
+    json_t *o = NULL;
+    assert_int_equal(ls_json_parse(out.data, out.len, "summary", &o), LS_OK);
+    const json_t *top = json_object_get(o, "nvtx_top5");
+    static const struct {
+        const char *name, *total;
+        double percent;
+    } want[] = {{":y", "2800 ns", 46.7}, {"z.allreduce_gradients", "2600 ns", 43.3}, {":x", "600 ns", 10.0}};
+    assert_int_equal(json_array_size(top), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(top, i);
+        assert_string_equal(json_string_value(json_object_get(row, "name")), want[i].name);
+        assert_string_equal(json_string_value(json_object_get(row, "total_time")), want[i].total);
+        assert_true(json_number_value(json_object_get(row, "time_percent")) == want[i].percent);
+    }
+    assert_non_null(strchr(json_string_value(json_object_get(json_array_get(top, 0), "raw")), '\n'));
+    const json_t *matched = json_object_get(json_object_get(o, "likely_bottleneck"), "matched");
+    assert_string_equal(json_string_value(json_object_get(matched, "total_time")), "2600 ns");
+    json_decref(o);
+    ls_str_fini(&out);
+    const int64_t live = ls_mem_live(); /* out of memory at any point leaks nothing */
+    for (int64_t k = 0;; k++) {
+        ls_str s = {0};
+        ls_mem_fail_at(k);
+        const ls_status st = ls_nsys_summary_text(root, &s, &n);
+        ls_mem_fail_at(-1);
+        ls_str_fini(&s);
+        assert_int_equal(ls_mem_live(), live);
+        if (st == LS_OK) break;
+        assert_int_equal(st, LS_E_NOMEM);
+    }
+    test_dir_close(root);
+}
+
 /* The translation scripts of R3 (docs/REFERENCES.md) write one file per rank and epoch. */
 static void result_files_of_r3_become_runs(void **state)
 {
@@ -133,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nsys_rows_are_ranked_by_time),
+        cmocka_unit_test(rows_of_one_name_are_summed_over_files),
         cmocka_unit_test(result_files_of_r3_become_runs),
         cmocka_unit_test(the_verifier_reports_every_invalid_run),
     };

@@ -120,10 +120,55 @@ static void contradictory_loss_scales_are_refused(void **state)
     }
 }
 
+static void an_epoch_that_was_cut_continues_under_a_later_limit(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0};
+    const ls_epoch_metrics epoch = {.epoch_idx = 1,
+                                    .micro_steps = 14,
+                                    .updates_applied = 7,
+                                    .tokens = 56,
+                                    .targets = 40,
+                                    .wall_time = 2,
+                                    .train_loss = 3,
+                                    .loss_sum = 168.5,
+                                    .grad_norm_max = 5,
+                                    .cut = true};
+    run a, b;
+    run_open(&a, &none);
+    a.t.state.step = 7;
+    a.t.state.epoch = 1;
+    a.done[0] = epoch;
+    run_open(&b, &none);
+    b.cfg.total_steps = 9;
+    write_into(&a, &b);
+    assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.tokens == 56 && b.t.state.targets == 40);
+    assert_true(b.t.state.loss_sum == 168.5 && b.t.state.epoch_time == 2 && b.t.state.norm_max == 5);
+    run_open(&b, &none);
+    b.cfg.total_steps = 7; /* the same limit */
+    write_into(&a, &b);
+    assert_true(b.t.state.epoch == 1 && b.t.state.epoch_step == 0);
+    a.done[0].cut = false; /* the end of its data, then shorter */
+    b.cfg.total_steps = 9;
+    write_into(&a, &b);
+    assert_true(b.t.state.epoch == 1 && b.t.state.epoch_step == 0);
+
+    run_open(&b, &none); /* as version 0.1.0 wrote it */
+    b.cfg.total_steps = 9;
+    assert_int_equal(ls_run_state_read(&b.t,
+                                       "{\"step\": 7, \"epoch\": 1, \"epochs_done\": [{\"updates_applied\": 7, "
+                                       "\"tokens\": 56, \"train_loss\": 3.0}], \"run\": {\"seed\": 3, \"seq_len\": 8, "
+                                       "\"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
+                                       "there"),
+                     LS_OK);
+    assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.loss_sum == 168);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
                                        cmocka_unit_test(a_resumed_run_may_change_precision),
-                                       cmocka_unit_test(contradictory_loss_scales_are_refused)};
+                                       cmocka_unit_test(contradictory_loss_scales_are_refused),
+                                       cmocka_unit_test(an_epoch_that_was_cut_continues_under_a_later_limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

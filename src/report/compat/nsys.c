@@ -5,6 +5,7 @@
 #include "report/read/keys.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,59 @@ void ls_nsys_rank(ls_nsys_rows *rows)
     if (rows->n) qsort(rows->row, (size_t)rows->n, sizeof *rows->row, by_share);
 }
 
+/* "1.5 ms" in nanoseconds; -1: no time. */
+static double nanoseconds(const char *total)
+{
+    static const struct {
+        const char *unit;
+        double ns;
+    } units[] = {{" ns", 1}, {" us", 1e3}, {" ms", 1e6}, {" s", 1e9}};
+    for (size_t i = 0; total && i < sizeof units / sizeof *units; i++)
+        if (ls_ends_in(total, units[i].unit)) return strtod(total, NULL) * units[i].ns;
+    return -1;
+}
+
+/* Adds row b to a: the time, and its line. */
+static ls_status add_row(ls_nsys_row *a, const ls_nsys_row *b)
+{
+    char *raw = ls_asprintf("%s\n%s", a->raw, b->raw);
+    char *total = ls_asprintf("%.0f ns", nanoseconds(a->total) + nanoseconds(b->total));
+    if (!raw || !total) {
+        ls_free(raw);
+        ls_free(total);
+        return ls_nomem(strlen(b->raw), "a row of a summary");
+    }
+    ls_free(a->raw);
+    ls_free(a->total);
+    a->raw = raw;
+    a->total = total;
+    return LS_OK;
+}
+
+ls_status ls_nsys_merge(ls_nsys_rows *rows)
+{
+    double all = 0;
+    const int before = rows->n;
+    ls_status st = LS_OK;
+    for (int i = 0; i < rows->n; i++) {
+        if (nanoseconds(rows->row[i].total) < 0) return LS_OK; /* what has no time cannot be added */
+        all += nanoseconds(rows->row[i].total);
+    }
+    for (int i = 0; i < rows->n; i++) {
+        int n = i + 1;
+        for (int k = i + 1; k < rows->n; k++) {
+            const bool same = st == LS_OK && !strcmp(rows->row[i].name, rows->row[k].name);
+            if (same) st = add_row(&rows->row[i], &rows->row[k]);
+            if (same && st == LS_OK) row_fini(&rows->row[k]);
+            else rows->row[n++] = rows->row[k];
+        }
+        rows->n = n;
+    }
+    for (int i = 0; rows->n < before && all > 0 && i < rows->n; i++)
+        rows->row[i].percent = round(1000 * nanoseconds(rows->row[i].total) / all) / 10; /* nsys prints one digit */
+    return st;
+}
+
 void ls_nsys_rows_fini(ls_nsys_rows *rows)
 {
     for (int i = 0; i < rows->n; i++) row_fini(&rows->row[i]);
@@ -258,6 +312,8 @@ ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file)
         p.file[p.n_file].name = names[i];
         st = read_stats(profiles.text, &p.file[p.n_file++], &nvtx, &osrt);
     }
+    if (st == LS_OK) st = ls_nsys_merge(&nvtx);
+    if (st == LS_OK) st = ls_nsys_merge(&osrt);
     ls_nsys_rank(&nvtx);
     ls_nsys_rank(&osrt);
     *n_file = (size_t)p.n_file;

@@ -32,6 +32,9 @@ typedef struct ls_nsys_rows {
 ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows);
 /* Appends a row and takes over its texts, also when it fails. LS_E_NOMEM: also if name or raw is NULL. */
 ls_status ls_nsys_add(ls_nsys_rows *rows, ls_nsys_row r);
+/* Rows of the same name, of several files or captures, become one: times are added, raw has a line of each, and the shares of all rows are
+ * those of the sum of all times. Without such rows, or where a row has no time, nothing changes. LS_E_NOMEM. */
+ls_status ls_nsys_merge(ls_nsys_rows *rows);
 void ls_nsys_rank(ls_nsys_rows *rows); /* stable, descending */
 void ls_nsys_rows_fini(ls_nsys_rows *rows);
 

@@ -59,6 +59,7 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
         }
         r->epoch_loss[i] = report_num(&e, "train_loss_avg_global");
         r->epoch_val[i] = report_num(&e, "val_loss_avg_global");
+        if (r->epoch_val[i] == 0) r->epoch_val[i] = NAN; /* no validation batch ran, as below */
         double updates = report_num(&e, "optimizer_steps"), rss = report_num(&e, "peak_rss_bytes_rank0");
         double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0"),
                most = report_num(&e, "max_cuda_mem_allocated_bytes_global");

@@ -1,0 +1,138 @@
+/* cmd_launch.c - `lockstep launch`: a command on several hosts, over ssh. */
+#include "cli/commands.h"
+#include "comm/launch_hosts.h"
+#include "core/fs.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SSH "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+
+typedef struct options {
+    const char *hosts, *hostfile, *rsh, *program, *address;
+    int64_t n, port;
+    ls_opt_list env;
+    bool no_prefix, agent;
+} options;
+
+static const ls_opt table[] = {
+    CLI_STR("hosts", hosts, "HOST[:N],...", NULL, "hosts of the run; :N is the number of workers on a host", "Hosts"),
+    CLI_STR("hostfile", hostfile, "FILE", NULL,
+            "the same from a file: one host per line, with slots=N for its workers"),
+    CLI_INT_IN(1, 4096, "n", n, "N", NULL, "number of workers on all hosts together, in equal parts (also -n N)"),
+    CLI_STR("master_addr", address, "ADDRESS", NULL,
+            "address of the first host as the others reach it [the name of the first host]"),
+    CLI_INT_IN(1, 65000, "master_port", port, "PORT", "29500",
+               "TCP port of the first host where workers meet; if it is taken, one of the next seven is used"),
+    CLI_STR(
+        "rsh", rsh, "\"COMMAND\"", NULL,
+        "command that runs a command on a host: it gets the host and one word for its shell [LOCKSTEP_RSH, else " SSH
+        "]",
+        "Starting"),
+    CLI_STR("program", program, "PATH", NULL, "lockstep on the hosts [the path of this program]"),
+    CLI_LIST("env", env, "NAME[=VALUE] ...",
+             "environment variables for the workers; LS_*, LOCKSTEP_*, NCCL_* and DIST_DEBUG are always passed on"),
+    CLI_SWITCH("no_prefix", no_prefix, "print the output of workers without [rank N] in front of each line"),
+    CLI_SWITCH("agent", agent, NULL),
+};
+
+static const cli_page page = {
+    table, CLI_COUNT(table), "launch --hosts a,b -n N [OPTIONS] -- COMMAND ...",
+    "Start N workers of a lockstep command on several hosts, without MPI or a scheduler. Workers of a host communicate through shared memory, hosts over TCP; the result has the same bits as on one host. "
+    "Hosts must have the program, the data and the working folder under the same paths, reach each other over TCP, and allow ssh without a password. "
+    "A token that launch makes for each run keeps other processes out.\n\n"
+    "SIGTERM and SIGINT are passed on to all workers, which save a checkpoint. The exit code is that of the workers. If a worker, a host or this command dies, all workers on all hosts end.\n\n"
+    "  lockstep launch --hosts a,b -n 8 -- train --data data --model gpt2 \\\n      --checkpoint_path run\n"
+    "  lockstep launch --hosts gpu1:4,gpu2:4 -- verify"};
+
+/* Adds "host slots=N" lines to a list as --hosts has it. */
+static ls_status read_hostfile(const char *path, ls_str *out)
+{
+    char *text = NULL;
+    size_t n = 0;
+    LS_TRY(ls_fs_read(path, &text, &n));
+    for (char *line = text, *next; line && *line; line = next) {
+        char name[256] = "", slots[64] = "";
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        line[strcspn(line, "#")] = '\0';
+        if (sscanf(line, "%255s %63s", name, slots) < 1) continue;
+        if (*slots && strncmp(slots, "slots=", 6) != 0) {
+            const ls_status st = ls_fail(LS_E_FORMAT, "%s: '%.80s' must be a host, or a host and slots=N", path, line);
+            ls_free(text);
+            return st;
+        }
+        ls_str_addf(out, "%s%s%s%s", out->len ? "," : "", name, *slots ? ":" : "", *slots ? slots + 6 : "");
+    }
+    ls_free(text);
+    return out->failed ? ls_nomem(out->len, "hosts") : LS_OK;
+}
+
+static bool always_passed(const char *text)
+{
+    static const char *const prefix[] = {"LS_", "LOCKSTEP_", "NCCL_", "DIST_DEBUG="};
+    for (size_t i = 0; i < CLI_COUNT(prefix); i++)
+        if (!strncmp(text, prefix[i], strlen(prefix[i])))
+            return strncmp(text, "LOCKSTEP_TOKEN=", 15) && strncmp(text, "LOCKSTEP_HOST_ID=", 17);
+    return false;
+}
+
+static ls_status choose_env(const options *o, ls_argv *out)
+{
+    for (char **e = environ; *e; e++)
+        if (always_passed(*e)) LS_TRY(ls_argv_add(out, *e));
+    for (int i = 0; i < o->env.n; i++) {
+        const char *w = o->env.word[i], *v = strchr(w, '=') ? NULL : getenv(w);
+        if (strchr(w, '=') == w) return ls_fail(LS_E_ARG, "--env %s: the name is missing", w);
+        if (!strchr(w, '=') && !v)
+            return ls_fail(LS_E_ARG, "--env %s: the variable is not set here; use %s=VALUE", w, w);
+        LS_TRY(v ? ls_argv_addf(out, "%s=%s", w, v) : ls_argv_add(out, w));
+    }
+    return LS_OK;
+}
+
+static ls_status make_plan(const options *o, const ls_opt_list *rest, char *self, ls_launch_plan *l)
+{
+    ls_str hosts = {0};
+    const char *rsh = o->rsh ? o->rsh : getenv("LOCKSTEP_RSH");
+    if (o->hosts && o->hostfile) return ls_fail(LS_E_ARG, "--hosts and --hostfile: give one of them");
+    if (o->hosts) ls_str_add(&hosts, o->hosts);
+    ls_status st = o->hostfile ? read_hostfile(o->hostfile, &hosts) : LS_OK;
+    if (st == LS_OK) st = ls_launch_hosts_parse(hosts.data ? hosts.data : "", (int)o->n, l);
+    ls_str_fini(&hosts);
+    LS_TRY(st);
+    if (!rest->n)
+        return ls_fail(LS_E_ARG,
+                       "a command is missing, such as: lockstep launch --hosts a,b -n 8 -- train --data data");
+    if (!strcmp(rest->word[0], "launch")) return ls_fail(LS_E_ARG, "launch cannot start itself");
+    for (int i = 0; i < rest->n; i++) LS_TRY(ls_argv_add(&l->argv, rest->word[i]));
+    LS_TRY(ls_argv_split(&l->rsh, rsh && *rsh ? rsh : SSH));
+    if (!l->rsh.n) return ls_fail(LS_E_ARG, "--rsh: the command is empty");
+    const ssize_t n = readlink("/proc/self/exe", self, 4095);
+    if (!o->program && n <= 0)
+        return ls_fail(LS_E_UNSUPPORTED, "the path of this program is not known (/proc is missing); use --program");
+    if (n > 0) self[n] = '\0';
+    l->program = o->program ? o->program : self;
+    l->address = o->address;
+    l->port = (int)o->port;
+    l->no_prefix = o->no_prefix;
+    return choose_env(o, &l->env);
+}
+
+ls_status cmd_launch(int argc, char **argv)
+{
+    options o = {0};
+    ls_opt_list rest = {0};
+    char self[4096];
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, NULL));
+    if (o.agent) return ls_launch_agent();
+    ls_launch_plan *l = ls_alloc(sizeof *l);
+    if (!l) return ls_nomem(sizeof *l, "the hosts");
+    ls_status st = make_plan(&o, &rest, self, l);
+    if (st == LS_OK) st = ls_launch_hosts(l);
+    ls_argv_fini(&l->rsh);
+    ls_argv_fini(&l->argv);
+    ls_argv_fini(&l->env);
+    ls_free(l);
+    return st;
+}

@@ -1,0 +1,254 @@
+/* launch_hosts.c - `lockstep launch`: one remote shell per host, its output, its end. */
+#include "comm/launch.h"
+#include "comm/launch_impl.h"
+#include "comm/meet_impl.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/stop.h"
+#include "core/str.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GRACE     25.0 /* seconds for the other hosts after one has failed: workers and agents end earlier */
+#define KILL_TIME 5.0  /* seconds for an agent to obey "kill" */
+
+/* ---- hosts ---- */
+
+/* "name" or "name:n"; an address with several colons needs brackets: "[fe80::1]:4". */
+static ls_status parse_host(const char *text, size_t n, ls_launch_host *out)
+{
+    const char *colon = memrchr(text, ':', n);
+    const bool brackets = n && text[0] == '[';
+    const char *close = brackets ? memchr(text, ']', n) : NULL;
+    size_t name = n;
+    int64_t v = 0;
+    char number[16] = "";
+    if (colon && (brackets ? close && colon == close + 1 : memchr(text, ':', n) == colon)) {
+        name = (size_t)(colon - text);
+        snprintf(number, sizeof number, "%.*s", (int)(n - name - 1 < 15 ? n - name - 1 : 15), colon + 1);
+        if (!ls_parse_i64(number, &v) || v < 1 || v > LS_LAUNCH_MOST)
+            return ls_fail(LS_E_ARG, "--hosts: '%.*s' must be a host, or host:N with N from 1 to %d workers", (int)n,
+                           text, LS_LAUNCH_MOST);
+    }
+    if (brackets && close == text + name - 1) text++, name -= 2;
+    if (!name || name >= sizeof out->name || text[0] == '-' || memchr(text, ' ', name))
+        return ls_fail(LS_E_ARG, "--hosts: '%.*s' is not the name of a host", (int)(n < 200 ? n : 200), text);
+    snprintf(out->name, sizeof out->name, "%.*s", (int)name, text);
+    out->n = (int)v;
+    return LS_OK;
+}
+
+static ls_status share_out(int size, ls_launch_plan *l)
+{
+    int given = 0, sum = 0;
+    for (int i = 0; i < l->n_host; i++) given += l->host[i].n > 0, sum += l->host[i].n;
+    if (given && given < l->n_host)
+        return ls_fail(LS_E_ARG, "--hosts: give the number of workers for every host (host:N) or for none");
+    if (given && size && size != sum)
+        return ls_fail(LS_E_ARG, "-n %d: the hosts have %d workers by --hosts; leave one of them out", size, sum);
+    if (!given && !size)
+        return ls_fail(LS_E_ARG, "-n N is missing: the number of workers on all hosts together (or --hosts a:4,b:4)");
+    l->size = given ? sum : size;
+    if (l->size < l->n_host) return ls_fail(LS_E_ARG, "-n %d: fewer workers than hosts (%d)", size, l->n_host);
+    for (int i = 0; i < l->n_host && !given; i++) {
+        l->host[i].n = size * (i + 1) / l->n_host - size * i / l->n_host;
+        if (l->host[i].n > LS_LAUNCH_MOST)
+            return ls_fail(LS_E_ARG, "-n %d: %d workers on host %s; one host runs at most %d", size, l->host[i].n,
+                           l->host[i].name, LS_LAUNCH_MOST);
+    }
+    return LS_OK;
+}
+
+ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out)
+{
+    out->n_host = 0;
+    for (const char *p = text; *p;) {
+        const size_t n = strcspn(p, ",");
+        if (out->n_host == LS_LAUNCH_HOSTS) return ls_fail(LS_E_ARG, "--hosts: at most %d hosts", LS_LAUNCH_HOSTS);
+        ls_launch_host *h = &out->host[out->n_host++];
+        LS_TRY(parse_host(p, n, h));
+        for (int i = 0; i < out->n_host - 1; i++)
+            if (!strcmp(out->host[i].name, h->name))
+                return ls_fail(LS_E_ARG, "--hosts: %s is listed twice; %s:2 starts two workers on it", h->name,
+                               h->name);
+        p += n + (p[n] == ',');
+    }
+    if (!out->n_host) return ls_fail(LS_E_ARG, "--hosts is missing: the hosts of the run, such as --hosts a,b");
+    return share_out(size, out);
+}
+
+/* ---- starting ---- */
+
+typedef struct team {
+    const ls_launch_plan *l;
+    proc *p;
+    int *in;               /* stdin of each remote shell; -1: closed */
+    int left, code, worst; /* worst: the host whose exit code it is */
+    double trouble_at, kill_at;
+    bool asked;
+} team;
+
+static bool is_here(const char *name)
+{
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    return !strcmp(name, "localhost") || !strcmp(name, host);
+}
+
+/* What runs on the host: by its shell, or directly where it is this one. */
+static ls_status compose(const ls_launch_plan *l, int i, ls_argv *out)
+{
+    ls_argv agent = {0};
+    ls_str text = {0};
+    LS_TRY(ls_argv_add(&agent, l->program));
+    LS_TRY(ls_argv_add(&agent, "launch"));
+    LS_TRY(ls_argv_add(&agent, "--agent"));
+    ls_status st;
+    if (is_here(l->host[i].name)) st = ls_argv_add_all(out, &agent);
+    else {
+        ls_argv_show(&agent, &text);
+        st = ls_argv_add_all(out, &l->rsh);
+        if (st == LS_OK) st = ls_argv_add(out, l->host[i].name);
+        if (st == LS_OK) st = ls_argv_addf(out, "exec %s", text.data ? text.data : "");
+    }
+    ls_str_fini(&text);
+    ls_argv_fini(&agent);
+    return st;
+}
+
+static ls_status start_host(team *t, int i, int first, const char *folder, const char *token)
+{
+    const ls_launch_plan *l = t->l;
+    const char *at = strchr(l->host[0].name, '@');
+    launch_job job = {.first = first,
+                      .n = l->host[i].n,
+                      .size = l->size,
+                      .prefix = !l->no_prefix,
+                      .folder = folder,
+                      .address = l->address ? l->address
+                                 : at       ? at + 1
+                                            : l->host[0].name,
+                      .token = token,
+                      .port = l->port,
+                      .env = l->env,
+                      .argv = {0}};
+    ls_argv words = {0};
+    ls_str text = {0};
+    ls_status st = ls_argv_add(&job.argv, l->program);
+    if (st == LS_OK) st = ls_argv_add_all(&job.argv, &l->argv);
+    if (st == LS_OK) st = launch_job_write(&job, &text);
+    if (st == LS_OK) st = compose(l, i, &words);
+    if (st == LS_OK) st = proc_start(&t->p[i], &words, &(ls_argv){0}, &t->in[i]);
+    if (st == LS_OK) {
+        t->left++;
+        (void)!write(t->in[i], text.data, text.len); /* a shell that has ended already is noticed below */
+        ls_debug("comm", "host %s: ranks %d to %d, pid %d", l->host[i].name, first, first + job.n - 1,
+                 (int)t->p[i].pid);
+    }
+    ls_argv_fini(&job.argv);
+    ls_argv_fini(&words);
+    ls_str_fini(&text);
+    return st;
+}
+
+/* ---- watching ---- */
+
+static void order(team *t, const char *word)
+{
+    for (int i = 0; i < t->l->n_host; i++)
+        if (t->p[i].pid && !t->p[i].gone && t->in[i] >= 0) (void)!write(t->in[i], word, strlen(word));
+}
+
+static void kill_hosts(team *t)
+{
+    if (t->kill_at > 0) return;
+    t->kill_at = ls_now();
+    order(t, "kill\n");
+}
+
+static void reap(team *t)
+{
+    for (int i = 0; i < t->l->n_host; i++) {
+        if (!proc_ended(&t->p[i])) continue;
+        const int code = proc_code(&t->p[i]);
+        t->left--;
+        if (t->in[i] >= 0) close(t->in[i]);
+        t->in[i] = -1;
+        if (!code) continue;
+        if (t->trouble_at == 0) {
+            t->trouble_at = ls_now();
+            order(t, "failed\n");
+        }
+        if (proc_weight(code) > proc_weight(t->code)) t->code = code, t->worst = i;
+        if (proc_weight(code) == 4) kill_hosts(t); /* its workers never come */
+    }
+}
+
+static void enforce(team *t)
+{
+    const double now = ls_now();
+    if (ls_stop_at_once()) kill_hosts(t);
+    else if (ls_stop_requested() && !t->asked) {
+        t->asked = true;
+        order(t, ls_stop_signal() == SIGINT ? "int\n" : "term\n");
+    }
+    if (t->trouble_at > 0 && !t->asked && now - t->trouble_at > GRACE) kill_hosts(t);
+    for (int i = 0; i < t->l->n_host && t->kill_at > 0 && now - t->kill_at > KILL_TIME; i++) {
+        proc *p = &t->p[i];
+        if (!p->pid || p->gone || p->killed) continue;
+        p->killed = true;
+        fprintf(stderr, "lockstep: host %s does not answer; its workers end when they notice the lost connection\n",
+                t->l->host[i].name);
+        proc_signal(p, SIGKILL);
+    }
+}
+
+static ls_status outcome(const team *t)
+{
+    if (ls_stop_at_once())
+        return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed and no checkpoint was saved");
+    if (!t->code) return LS_OK;
+    if (proc_weight(t->code) == 4)
+        return ls_fail(LS_E_COMM, "cannot start workers on host %s: '%s' ended with exit code %d",
+                       t->l->host[t->worst].name,
+                       is_here(t->l->host[t->worst].name) ? t->l->program : t->l->rsh.word[0], t->code);
+    ls_err_clear(); /* a worker has printed it */
+    return ls_launch_status(t->code);
+}
+
+ls_status ls_launch_hosts(const ls_launch_plan *l)
+{
+    team t = {.l = l};
+    uint8_t secret[16];
+    char token[2 * sizeof secret + 1], *folder = getcwd(NULL, 0);
+    const char *given = getenv("LOCKSTEP_TOKEN");
+    meet_random(secret, sizeof secret);
+    for (size_t i = 0; i < sizeof secret; i++) snprintf(token + 2 * i, 3, "%02x", secret[i]);
+    t.p = ls_alloc((size_t)l->n_host * sizeof *t.p);
+    t.in = ls_alloc((size_t)l->n_host * sizeof *t.in);
+    ls_status st = t.p && t.in && folder ? LS_OK : ls_nomem((size_t)l->n_host * sizeof *t.p, "hosts");
+    ls_stop_install();
+    const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
+    for (int i = 0, first = 0; i < l->n_host && st == LS_OK; first += l->host[i++].n)
+        st = start_host(&t, i, first, folder, given && *given ? given : token);
+    if (st != LS_OK && t.left) kill_hosts(&t);
+    while (t.left) {
+        (void)proc_relay(t.p, l->n_host, -1, 50);
+        reap(&t);
+        enforce(&t);
+    }
+    if (t.p) proc_finish(t.p, l->n_host);
+    if (st == LS_OK) st = outcome(&t);
+    (void)ls_stop_set_mode(before);
+    free(folder);
+    ls_free(t.p);
+    ls_free(t.in);
+    return st;
+}

@@ -1,0 +1,43 @@
+/* launch_hosts.h - `lockstep launch`: workers on several hosts, started over ssh or another command that runs a command on a host. */
+#ifndef LS_COMM_LAUNCH_HOSTS_H
+#define LS_COMM_LAUNCH_HOSTS_H
+
+#include "core/argv.h"
+#include "core/err.h"
+
+#include <stdbool.h>
+
+#define LS_LAUNCH_HOSTS 256
+
+typedef struct ls_launch_host {
+    char name[256];
+    int n; /* workers; 0: an equal part */
+} ls_launch_host;
+
+typedef struct ls_launch_plan {
+    ls_launch_host host[LS_LAUNCH_HOSTS];
+    int n_host, size;
+    ls_argv rsh;         /* the command; the host and one word for its shell are added */
+    const char *program; /* lockstep on the hosts */
+    const char *address; /* MASTER_ADDR; NULL: the first host */
+    int port;
+    bool no_prefix;
+    ls_argv env;  /* NAME=VALUE for the workers */
+    ls_argv argv; /* of lockstep: train … */
+} ls_launch_plan;
+
+/* Parses "a,b:4,user@c" and completes the plan: workers of each host, from the numbers or in equal parts of `size` (0: the sum). LS_E_ARG. */
+ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out);
+
+/* Runs until all workers on all hosts have ended. The status is the one that tells most about a failure; the words are empty where a
+ * worker has printed it.
+ *
+ *   SIGTERM, SIGINT    passed on to all workers; a second one kills them
+ *   a host fails       the others end by themselves, and are killed after 25 s
+ *   this process dies  the agents notice the end of their stdin and end their workers */
+ls_status ls_launch_hosts(const ls_launch_plan *l);
+
+/* `lockstep launch --agent`: runs the workers of one host, with the job from stdin. */
+ls_status ls_launch_agent(void);
+
+#endif

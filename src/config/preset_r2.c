@@ -1,0 +1,211 @@
+/* preset_r2.c - the flags of R2's three trainers (docs/REFERENCES.md#r2).
+ *
+ *   --framework               none: one worker; dp, ddp: these strategies; deepspeed: zero2 (R2 chooses the stage in its code)
+ *   --num_gpus, --num_nodes   workers: their product, or --world_size                                              [4, 1]
+ *   --micro_batch_size B      sequences per worker; dp splits B over its workers, as R2 does                       [8]
+ *   --global_batch_size G     with deepspeed, G / (B * workers) micro-batches are accumulated; else not used       [32]
+ *   --train_iters N           --max_steps N                                          [30; ddp 20; deepspeed 31]
+ *   --lr R                    after a warm-up over a tenth of the steps, cosine to 0; deepspeed: WarmupCosineLR to 0.001 R  [1.5e-4]
+ *
+ * and the flags of `same` under our names. */
+#include "config/preset.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { FRAMEWORK, GPUS, NODES, WORLD, MICRO, GLOBAL, ITERS, BETA1, BETA2, FP16, SIZED };
+
+/* Taken one by one, then those of `same`, then those without effect. */
+static const preset_flag flags[] = {
+    [FRAMEWORK] = {"framework", false},
+    [GPUS] = {"num_gpus", false},
+    [NODES] = {"num_nodes", false},
+    [WORLD] = {"world_size", false},
+    [MICRO] = {"micro_batch_size", false},
+    [GLOBAL] = {"global_batch_size", false},
+    [ITERS] = {"train_iters", false},
+    [BETA1] = {"adam_beta1", false},
+    [BETA2] = {"adam_beta2", false},
+    [FP16] = {"use_fp16", true},
+    [SIZED] = {"eval_iters", false},
+    {"clip_grad", false},
+    {"log_interval", false},
+    {"eval_interval", false},
+    {"save_interval", false},
+    {"model_path", false},
+    {"data_path", false},
+    {"hidden_size", false},
+    {"num_attention_heads", false},
+    {"padded_vocab_size", false},
+    {"tensorboard_logs_path", false},
+    {"use_pytorch_profiler", true},
+    {"vocab_file", false},
+    {"merge_file", false},
+    {"train_val_split", false},
+    {"kv_channels", false},
+    {"ffn_hidden_size", false},
+    {"num_query_groups", false},
+    {"group_query_attention", true},
+    {"swiglu", true},
+    {"num_experts", false},
+    {"moe_router_topk", false},
+    {"moe_shared_expert_intermediate_size", false},
+    {"empty_unused_memory_level", false},
+    {"clear_memory_interval", false},
+    {"profile_ranks", false},
+    {"log_throughput", true},
+    {"log_timers_to_tensorboard", true},
+    {"timing_log_level", false},
+    {"timing_log_option", false},
+    {"wandb_project", false},
+    {"init_method_std", false},
+    {"deepspeed", true},
+    {"min_lr", false},
+    {"lr_decay_style", false},
+    {"warmup_num_steps", false},
+    {"master_addr", false},
+    {"master_port", false},
+    {"data_impl", false},
+    {"split", false},
+    {"log_validation_ppl_to_tensorboard", true},
+    {"cuda_max_connections", false},
+};
+enum { N_FLAG = sizeof flags / sizeof flags[0] };
+
+/* Our names of the flags from SIZED on, and R2's defaults; NULL: none. alone: a switch. In a benchmark `folder` ones have no default. */
+static const struct {
+    const char *ours, *missing;
+    bool alone, folder;
+} same[] = {
+    {"max_val_steps", "10", false, false},
+    {"clip", "1.0", false, false},
+    {"steps_per_print", "15", false, false},
+    {"eval_every", "15", false, false},
+    {"save_every", "15", false, true},
+    {"init_from", NULL, false, false},
+    {"data", NULL, false, false},
+    {"embedding_size", NULL, false, false},
+    {"num_heads", NULL, false, false},
+    {"vocab_size", NULL, false, false},
+    {"tensorboard", "tb_logs", false, true},
+    {"profile", NULL, true, false},
+};
+enum { N_SAME = sizeof same / sizeof same[0] };
+
+typedef struct layout {
+    const char *strategy;
+    int64_t workers, micro, accumulate, iters;
+    bool deepspeed;
+} layout;
+
+static bool on(const char *text)
+{
+    return text && strcasecmp(text, "false") != 0;
+}
+
+static ls_status read_layout(const char *const value[N_FLAG], bool bench, layout *l)
+{
+    const char *name = value[FRAMEWORK] ? value[FRAMEWORK] : "none", *started = getenv("WORLD_SIZE");
+    const bool dp = !strcmp(name, "dp"), ddp = !strcmp(name, "ddp"), one = !strcmp(name, "none");
+    int64_t gpus, nodes, global;
+    l->deepspeed = !strcmp(name, "deepspeed");
+    if (!dp && !ddp && !one && !l->deepspeed)
+        return ls_fail(LS_E_ARG, "--framework '%.40s': must be dp, ddp or deepspeed, or left out for one worker", name);
+    l->strategy = dp ? "dp" : ddp ? "ddp" : one ? "single" : "zero2";
+    LS_TRY(preset_number("num_gpus", value[GPUS], 1, 4, &gpus));
+    LS_TRY(preset_number("num_nodes", value[NODES], 1, 1, &nodes));
+    LS_TRY(preset_number("world_size", value[WORLD], 1, gpus * nodes, &l->workers));
+    LS_TRY(preset_number("micro_batch_size", value[MICRO], 1, 8, &l->micro));
+    LS_TRY(preset_number("global_batch_size", value[GLOBAL], 1, 32, &global));
+    LS_TRY(preset_number("train_iters", value[ITERS], 1, l->deepspeed ? 31 : ddp ? 20 : 30, &l->iters));
+    l->accumulate = 1;
+    if (one) l->workers = 1;
+    if (nodes > 1 && !(started && *started) && !one && !bench)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--num_nodes %lld: the workers of several hosts are started by torchrun, mpirun or srun; -n starts them on one",
+            (long long)nodes);
+    if (dp && !bench && l->micro % l->workers)
+        return ls_fail(LS_E_CONFIG,
+                       "--framework dp splits --micro_batch_size %lld over the workers, and it does not divide by %lld",
+                       (long long)l->micro, (long long)l->workers);
+    if (dp && !bench) l->micro /= l->workers;
+    if (l->deepspeed) l->accumulate = global / (l->micro * l->workers);
+    if (l->accumulate < 1)
+        return ls_fail(LS_E_CONFIG, "--global_batch_size %lld is less than --micro_batch_size %lld * %lld workers",
+                       (long long)global, (long long)l->micro, (long long)l->workers);
+    return LS_OK;
+}
+
+static ls_status add_layout(const char *const value[N_FLAG], bool bench, ls_argv *out)
+{
+    layout l;
+    const char *started = getenv("WORLD_SIZE");
+    LS_TRY(read_layout(value, bench, &l));
+    LS_TRY(ls_argv_addf(out, "--max_steps=%lld", (long long)l.iters));
+    LS_TRY(ls_argv_addf(out, "--warmup_steps=%lld", (long long)(l.iters / 10 < 2000 ? l.iters / 10 : 2000)));
+    LS_TRY(ls_argv_addf(out, "--lr_schedule=%s", l.deepspeed ? "WarmupCosineLR" : "cosine"));
+    LS_TRY(ls_argv_addf(out, "--min_lr_ratio=%s", l.deepspeed ? "0.001" : "0"));
+    LS_TRY(ls_argv_addf(out, "--micro_batch_size_per_gpu=%lld", (long long)l.micro));
+    if (bench) { /* the same batch in all settings */
+        LS_TRY(ls_argv_addf(out, "--global_batch_size=%s", value[GLOBAL] ? value[GLOBAL] : "32"));
+        return value[FRAMEWORK] ? ls_argv_addf(out, "--strategy=%s", l.strategy) : LS_OK;
+    }
+    LS_TRY(ls_argv_addf(out, "--grad_accum_steps=%lld", (long long)l.accumulate));
+    LS_TRY(ls_argv_addf(out, "--strategy=%s", l.strategy));
+    return started && *started ? LS_OK : ls_argv_addf(out, "--n=%lld", (long long)l.workers);
+}
+
+static ls_status add_same(const char *const value[N_FLAG], bool bench, ls_argv *out)
+{
+    for (int i = 0; i < N_SAME; i++) {
+        const char *v = value[SIZED + i];
+        if (!v && !(bench && same[i].folder)) v = same[i].missing;
+        if (!v || (same[i].alone && !on(v))) continue;
+        LS_TRY(same[i].alone ? ls_argv_addf(out, "--%s", same[i].ours) : ls_argv_addf(out, "--%s=%s", same[i].ours, v));
+    }
+    return LS_OK;
+}
+
+static void note_unused(const char *const value[N_FLAG], ls_str *notes)
+{
+    bool any = false;
+    for (int i = SIZED + N_SAME; i < N_FLAG; i++) {
+        if (!value[i]) continue;
+        ls_str_addf(notes, "%s--%s", any ? ", " : "flags of R2 without effect: ", flags[i].name);
+        any = true;
+    }
+    if (any) ls_str_addc(notes, '\n');
+}
+
+ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes)
+{
+    static const char *const defaults[] = {"--model=gpt2", "--seq_length=1024", "--lr=1.5e-4", "--weight_decay=0.01",
+                                           "--seed=42"};
+    const char *value[N_FLAG] = {0};
+    ls_argv rest = {0};
+    ls_status st;
+    LS_TRY_GOTO(st, done, preset_take(argc, argv, flags, N_FLAG, value, &rest));
+    if (bench && (value[GPUS] || value[NODES] || value[WORLD])) {
+        st = ls_fail(LS_E_ARG, "--%s is not allowed in the train options of a benchmark; give -n to bench instead",
+                     value[GPUS]    ? "num_gpus"
+                     : value[NODES] ? "num_nodes"
+                                    : "world_size");
+        goto done;
+    }
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        LS_TRY_GOTO(st, done, ls_argv_add(out, defaults[i]));
+    LS_TRY_GOTO(
+        st, done,
+        ls_argv_addf(out, "--betas=%s,%s", value[BETA1] ? value[BETA1] : "0.9", value[BETA2] ? value[BETA2] : "0.95"));
+    LS_TRY_GOTO(st, done, ls_argv_addf(out, "--precision=%s", on(value[FP16]) ? "fp16" : "fp32"));
+    if (!bench) LS_TRY_GOTO(st, done, ls_argv_add(out, "--checkpoint_path=checkpoints"));
+    LS_TRY_GOTO(st, done, add_same(value, bench, out));
+    LS_TRY_GOTO(st, done, add_layout(value, bench, out));
+    note_unused(value, notes);
+    st = ls_argv_add_all(out, &rest);
+done:
+    ls_argv_fini(&rest);
+    return st;
+}

@@ -1,0 +1,203 @@
+/* fetch.c - one file over HTTP, in as many connections as it takes. */
+#include "data/fetch.h"
+#include "data/meta.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/stop.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WAIT_MAX 30.0 /* seconds between attempts */
+
+typedef struct transfer {
+    const ls_fetch_opts *o;
+    char part[PATH_MAX];
+    int fd;
+    int64_t have; /* bytes of the part file */
+    int64_t total, fetched;
+    double start;
+    ls_status st; /* why `store` or `look` ended it */
+} transfer;
+
+static size_t store(char *data, size_t size, size_t n, void *ctx)
+{
+    transfer *t = ctx;
+    if (t->o->max_bytes && t->have + (int64_t)(size * n) > t->o->max_bytes)
+        t->st = ls_fail(LS_E_FORMAT, "%s: more than %lld bytes", t->o->url, (long long)t->o->max_bytes);
+    else t->st = ls_fs_append(t->fd, t->part, data, size * n);
+    if (t->st != LS_OK) return 0;
+    t->have += (int64_t)(size * n);
+    t->fetched += (int64_t)(size * n);
+    return size * n;
+}
+
+/* Called by libcurl about once per second, and with data. */
+static int look(void *ctx, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now)
+{
+    transfer *t = ctx;
+    (void)up_total;
+    (void)up_now;
+    if (total > 0) t->total = t->have - now + total;
+    const double seconds = ls_now() - t->start;
+    if (t->o->progress)
+        t->o->progress(t->o->progress_ctx, t->have, t->o->nbytes >= 0 ? t->o->nbytes : t->total,
+                       seconds > 0 ? (double)t->fetched / seconds : 0);
+    if (ls_stop_requested()) t->st = ls_fail(LS_E_STOPPED, "stopped; the same command continues the download");
+    return t->st != LS_OK;
+}
+
+static ls_status open_part(transfer *t)
+{
+    char *slash, dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", t->part);
+    if ((slash = strrchr(dir, '/')) && slash != dir) {
+        *slash = '\0';
+        LS_TRY(ls_fs_mkdirs(dir));
+    }
+    t->fd = open(t->part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (t->fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", t->part, strerror(errno));
+    t->have = lseek(t->fd, 0, SEEK_END);
+    return t->have < 0 ? ls_fail(LS_E_IO, "cannot write %s: %s", t->part, strerror(errno)) : LS_OK;
+}
+
+static ls_status start_again(transfer *t)
+{
+    t->have = 0;
+    if (ftruncate(t->fd, 0) || lseek(t->fd, 0, SEEK_SET))
+        return ls_fail(LS_E_IO, "cannot write %s: %s", t->part, strerror(errno));
+    return LS_OK;
+}
+
+/* One connection, from the end of the part file on. */
+static CURLcode connect_once(transfer *t, char reason[CURL_ERROR_SIZE], long *http)
+{
+    CURL *c = curl_easy_init();
+    if (!c) return CURLE_OUT_OF_MEMORY;
+    curl_easy_setopt(c, CURLOPT_URL, t->o->url);
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, reason);
+    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 10L);
+    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 15L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1000L); /* bytes per second, for */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);    /* seconds: abort */
+    curl_easy_setopt(c, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)t->have);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, store);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, look);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, t);
+    const CURLcode rc = curl_easy_perform(c);
+    curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, http);
+    curl_easy_cleanup(c);
+    return rc;
+}
+
+/* Failures that another attempt may not have: broken connections, and errors of a busy server. */
+static bool may_pass(CURLcode rc, long http)
+{
+    if (rc == CURLE_HTTP_RETURNED_ERROR) return http >= 500 || http == 408 || http == 429;
+    return rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_SEND_ERROR || rc == CURLE_GOT_NOTHING ||
+           rc == CURLE_COULDNT_CONNECT || rc == CURLE_OPERATION_TIMEDOUT || rc == CURLE_SSL_CONNECT_ERROR ||
+           rc == CURLE_HTTP2 || rc == CURLE_HTTP2_STREAM;
+}
+
+/* Waits before attempt k in a row that may bring nothing: 0, 1, 2, 4 ... seconds. */
+static ls_status wait_before(int k)
+{
+    const double seconds = k < 1 ? 0 : (double)(1 << (k < 6 ? k - 1 : 5)),
+                 until = ls_now() + (seconds < WAIT_MAX ? seconds : WAIT_MAX);
+    while (ls_now() < until) {
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped; the same command continues the download");
+        usleep(50000);
+    }
+    return LS_OK;
+}
+
+static ls_status download(transfer *t, ls_fetch_result *r)
+{
+    bool ranges = true; /* until the server shows that it has none */
+    for (int nothing = 0;;) {
+        char reason[CURL_ERROR_SIZE] = "";
+        long http = 0;
+        const int64_t before = t->fetched;
+        const CURLcode rc = connect_once(t, reason, &http);
+        if (t->st != LS_OK) return t->st;
+        if (rc == CURLE_OK) return LS_OK;
+        const bool past_end = rc == CURLE_HTTP_RETURNED_ERROR && http == 416;
+        if (past_end && t->o->nbytes >= 0 && t->have == t->o->nbytes) return LS_OK; /* it was complete */
+        if ((rc == CURLE_RANGE_ERROR || past_end || rc == CURLE_BAD_DOWNLOAD_RESUME) && ranges && t->have) {
+            ls_info("data", "%s: the server does not continue at byte %lld; starting again", t->o->url,
+                    (long long)t->have);
+            ranges = false;
+            LS_TRY(start_again(t));
+            continue;
+        }
+        nothing = t->fetched > before ? 0 : nothing + 1;
+        if (!may_pass(rc, http) || nothing > t->o->retries)
+            return ls_fail(LS_E_IO, "%s: %s", t->o->url, *reason ? reason : curl_easy_strerror(rc));
+        r->n_broken++;
+        ls_info("data", "%s: %s after %lld bytes; trying again", t->o->url, *reason ? reason : curl_easy_strerror(rc),
+                (long long)t->have);
+        LS_TRY(wait_before(nothing));
+        if (!ranges) LS_TRY(start_again(t));
+    }
+}
+
+/* Size and checksum of a file; what: for the message. */
+static ls_status check(const ls_fetch_opts *o, const char *path, const char *what, ls_fetch_result *r)
+{
+    LS_TRY(ls_fs_size(path, &r->nbytes));
+    if (o->nbytes >= 0 && r->nbytes != o->nbytes)
+        return ls_fail(LS_E_FORMAT, "%s has %lld bytes, expected %lld", what, (long long)r->nbytes,
+                       (long long)o->nbytes);
+    LS_TRY(data_file_sha256(path, r->sha256));
+    if (o->sha256 && strcmp(r->sha256, o->sha256))
+        return ls_fail(LS_E_FORMAT, "%s: %lld bytes with SHA-256 %.16s..., expected %.16s...", what,
+                       (long long)r->nbytes, r->sha256, o->sha256);
+    return LS_OK;
+}
+
+static ls_status finish(transfer *t, ls_fetch_result *r)
+{
+    if (fsync(t->fd) && errno != EINVAL) return ls_fail(LS_E_IO, "cannot sync %s: %s", t->part, strerror(errno));
+    const ls_status st = check(t->o, t->part, t->o->url, r);
+    if (st == LS_OK) return ls_fs_rename(t->part, t->o->path);
+    if (st == LS_E_FORMAT) unlink(t->part);
+    return st;
+}
+
+ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
+{
+    ls_fetch_result r = {0};
+    transfer t = {.o = o, .fd = -1, .total = -1, .start = ls_now()};
+    ls_status st;
+    if (ls_fs_exists(o->path)) {
+        r.had_it = true;
+        LS_TRY(check(o, o->path, o->path, &r));
+        *result = r;
+        return LS_OK;
+    }
+    const int n = snprintf(t.part, sizeof t.part, "%s.part", o->path);
+    if (n < 0 || (size_t)n >= sizeof t.part) return ls_fail(LS_E_IO, "the path %.200s... is too long", o->path);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    LS_TRY_GOTO(st, done, open_part(&t));
+    LS_TRY_GOTO(st, done, download(&t, &r));
+    r.fetched = t.fetched;
+    LS_TRY_GOTO(st, done, finish(&t, &r));
+    *result = r;
+done:
+    if (t.fd >= 0) close(t.fd);
+    if (st != LS_OK && t.fd >= 0 && !t.have) unlink(t.part);
+    return st;
+}

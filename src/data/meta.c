@@ -1,0 +1,180 @@
+/* meta.c - compares token files with meta.json. */
+#include "data/meta.h"
+#include "data/sources.h"
+#include "core/fs.h"
+#include "core/hash.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FORMAT     "lockstep-" /* -tokens-1, -pairs-1 */
+#define PIECE      ((size_t)64 << 10)
+#define N_PIECE    64
+#define HOW_TO_FIX "run `lockstep prepare` again, or remove meta.json if the change is intended"
+
+void data_sample_hex(const void *data, size_t n, char hex[17])
+{
+    const unsigned char *p = data;
+    ls_xxh h;
+    ls_xxh_init(&h);
+    if (n <= N_PIECE * PIECE) ls_xxh_add(&h, p, n);
+    for (size_t i = 0; i < N_PIECE && n > N_PIECE * PIECE; i++)
+        ls_xxh_add(&h, p + (i == N_PIECE - 1 ? n - PIECE : (n - PIECE) / (N_PIECE - 1) * i), PIECE);
+    snprintf(hex, 17, "%016" PRIx64, ls_xxh_value(&h));
+}
+
+static void sha256_of(const void *data, size_t n, char hex[65])
+{
+    ls_sha256 s;
+    ls_sha256_init(&s);
+    ls_sha256_add(&s, data, n);
+    ls_sha256_hex(&s, hex);
+}
+
+ls_status data_file_sha256(const char *path, char hex[65])
+{
+    ls_fs_map m;
+    LS_TRY(ls_fs_map_open(&m, path));
+    sha256_of(m.data, m.n, hex);
+    ls_fs_map_close(&m);
+    return LS_OK;
+}
+
+/* ---- the comparison ---- */
+
+/* The entry of a file in meta.json: that of a part, or of one of its shards. */
+static const json_t *find_entry(const json_t *meta, const char *name)
+{
+    static const char *const part[] = {"train", "val"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *p = json_object_get(meta, part[i]), *shards = json_object_get(p, "shards");
+        const char *file = json_string_value(json_object_get(p, "file"));
+        if (p && !file && !shards) file = i ? "val.bin" : "train.bin"; /* pairs */
+        if (file && !strcmp(file, name)) return p;
+        for (size_t k = 0; k < json_array_size(shards); k++) {
+            const json_t *s = json_array_get(shards, k);
+            file = json_string_value(json_object_get(s, "file"));
+            if (file && !strcmp(file, name)) return s;
+        }
+    }
+    return NULL;
+}
+
+static ls_status differs(const char *path, const char *what, const char *has, const char *want)
+{
+    return ls_fail(
+        LS_E_FORMAT,
+        "%s: its %s is %.16s..., but meta.json has %.16s...: the file was changed or belongs to another `prepare`; " HOW_TO_FIX,
+        path, what, has, want);
+}
+
+static ls_status check_content(const json_t *entry, const char *path, const ls_fs_map *m, bool whole)
+{
+    const char *sha = json_string_value(json_object_get(entry, "sha256"));
+    const char *sample = json_string_value(json_object_get(entry, "xxh3_sample"));
+    const json_t *tokens = json_object_get(entry, "tokens");
+    char hex[65];
+    if (json_is_integer(tokens) && m->n != 2 * (size_t)json_integer_value(tokens))
+        return ls_fail(
+            LS_E_FORMAT,
+            "%s has %zu bytes, but meta.json has %lld tokens of 2 bytes (%lld bytes): the file was changed or is truncated; " HOW_TO_FIX,
+            path, m->n, (long long)json_integer_value(tokens), 2 * (long long)json_integer_value(tokens));
+    if (sha && (whole || m->n <= LS_DATA_SMALL)) {
+        sha256_of(m->data, m->n, hex);
+        return strcmp(hex, sha) ? differs(path, "SHA-256", hex, sha) : LS_OK;
+    }
+    if (!sample) return LS_OK;
+    data_sample_hex(m->data, m->n, hex);
+    return strcmp(hex, sample) ? differs(path, "sampled hash", hex, sample) : LS_OK;
+}
+
+static ls_status check_file(const json_t *meta, const char *path, bool whole)
+{
+    const json_t *entry = find_entry(meta, ls_path_base(path));
+    if (!entry) {
+        ls_info("data", "%s is not in the meta.json beside it and is not compared", path);
+        return LS_OK;
+    }
+    ls_fs_map m;
+    LS_TRY(ls_fs_map_open(&m, path));
+    const ls_status st = check_content(entry, path, &m, whole);
+    ls_fs_map_close(&m);
+    if (st == LS_OK) ls_debug("data", "%s matches meta.json", path);
+    return st;
+}
+
+/* The shards on disk are those of meta.json. */
+static ls_status check_shards(const json_t *meta, const char *pattern, bool whole)
+{
+    char **path = NULL, name[256];
+    size_t n = 0;
+    LS_TRY(ls_shards_list(pattern, &path, &n));
+    ls_status st = LS_OK;
+    ls_sources_name(pattern, name, sizeof name);
+    const size_t listed = json_array_size(json_object_get(json_object_get(meta, name), "shards"));
+    if (listed && listed != n)
+        st = ls_fail(LS_E_FORMAT, "%s: %zu files, but meta.json has %zu shards; " HOW_TO_FIX, pattern, n, listed);
+    for (size_t i = 0; i < n && st == LS_OK; i++) st = check_file(meta, path[i], whole);
+    ls_fs_list_free(path, n);
+    return st;
+}
+
+static ls_status check_tokenizer(const json_t *meta, const char *dir)
+{
+    const char *sha = json_string_value(json_object_get(meta, "tokenizer_sha256"));
+    const ls_path file = ls_path_of(dir, "tokenizer.json");
+    char hex[65];
+    if (!sha || !ls_fs_exists(file.text)) return LS_OK;
+    LS_TRY(data_file_sha256(file.text, hex));
+    if (!strcmp(hex, sha)) return LS_OK;
+    return ls_fail(
+        LS_E_FORMAT,
+        "%s is not the tokenizer that made the token files (SHA-256 %.16s..., meta.json has %.16s...); " HOW_TO_FIX,
+        file.text, hex, sha);
+}
+
+static ls_status check_meta(const json_t *meta, const char *file, const char *dir, const char *path, bool whole)
+{
+    const char *format = json_string_value(json_object_get(meta, "format"));
+    const char *dtype = json_string_value(json_object_get(meta, "dtype"));
+    if (!format || strncmp(format, FORMAT, strlen(FORMAT))) return LS_OK; /* of another program */
+    if (strcmp(format, FORMAT "tokens-1") && strcmp(format, FORMAT "pairs-1"))
+        return ls_fail(LS_E_FORMAT, "%s has the format %s, this version reads " FORMAT "tokens-1 and " FORMAT "pairs-1",
+                       file, format);
+    if (!dtype || strcmp(dtype, "uint16"))
+        return ls_fail(LS_E_FORMAT, "%s: the token files have the type %s; training reads uint16", file,
+                       dtype ? dtype : "(none)");
+    LS_TRY(check_tokenizer(meta, dir));
+    return ls_is_shards(path) ? check_shards(meta, path, whole) : check_file(meta, path, whole);
+}
+
+static ls_status check_source(const char *path, bool whole)
+{
+    const char *base = ls_path_base(path);
+    char *dir = base == path ? ls_strdup(".") : ls_strndup(path, (size_t)(base - path));
+    if (!dir) return ls_nomem(strlen(path), "a path");
+    const ls_path file = ls_path_of(dir, "meta.json");
+    json_t *meta = NULL;
+    ls_status st = LS_OK;
+    if (ls_fs_exists(file.text)) st = ls_json_load(file.text, &meta);
+    if (meta) st = check_meta(meta, file.text, dir, path, whole);
+    else if (st == LS_OK && whole)
+        st = ls_fail(LS_E_FORMAT, "--verify_data: %s has no meta.json with checksums; leave the option out", dir);
+    json_decref(meta);
+    ls_free(dir);
+    return st;
+}
+
+ls_status ls_data_check(const char *text, bool whole)
+{
+    ls_data_sources list = {0};
+    LS_TRY(ls_sources_parse(text, &list));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < list.n && st == LS_OK; i++) st = check_source(list.item[i].path, whole);
+    ls_sources_fini(&list);
+    return st;
+}

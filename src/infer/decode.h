@@ -1,0 +1,44 @@
+/* decode.h - greedy and beam search for many prompts at once, with the key-value cache.
+ *
+ * All rows of a batch are at the same column. A row whose prompt is longer than the shortest one of its batch takes its next prompt id
+ * while others choose theirs, so no row is padded on the left and the cache needs one position for all. Prompts are sorted by length
+ * before they are divided into batches.
+ *
+ *   column          0 1 2 3 4 5 6 7
+ *   row 0  prompt   a b c|x y .            | the end of the shortest prompt: up to here one pass computes all rows
+ *   row 1  prompt   d e f g h|z u .        . the id that ends a text
+ *
+ * Beam search keeps the K best unfinished texts of a prompt, one row each. A text that continues the one of another row gets a copy of its
+ * cached keys and values; the first continuation of a row stays in it. A finished text competes with log p / length^penalty, its length
+ * with the id that ended it. The search of a prompt ends when K texts are finished and no unfinished one can become better.
+ *
+ * The result does not depend on the order of the prompts. The number of rows can change the rounding of logits (compute.h, invariant 4). */
+#ifndef LS_INFER_DECODE_H
+#define LS_INFER_DECODE_H
+
+#include "infer/session.h"
+
+#define LS_BEAM_MAX 64
+
+typedef struct ls_decode_opts {
+    int beam;              /* 1: greedy, up to LS_BEAM_MAX */
+    double length_penalty; /* of beam search */
+    int64_t max_len; /* ids that the model reads, at most the session's cache_len; a text has at most max_len + 1 ids */
+    int32_t stop;    /* the id that ends a text; not part of it */
+    void (*progress)(void *ctx, int64_t done, int64_t n); /* of prompts; may be NULL */
+    void *progress_ctx;
+} ls_decode_opts;
+
+typedef struct ls_decode_item {
+    const int32_t *prompt; /* borrowed */
+    int64_t n_prompt;      /* > 0 */
+    ls_ids text;           /* out: ids after the prompt; freed by the caller */
+    bool stopped;          /* the text ended with `stop`, not at max_len     */
+    double log_p;          /* of the text, with `stop`                       */
+} ls_decode_item;
+
+/* A prompt with more than max_len ids has an empty text. The session's B is the number of rows: beam * prompts of a batch. LS_E_NOMEM,
+ * LS_E_STOPPED after a signal. */
+ls_status ls_decode(ls_session *s, const ls_decode_opts *o, ls_decode_item *item, int64_t n);
+
+#endif

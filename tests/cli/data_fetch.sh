@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# data fetch: a local server that breaks connections, has no ranges, is busy, moves or loses the file; checksums; a kill in between; no network.
+. "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
+[ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
+command -v python3 >/dev/null || skip "no python3 for a web server"
+cd "$SCRATCH" || exit 1
+unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
+is() { [ "$2" = "$3" ] || bad "$1 is $2, expected $3"; }
+field() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["files"][0][sys.argv[2]])' "$1" "$2"; }
+head -c 750000 /dev/urandom >body
+sha=$(sha256sum <body | cut -d' ' -f1)
+python3 "$LS_SOURCE/tests/support/flaky_http.py" body port & server=$!
+at_end() { kill $server 2>/dev/null; }
+await $server test -s port || skip "the web server did not start"
+base=http://127.0.0.1:$(cat port)
+call=("$LOCKSTEP" data fetch iwslt14-de-en --quiet --sha256 "$sha" --json)
+fetch() { "${call[@]}" "$@"; }
+# got NAME MODE: downloads into NAME, summary in NAME.json
+got() {
+  fetch --url "$base/$2" --out "$1" >"$1.json" 2>err || bad "$2: $(cat err)"
+  same body "$1/de-en.tgz"
+  [ ! -e "$1/de-en.tgz.part" ] || bad "$2: the part file was left"
+}
+
+got whole whole
+is "bytes" "$(field whole.json fetched_bytes)" 750000
+got drop drop
+is "broken connections" "$(field drop.json broken_connections)" 7
+is "bytes with ranges, none twice" "$(field drop.json fetched_bytes)" 750000
+got norange norange
+is "bytes without ranges" "$(field norange.json fetched_bytes)" 850000
+got busy busy
+is "attempts at a busy server" "$(field busy.json broken_connections)" 2
+got moved moved
+expect 3 '404.* get https://.*de-en.tgz on another machine, put it at lost/de-en.tgz (19982877 bytes)' fetch --url "$base/gone" --out lost
+[ ! -e lost/de-en.tgz.part ] || bad "an empty part file was left"
+
+# a file that exists is checked and not downloaded
+fetch --url "$base/gone" --out whole >again.json || bad "a file that exists"
+is "a file that exists" "$(field again.json existed)" True
+echo x >>whole/de-en.tgz
+expect 3 'whole/de-en.tgz: 750002 bytes with SHA-256' fetch --url "$base/whole" --out whole
+[ -e whole/de-en.tgz ] || bad "a file of the user was removed"
+
+# killed: the next call continues
+"${call[@]}" --url "$base/slow" --out slow >/dev/null 2>&1 & pid=$!
+await $pid test -s slow/de-en.tgz.part
+kill -KILL $pid; wait $pid 2>/dev/null
+part=$(wc -c <slow/de-en.tgz.part)
+got slow whole
+is "bytes after a kill" "$(field slow.json fetched_bytes)" $((750000 - part))
+# stopped by SIGTERM
+"${call[@]}" --url "$base/slow" --out stop >/dev/null 2>err & pid=$!
+await $pid test -s stop/de-en.tgz.part
+kill -TERM $pid; wait $pid; is "exit code after SIGTERM" $? 143
+grep -q 'the same command continues the download' err || bad "the message after SIGTERM: $(cat err)"
+got stop whole
+# a complete part file, and one that is too long
+mkdir full; cp body full/de-en.tgz.part; got full whole
+mkdir long; cat body body >long/de-en.tgz.part; got long whole
+
+# other bytes than expected: not kept
+other=${sha//[0-9]/a}
+expect 3 "with SHA-256 ${sha:0:16}..., expected ${other:0:16}" "$LOCKSTEP" data fetch iwslt14-de-en --quiet --sha256 "$other" --url "$base/whole" --out wrong
+[ -z "$(ls wrong)" ] || bad "wrong bytes were kept: $(ls wrong)"
+expect 3 'webtext.train.jsonl has 750000 bytes, expected 679129270' "$LOCKSTEP" data fetch webtext --quiet --url "$base/whole" --out wrong
+
+# nobody listens: what to do by hand
+kill $server; wait $server 2>/dev/null
+expect 3 'get https://openaipublic.*webtext.train.jsonl on another machine, put it at off/webtext.train.jsonl (679129270 bytes, SHA-256 cf6db7bb' \
+  "$LOCKSTEP" data fetch webtext --quiet --retries 0 --url "$base/whole" --out off
+expect 2 'cannot be downloaded by this command: accept the terms.*put the files at there/' "$LOCKSTEP" data fetch oscar-en --out there
+expect 2 'did you mean webtext' "$LOCKSTEP" data fetch webtxt
+expect 2 'needs the name of one data set' "$LOCKSTEP" data fetch
+expect 2 'needs 64 hexadecimal digits' "$LOCKSTEP" data fetch webtext --sha256 "$sha"
+"$LOCKSTEP" data list | grep -q '^webtext  *673.5 MiB' || bad "data list"
+"$LOCKSTEP" data list --json | python3 -c 'import json,sys; s=json.load(sys.stdin)["sets"]; assert len(s) == 6 and s[0]["files"][0]["sha256"].startswith("cf6d")' || bad "data list --json"
+done_tests

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# The translation task: scores of files, prepared pairs, training, translations, and what is refused.
+. "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+
+# ---- eval --task bleu ----
+printf 'The cat sat on the mat.\nEin Haus steht dort\nкошка сидит на коврике\n' >hyp.txt
+printf 'The cat is on the mat.\r\nEin altes Haus steht dort drüben\r\nкошка сидит на стуле' >ref.txt
+expect 2 '--checkpoint has no meaning with --task bleu' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --checkpoint x
+expect 0 '^bleu 39.8062$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
+expect 0 '^chrf 59.3632$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
+gzip -k ref.txt
+expect 0 '"bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:' \
+  "$LOCKSTEP" eval --task bleu --hyp - --ref ref.txt.gz --json <hyp.txt
+expect 2 'needs --hyp FILE and --ref FILE' "$LOCKSTEP" eval --task bleu --hyp hyp.txt
+head -n 2 ref.txt >short.txt
+expect 3 'short.txt ends after line 2, but hyp.txt goes on' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref short.txt
+printf 'ok\n\xff\n' >bytes.txt
+expect 3 'bytes.txt: line 2: byte 1 (0xff) is not UTF-8' "$LOCKSTEP" eval --task bleu --hyp bytes.txt --ref bytes.txt
+: >none.txt
+expect 3 'have no lines' "$LOCKSTEP" eval --task bleu --hyp none.txt --ref none.txt
+expect 3 'missing.txt' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref missing.txt
+
+# ---- prepare --task translate ----
+for i in $(seq 60); do printf 'das wort%d ist gross\tthe word%d is large\n' $((i % 9)) $((i % 9)); done >train.tsv
+cut -f 1 train.tsv >train.de
+cut -f 2 train.tsv >train.en
+p=(prepare --task translate --quiet --vocab-size 300 --val-fraction 0.1)
+expect 0 'train .* 54 pairs' "$LOCKSTEP" "${p[@]}" --input train.tsv --src-lang de --tgt-lang en --out tsv
+expect 0 '<eos_de> and <eos_en>' "$LOCKSTEP" "${p[@]}" --input train.de train.en --test-input train.tsv --limit-test 3 --out text
+python3 - <<'PY'
+import json
+with open("train.jsonl", "w") as f:
+    for line in open("train.tsv"):
+        src, tgt = line.rstrip("\n").split("\t")
+        f.write(json.dumps({"src": src, "tgt": tgt}) + "\n")
+PY
+expect 0 'val .* 6 pairs' "$LOCKSTEP" "${p[@]}" --input train.jsonl --src-lang de --tgt-lang en --out json
+for f in train.bin train.mask val.bin val.mask val.jsonl tokenizer.json; do
+  same tsv/$f text/$f
+  same tsv/$f json/$f
+done
+[ "$(wc -l <text/test.jsonl)" = 3 ] || bad "test.jsonl has $(wc -l <text/test.jsonl) lines"
+head -n 1 text/test.jsonl | grep -q '^{"de": "das wort1 ist gross", "en": "the word1 is large"}$' || bad "$(head -n 1 text/test.jsonl)"
+# another corpus with the tokenizer of the first; text instead of pairs in the same folder removes the masks
+expect 0 'vocab' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --src-lang de --tgt-lang en --out again
+expect 2 'translates de to en' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --out again
+expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --out again
+[ ! -e again/train.mask ] && [ ! -e again/val.mask ] || bad "prepare leaves the masks of pairs"
+expect 2 'needs its translation after it' "$LOCKSTEP" "${p[@]}" --input train.de --out x
+expect 2 '--limit-test needs --test-input' "$LOCKSTEP" "${p[@]}" --input train.tsv --limit-test 3 --out x
+expect 2 '259 (bytes and special tokens) to 65536' "$LOCKSTEP" prepare --task translate --input train.tsv --out x --vocab-size 258
+echo 'no tab' >bad.tsv
+expect 3 'bad.tsv: line 1 has no tab' "$LOCKSTEP" "${p[@]}" --input train.tsv --test-input bad.tsv --out x
+[ ! -e x ] || bad "a refused corpus leaves a folder"
+
+# ---- train --task translate ----
+size=(--model tiny --num_layers 2 --num_heads 4 --embedding_size 32 --max_position_embeddings 48 --dropout 0 --threads 1)
+expect 0 "Epoch 1 on Rank 1: {'bleu': " "$LOCKSTEP" train --task translate --dataset text --world_size 2 --batch_size 8 --n_epochs 2 \
+  --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path dp
+grep -q 'without epoch 0' "$SCRATCH/out" || bad "no averages: $(tail -n 3 "$SCRATCH/out")"
+python3 - dp/workdir <<'PY' || bad "the files of workdir"
+import json, os, sys
+d = sys.argv[1]
+files = {"config.json", "tokenizer.json"} | {f"rank{r}_{k}_epoch{e}.json" for r in (0, 1) for e in (0, 1) for k in ("results", "gen")}
+assert set(os.listdir(d)) == files, os.listdir(d)
+for e in (0, 1):
+    text = open(f"{d}/rank1_results_epoch{e}.json").read()
+    results = json.loads(text)
+    assert "\n" not in text and list(results) == ["validation_loss", "bleu", "training_time", "tokens_per_sec", "chrf"], text
+    text = open(f"{d}/rank0_gen_epoch{e}.json").read()
+    gen = json.loads(text)
+    assert text == json.dumps(gen, indent=4) and len(gen) == 3, text
+    assert [list(x) for x in gen] == [["example", "gen"]] * 3 and list(gen[0]["example"]) == ["de", "en"], gen
+metrics = json.load(open("dp/training_metrics.json"))
+assert metrics["epochs"][1]["val_loss_avg_global"] == results["validation_loss"]
+assert abs(metrics["epochs"][1]["tokens_per_sec_global"] - 2 * results["tokens_per_sec"]) < 1e-6 * results["tokens_per_sec"]
+assert metrics["training_config"]["dataset_subset_sizes"]["train"] == 54
+assert json.load(open("dp/epoch-2/config.json"))["eos_token_id"] == 1
+PY
+# layouts on pairs: all of them with LS_TEST_ALL=1
+workers=1
+[ -z "${LS_TEST_ALL:-}" ] || workers=1,2,4
+expect 0 ' layouts identical' "$LOCKSTEP" verify -n $workers --task translate --steps 1 --jobs 2
+# what train reports is what eval computes from the checkpoint
+expect 0 '"bleu": ' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --max_length 40 --threads 1 --json --out gen.json
+python3 -c "
+import json
+a, b = json.load(open('$SCRATCH/out')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
+assert a['bleu'] == b['bleu'] and a['sentences'] == 3, (a, b)" || bad "eval and train compute another BLEU"
+same gen.json dp/workdir/rank0_gen_epoch1.json
+# the loss of eval is that of the validation: over the targets of pairs
+"$LOCKSTEP" eval --checkpoint dp --data text --seq_length 40 --threads 1 --json >loss.json 2>/dev/null
+python3 -c "
+import json
+a, b = json.load(open('loss.json')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
+assert a['sequences'] == 6 and 0 < a['tokens'] < 6 * 40, a" || bad "eval: $(cat loss.json)"
+expect 0 'Epoch 0: Validation Loss' "$LOCKSTEP" train --task translate --data text --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+  --model_max_length 40 "${size[@]}" --checkpoint_path pipe --workdir w/d
+[ -s w/d/eval_results_epoch0.json ] && [ -s w/d/gen_epoch0.json ] || bad "the files of a pipeline: $(ls w/d)"
+expect 2 'has no train.mask' "$LOCKSTEP" train --task translate --data again "${size[@]}"
+expect 2 'needs --data DIR' "$LOCKSTEP" train --task translate "${size[@]}"
+expect 2 '--workdir needs --task translate' "$LOCKSTEP" train --data text --workdir w "${size[@]}"
+"$LOCKSTEP" train --data again "${size[@]}" --seq_length 32 --max_steps 1 --checkpoint_path lm >/dev/null 2>&1
+expect 2 'not one of a translation task' "$LOCKSTEP" eval --task translate --checkpoint lm --data text
+
+# ---- bench r3 ----
+r3=(bench r3 --n_epochs 3 --batch_size 8 --pipe_batch_size 16 --out r3)
+expect 0 'DRY RUN: .* --schedule=gpipe' "$LOCKSTEP" "${r3[@]}" --dry-run -- --data text "${size[@]}" --seq_length 40
+expect 0 '^2gpu_pipeline_parallel  *2  *16  *2 ' "$LOCKSTEP" "${r3[@]}" -- --data text "${size[@]}" --seq_length 40
+for f in ddp_vs_rn ddp_vs_rn_throughput pp_vs_mp pp_vs_mp_throughput; do [ -s r3/submit_figures/$f.svg ] || bad "no chart $f"; done
+python3 - <<'PY' || bad "r3_report.json"
+import json, statistics
+for s in json.load(open("r3/r3_report.json"))["settings"]:
+    epochs = json.load(open(f"r3/{s['setting']}/run_1/training_metrics.json"))["epochs"][1:]
+    times = [e["epoch_wall_time_sec"] for e in epochs]
+    assert abs(s["training_time_mean_sec"] - statistics.mean(times)) < 1e-9 and s["measured_epochs"] == 2, s
+    assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
+PY
+expect 2 '--max_train_steps is not allowed.*unequal work' "$LOCKSTEP" "${r3[@]}" -- --data text --max_train_steps 3
+expect 2 'does not divide by --n_chunk 3' "$LOCKSTEP" "${r3[@]}" --n_chunk 3 -- --data text "${size[@]}" --seq_length 40
+
+# ---- generate --task translate ----
+printf 'das wort1 ist gross\n\ndas wort2 ist gross\n' >in.txt
+"$LOCKSTEP" generate --task translate --checkpoint dp --prompt-file in.txt --threads 1 >lines.txt 2>err.txt || bad "generate: $(cat err.txt)"
+[ "$(wc -l <lines.txt)" = 3 ] || bad "three lines give $(wc -l <lines.txt)"
+"$LOCKSTEP" generate --task translate --checkpoint dp --batch 1 --threads 1 <in.txt >alone.txt 2>/dev/null
+same lines.txt alone.txt
+expect 0 '"translations": ' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1 ist gross' --beam 3 --json
+expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt-file in.txt
+expect 2 'the model has only 48 positions' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --max_length 49
+expect 2 '1 to 64' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --beam 65
+
+done_tests

@@ -1,0 +1,224 @@
+/* Greedy and beam search in batches with the cache, compared with a search that computes every text from its start. */
+#include "assert_near.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "model_fixture.h"
+#include "infer/decode.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { V = 19, N_CTX = 20, N_PROMPT = 11, STOP = 1 };
+
+/* A session over a model in memory with `rows` rows; passes have at most 5 columns. */
+typedef struct box {
+    fixture f;
+    ls_session s;
+} box;
+
+static void box_open(box *b, int64_t rows)
+{
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    cfg.n_embd = 32;
+    cfg.n_ctx = N_CTX;
+    assert_int_equal(fixture_open(&b->f, &cfg, "cpu", LS_F32, 1, 1, N_CTX, 1, false, 1), LS_OK);
+    ls_session *s = &b->s;
+    *s = (ls_session){.compute = b->f.compute, .model = b->f.model};
+    s->model->compute = &s->compute;
+    assert_int_equal(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = rows, .T = 5, .cache_len = N_CTX}, &s->plan),
+                     LS_OK);
+    const int logits = ls_plan_add_host(&s->plan, LS_PART_WORK, rows * V * 4, "logits");
+    const int columns = ls_plan_add_host(&s->plan, LS_PART_WORK, rows * 5 * 4, "columns");
+    assert_int_equal(ls_plan_layout(&s->plan), LS_OK);
+    assert_int_equal(ls_plan_alloc(&s->plan, false), LS_OK);
+    ls_acts_bind(s->acts, s->model, &s->plan);
+    s->logits = ls_plan_at(&s->plan, logits);
+    s->columns = ls_plan_at(&s->plan, columns);
+}
+
+static void box_close(box *b)
+{
+    ls_acts_destroy(&b->s.acts);
+    ls_plan_fini(&b->s.plan);
+    b->f.model->compute = &b->f.compute;
+    fixture_close(&b->f);
+}
+
+static void make_prompts(ls_decode_item *item, int32_t ids[N_PROMPT][N_CTX + 2])
+{
+    static const int length[N_PROMPT] = {3, 1, 7, 7, 12, 2, 19, 20, 21, 5, 3};
+    for (int i = 0; i < N_PROMPT; i++) {
+        for (int k = 0; k < N_CTX + 2; k++) ids[i][k] = (int32_t)(ls_rng_u64(41, (uint64_t)(100 * i + k)) % V);
+        item[i] = (ls_decode_item){.prompt = ids[i], .n_prompt = length[i]};
+    }
+}
+
+/* log p of every id after the n ids, without a cache */
+static void next_log_p(box *b, const int32_t *ids, int64_t n, double *log_p)
+{
+    static float logits[N_CTX * V];
+    memcpy(b->f.ids, ids, (size_t)n * sizeof *ids);
+    ls_micro mb = {.ids = b->f.ids, .B = 1, .T = n};
+    assert_int_equal(ls_walk_fwd(b->f.model, b->f.acts, &mb, NULL, 0, b->f.model->n_unit), LS_OK);
+    assert_int_equal(ls_model_logits(b->f.model, b->f.acts, &mb, false, logits), LS_OK);
+    double sum = 0;
+    for (int i = 0; i < V; i++) sum += exp((double)logits[(n - 1) * V + i]);
+    for (int i = 0; i < V; i++) log_p[i] = (double)logits[(n - 1) * V + i] - log(sum);
+}
+
+typedef struct text {
+    int32_t id[N_CTX + 2];
+    int n;
+    double log_p;
+    bool stopped;
+} text;
+
+static int by_log_p(const void *a, const void *b)
+{
+    const text *x = a, *y = b;
+    return (x->log_p < y->log_p) - (x->log_p > y->log_p);
+}
+
+/* All continuations of all unfinished texts, sorted; the rules of decode.h. */
+static text search(box *b, const ls_decode_item *item, int K, double penalty)
+{
+    static text live[8], all[8 * V];
+    text best = {0};
+    double best_score = -INFINITY, worst = INFINITY;
+    int n_live = 1, n_done = 0;
+    live[0] = (text){0};
+    for (int64_t n = item->n_prompt; n <= N_CTX && n_live; n++) {
+        int n_all = 0;
+        for (int k = 0; k < n_live; k++) {
+            int32_t ids[2 * N_CTX];
+            double log_p[V];
+            memcpy(ids, item->prompt, (size_t)item->n_prompt * sizeof *ids);
+            memcpy(ids + item->n_prompt, live[k].id, (size_t)live[k].n * sizeof *ids);
+            next_log_p(b, ids, n, log_p);
+            for (int i = 0; i < V; i++) {
+                text *t = &all[n_all++];
+                *t = live[k];
+                t->id[t->n++] = i;
+                t->log_p += log_p[i];
+            }
+        }
+        qsort(all, (size_t)n_all, sizeof *all, by_log_p);
+        n_live = 0;
+        for (int i = 0; i < n_all && i < 2 * K && n_live < K; i++) {
+            if (all[i].id[all[i].n - 1] != STOP) {
+                live[n_live++] = all[i];
+                continue;
+            }
+            if (i >= K) continue;
+            const double score = all[i].log_p / pow(all[i].n, penalty);
+            n_done++;
+            worst = fmin(worst, score);
+            if (score <= best_score) continue;
+            best_score = score;
+            best = all[i];
+            best.n--;
+            best.stopped = true;
+        }
+        if (K == 1 && n_done) n_live = 0;
+        if (n_live && n_done >= K && worst >= live[0].log_p / pow(live[0].n, penalty)) n_live = 0;
+    }
+    for (int k = 0; k < n_live; k++) {
+        const double score = live[k].log_p / pow(live[k].n, penalty);
+        if (score <= best_score) continue;
+        best_score = score;
+        best = live[k];
+    }
+    return best;
+}
+
+static void compare(box *b, int K, double penalty, bool *cut, bool *stopped)
+{
+    ls_decode_item item[N_PROMPT];
+    int32_t ids[N_PROMPT][N_CTX + 2];
+    make_prompts(item, ids);
+    const ls_decode_opts o = {.beam = K, .length_penalty = penalty, .max_len = N_CTX, .stop = STOP};
+    assert_int_equal(ls_decode(&b->s, &o, item, N_PROMPT), LS_OK);
+    for (int i = 0; i < N_PROMPT; i++) {
+        const text want = item[i].n_prompt > N_CTX ? (text){0} : search(b, &item[i], K, penalty);
+        assert_int_equal(item[i].text.n, want.n);
+        assert_int_equal(item[i].stopped, want.stopped);
+        if (want.n) assert_memory_equal(item[i].text.id, want.id, (size_t)want.n * sizeof *want.id);
+        assert_near(item[i].log_p, want.log_p, 1e-4);
+        *cut = *cut || (!want.stopped && want.n);
+        *stopped = *stopped || want.stopped;
+        ls_ids_fini(&item[i].text);
+    }
+}
+
+static void batches_find_what_a_search_without_a_cache_finds(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 3, 8, 24}, beam[] = {1, 2, 3, 5};
+    bool cut = false, stopped = false;
+    for (size_t r = 0; r < N_OF(rows); r++) {
+        box b;
+        box_open(&b, rows[r]);
+        for (size_t k = 0; k < N_OF(beam); k++)
+            for (double penalty = 0; penalty < 2 && beam[k] <= rows[r]; penalty += 0.8)
+                compare(&b, beam[k], penalty, &cut, &stopped);
+        box_close(&b);
+    }
+    assert_true(cut && stopped); /* both kinds of end were seen */
+}
+
+static void beam_search_finds_texts_that_are_at_least_as_likely(void **state)
+{
+    (void)state;
+    box b;
+    box_open(&b, 16);
+    double total[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        ls_decode_item item[N_PROMPT];
+        int32_t ids[N_PROMPT][N_CTX + 2];
+        make_prompts(item, ids);
+        const ls_decode_opts o = {.beam = k ? 8 : 1, .max_len = N_CTX, .stop = STOP};
+        assert_int_equal(ls_decode(&b.s, &o, item, N_PROMPT), LS_OK);
+        for (int i = 0; i < N_PROMPT; i++) {
+            total[k] += item[i].log_p;
+            ls_ids_fini(&item[i].text);
+        }
+    }
+    box_close(&b);
+    assert_true(total[1] > total[0]);
+}
+
+static void a_failed_allocation_frees_everything(void **state)
+{
+    (void)state;
+    box b;
+    box_open(&b, 6);
+    const int64_t live = ls_mem_live();
+    int n_failed = 0;
+    for (int64_t k = 0;; k++) {
+        ls_decode_item item[N_PROMPT];
+        int32_t ids[N_PROMPT][N_CTX + 2];
+        make_prompts(item, ids);
+        ls_mem_fail_at(k);
+        const ls_status st =
+            ls_decode(&b.s, &(ls_decode_opts){.beam = 3, .max_len = N_CTX, .stop = STOP}, item, N_PROMPT);
+        ls_mem_fail_at(-1);
+        for (int i = 0; i < N_PROMPT; i++) ls_ids_fini(&item[i].text);
+        assert_int_equal(ls_mem_live(), live);
+        if (st == LS_OK) break;
+        assert_int_equal(st, LS_E_NOMEM);
+        n_failed++;
+    }
+    assert_true(n_failed > 10);
+    box_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_find_what_a_search_without_a_cache_finds),
+        cmocka_unit_test(beam_search_finds_texts_that_are_at_least_as_likely),
+        cmocka_unit_test(a_failed_allocation_frees_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

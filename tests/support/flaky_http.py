@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""A web server for tests of downloads. flaky_http.py FILE PORT_FILE: serves the bytes of FILE under any name, in ways that the first part of the
+path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
+early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole). Writes its port."""
+import http.server
+import os
+import sys
+import threading
+import time
+
+body = open(sys.argv[1], "rb").read()
+count = {}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self, code, headers=()):
+        self.send_response(code)
+        for k, v in headers:
+            self.send_header(k, v)
+        self.end_headers()
+
+    def do_GET(self):
+        mode = self.path.split("/")[1]
+        n = count[mode] = count.get(mode, 0) + 1
+        if mode == "gone":
+            return self.answer(404, [("Content-Length", "0")])
+        if mode == "moved":
+            return self.answer(302, [("Location", "/whole/x"), ("Content-Length", "0")])
+        if mode == "busy" and n <= 2:
+            return self.answer(503, [("Content-Length", "0")])
+        first = 0
+        wanted = self.headers.get("Range")
+        if wanted and mode != "norange":
+            first = int(wanted.split("=")[1].split("-")[0])
+            if first >= len(body):
+                return self.answer(416, [("Content-Length", "0"), ("Content-Range", f"bytes */{len(body)}")])
+            self.answer(206, [("Content-Length", str(len(body) - first)), ("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
+        else:
+            self.answer(200, [("Content-Length", str(len(body)))])
+        part = body[first:]
+        if mode == "drop" or (mode == "norange" and n == 1):
+            self.wfile.write(part[:100000])
+            self.close_connection = True
+        elif mode == "slow":
+            for i in range(0, len(part), 100000):
+                self.wfile.write(part[i:i + 100000])
+                self.wfile.flush()
+                time.sleep(0.1)
+        else:
+            self.wfile.write(part)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        pass  # clients that are killed
+
+
+server = Server(("127.0.0.1", 0), Handler)
+with open(sys.argv[2] + ".tmp", "w") as f:
+    f.write(str(server.server_port))
+os.rename(sys.argv[2] + ".tmp", sys.argv[2])
+threading.Thread(target=lambda: (time.sleep(300), os._exit(0)), daemon=True).start()  # never outlives its test for long
+server.serve_forever()
