@@ -473,12 +473,12 @@ static void optimizer(bench &b, int64_t n)
     h.grad_scale = 0.5;
     h.n_plain = LS_ADAMW_PLAIN;
     for (int k = 0; k < LS_ADAMW_PLAIN; k++) h.plain[k][0] = 1000 * k, h.plain[k][1] = 1000 * k + 500;
-    const cu_rounding up_or_down = {true, 42, 0};
+    const ls_rounding up_or_down = {42, 0};
     const auto adamw = [&](int) { return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, nullptr); };
     const auto stochastic = [&](int) {
         return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down);
     };
-    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr); };
+    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr, nullptr); };
     const auto sumsq = [&](int) { return cu_sumsq(b.stream, sums, g.f(0), n, 1024); };
     const auto add = [&](int) { return cu_add(b.stream, LS_F32, m.p, w.p, g.p, n); };
     if (b.o.check) {

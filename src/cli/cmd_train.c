@@ -104,19 +104,16 @@ typedef struct job {
 #define MAX_SHARE  256
 #define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 
-/* visible: number of GPUs; 0: not counted. */
-static void startup_line(const ls_train_config *c, int size, int visible)
+static void startup_line(void *ctx, const ls_trainer *t)
 {
+    const ls_train_config *c = t->cfg;
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
     char current[16] = "none";
-    if (!strcmp(c->device, "cuda"))
-        snprintf(current, sizeof current, "%d",
-                 c->device_index >= 0 ? c->device_index
-                 : visible            ? c->local_rank % visible
-                                      : c->local_rank);
+    (void)ctx;
+    if (t->compute.device) snprintf(current, sizeof current, "%d", t->device.index);
     /* the keys of R1's line, which users search in its log (docs/FORMATS.md) */
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
-           (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
+           (int)getpid(), c->rank, c->local_rank, ls_comm_size(t->comm), devices ? devices : "", current);
     fflush(stdout);
 }
 
@@ -190,6 +187,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
+    io.opened = startup_line;
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
@@ -205,7 +203,6 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
                 "strategy %s, dp %d x pp %d x tp %d, %s; batch %lld = %d per micro-batch x %d accumulated x dp",
                 c.strategy, c.mesh.n[LS_AXIS_DP], c.mesh.n[LS_AXIS_PP], c.mesh.n[LS_AXIS_TP], c.precision,
                 (long long)c.global_batch, c.micro_batch, c.grad_accum);
-        startup_line(&c, size, j->device.visible);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */

@@ -108,6 +108,10 @@ size_t ls_comm_device_nbytes(const ls_comm *c)
 {
     return c->device_nbytes;
 }
+ls_status ls_comm_reserve(ls_comm *c)
+{
+    return c->ops->reserve ? c->ops->reserve(c) : LS_OK;
+}
 
 /* Carries out one request and books it; called with the lock not held. */
 static ls_status run_one(ls_comm *c, comm_req *r)

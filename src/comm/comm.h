@@ -113,8 +113,10 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 /* *all (a pointer to a pointer) = `mine` of every rank, nbytes each, a multiple of 8 and small; in memory of ls_comm_alloc. Collective over c. */
 ls_status ls_comm_gather(ls_comm *c, const void *mine, size_t nbytes, const char *site, void *all);
 
-/* Device memory that c allocates at its first sum, not counting the caller's buffers and the library's own memory. */
+/* Device memory that c allocates at its first sum, not counting the caller's buffers and the library's own memory; reserve allocates it
+ * now, so that no step can fail for want of it. */
 size_t ls_comm_device_nbytes(const ls_comm *c);
+ls_status ls_comm_reserve(ls_comm *c);
 
 /* Time limit of a wait in seconds; when it expires, the position of each rank and all stack traces are printed. 0 = no limit. May change
  * while requests are pending. Communicators split from c share its limit, and c must outlive them. */

@@ -43,6 +43,7 @@ typedef struct comm_ops {
     ls_status (*check)(ls_comm *c); /* (optional) whether what is in flight on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
+    ls_status (*reserve)(ls_comm *c);             /* (optional) allocates device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     /* A communicator over another one, c->inner, has no split; alloc and abort are those of inner if they are NULL. */
     /* One like c over `part`, which it takes if it succeeds. */

@@ -231,7 +231,7 @@ static void pass_on_stop(family *f)
     if (f->asked || !ls_stop_requested()) return;
     f->asked = true;
     f->asked_at = ls_now();
-    kill_all(f->ch, f->n, SIGTERM);
+    kill_all(f->ch, f->n, ls_stop_signal() == SIGINT ? SIGINT : SIGTERM);
 }
 
 /* Workers end by themselves (core/deadline.h); this is for those that cannot: stopped ones, and whatever else is left. */
@@ -297,7 +297,8 @@ static ls_status outcome(const family *f)
             r, (int)f->ch[r].pid);
     }
     if (ls_stop_at_once())
-        return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed and no checkpoint was saved");
+        return ls_fail(LS_E_STOPPED,
+                       "stopped by a second signal: the workers were killed; the newest complete checkpoint remains");
     if (f->late) return LS_OK; /* what was left is named */
     for (int r = 1; r < f->n; r++)
         if (weight(f, r) > weight(f, at)) at = r;

@@ -66,7 +66,7 @@ struct ls_local_world {
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
-    char abort_words[512];
+    char abort_words[2048];
 };
 
 typedef struct local_block {

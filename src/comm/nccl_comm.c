@@ -268,6 +268,15 @@ static ls_status run(ls_comm *c, comm_req *r)
     return ls_fail(w->status, "%s", w->words); /* of the first failure */
 }
 
+static ls_status reserve(ls_comm *c)
+{
+    nccl_comm *m = c->impl;
+    pthread_mutex_lock(&m->lock[LANE_COLL]);
+    const ls_status st = c->device_nbytes ? nccl_tree_reserve(m) : LS_OK;
+    pthread_mutex_unlock(&m->lock[LANE_COLL]);
+    return st;
+}
+
 static ls_status check(ls_comm *c)
 {
     const nccl_world *w = ((nccl_comm *)c->impl)->w;
@@ -339,6 +348,7 @@ static ls_status over_part(ls_comm *c, ls_comm *part, ls_comm **out)
 
 static const comm_ops nccl_ops = {.name = "nccl",
                                   .run = run,
+                                  .reserve = reserve,
                                   .check = check,
                                   .over = over_part,
                                   .abort = abort_all,

@@ -74,7 +74,7 @@ typedef struct nccl_comm {
     pthread_mutex_t lock[N_LANE]; /* calls of its groups, and their end */
     void **group[N_LANE];         /* by lane: the group of everyone; the groups of two, by peer. NULL: not met yet */
     int lane[N_LANE], adds;       /* of the device; 0: not open */
-    char *scratch;                /* of sums in the tree: device memory, made at the first */
+    char *scratch;                /* of sums in the tree: device memory (nccl_tree_reserve) */
     nccl_queue queue[N_LANE];     /* under self->lock */
     ls_mark recent[N_LANE][NCCL_AHEAD]; /* of the lane's thread: what it queued last (nccl_pace) */
     uint64_t n_recent[N_LANE];
@@ -107,6 +107,7 @@ ls_status nccl_pace(nccl_try *t, const comm_req *r, ls_mark m);
 
 /* A sum in the tree: queued on the device lanes of collectives. */
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
+ls_status nccl_tree_reserve(nccl_comm *m); /* its scratch, if there is none yet; with the lock of collectives held */
 
 /* A communicator over boot, which is staged and which it takes when it succeeds. `sharing`: the most ranks on one GPU. Collective over boot. */
 ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, int sharing, bool deterministic,

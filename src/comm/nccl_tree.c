@@ -224,6 +224,12 @@ static ls_status steps(tree *t)
     return LS_OK;
 }
 
+ls_status nccl_tree_reserve(nccl_comm *m)
+{
+    const ls_device *d = m->w->dev;
+    return m->scratch ? LS_OK : d->alloc(d->ctx, ls_comm_nccl_nbytes(m->self->size), (void **)&m->scratch);
+}
+
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g)
 {
     nccl_comm *m = t->c->impl;
@@ -231,7 +237,7 @@ ls_status nccl_tree(nccl_try *t, comm_req *r, void *g)
     const int W = t->c->size;
     tree x = {.t = t, .r = r, .m = m, .g = g, .W = W, .me = t->c->rank, .halves = power_of_two(W)};
     if (!m->adds) LS_TRY(d->lane_open(d->ctx, &m->adds));
-    if (!m->scratch) LS_TRY(d->alloc(d->ctx, ls_comm_nccl_nbytes(W), (void **)&m->scratch));
+    LS_TRY(nccl_tree_reserve(m));
     x.rounds = rounds_of(W);
     int64_t want = r->in.n * 4 / CHUNKS;
     if (want < CHUNK_MIN) want = CHUNK_MIN;

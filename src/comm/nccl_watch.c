@@ -156,8 +156,10 @@ static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
         if (code) {
             char why[400];
             m->w->t->words(bad, code, why, sizeof why);
-            snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind),
-                     (unsigned long long)u.seq, u.site ? ls_short_path(u.site) : "?", why);
+            if (u.site) /* else nothing is in flight in this lane */
+                snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind),
+                         (unsigned long long)u.seq, ls_short_path(u.site), why);
+            else snprintf(words, room, "rank %d: %s", m->w->rank, why);
             *heard = true;
             return true;
         }

@@ -9,16 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first NCCL whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
-#define SHARE_MAJOR    2
-#define SHARE_MINOR    30
+#define NUMBER(major, minor) (1000 * (major) + (minor))
+
+/* The first NCCL that has every function that is used; the first whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
+#define LEAST          NUMBER(2, 19)
+#define SHARE          NUMBER(2, 30)
 #define SHARE_VARIABLE "NCCL_MULTI_RANK_GPU_ENABLE"
 
 /* What each rank sends to the others before groups are created. */
 typedef struct gpu_of {
     char host[56], gpu[56];
-    char version[48]; /* of the NCCL that it has loaded */
-    int64_t new_enough, allowed;
+    char version[48];        /* of the NCCL that it has loaded */
+    int64_t number, allowed; /* 0: the version is not known */
 } gpu_of;
 
 static void describe_nccl(const ls_nccl *t, gpu_of *mine)
@@ -26,14 +28,13 @@ static void describe_nccl(const ls_nccl *t, gpu_of *mine)
     const char *value = getenv(SHARE_VARIABLE);
     int major = 0, minor = 0;
     t->head.version(mine->version, sizeof mine->version);
-    mine->new_enough = sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2 &&
-                       (major > SHARE_MAJOR || (major == SHARE_MAJOR && minor >= SHARE_MINOR));
+    if (sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2) mine->number = NUMBER(major, minor);
     mine->allowed = value && !strcmp(value, "1");
 }
 
 static bool may_share(const gpu_of *g)
 {
-    return g->new_enough && g->allowed;
+    return g->number >= SHARE && g->allowed;
 }
 
 /* Ranks p and q have the same GPU: LS_OK if both allow it. */
@@ -43,9 +44,21 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
     if (may_share(&all[why])) return LS_OK;
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded %s, and the variable is %s there); set it, or use one GPU per rank",
-        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
-        all[why].allowed ? "set" : "not set");
+        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded %s, and the variable is %s there); %s, or use one GPU per rank",
+        q, p, all[p].gpu, all[p].host, SHARE / 1000, SHARE % 1000, SHARE_VARIABLE, why, all[why].version,
+        all[why].allowed ? "set" : "not set",
+        all[why].number >= SHARE ? "set it"
+        : all[why].allowed       ? "install a newer NCCL"
+                                 : "install a newer NCCL and set the variable");
+}
+
+static ls_status check_version(const gpu_of *all, int n)
+{
+    for (int p = 0; p < n; p++)
+        if (all[p].number && all[p].number < LEAST)
+            return ls_fail(LS_E_UNSUPPORTED, "rank %d loaded %s, which is too old: %d.%d or later is needed", p,
+                           all[p].version, LEAST / 1000, LEAST % 1000);
+    return LS_OK;
 }
 
 /* Every rank has a GPU of its own, or NCCL lets them share; *sharing: the most ranks on one GPU. Collective; the same answer for all. */
@@ -60,6 +73,7 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, 
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     describe_nccl(t, &mine);
     LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
+    LS_TRY(check_version(all, c->size));
     *sharing = 1;
     for (int p = 0; p < c->size; p++) {
         int ranks = 1;

@@ -58,6 +58,12 @@ typedef struct ls_gains {
     int64_t at[LS_MOST_GAINS][2];
 } ls_gains;
 
+/* Stochastic rounding (ls_compute_open_opts): the random bits of element i come from (key, first + i). */
+typedef struct ls_rounding {
+    uint64_t key;
+    int64_t first;
+} ls_rounding;
+
 #define LS_ADAMW_PLAIN 12 /* the number of tensors of a unit */
 
 typedef struct ls_adamw {
@@ -69,9 +75,7 @@ typedef struct ls_adamw {
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
     ls_gains gains;
-    /* stochastic rounding (ls_compute_open_opts): the random bits of element i come from (round_key, round_first + i) */
-    uint64_t round_key;
-    int64_t round_first;
+    ls_rounding round;
 } ls_adamw;
 
 typedef struct ls_compute ls_compute;
@@ -186,8 +190,9 @@ typedef struct ls_compute_ops {
     /* Updates master, m and v from g in one pass; p = master rounded to dtype. If dtype == wide, p is master. */
     ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                        const ls_adamw *h);
-    /* p (dtype) = x (wide), rounded to the nearest */
-    ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains);
+    /* p (dtype) = x (wide), rounded to the nearest; with `round` as adamw rounds */
+    ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains,
+                        const ls_rounding *round);
     /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double, in a fixed order */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
     /* *out (host) = the sum of x, in a fixed order */

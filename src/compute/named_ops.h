@@ -66,7 +66,8 @@
     X(classifier, (ls_compute * c, const ls_classifier *a), (c, a))                                                    \
     X(adamw, (ls_compute * c, void *p, void *master, const void *g, void *m, void *v, int64_t n, const ls_adamw *h),   \
       (c, p, master, g, m, v, n, h))                                                                                   \
-    X(narrow, (ls_compute * c, void *p, const void *x, int64_t n, const ls_gains *gains), (c, p, x, n, gains))         \
+    X(narrow, (ls_compute * c, void *p, const void *x, int64_t n, const ls_gains *gains, const ls_rounding *round),    \
+      (c, p, x, n, gains, round))                                                                                      \
     X(sumsq, (ls_compute * c, double *block_sum, const void *x, int64_t n, int64_t block),                             \
       (c, block_sum, x, n, block))                                                                                     \
     X(sum, (ls_compute * c, double *out, const double *x, int64_t n), (c, out, x, n))                                  \

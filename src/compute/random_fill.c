@@ -19,6 +19,6 @@ ls_status ls_random_buffer(ls_compute *c, const void *block, int64_t n_block, in
 {
     LS_TRY(c->device->alloc(c->device->ctx, (size_t)n * ls_dtype_nbytes(c->ops->dtype), out));
     for (int64_t at = 0; at < n; at += n_block)
-        LS_TRY(c->ops->narrow(c, ls_at(c, *out, at), block, n - at < n_block ? n - at : n_block, NULL));
+        LS_TRY(c->ops->narrow(c, ls_at(c, *out, at), block, n - at < n_block ? n - at : n_block, NULL, NULL));
     return LS_OK;
 }

@@ -53,7 +53,7 @@ const ls_opt ls_train_opts[] = {
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
         "stop after N optimizer steps in total; without --epochs, run as many epochs as needed"),
     ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]"),
-    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "run at most N validation batches; 0 = no validation [no limit]"),
+    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]"),
     ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch"),
 
     ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer"),

@@ -64,7 +64,7 @@ typedef struct ls_train_config {
     bool epochs_auto;               /* as many as max_steps takes: fit fills epochs                       */
     int64_t max_steps;              /* optimizer steps of the whole run, 0 = no limit                    */
     int64_t max_train_steps;        /* micro steps per epoch, -1 = no limit                              */
-    int64_t max_val_steps;          /* validation batches, -1 = no limit, 0 = none                       */
+    int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
     int64_t keep_last;              /* 0 = all                                                           */
 

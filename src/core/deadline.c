@@ -18,6 +18,7 @@
 #define LOOK      0.1 /* seconds between looks while something is armed */
 #define LONGEST   0.5 /* a look that comes later than this: the process did not run */
 #define WORDS_MAX 300
+#define ABOUT_MAX 2048 /* with a line for each rank */
 
 typedef struct limit {
     bool armed, counts;         /* counts: the last look found it armed, and its flag up */
@@ -51,7 +52,7 @@ static void ring(void)
 /* snprintf of text and short numbers neither allocates nor takes a lock. */
 static _Noreturn void fire(const char *words, const char *about, double seconds, int code)
 {
-    char line[1200];
+    char line[ABOUT_MAX + WORDS_MAX + 200];
     const bool more = about && about[0];
     snprintf(line, sizeof line, "lockstep: %s%s(pid %d): %s within %g s%s%s%s; the process exits now with code %d\n",
              who, who[0] ? " " : "", (int)getpid(), words, (double)(long)(seconds * 10 + 0.5) / 10, more ? " (" : "",
@@ -71,7 +72,7 @@ static double passed(double *seen, double now)
 }
 
 /* With the lock held: counts down. Whether anything is armed; the seconds to the next end; copies of the limit that ended first. */
-static bool look(double now, double *next, limit *over, char about[WORDS_MAX])
+static bool look(double now, double *next, limit *over, char about[ABOUT_MAX])
 {
     bool any = atomic_load(&stall_seconds) > 0;
     *next = LOOK;
@@ -90,7 +91,7 @@ static bool look(double now, double *next, limit *over, char about[WORDS_MAX])
         if (l->left < *next) *next = l->left;
         if (l->left > 0 || (over->armed && over->left <= l->left)) continue;
         *over = *l;
-        snprintf(about, WORDS_MAX, "%s", l->about ? l->about : "");
+        snprintf(about, ABOUT_MAX, "%s", l->about ? l->about : "");
     }
     return any;
 }
@@ -120,7 +121,7 @@ static void *deadline_main(void *arg)
         const double now = ls_now();
         limit over = {0};
         double next;
-        char about[WORDS_MAX];
+        char about[ABOUT_MAX];
         pthread_mutex_lock(&lock);
         const bool any = look(now, &next, &over, about);
         pthread_mutex_unlock(&lock);

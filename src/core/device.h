@@ -30,7 +30,6 @@ typedef struct ls_device_info {
     int index, count;                /* among the devices of this process           */
     int64_t total, free;             /* bytes                                       */
     int multiprocessors, capability; /* 90 = 9.0                            */
-    bool shared;                     /* other processes of this run may use it, too */
 } ls_device_info;
 
 typedef struct ls_device {

@@ -383,7 +383,8 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     put_count(w, "n_ranks", l->n_rank);
     ls_jsonw_put_int(w, "n_ranks_logged", l->n_rank_logged);
     put_count(w, "n_nodes", l->n_node);
-    ls_jsonw_members(w, LS_KV("communicators", l->n_comm), LS_KV("logs", l->n_file));
+    put_count(w, "communicators", l->n_file ? l->n_comm : -1); /* without a log nothing is known */
+    ls_jsonw_put_int(w, "logs", l->n_file);
     put_text(w, "network", l->network);
     ls_jsonw_put_open(w, "network_devices", '[');
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
@@ -398,12 +399,13 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     put_count(w, "channels", l->channels);
     put_count(w, "nvls_channels", l->nvls_channels);
     put_count(w, "p2p_channels", l->p2p_channels);
-    ls_jsonw_members(w, LS_KV("rings_connected", l->rings_connected), LS_KV("trees_connected", l->trees_connected));
+    put_count(w, "rings_connected", l->n_file ? l->rings_connected : -1);
+    put_count(w, "trees_connected", l->n_file ? l->trees_connected : -1);
     put_used(w, "gpudirect_rdma", ls_nccl_log_gpudirect(l));
     put_used(w, "nvlink", ls_nccl_log_nvlink(l));
     put_used(w, "nvls", ls_nccl_log_nvls(l));
     put_used(w, "infiniband", ls_nccl_log_infiniband(l));
-    ls_jsonw_put_int(w, "warnings", l->n_warn);
+    put_count(w, "warnings", l->n_file ? l->n_warn : -1);
     put_text(w, "first_warning", l->warn);
     if (l->versions_differ) ls_jsonw_put_bool(w, "versions_differ", true);
     if (l->transports_lost) ls_jsonw_put_bool(w, "more_transports", true);

@@ -139,14 +139,16 @@ static int64_t available_bytes(void)
 
 static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const char *who)
 {
-    char need_s[32], have_s[32], act_s[32], par_s[32];
+    char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
+    if (p->beside)
+        snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s); use a smaller micro-batch, --recompute or a smaller model",
+        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s%s); use a smaller micro-batch, --recompute or a smaller model",
         ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
         ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
                                        ls_plan_part_bytes(p, LS_PART_OPT))),
-        ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
+        ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)), sums);
 }
 
 static ls_status alloc_device(ls_plan *p)
@@ -168,7 +170,7 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
         ls_device_info info;
         LS_TRY(p->device->info(p->device->ctx, &info));
-        if (p->total > info.free) return too_much(p, p->total, info.free, info.name);
+        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, info.name);
     }
     if (check_only) return LS_OK;
     if (!p->device) {
@@ -237,7 +239,7 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
         sum += b;
         if (n) ls_str_addf(out, "  %-12s %10.1f   %7d\n", ls_part_word((ls_part)part), (double)b / 1048576.0, n);
     }
-    if (sum > p->total)
+    if (sum - p->total >= 52429) /* 0.05 MiB: less is printed as 0 */
         ls_str_addf(out, "  %-12s %10.1f   (memory shared by buffers that are never in use together)\n", "shared",
                     -(double)(sum - p->total) / 1048576.0);
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,

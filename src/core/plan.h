@@ -58,7 +58,8 @@ typedef struct ls_plan {
     int64_t host_total;      /* bytes of the host rows, with a device                          */
     char *host_arena;
     bool host_borrowed;
-    int n_copy; /* workers on this machine that allocate such an arena; 0 = 1 */
+    int64_t beside; /* bytes of the device that others will allocate: with the arena they must be free */
+    int n_copy;     /* workers on this machine that allocate such an arena; 0 = 1 */
     char *arena;
     bool borrowed; /* the arena is not owned by the plan */
 } ls_plan;

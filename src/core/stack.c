@@ -45,11 +45,10 @@ static __attribute__((noinline)) void write_stack(int skip)
 /* One thread among all of them. */
 static __attribute__((noinline)) void answer_all(void)
 {
-    char name[20] = "";
+    char name[20] = "", line[64];
     prctl(PR_GET_NAME, name);
-    ls_stack_say("lockstep: thread ");
-    ls_stack_say(name);
-    ls_stack_say(":\n");
+    snprintf(line, sizeof line, "lockstep: thread %d (%s):\n", (int)syscall(SYS_gettid), name);
+    ls_stack_say(line);
     write_stack(4);
     atomic_store(&asked, 0);
 }

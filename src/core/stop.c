@@ -38,7 +38,7 @@ static void arm(bool stopping)
     const int b = atomic_load(&bound);
     if (stopping && b != LS_BOUND_OFF)
         ls_deadline_stall(e > 0 ? least : LS_STOP_LIMIT, 4,
-                          "stopping after SIGTERM or SIGINT: no checkpoint was saved and the run made no progress");
+                          "stopping after SIGTERM or SIGINT: the run made no progress");
     else if (!stopping && b == LS_BOUND_RUN)
         ls_deadline_stall(e == 0 ? 0 : (e > 0 ? least : LS_RUN_LIMIT) + 10, 4, "the run made no progress");
     else ls_deadline_stall(0, 0, NULL);
@@ -58,7 +58,7 @@ static void second(int signal)
     again = 1;
     if (atomic_load(&mode) == LS_STOP_PARENT)
         ls_deadline_stall(LAST_END, 128 + signal, "ending the workers after a second signal");
-    else end_now(signal, "a second time: the process exits now without saving\n");
+    else end_now(signal, "a second time: the process exits now, saving nothing more\n");
 }
 
 static void on_signal(int signal)

@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "parallel/tensor.h"
 
 #include <string.h>
@@ -32,6 +33,16 @@ static int power_below(int n)
     return below;
 }
 
+/* "4", "2 or 8": the nearest powers of two on both sides of a number between `below` and 2 below by which n can be divided. */
+static const char *powers_that_divide(int n, int below, char buf[32])
+{
+    int less = below;
+    while (n % less) less /= 2;
+    if (n % (2 * below)) snprintf(buf, 32, "%d", less);
+    else snprintf(buf, 32, "%d or %d", less, 2 * below);
+    return buf;
+}
+
 ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
 {
     const ls_strategy_ops *ops = find(name);
@@ -44,12 +55,13 @@ ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool de
     if (W == 1 || n_micro == 1 || !deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
     const int below = power_below(at_once ? W : n_micro);
+    char few[32];
     if (2 * below == (at_once ? W : n_micro)) return LS_OK;
     if (at_once)
         return ls_fail(
             LS_E_CONFIG,
-            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or --no_deterministic",
-            name, W, n_micro, W * n_micro, name, below, 2 * below);
+            "--strategy %s on %d replicas x %d micro-batches = %d gradients: in deterministic mode %s needs a power-of-two number of replicas (workers / (pp x tp)), or one micro-batch per replica; use %s replicas, or --no_deterministic",
+            name, W, n_micro, W * n_micro, name, powers_that_divide(W * n_micro, below, few));
     return ls_fail(
         LS_E_CONFIG,
         "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of micro-batches per worker; use %d or %d, or --no_deterministic",
@@ -304,7 +316,12 @@ ls_status ls_strategy_unit_done(ls_strategy *s, int u)
     return s->ops->unit_done ? s->ops->unit_done(s, u) : LS_OK;
 }
 
-ls_status ls_strategy_publish(ls_strategy *s)
+ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t first)
+{
+    return (ls_rounding){ls_rng_key(seed, LS_RNG_ROUND, (uint64_t)number - 1, (uint64_t)u), first};
+}
+
+ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
 {
     ls_compute *c = s->model->compute;
     if (!ls_compute_mixed(c)) return LS_OK;
@@ -312,7 +329,8 @@ ls_status ls_strategy_publish(ls_strategy *s)
         const ls_own o = ls_strategy_own(s, u);
         if (!ls_strategy_here(s, u)) continue;
         const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
-        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains));
+        const ls_rounding round = ls_strategy_rounding(seed, n_update, u, o.first);
+        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains, n_update ? &round : NULL));
         LS_TRY(ls_strategy_unit_done(s, u));
     }
     return ls_strategy_step_done(s);

@@ -152,8 +152,12 @@ ls_status ls_strategy_step_due(ls_strategy *s); /* completes own gradients, with
 ls_status ls_strategy_unit_done(ls_strategy *s, int u);
 ls_status ls_strategy_step_done(ls_strategy *s);
 
-/* Sets the parameters of all workers from the master weights, after these were loaded. Does nothing if dtype == wide. Collective. */
-ls_status ls_strategy_publish(ls_strategy *s);
+/* How parameters are rounded stochastically in update `number` (from 1) of the elements of unit u from `first` on. */
+ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t first);
+
+/* Sets the parameters of all workers from the master weights, after these were loaded, as update n_update rounded them (0: no update yet,
+ * to the nearest). Does nothing if dtype == wide. Collective. */
+ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update);
 
 /* This worker's stage computes and updates unit u. */
 static inline bool ls_strategy_here(const ls_strategy *s, int u)

@@ -99,8 +99,7 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     return LS_OK;
 }
 
-/* Work space of ordered sums over NCCL (comm/nccl_tree.c) in addition to the plan of a GPU, for each group that sums. */
-static int64_t comm_bytes(const ls_train_config *c)
+int64_t ls_planner_comm_bytes(const ls_train_config *c)
 {
     if (strcmp(c->device, "cuda") || !c->deterministic) return 0;
     return (int64_t)(ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_DP]) + ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_TP]));
@@ -122,7 +121,7 @@ static void judge(const search *s, ls_planned *l)
     const ls_cluster *cl = s->cl;
     const int64_t have = s->q->memory ? s->q->memory : cl->memory;
     const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
-    l->comm_bytes = comm_bytes(&l->cfg);
+    l->comm_bytes = ls_planner_comm_bytes(&l->cfg);
     const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total + l->comm_bytes;
     char a[32], b[32], c[32], d[32];
     l->host_bytes = l->worst.total * on_host;

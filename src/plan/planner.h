@@ -16,6 +16,7 @@
 typedef struct ls_plan_memory {
     int64_t part[LS_N_PART]; /* bytes of each part, before memory is shared */
     int64_t total;           /* the allocation (on a GPU: GPU memory)*/
+    int64_t comm;            /* of a recorded run: GPU memory of the communicators' sums; -1: not recorded */
 } ls_plan_memory;
 
 /* Seconds of one step on the slowest worker; the parts add up to `step`. */
@@ -90,6 +91,8 @@ int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
  * cuDNN workspace is not included (compute/sizes.c). LS_E_CONFIG for an impossible layout; the message has the arithmetic. */
 ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
                             ls_plan_memory *out);
+/* GPU memory of a worker outside the plan: work space of ordered sums over NCCL (comm/nccl_tree.c), for each group that sums. */
+int64_t ls_planner_comm_bytes(const ls_train_config *c);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);

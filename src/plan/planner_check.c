@@ -112,6 +112,8 @@ static ls_status read_memory(const char *file, const json_t *root, ls_run_record
         const json_t *one = json_array_get(all, (size_t)k);
         for (int p = 0; p < LS_N_PART; p++) LS_TRY(number(file, one, ls_part_word((ls_part)p), &r->memory[k].part[p]));
         LS_TRY(number(file, one, "planned", &r->memory[k].total));
+        r->memory[k].comm = -1;
+        if (json_object_get(one, "comm")) LS_TRY(number(file, one, "comm", &r->memory[k].comm));
     }
     return LS_OK;
 }
@@ -237,13 +239,18 @@ static int memory_text(const ls_run_record *r, const ls_plan_memory *plan, ls_st
     int unlike = 0;
     ls_str_add(out, "memory, bytes               planned      allocated\n");
     for (int k = 0; k < r->cfg.world_size; k++)
-        for (int p = 0; p <= LS_N_PART; p++) {
-            const int64_t a = p < LS_N_PART ? plan[k].part[p] : plan[k].total,
-                          b = p < LS_N_PART ? r->memory[k].part[p] : r->memory[k].total;
-            const char *word = p < LS_N_PART ? ls_part_word((ls_part)p) : "total";
+        for (int p = 0; p < LS_N_PART + 2; p++) {
+            const ls_plan_memory *x = &plan[k], *y = &r->memory[k];
+            const int64_t a = p < LS_N_PART    ? x->part[p]
+                              : p == LS_N_PART ? x->total
+                                               : x->comm,
+                          b = p < LS_N_PART    ? y->part[p]
+                              : p == LS_N_PART ? y->total
+                                               : y->comm;
+            const char *word = p < LS_N_PART ? ls_part_word((ls_part)p) : p == LS_N_PART ? "total" : "NCCL's sums";
             unlike += a != b;
-            if (!a && !b) continue;
-            if (k && a == b && p < LS_N_PART) continue; /* every worker's total, rank 0's parts, and what differs */
+            if ((!a && !b) || b < 0) continue;
+            if (k && a == b && p != LS_N_PART) continue; /* every worker's total, rank 0's parts, and what differs */
             ls_str_addf(out, "  rank %-3d %-13s %14lld %14lld  %s\n", k, word, (long long)a, (long long)b,
                         a == b ? "equal" : "NOT EQUAL");
         }
@@ -300,6 +307,8 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
     const bool here = open_gpu(&c, &gpu);
     for (int k = 0; k < c.world_size && st == LS_OK; k++)
         st = ls_planner_memory(&c, here ? &gpu : NULL, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+    for (int k = 0; k < c.world_size; k++)
+        plan[k].comm = r->memory[k].comm < 0 ? -1 : ls_planner_comm_bytes(&c); /* not over NCCL: none */
     if (here) ls_compute_close(&gpu);
     const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
                       {"step", t.step, r->seen.step},

@@ -84,7 +84,7 @@ static ls_status fill(planner_bench *b)
     for (int i = 0; i < n && st == LS_OK; i++)
         if (piece[i].what == LS_FLAT_PARAM) st = ls_model_init_piece(p->model, 1, &piece[i]);
     ls_free(piece);
-    return st == LS_OK ? ls_strategy_publish(p->strategy) : st;
+    return st == LS_OK ? ls_strategy_publish(p->strategy, 0, 0) : st;
 }
 
 static ls_status make_input(planner_bench *b)

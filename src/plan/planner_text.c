@@ -49,7 +49,7 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
     const char *unit = unit_of(r, &by);
     ls_str_addf(
         out,
-        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   worst worker, %s: param  grad   opt   act  rest  total\n",
+        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   worst worker, %s: param  grad   opt   act  rest shared  total\n",
         unit);
     for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
         const ls_planned *l = &r->layout[i];
@@ -65,9 +65,14 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
                     c->micro_batch, c->grad_accum, l->time.tokens_per_sec, mfu, l->time.step, 100 * l->time.bubble,
                     100 * l->time.exposed / l->time.step, 18, "");
         for (int k = 0; k < LS_PART_BUCKET; k++) ls_str_addf(out, " %5.2f", (double)p[k] / by);
-        ls_str_addf(out, " %5.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
-                    (double)l->worst.total / by);
+        int64_t sum = 0;
+        for (int k = 0; k < LS_N_PART; k++) sum += p[k];
+        const double saved = (double)(sum - l->worst.total) / by;
+        ls_str_addf(out, " %5.2f %6.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
+                    saved < 0.005 ? 0.0 : -saved, (double)l->worst.total / by);
     }
+    ls_str_addf(out, "  shared: memory of buffers that are never in use together%s\n",
+                cl->cpu ? "" : ", and buffers in host memory");
     if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
 }
 

@@ -236,6 +236,7 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), (int64_t)f->part_bytes[p]);
     ls_jsonw_put_int(w, "planned", (int64_t)f->plan_bytes);
     if (f->device_bytes > 0) ls_jsonw_put_int(w, "device", (int64_t)f->device_bytes);
+    if (f->comm_bytes > 0) ls_jsonw_put_int(w, "comm", (int64_t)f->comm_bytes);
     ls_jsonw_put_int(w, "peak_rss", (int64_t)f->peak_rss_bytes);
 }
 
@@ -274,7 +275,7 @@ static void write_device(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     ls_jsonw_put_open(w, "gpu", '{');
     ls_jsonw_members(w, LS_KV("name", d->name), LS_KV("index", d->index), LS_KV("capability", capability),
                      LS_KV("multiprocessors", d->multiprocessors), LS_KV("memory_bytes", d->total),
-                     LS_KV("shared", d->shared), LS_KV("driver_version", version_of(d->driver)),
+                     LS_KV("shared", t->gpu_shared), LS_KV("driver_version", version_of(d->driver)),
                      LS_KV("cudnn_version", *d->cudnn ? d->cudnn : NULL), LS_KV("nccl_version", m->nccl));
     ls_jsonw_close(w);
     ls_jsonw_members(w, LS_KV("tf32", t->cfg->tf32), LS_KV("stochastic_rounding", t->cfg->stochastic));

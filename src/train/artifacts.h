@@ -80,6 +80,7 @@ typedef struct ls_worker_facts {
     double cpu_utilisation; /* CPU seconds / (wall seconds * threads)      */
     double exposed;         /* seconds waited for others, in all           */
     double device_bytes;    /* planned memory of its device; 0: the CPU    */
+    double comm_bytes;      /* ls_trainer_comm_bytes                       */
 } ls_worker_facts;
 
 struct ls_trainer;

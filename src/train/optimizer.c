@@ -1,8 +1,6 @@
 /* optimizer.c - the AdamW pass of a step, and the message of a run that fails on a NaN or an infinity. */
 #include "train/train_impl.h"
 
-#include "core/rng.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -43,8 +41,7 @@ ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale)
         if (!ls_strategy_here(t->strategy, u)) continue;
         if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
         h.gains = ls_unit_gains(&t->model->unit[u], o.first, o.n);
-        h.round_key = ls_rng_key(c->seed, LS_RNG_ROUND, (uint64_t)t->state.step, (uint64_t)u);
-        h.round_first = o.first;
+        h.round = ls_strategy_rounding(c->seed, ls_next_update(&t->state), u, o.first);
         if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
         LS_TRY(ls_strategy_unit_done(t->strategy, u));
     }

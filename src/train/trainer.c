@@ -66,15 +66,28 @@ static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
     return ls_input_open(&t->input, 0, &t->ids, &t->target);
 }
 
-/* A single worker allocates private memory; several use memory that their peers can read. */
+int64_t ls_trainer_comm_bytes(const ls_trainer *t)
+{
+    return (int64_t)(ls_comm_device_nbytes(t->dp) + (t->tp ? ls_comm_device_nbytes(t->tp) : 0));
+}
+
+static ls_status take_shared(ls_trainer *t)
+{
+    void *memory = ls_comm_alloc(t->comm, (size_t)ls_plan_host_bytes(&t->plan));
+    if (!memory) return ls_nomem(ls_plan_host_bytes(&t->plan), "the memory plan");
+    LS_TRY(ls_plan_take(&t->plan, memory));
+    LS_TRY(ls_comm_reserve(t->dp));
+    return t->tp ? ls_comm_reserve(t->tp) : LS_OK;
+}
+
+/* A single worker allocates private memory; several use memory that their peers can read. When one has not enough, all fail. */
 static ls_status take_memory(ls_trainer *t)
 {
     t->plan.n_copy = ls_comm_size(t->comm);
+    t->plan.beside = ls_trainer_comm_bytes(t);
     if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
-    LS_TRY(ls_plan_alloc(&t->plan, true));
-    void *memory = ls_comm_alloc(t->comm, (size_t)ls_plan_host_bytes(&t->plan));
-    if (!memory) return ls_nomem(ls_plan_host_bytes(&t->plan), "the memory plan");
-    return ls_plan_take(&t->plan, memory);
+    LS_TRY(ls_comm_agree(t->comm, ls_plan_alloc(&t->plan, true), LS_SITE));
+    return ls_comm_agree(t->comm, take_shared(t), LS_SITE);
 }
 
 static ls_status split(ls_trainer *t, ls_axis axis, ls_comm **out)
@@ -235,7 +248,7 @@ static void say_plan(ls_trainer *t)
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
     if (t->schedule) say_stages(t, &s);
     ls_plan_print(&t->plan, &s);
-    const size_t sums = ls_comm_device_nbytes(t->dp);
+    const int64_t sums = ls_trainer_comm_bytes(t);
     if (sums)
         ls_str_addf(&s, "  %-12s %10.1f   on the GPU: buffers for sums in a fixed order; NCCL's own come on top\n",
                     "NCCL", (double)sums / 1048576.0);
@@ -259,6 +272,23 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     LS_TRY(ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads));
     const ls_device *d = t->compute.device;
     return d ? d->info(d->ctx, &t->device) : LS_OK;
+}
+
+/* Collective: by host and bus address, whatever numbers the ranks have for their GPUs. */
+static ls_status find_shared_gpus(ls_trainer *t)
+{
+    const int W = ls_comm_size(t->comm);
+    char mine[sizeof t->device.bus] = "", (*all)[sizeof mine] = NULL;
+    int seat;
+    if (!t->compute.device || W == 1) return LS_OK;
+    if (t->device.bus[0]) memcpy(mine, t->device.bus, sizeof mine);
+    else snprintf(mine, sizeof mine, "%d", t->device.index);
+    LS_TRY(ls_comm_gather(t->comm, mine, sizeof mine, LS_SITE, &all));
+    for (int p = 1; p < W; p++)
+        for (int q = 0; q < p && !t->gpu_shared; q++)
+            t->gpu_shared =
+                !strcmp(all[p], all[q]) && !strcmp(ls_comm_host(t->comm, p, &seat), ls_comm_host(t->comm, q, &seat));
+    return LS_OK;
 }
 
 /* With a device the workers use a communicator that accepts device memory, over a group of their own. */
@@ -309,7 +339,9 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     ls_status st = open_compute(t, cfg); /* when one worker has no device, all fail */
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     LS_TRY(st);
+    if (t->io.opened) t->io.opened(t->io.ctx, t);
     LS_TRY(join_device(t));
+    LS_TRY(find_shared_gpus(t));
     ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
     LS_TRY(check_data(t, cfg));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
@@ -491,7 +523,7 @@ static ls_status load_weights(ls_trainer *t)
 ls_status ls_trainer_load(ls_trainer *t)
 {
     LS_TRY(load_weights(t));
-    return ls_strategy_publish(t->strategy);
+    return ls_strategy_publish(t->strategy, t->cfg->seed, ls_next_update(&t->state) - 1);
 }
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)

@@ -34,6 +34,7 @@ typedef struct ls_train_io {
     void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
     void (*note)(void *ctx, const char *text);                /* stderr: single messages                    */
     void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */
+    void (*opened)(void *ctx, const struct ls_trainer *t);    /* the compute backend is open, no more           */
     bool frequent;                                            /* progress at every step, not every few seconds */
 } ls_train_io;
 
@@ -125,6 +126,7 @@ typedef struct ls_trainer {
     double *norm_block;    /* scratch, to find the tensor that is not finite                   */
     ls_nccl_proof *proof;  /* of a run over NCCL; else NULL */
     ls_device_info device; /* of a device, else all 0                                          */
+    bool gpu_shared;       /* two ranks of the run use one GPU                                 */
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
@@ -169,8 +171,11 @@ void ls_trainer_count(ls_trainer *t, bool on);
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
 
-/* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
+/* Mean loss over validation sequences, at most max_val_steps batches per replica. *n_batch: how many ran. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
+
+/* GPU memory beside the plan: the communicators' buffers for sums in a fixed order. */
+int64_t ls_trainer_comm_bytes(const ls_trainer *t);
 
 /* The whole run with its files, which rank 0 writes. After SIGTERM: saves, and returns LS_E_STOPPED on every worker. */
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);

@@ -421,7 +421,7 @@ static void adamw_case(ls_dtype dt, int64_t n, bool coupled, int64_t off)
         }
         if (dt != LS_F32) v.same("p", p, rounded);
         array q(dt, n, off);
-        CU(cu_narrow(s, dt, q.at(), w.f(), n, &h.gains));
+        CU(cu_narrow(s, dt, q.at(), w.f(), n, &h.gains, nullptr));
         CU(cudaDeviceSynchronize());
         v.same("narrow", q, rounded);
     });
@@ -448,7 +448,7 @@ static void stochastic_rounding_is_unbiased(void **state)
     x.random(1), g.put(zeros), m.put(zeros), v.put(zeros);
     ls_adamw h = {}; /* a step of length 0: weights are only rounded */
     h.beta1 = 0.9, h.beta2 = 0.95, h.eps = 1e-8, h.bias1 = h.bias2 = h.grad_scale = 1;
-    cu_rounding round = {true, 0x1122334455667788u, 500};
+    const ls_rounding round = {0x1122334455667788u, 500};
     CU(cu_adamw(nullptr, LS_BF16, p.at(), x.f(), g.f(), m.f(), v.f(), n, &h, &round));
     CU(cudaDeviceSynchronize());
     const numbers got = p.get();
@@ -464,6 +464,11 @@ static void stochastic_rounding_is_unbiased(void **state)
         spread += fabs(got[i] - x.was[i]) / fabs(x.was[i]);
     }
     assert_true(fabs(drift) < 0.02 * spread); /* of 20001 draws; four deviations */
+    array again(LS_BF16, n);                  /* from the master weights alone, as after a checkpoint was loaded */
+    CU(cu_narrow(nullptr, LS_BF16, again.at(), x.f(), n, nullptr, &round));
+    CU(cudaDeviceSynchronize());
+    assert_true(again.get() == got);
+    assert_int_equal(cu_narrow(nullptr, LS_F16, q.at(), x.f(), n, nullptr, &round), cudaErrorNotSupported);
     assert_int_equal(cu_adamw(nullptr, LS_F16, q.at(), x.f(), g.f(), m.f(), v.f(), n, &h, &round),
                      cudaErrorNotSupported);
 }

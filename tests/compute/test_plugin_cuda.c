@@ -304,7 +304,7 @@ static void loss_and_step(bench *b)
         memcpy(p.ref, master.ref, (size_t)n * sizeof(double));
         near(b, "adamw, parameters", p, 2);
     }
-    OK(d->ops->narrow(d, params, g.x, n, NULL));
+    OK(d->ops->narrow(d, params, g.x, n, NULL, NULL));
     pair q = b->dt == LS_F32 ? master : p;
     memcpy(q.ref, g.ref, (size_t)n * sizeof(double));
     near(b, "narrow", q, 1);

@@ -261,7 +261,7 @@ static void came_before(void)
 static void a_second_signal_ends_at_once(void **state)
 {
     (void)state;
-    check_end(in_child(two_terms, NULL), 143, 0.5, 10, "without saving");
+    check_end(in_child(two_terms, NULL), 143, 0.5, 10, "saving nothing more");
     check_end(in_child(two_ints, NULL), 130, 0.5, 10, "SIGINT");
     check_end(in_child(nothing_to_save, NULL), 143, 0, 10, "before the first step");
     const ended e = in_child(came_before, NULL);
@@ -366,7 +366,7 @@ static void signal_twice(pid_t pid)
 static void a_second_signal_ends_all_workers(void **state)
 {
     (void)state;
-    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "no checkpoint was saved");
+    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "the newest complete checkpoint remains");
 }
 
 /* ---- closing ---- */

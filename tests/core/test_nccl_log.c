@@ -198,6 +198,26 @@ static void the_summary_is_valid_json(void **state)
     ls_str_fini(&s);
 }
 
+static void without_a_log_counts_are_null(void **state)
+{
+    (void)state;
+    static const char *const key[] = {"communicators", "rings_connected", "trees_connected", "warnings"};
+    ls_nccl_log l;
+    ls_str s = {0};
+    ls_jsonw w;
+    json_t *j = NULL;
+    ls_nccl_log_init(&l);
+    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_open(&w, '{');
+    ls_nccl_log_write(&l, &w);
+    ls_jsonw_close(&w);
+    assert_int_equal(ls_json_parse(s.data, s.len, "summary", &j), LS_OK);
+    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) assert_true(json_is_null(json_object_get(j, key[i])));
+    assert_int_equal(json_integer_value(json_object_get(j, "logs")), 0);
+    json_decref(j);
+    ls_str_fini(&s);
+}
+
 /* Every prefix of a log, and the log with changed bytes, are read without an invalid access (asan, ubsan). */
 static void a_garbled_log_does_no_harm(void **state)
 {
@@ -247,6 +267,7 @@ int main(void)
         cmocka_unit_test(each_transport_gets_its_short_name),
         cmocka_unit_test(what_no_line_states_is_unknown),
         cmocka_unit_test(the_summary_is_valid_json),
+        cmocka_unit_test(without_a_log_counts_are_null),
         cmocka_unit_test(a_garbled_log_does_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

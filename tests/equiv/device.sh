@@ -50,6 +50,16 @@ t --checkpoint_path again --max_steps 4 --grad_accum_steps 2 --device cuda --pre
 grep -q "resumed from again/step-2" log.txt || bad "not resumed: $(tail -3 log.txt)"
 same gpu-bf16/epoch-1/model.safetensors again/epoch-1/model.safetensors
 same gpu-bf16/epoch-1/optimizer.safetensors again/epoch-1/optimizer.safetensors
+# stochastic rounding: the bf16 parameters of the checkpoint's last update, on any layout
+random=(--max_steps 4 --device cuda --precision bf16 --stochastic_rounding --save_every 2)
+t --checkpoint_path random --grad_accum_steps 2 "${random[@]}"
+cp -r random random-one && rm -rf random-one/epoch-1 && cp -r random-one random-two
+t --checkpoint_path random-one --grad_accum_steps 2 "${random[@]}" --resume
+t --checkpoint_path random-two --grad_accum_steps 1 "${random[@]}" --resume -n 2 --strategy zero3
+for d in one two; do
+  same random/epoch-1/model.safetensors random-$d/epoch-1/model.safetensors
+  same random/epoch-1/optimizer.safetensors random-$d/epoch-1/optimizer.safetensors
+done
 cp -r gpu-bf16 to-cpu && rm -rf to-cpu/epoch-1
 t --checkpoint_path to-cpu --max_steps 4 --grad_accum_steps 2 --resume
 t --checkpoint_path to-gpu --max_steps 2 --grad_accum_steps 2 --lr_schedule constant --save_every 1

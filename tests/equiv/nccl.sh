@@ -42,12 +42,31 @@ each() {
     # shellcheck disable=SC2086
     run "$name" $words --comm nccl || continue
     grep -q '"backend": *"nccl"' "$SCRATCH/$name/training_metrics.json" || bad "$words: not over NCCL"
+    [ "$(grep -c '"shared": *true' "$SCRATCH/$name/training_metrics.json")" = $((LS_EMU_DEVICES == 1)) ] || bad "$words: gpu.shared"
+    case $words in
+    *no_deterministic* | "-n 2 --pp 2"*) ;; # no group has sums in a fixed order
+    *) grep -q '"comm": *[1-9]' "$SCRATCH/$name/training_metrics.json" || bad "$words: NCCL's buffers are not in the files" ;;
+    esac
     if [ "$1" = 0 ]; then bits "$name" one; else near "$name" one "$1"; fi
     rm -rf "${SCRATCH:?}/$name"
   done
 }
 
 run one --strategy single || done_tests
+# the buffers of NCCL's sums belong to the memory of a run: refused before the first step, in one line
+LS_EMU_MEMORY=40000000 expect 5 "NCCL's sums in a fixed order: 48.0 MiB" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/large" \
+  -n 2 --strategy ddp --comm nccl
+[ "$(grep -c 'not enough memory' "$SCRATCH/err")" = 1 ] || bad "no memory: $(cat "$SCRATCH/err")"
+# plan --check compares them, too
+run both -n 4 --tp 2 --strategy ddp --comm nccl
+expect 0 "rank 0   NCCL's sums *100663296 *100663296  equal" "$LOCKSTEP" plan --check "$SCRATCH/both" --cluster h200
+grep -q 'NCCL  *96.0 ' "$SCRATCH/both.log" || bad "the line of NCCL's buffers: $(grep NCCL "$SCRATCH/both.log")"
+# each worker has the GPU that its line names; ranks with the same one share it
+run named -n 2 --strategy ddp --device cuda:1 --comm local
+[ "$(grep -c 'torch.cuda.current_device=1$' "$SCRATCH/named.log")" = 2 ] || bad "start lines: $(grep Startup "$SCRATCH/named.log")"
+grep -q '"shared": *true' "$SCRATCH/named/training_metrics.json" || bad "cuda:1 for two ranks is not shared"
+LS_EMU_DEVICES=1 run wrapped -n 2 --strategy ddp --comm local
+[ "$(grep -c 'torch.cuda.current_device=0$' "$SCRATCH/wrapped.log")" = 2 ] || bad "start lines: $(grep Startup "$SCRATCH/wrapped.log")"
 # ddp, zero1-3, gpipe and 1f1b are tested below, under harder conditions
 each 0 <<'E2'
 -n 2 --strategy dp

@@ -81,6 +81,6 @@ done
 expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
 expect 0 "results may differ between numbers of workers" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/free" --global_batch_size 6 -n 2 --no_deterministic --max_steps 3
 expect 2 "single" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy single
-expect 2 "needs a power-of-two number of workers" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 3 --strategy zero2
+expect 2 "needs a power-of-two number of replicas.*; use 2 replicas, or" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 3 --strategy zero2
 expect 3 "none.bin" "$LOCKSTEP" train --train_data_path "$SCRATCH/none.bin" --model tiny -n 2 --checkpoint_path "$SCRATCH/x"
 done_tests

@@ -59,7 +59,6 @@ typedef struct device_double {
     int n_pinned;
     bool stop;
     int index;
-    bool shared;
     uint64_t seed;
     int nap_us;
     double ns_per_byte;
@@ -156,7 +155,7 @@ static inline void double_stream_queue(fake_stream *s, void (*call)(void *), voi
 static inline ls_status double_info(void *ctx, ls_device_info *out)
 {
     device_double *d = ctx;
-    *out = (ls_device_info){.name = "a double", .index = d->index, .shared = d->shared};
+    *out = (ls_device_info){.name = "a double", .index = d->index};
     return LS_OK;
 }
 

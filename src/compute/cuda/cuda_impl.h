@@ -67,7 +67,6 @@ typedef struct cu_marks {
 
 typedef struct cu_device {
     int index;
-    bool shared;
     char cudnn[16];      /* for those who ask the device; cuda.c knows */
     cudaStream_t stream; /* the queue of operations */
     cu_marks marks;

@@ -33,8 +33,7 @@ static ls_status device_info(void *ctx, ls_device_info *out)
                             .total = (int64_t)total,
                             .free = (int64_t)left,
                             .multiprocessors = p.multiProcessorCount,
-                            .capability = 10 * p.major + p.minor,
-                            .shared = d->shared};
+                            .capability = 10 * p.major + p.minor};
     snprintf(out->name, sizeof out->name, "%.95s", p.name);
     if (cudaDeviceGetPCIBusId(out->bus, (int)sizeof out->bus, d->index)) {
         (void)cudaGetLastError();
@@ -92,9 +91,8 @@ static ls_status no_room(const cu_device *d, size_t nbytes)
     size_t left = 0, total = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&left, &total);
-    return ls_fail(LS_E_NOMEM, "device %d: cannot allocate %.0f MiB; %.0f of its %.0f MiB are free%s", d->index,
-                   (double)nbytes / 1048576, (double)left / 1048576, (double)total / 1048576,
-                   d->shared ? " (the device is shared with other workers)" : "");
+    return ls_fail(LS_E_NOMEM, "device %d: cannot allocate %.0f MiB; %.0f of its %.0f MiB are free", d->index,
+                   (double)nbytes / 1048576, (double)left / 1048576, (double)total / 1048576);
 }
 
 static ls_status clear(const cu_device *d, void *p, size_t nbytes)
@@ -281,17 +279,6 @@ static const ls_device functions = {
 
 /* ---- opening ---- */
 
-/* How many workers of this run there are on this host, as launchers say it; 1 when none does. */
-static int local_size(void)
-{
-    static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && *text) return (int)strtol(text, NULL, 10);
-    }
-    return 1;
-}
-
 static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
 {
     char words[200];
@@ -302,7 +289,6 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
         return ls_fail(LS_E_UNSUPPORTED, "CUDA device %d does not exist: there %s %d, numbered from 0", o->device,
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
-    d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
     LS_TRY(cu_device_enter(d));
     if (cu_has_code() != cudaErrorNoKernelImageForDevice) return LS_OK;
     CU_TRY(cudaGetDeviceProperties(&p, d->index));

@@ -132,13 +132,14 @@ static ls_status attention_cached(ls_compute *c, void *y, void *kcache, void *vc
 static ls_status adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                        const ls_adamw *h)
 {
-    const cu_rounding round = {.on = cuda_of(c)->stochastic, .key = h->round_key, .first = h->round_first};
-    return CU_STATUS(cu_adamw(stream_of(c), c->ops->dtype, p, master, g, m, v, n, h, &round));
+    return CU_STATUS(
+        cu_adamw(stream_of(c), c->ops->dtype, p, master, g, m, v, n, h, cuda_of(c)->stochastic ? &h->round : NULL));
 }
 
-static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const ls_gains *gains)
+static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const ls_gains *gains,
+                        const ls_rounding *round)
 {
-    return CU_STATUS(cu_narrow(stream_of(c), c->ops->dtype, p, in, n, gains));
+    return CU_STATUS(cu_narrow(stream_of(c), c->ops->dtype, p, in, n, gains, cuda_of(c)->stochastic ? round : NULL));
 }
 
 static ls_status sumsq(ls_compute *c, double *block_sum, const void *in, int64_t n, int64_t block)

@@ -20,7 +20,7 @@ LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
 
 /* Elements at … at+N-1 of the range; gains among them are changed. */
 template <class T, bool STOCHASTIC, int N>
-LS_DEVICE vec<T, N> round_all(float (&f)[N], const cu_rounding &round, const ls_gains &gains, int64_t at)
+LS_DEVICE vec<T, N> round_all(float (&f)[N], const ls_rounding &round, const ls_gains &gains, int64_t at)
 {
 #pragma unroll
     for (int k = 0; k < LS_MOST_GAINS; k++)
@@ -51,7 +51,7 @@ template <class T, bool STOCHASTIC> struct step {
     float *w, *m, *v;
     const float *g;
     rates h;
-    cu_rounding round;
+    ls_rounding round;
 
     __device__ void prepare() {}
     template <int N> struct in {
@@ -94,16 +94,18 @@ template <class T, bool STOCHASTIC> struct step {
 
 template <class T, bool STOCHASTIC>
 int start(void *stream, void *p, float *master, const float *g, float *m, float *v, int64_t n, const rates &h,
-          const cu_rounding &round)
+          const ls_rounding &round)
 {
     const step<T, STOCHASTIC> op = {(T *)p, master, m, v, g, h, round};
     return point_start<4>(stream, op, n, aligned16(p, master, g, m, v));
 }
 
-template <class T> struct cast {
+template <class T, bool STOCHASTIC> struct cast {
     T *p;
     const float *x;
     ls_gains gains;
+    ls_rounding round;
+
     __device__ void prepare() {}
     template <int N> struct in {
         vec<float, N> x;
@@ -113,14 +115,21 @@ template <class T> struct cast {
     {
         float f[N];
         widen(f, v.x);
-        vec_store<N>(p + at, round_all<T, false>(f, cu_rounding(), gains, at));
+        vec_store<N>(p + at, round_all<T, STOCHASTIC>(f, round, gains, at));
     }
 };
+
+template <class T, bool STOCHASTIC>
+int start_cast(void *stream, void *p, const float *x, int64_t n, const ls_gains &gains, const ls_rounding &round)
+{
+    const cast<T, STOCHASTIC> op = {(T *)p, x, gains, round};
+    return point_start<4>(stream, op, n, aligned16(p, x));
+}
 
 } // namespace
 
 extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, float *m, float *v,
-                        int64_t n, const ls_adamw *h, const cu_rounding *round)
+                        int64_t n, const ls_adamw *h, const ls_rounding *round)
 {
     rates r = {};
     r.lr = (float)h->lr, r.eps = (float)h->eps, r.decay = (float)h->weight_decay, r.grad_scale = (float)h->grad_scale;
@@ -128,19 +137,20 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
     r.beta2 = (float)h->beta2, r.rest2 = (float)(1.0 - h->beta2), r.inv_bias2 = (float)(1.0 / h->bias2);
     r.coupled = h->coupled, r.n_plain = h->n_plain, r.gains = h->gains;
     for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
-    const cu_rounding nearest = {}, how = round ? *round : nearest;
-    if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;
-    if (how.on && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, how);
+    const ls_rounding none = {}, how = round ? *round : none;
+    if (round && dt == LS_F16) return (int)cudaErrorNotSupported;
+    if (round && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, how);
     if (dt == LS_F32) p = nullptr; /* it is master */
     LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, how)));
 }
 
-extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains)
+extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,
+                         const ls_rounding *round)
 {
-    const ls_gains none = {};
+    const ls_gains no_gains = {}, at = gains && dt != LS_F32 ? *gains : no_gains;
+    const ls_rounding none = {}, how = round ? *round : none;
     if (dt == LS_F32 && p == x) return 0;
-    LS_DISPATCH(dt, T, {
-        const cast<T> op = {(T *)p, x, gains && dt != LS_F32 ? *gains : none};
-        return point_start<4>(stream, op, n, aligned16(p, x));
-    });
+    if (round && dt == LS_F16) return (int)cudaErrorNotSupported;
+    if (round && dt == LS_BF16) return start_cast<bf16, true>(stream, p, x, n, at, how);
+    LS_DISPATCH(dt, T, return (start_cast<T, false>(stream, p, x, n, at, how)));
 }
