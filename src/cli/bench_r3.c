@@ -226,7 +226,7 @@ static ls_status draw(const char *dir, const char *file, const char *title, cons
         const series *x = rate ? &r[i].rate : &r[i].time;
         const double mean = mean_of(x), half = deviation_of(x);
         ls_chart_point(&c, s,
-                       (ls_point){.x = ls_chart_category(&c, r[i].side->name),
+                       (ls_point){.x = ls_chart_category(&c, "%s", r[i].side->name),
                                   .y = mean,
                                   .lo = x->n > 1 ? mean - half : NAN,
                                   .hi = x->n > 1 ? mean + half : NAN});

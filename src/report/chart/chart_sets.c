@@ -214,7 +214,7 @@ static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool e
             ls_chart_leave_out(c, g->short_name);
             continue;
         }
-        ls_series *s = ls_chart_series(c, g->short_name);
+        ls_series *s = ls_chart_series(c, "%s", g->short_name);
         ls_chart_point(c, s, at(1, factor));
         for (int k = i; k < a->n_group; k++) {
             const ls_group *o = &a->group[k];
