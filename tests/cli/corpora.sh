@@ -121,7 +121,7 @@ mkdir mix; echo '{"blend": [{"data": "../a", "weight": 0.7}, {"data": "../b", "w
 train r-file --data mix/blend.json
 cmp -s <(model r-ab) <(model r-file) || bad "a blend file gives another model than the option"
 train r-half --data a:0.7,b:0.3 --max_steps 3 --lr_schedule constant
-expect 2 'train_blend' "$LOCKSTEP" train "${t[@]}" --checkpoint_path r-half --resume --data a:0.6,b:0.4 --lr_schedule constant
+expect 2 'a blend of training data' "$LOCKSTEP" train "${t[@]}" --checkpoint_path r-half --resume --data a:0.6,b:0.4 --lr_schedule constant
 train r-all --data a,b
 expect 2 'give a weight to every source' "$LOCKSTEP" train "${t[@]}" --data a:0.5,b
 expect 2 'weight -1: must be a number above 0' "$LOCKSTEP" train "${t[@]}" --data a:-1,b:2

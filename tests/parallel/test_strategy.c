@@ -191,7 +191,7 @@ static void layouts_that_cannot_work_are_refused(void **state)
     } all[] = {{"single", 2, 1, "single"},
                {"ddp", 2, 3, "2 or 4"},
                {"zero1", 4, 6, "4 or 8"},
-               {"zero2", 3, 2, "2 or 4"},
+               {"zero2", 3, 2, "use 2 replicas"},
                {"zero3", 6, 4, "4 or 8"}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         lab l = {0};
