@@ -24,16 +24,7 @@ else
     exit 0
 fi
 
-python3 - "$work" "$layers" "$width" "$seq" <<'PY'
-import json, os, random, struct, sys
-work, layers, width, seq = sys.argv[1], *map(int, sys.argv[2:])
-os.makedirs(f"{work}/d")
-r = random.Random(1)
-for name, n in (("train", 400000), ("val", 4096)):
-    open(f"{work}/d/{name}.bin", "wb").write(struct.pack(f"<{n}H", *(r.randrange(257) for _ in range(n))))
-json.dump({"model_type": "gpt2", "vocab_size": 257, "n_positions": seq, "n_ctx": seq, "n_embd": width, "n_layer": layers,
-           "n_head": width // 64}, open(f"{work}/model.json", "w"))
-PY
+"$here/perf/small_model.py" "$work" "$layers" "$width" "$seq"
 
 one() { # NAME OPTIONS...
     local name=$1

@@ -9,6 +9,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 lockstep=${LOCKSTEP:-$here/build/lockstep}
 rounds=${1:-5} steps=${2:-10} link=${LINK:-1gbit} layers=${LAYERS:-6} width=${WIDTH:-384} seq=${SEQ:-128} batch=${BATCH:-1}
+((rounds >= 1 && steps >= 3)) || { echo "tcp_vs_mpi.sh: needs at least 1 round and 3 steps (the first two are not measured)" >&2; exit 2; }
 [[ $EUID -eq 0 ]] && command -v mpirun >/dev/null || { echo "SKIPPED: needs root (network namespaces) and mpirun"; exit 0; }
 work=$(mktemp -d)
 tool=("$here/tests/support/hosts" "$work/net")
@@ -16,16 +17,7 @@ trap '"${tool[@]}" down >/dev/null 2>&1; rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 "${tool[@]}" up 2 --rate "$link" --ttl 3000 >/dev/null
 
-python3 - "$work" "$layers" "$width" "$seq" <<'PY'
-import json, os, random, struct, sys
-work, layers, width, seq = sys.argv[1], *map(int, sys.argv[2:])
-os.makedirs(f"{work}/d")
-r = random.Random(1)
-for name, n in (("train", 400000), ("val", 4096)):
-    open(f"{work}/d/{name}.bin", "wb").write(struct.pack(f"<{n}H", *(r.randrange(257) for _ in range(n))))
-json.dump({"model_type": "gpt2", "vocab_size": 257, "n_positions": seq, "n_ctx": seq, "n_embd": width, "n_layer": layers,
-           "n_head": width // 64}, open(f"{work}/model.json", "w"))
-PY
+"$here/perf/small_model.py" "$work" "$layers" "$width" "$seq"
 
 on_hosts() { # TRANSPORT COMMAND...: lockstep on 2 hosts x 2 workers
     local t=$1

@@ -225,7 +225,7 @@ done:
 
 static ls_status check(const options *o, const unsigned char *given)
 {
-    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "abbreviated option: write --task %s", o->task);
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
     if (o->prompt && o->prompt_file)
         return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");

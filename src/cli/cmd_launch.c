@@ -24,11 +24,8 @@ static const ls_opt table[] = {
             "address of the first host as the others reach it [the name of the first host]"),
     CLI_INT_IN(1, 65000, "master_port", port, "PORT", "29500",
                "TCP port of the first host where workers meet; if it is taken, one of the next seven is used"),
-    CLI_STR(
-        "rsh", rsh, "\"COMMAND\"", NULL,
-        "command that runs a command on a host: it gets the host and one word for its shell [LOCKSTEP_RSH, else " SSH
-        "]",
-        "Starting"),
+    CLI_STR("rsh", rsh, "\"COMMAND\"", NULL,
+            "remote shell, called like ssh: COMMAND HOST 'COMMAND LINE' [LOCKSTEP_RSH, else " SSH "]", "Starting"),
     CLI_STR("program", program, "PATH", NULL, "lockstep on the hosts [the path of this program]"),
     CLI_LIST("env", env, "NAME[=VALUE] ...",
              "environment variables for the workers; LS_*, LOCKSTEP_*, NCCL_* and DIST_DEBUG are always passed on"),

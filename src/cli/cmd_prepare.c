@@ -176,7 +176,7 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
-    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "write --task %s in full", o->task);
+    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "abbreviated option: write --task %s", o->task);
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "the input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)

@@ -4,31 +4,10 @@
 #include "core/mem.h"
 #include "data/loader.h"
 #include "data/sources.h"
-#include "test_folder.h"
+#include "own_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static char *dir;
-
-static const char *in_dir(const char *name)
-{
-    return test_path(dir, name, NULL);
-}
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = test_dir();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    test_dir_close(dir);
-    return 0;
-}
 
 /* n ids: first, first + 1, ... */
 static void write_ids(const char *name, int first, int n)

@@ -6,7 +6,7 @@
 #include "data/jsonl.h"
 #include "data/prepare.h"
 #include "data/pretokenize.h"
-#include "test_folder.h"
+#include "own_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,27 +15,6 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
-
-static char *dir;
-
-static const char *in_dir(const char *name)
-{
-    return test_path(dir, name, NULL);
-}
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = test_dir();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    test_dir_close(dir);
-    return 0;
-}
 
 static size_t gzip_of(const void *data, size_t n, unsigned char *out, size_t cap)
 {
