@@ -16,7 +16,6 @@
 #include <string.h>
 #include <time.h>
 
-#define AHEAD_BYTES  ((size_t)32 << 20)  /* text of all jobs, beyond the first one */
 #define LANE_BYTES   ((int64_t)1 << 20)  /* small files are joined to lanes of this size */
 #define LANES        8                   /* that are read at the same time, at most */
 #define LANES_MEMORY ((size_t)256 << 20) /* for unpacking */
@@ -137,7 +136,7 @@ static bool find_work(pool *p, uint64_t *at, data_job **j)
         if (l->ended) continue;
         open++;
         const bool needed = *at == p->first && l->n_read == l->n_taken; /* nothing else can be consumed */
-        if (l->reading || (!needed && p->ahead >= AHEAD_BYTES)) continue;
+        if (l->reading || (!needed && p->ahead >= p->n_job * LS_BLOCK_BYTES)) continue;
         if (open > p->widest) p->widest = open;
         return true;
     }
@@ -355,8 +354,8 @@ static void log_times(const pool *p, double seconds)
 static ls_status init(pool *p, ls_blocks *blocks)
 {
     const bool alone = !p->rules->tok || blocks->limit_docs || blocks->limit_bytes || p->how->files == 1;
-    p->n_job = 2 * (size_t)p->how->threads + 2;
-    p->n_lane = p->n_job;
+    p->n_job = 3 * (size_t)p->how->threads + 2; /* finished ones wait while the caller processes a block itself */
+    p->n_lane = 2 * (size_t)p->how->threads;
     p->job = ls_alloc(p->n_job * sizeof *p->job);
     p->lane = ls_alloc(p->n_lane * sizeof *p->lane);
     if (!p->job || !p->lane) return ls_nomem(p->n_job * sizeof *p->job, "the worker pool");
