@@ -76,7 +76,7 @@ const ls_opt ls_train_opts[] = {
         "number format of training; overrides fp16 and bf16 of the JSON; bf16 and fp16 need a GPU and keep fp32 master weights [JSON, else fp32 on the CPU, bf16 on a GPU]"),
     ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "use TF32 for matrix products (with --precision fp32 on a GPU)"),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
-        "round bf16 weights stochastically; the result depends only on seed, step and element"),
+        "round bf16 weights stochastically; the result depends only on seed, step and element (with --tp: its place in the shard)"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "CPU threads per worker; 0 = share all cores; the result does not depend on it"),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "data-parallel strategy [single; ddp with several workers]"),

@@ -245,6 +245,6 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
                 (long long)p->total);
     if (p->device)
-        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums\n", "host",
+        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums; the optimizer, if it is offloaded\n", "host",
                     (double)p->host_total / 1048576.0);
 }
