@@ -30,7 +30,7 @@ part_mib() { awk -v p="$2" '$1 == p { print $2; exit }' "$SCRATCH/$1.out"; }
 both bf16 --strategy zero1 --precision bf16
 both fp32 --strategy zero1 --precision fp32 --decay matrices
 both fp16 --strategy zero2 --precision fp16 --clip 0.01
-both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
+both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_heads 8 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
 both random --strategy zero3 --precision bf16 --stochastic_rounding
 LS_EMU_PROTECT=1 run protected --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 protected
 run single --strategy single --precision bf16 --offload_optimizer cpu && bits bf16 single
