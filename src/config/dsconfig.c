@@ -73,6 +73,7 @@ void train_ds_unused(ds_reader *r, const char *place)
         memmove(at, next, strlen(next) + 1);
         r->groups->honoured.len -= (size_t)(next - at);
     }
+    if (r->groups && !r->groups->honoured.len) ls_str_fini(&r->groups->honoured);
 }
 
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
@@ -366,9 +367,9 @@ ls_status ls_ds_config_explain(const char *path, ls_str *out)
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
         ls_str_addf(out, "keys of the DeepSpeed JSON %s, and the flag of lockstep train for the same\n", path);
-        ls_str_addf(out, "  honoured\n%s", g.honoured.len ? g.honoured.data : "    none\n");
-        ls_str_addf(out, "  ignored\n%s", g.ignored.len ? g.ignored.data : "    none\n");
-        ls_str_addf(out, "  refused\n%s", g.refused.len ? g.refused.data : "    none\n");
+        ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
+        ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");
+        ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : "    none\n");
     }
     ls_str_fini(&g.honoured);
     ls_str_fini(&g.ignored);

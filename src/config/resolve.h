@@ -106,6 +106,7 @@ typedef struct ls_train_config {
     double comm_timeout;    /* longest time of a collective in seconds; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
+    bool offload; /* the optimizer's state is in host memory; never on the CPU */
 
     const char *run_type; /* "baseline", "optimized", NULL                                     */
     bool engine;          /* R1's rule: optimized, or a distributed environment     */

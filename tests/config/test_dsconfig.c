@@ -199,8 +199,11 @@ static void unsupported_features_are_refused_if_enabled(void **state)
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}}", LS_E_UNSUPPORTED, "amsgrad");
     must_fail("{\"scheduler\": {\"type\": \"OneCycle\"}}", LS_E_UNSUPPORTED, "OneCycle");
     must_fail("{\"scheduler\": {\"type\": \"warmuplr\"}}", LS_E_UNSUPPORTED, "'WarmupLR'? case matters");
-    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", LS_E_UNSUPPORTED, "offload");
-    must_fail("{\"zero_optimization\": {\"cpu_offload\": true}}", LS_E_UNSUPPORTED, "cpu_offload");
+    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", LS_E_CONFIG,
+              "needs 'zero_optimization.stage'");
+    must_fail("{\"zero_optimization\": {\"cpu_offload\": true}}", LS_E_CONFIG, "needs 'zero_optimization.stage'");
+    must_fail("{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}}",
+              LS_E_UNSUPPORTED, "nvme");
     must_fail("{\"zero_optimization\": {\"legacy_stage1\": true}}", LS_E_UNSUPPORTED, "legacy_stage1");
     must_fail("{\"zero_optimization\": {\"mics_shard_size\": 4}}", LS_E_UNSUPPORTED, "mics_shard_size");
     must_fail("{\"zero_optimization\": {\"zero_quantized_weights\": true}}", LS_E_UNSUPPORTED,
@@ -267,7 +270,7 @@ static void all_problems_are_listed_in_three_groups(void **state)
         "  refused\n    'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
         "    'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
         "    'scheduler.type' must be text (flag: --lr_schedule)\n",
-        "    'zero_optimization.offload_param.device' is 'cpu'; offloading is not supported; use none\n"};
+        "    'zero_optimization.offload_param.device' is 'cpu', which is not supported; use none "};
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);
     ls_str s = {0};
