@@ -21,7 +21,7 @@ static void say_mismatches(const ls_analysis *a)
         ls_jsonw_init(&w, &y, 0);
         ls_jsonw_value(&w, m->other);
         fprintf(stderr, "not comparable: %s: %s is %s, but %s has %s\n", a->set->run[m->run].name, m->field,
-                y.data ? y.data : "?", a->set->run[a->baseline].name, x.data ? x.data : "?");
+                y.data ? y.data : "?", a->set->run[m->base].name, x.data ? x.data : "?");
         ls_str_fini(&x);
         ls_str_fini(&y);
     }

@@ -50,8 +50,8 @@ static void speedups_match_those_of_r1(void **state)
     near(a.group[2].speedup.mean, 3.2, 1e-15);
     near(a.group[2].efficiency.mean, 0.8, 1e-15);
     assert_true(a.group[2].speedup.half > 0);
-    assert_int_equal(a.best, 2);
-    assert_int_equal(a.second, 1);
+    assert_int_equal(a.top[0].best, 2);
+    assert_int_equal(a.top[0].second, 1);
     ls_str text = {0};
     json_t *root = NULL;
     ls_scaling_text(&a, NULL, NULL, NULL, &text);
@@ -414,7 +414,7 @@ static void profiled_runs_are_not_benchmarks(void **state)
     assert_int_equal(a.n_group, 2);
     assert_int_equal(a.n_mismatch, 0);
     near(a.group[0].tokens.mean, 101, 0);
-    assert_int_equal(a.best, 0);
+    assert_int_equal(a.top[0].best, 0);
     assert_string_equal(a.group[1].short_name, "ddp (profiled)");
     report_page(&a, &html, &md);
     has(md.data, "Profiled: p. A profiler slows a run down");
@@ -429,7 +429,7 @@ static void profiled_runs_are_not_benchmarks(void **state)
     add_changed(&s, "p", 900, "\"command_line\": \"train\"", "\"command_line\": \"train --profile\"");
     assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.steady = true}, &a), LS_OK);
     near(a.group[0].tokens.mean, 900, 0);
-    assert_true(a.best < 0 && !a.comparable);
+    assert_true(a.top[0].best < 0 && !a.comparable);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     /* the summary of a profile tells it, too, unless it belongs to an earlier run of the folder */
@@ -483,7 +483,7 @@ static void overlapping_intervals_have_no_winner(void **state)
                             .world = 2, .tokens_per_sec = cases[i].rate[k][n], .epoch_time = 1, .strategy = name[k]},
                         NULL);
         assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
-        assert_int_equal(a.winner, cases[i].winner);
+        assert_int_equal(a.top[0].winner, cases[i].winner);
         ls_winner_words(&a, &words);
         assert_string_equal(words.data, cases[i].words);
         report_page(&a, &html, &md);
