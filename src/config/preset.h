@@ -11,8 +11,6 @@
  * workers, and where it writes. notes: a line for flags without effect. LS_E_ARG, LS_E_CONFIG. */
 ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes);
 
-/* inside the folder */
-
 typedef struct preset_flag {
     const char *name; /* with _, which equals - */
     bool alone;       /* a switch; true or false may follow it */
@@ -20,6 +18,9 @@ typedef struct preset_flag {
 
 /* Moves the values of the flags from argv to value, the other words to *rest. A switch without a value has "true". LS_E_ARG. */
 ls_status preset_take(int argc, char **argv, const preset_flag *flag, int n, const char **value, ls_argv *rest);
+
+/* inside the folder */
+
 /* A whole number of at least lo, or `otherwise` without text. LS_E_ARG. */
 ls_status preset_number(const char *name, const char *text, int64_t lo, int64_t otherwise, int64_t *out);
 /* R2's words. */

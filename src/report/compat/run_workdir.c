@@ -208,20 +208,30 @@ static ls_status times_of_metrics(ls_run *r)
     return LS_OK;
 }
 
+/* Whether a result is of the last epoch of a run: its files may be those of an earlier run in the same folder. */
+static bool is_of_run(const result *x, const ls_run *r)
+{
+    const double loss = r->n_epoch ? r->epoch_val[r->n_epoch - 1] : NAN;
+    const bool same = isnan(loss) ? isnan(x->loss) || x->loss == 0 : fabs(x->loss - loss) <= 1e-9 * fabs(loss);
+    return x->epoch == r->n_epoch - 1 && x->rank < r->world && same; /* NaN, or 0: no validation batch ran */
+}
+
 ls_status run_add_results(const char *dir, ls_notes *notes, ls_run *r)
 {
     const ls_path workdir = ls_path_of(dir, "workdir");
-    result *all;
-    int n, k = 0;
+    result *all = NULL;
+    int n = 0, k = 0;
     double bleu = 0;
     if (!r->metrics || !ls_fs_is_dir(workdir.text)) return LS_OK;
     ls_status st = load_all(workdir.text, notes, &all, &n);
-    if (st == LS_OK && n && all[n - 1].epoch + 1 != r->n_epoch)
-        ls_notes_add(notes, "%s: results of %d %s, but training_metrics.json has %d: left out", workdir.text,
-                     all[n - 1].epoch + 1, all[n - 1].epoch ? "epochs" : "epoch", r->n_epoch);
-    else if (st == LS_OK && n) {
-        for (int i = 0; i < n; i++)
-            if (all[i].epoch == all[n - 1].epoch) bleu += all[i].bleu, k++;
+    for (int i = 0; i < n; i++)
+        if (is_of_run(&all[i], r)) bleu += all[i].bleu, k++;
+    if (st == LS_OK && n && !k)
+        ls_notes_add(
+            notes,
+            "%s: no results of the last epoch of training_metrics.json (epoch %d, with its validation loss): left out",
+            workdir.text, r->n_epoch - 1);
+    if (st == LS_OK && k) {
         r->bleu = bleu / k;
         r->translation = true;
         st = times_of_metrics(r);

@@ -165,8 +165,9 @@ static bool is_metrics(const char *path)
         ls_err_clear();
         return false;
     }
-    const bool yes = (strstr(text, "\"schema_version\"") && strstr(text, "\"training_config\"")) ||
-                     strstr(text, "\"train_time_per_epoch\"");
+    const bool yes =
+        (strstr(text, "\"schema_version\"") && (strstr(text, "\"run_id\"") || strstr(text, "\"training_config\""))) ||
+        strstr(text, "\"train_time_per_epoch\"");
     ls_free(text);
     return yes;
 }
