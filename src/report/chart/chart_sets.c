@@ -171,11 +171,11 @@ static bool is_winner(const ls_analysis *a, int i)
 
 void chart_throughput(const ls_analysis *a, ls_chart *c)
 {
+    const bool later = !strcmp(ls_basis_of(a), "epochs after the first");
     double most = 0;
-    bool later = a->n_group > 0, any = false;
+    bool any = false;
     for (int i = 0; i < a->n_group; i++) {
         most = fmax(most, a->group[i].tokens.mean);
-        later = later && a->group[i].first->later_epochs;
         any = any || is_winner(a, i);
     }
     *c = ls_chart_bars(LS_CHART_BARS, "throughput", "Throughput",

@@ -216,24 +216,30 @@ double ls_run_rate(const ls_analysis *a, const ls_run *r)
     return run_value(r, a->steady ? 3 : 0);
 }
 
+const char *ls_basis_of(const ls_analysis *a)
+{
+    bool later = a->n_group > 0;
+    for (int i = 0; i < a->n_group; i++) later = later && a->group[i].first->later_epochs;
+    return a->steady ? "steps after the warm-up" : later ? "epochs after the first" : "whole epochs";
+}
+
 static void whole_epochs_words(const ls_analysis *a, ls_str *out)
 {
     const ls_run *few = NULL;
-    int n = 0, n_later = 0;
+    bool any_later = false;
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (!in_comparison(r)) continue;
-        n++;
-        n_later += r->later_epochs;
+        any_later = any_later || r->later_epochs;
         if (!few && r->n_step && r->n_step <= a->short_of) few = r;
     }
-    if (n_later == n) {
+    if (!strcmp(ls_basis_of(a), "epochs after the first")) {
         ls_str_add(out,
                    "Speeds are of the epochs after the first of each run, as it recorded them: the first is warm-up.");
         return;
     }
     ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included");
-    if (n_later)
+    if (any_later)
         ls_str_add(
             out,
             "; those of R3's scripts are of the epochs after the first, so they cannot be compared with the others");

@@ -94,7 +94,8 @@ typedef struct ls_compare_opts {
 ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out); /* o NULL: all off */
 void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
-/* Which steps the tokens/s are of, as a sentence. */
+/* What the tokens/s are of: "steps after the warm-up", "whole epochs" or "epochs after the first"; and as a sentence. */
+const char *ls_basis_of(const ls_analysis *a);
 void ls_basis_words(const ls_analysis *a, ls_str *out);
 /* The loss of a group (validation: the best one): of all runs if they are equal, else by seed (by_seed, and a seed has one loss), or the range. */
 void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out);

@@ -30,7 +30,7 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a, const ls_run *base, 
     ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
     ls_jsonw_put_value(w, "training_config", config);
     ls_jsonw_put_str(w, "scaling", a->weak && kind == LS_KIND_ALL ? "weak" : "strong"); /* ours, from here on */
-    ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps after the warm-up" : "whole epochs");
+    ls_jsonw_put_str(w, "tokens_per_sec_of", ls_basis_of(a));
     if (a->steady) ls_jsonw_put_int(w, "warmup_steps_excluded", base->n_warm);
     if (more) more(ctx, w);
     ls_jsonw_close(w);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 5, MAX_RUN = 2000 };
+enum { MAX_DEPTH = 5, MAX_RUN = 2000, MAX_METRICS = 64 << 20 };
 
 const char *const ls_run_file[LS_N_RUN_FILE] = {
     [LS_RUN_METRICS] = "training_metrics.json",
@@ -160,11 +160,12 @@ static bool is_metrics(const char *path)
 {
     char *text = NULL;
     size_t n = 0;
+    int64_t nbytes = 0;
     if (!ls_ends_in(path, ".json") || ls_fs_is_dir(path)) return false;
-    if (ls_fs_read(path, &text, &n) != LS_OK) {
-        ls_err_clear();
-        return false;
-    }
+    ls_status st = ls_fs_size(path, &nbytes);
+    if (st == LS_OK && nbytes > 0 && nbytes <= MAX_METRICS) st = ls_fs_read(path, &text, &n);
+    if (st != LS_OK) ls_err_clear();
+    if (!text) return false;
     const bool yes =
         (strstr(text, "\"schema_version\"") && (strstr(text, "\"run_id\"") || strstr(text, "\"training_config\""))) ||
         strstr(text, "\"train_time_per_epoch\"");
