@@ -474,16 +474,21 @@ static ls_status both_options(options *x, int own[2])
     return LS_OK;
 }
 
+/* The train options of the session are those of one side. */
+static ls_status take_whole(bench_session *s, const side_name *name)
+{
+    s->own_workers = true;
+    ls_argv_fini(&s->given);
+    return ls_argv_add_all(&s->given, &name->all);
+}
+
 /* Adds the sides. With a preset, each is the whole command line. */
 static ls_status add_sides(options *x, const int own[2])
 {
     bench_session *s = &x->s;
     for (int k = 0; k < 2; k++) {
-        if (x->preset) {
-            ls_argv_fini(&s->given);
-            LS_TRY(ls_argv_add_all(&s->given, &x->name[k].all));
-            LS_TRY(cli_bench_base(s, true));
-        }
+        if (x->preset) LS_TRY(take_whole(s, &x->name[k]));
+        if (x->preset) LS_TRY(cli_bench_base(s));
         LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL,
                               x->preset ? NULL : &x->name[k].words, 0, false));
     }
@@ -513,7 +518,7 @@ static ls_status run(options *x, int argc, char **argv)
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (use \"\" for no flags)");
     if (!paths.n) LS_TRY(both_options(x, own));
     s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
-    if (x->preset) ls_argv_fini(&s->given);      /* they are in the options of the sides */
+    if (x->preset) LS_TRY(take_whole(s, &x->name[0]));
     LS_TRY(cli_bench_begin(s));
     for (int k = 0; k < 2 && paths.n; k++) x->name[k].folder = paths.word[k];
     if (paths.n) return finish(x, &paths);

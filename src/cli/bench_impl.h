@@ -31,6 +31,7 @@ typedef struct bench_session {
     int64_t enforce;    /* --enforce_global_batch_size of the train options; 0: not given */
     char layout[16];    /* of the train options (--strategy) or their DeepSpeed JSON; "": none */
     bool own_strategy;  /* layout is from --strategy */
+    bool own_workers;   /* the train options may have -n */
     int cores;
     double
         load; /* runnable processes of the machine at the start; NaN: unknown. A busy machine gives wide confidence intervals */
@@ -68,8 +69,8 @@ ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_train_options *o);
 /* From the options and the train options to a session without sides. */
 ls_status cli_bench_begin(bench_session *s);
-/* Sets s->base from s->given, for the sides that are added from now on; own_workers: as above. */
-ls_status cli_bench_base(bench_session *s, bool own_workers);
+/* Sets s->base from s->given, for the sides that are added from now on. */
+ls_status cli_bench_base(bench_session *s);
 /* Sets micro and one from the train options on one worker. Fails if they cannot work there. */
 ls_status cli_bench_learn(bench_session *s);
 /* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the further arguments, and gradient accumulation such that a step has

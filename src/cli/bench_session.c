@@ -17,7 +17,7 @@
 ls_status cli_bench_preset(ls_argv *given, bool *found)
 {
     ls_argv words = {0};
-    const ls_status st = cli_preset_words(given->n, given->word, true, &words);
+    const ls_status st = cli_preset_words(given->n, given->word, true, &words, NULL);
     *found = st == LS_OK && words.n;
     if (!*found) {
         ls_argv_fini(&words);
@@ -114,11 +114,11 @@ static ls_status parse_workers(bench_session *s)
     return LS_OK;
 }
 
-ls_status cli_bench_base(bench_session *s, bool own_workers)
+ls_status cli_bench_base(bench_session *s)
 {
     ls_train_options o = {0};
     ls_argv_fini(&s->base);
-    LS_TRY(cli_bench_train_options(&s->given, own_workers, &o));
+    LS_TRY(cli_bench_train_options(&s->given, s->own_workers, &o));
     if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
     LS_TRY(with_defaults(s, &o));
     return learn_common(s, &o);
@@ -135,7 +135,7 @@ ls_status cli_bench_begin(bench_session *s)
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
-    LS_TRY(cli_bench_base(s, false));
+    LS_TRY(cli_bench_base(s));
     s->bench = (ls_bench){.program = s->program,
                           .out = s->out,
                           .repeat = (int)s->o.repeat,

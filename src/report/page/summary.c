@@ -258,7 +258,8 @@ static void say_base_differences(const ls_analysis *a, ls_doc *d)
             size_t k;
             const char *other = ls_setting_value(b->first->setting, p, key, &k);
             if (!by_design(a, p, key) && (!other || k != n - key - 1 || strncmp(other, p + key + 1, k)))
-                ls_str_addf(&s, "%s%.*s (there: %.*s)", s.len ? ", " : "", (int)n, p, (int)k, other ? other : "none");
+                ls_str_addf(&s, "%s%.*s (there: %.*s)", s.len ? ", " : "", (int)n, p, other ? (int)k : 4,
+                            other ? other : "none");
             p += n + (p[n] == '\n');
         }
         if (s.len)

@@ -99,6 +99,7 @@ static const char *const not_settings[] = {"checkpoint_path",
                                            "stages",
                                            "sequence_parallel",
                                            "recompute",
+                                           "offload_optimizer",
                                            "deterministic",
                                            "no_deterministic",
                                            "threads"};
@@ -262,7 +263,7 @@ const char *ls_setting_value(const char *setting, const char *key, size_t n_key,
         }
         p += k + (p[k] == '\n');
     }
-    *n = 4;
+    *n = 0;
     return NULL;
 }
 
