@@ -22,7 +22,7 @@
 #define PAIR_BLOCKS      8 /* of a group of two, at most */
 #define GROUPS_IN_FLIGHT 4 /* of one rank: its data, tensor and world groups, and pairs */
 
-/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which needs nobody. */
+/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which does not wait for other ranks. */
 #define CLOSE_LIMIT 10.0
 
 /* ---- giving up ---- */
