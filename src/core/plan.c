@@ -137,18 +137,20 @@ static int64_t available_bytes(void)
     return kib * 1024;
 }
 
-static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const char *who)
+static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, int64_t n, const char *who)
 {
     char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
+    const int64_t state = n * (ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
+                               ls_plan_part_bytes(p, LS_PART_OPT));
+    const char *advice = state > have ? p->less_state : p->less_act;
     if (p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s%s); use a smaller micro-batch, --recompute or a smaller model",
-        ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
-        ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                                       ls_plan_part_bytes(p, LS_PART_OPT))),
-        ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)), sums);
+        "not enough memory: the run needs %s, but only %s are available on %s (parameters, gradients and optimizer: %s; activations: %s%s); use %s",
+        ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), who,
+        ls_human_bytes(par_s, (double)state), ls_human_bytes(act_s, (double)(n * ls_plan_part_bytes(p, LS_PART_ACT))),
+        sums, *advice ? advice : "a smaller model");
 }
 
 static ls_status alloc_device(ls_plan *p)
@@ -166,11 +168,11 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     ls_info("memory",
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
-    if (need > have) return too_much(p, need, have, "this machine");
+    if (need > have) return too_much(p, need, have, n_copy, "this machine");
     if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
         ls_device_info info;
         LS_TRY(p->device->info(p->device->ctx, &info));
-        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, info.name);
+        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, 1, info.name);
     }
     if (check_only) return LS_OK;
     if (!p->device) {

@@ -28,6 +28,8 @@ assert len(p["per_stage"]) == p["stages"] and 0 <= p["bubble_measured"] < 1 and 
 M, v, P, block = p["micro_batches"], p["interleave"], p["stages"], 4 * 32 * 128
 sent = sum(x["sent_bytes_per_step"] for x in p["per_stage"])
 assert sent >= 2 * M * (P * v - 1) * block, (sent, M, P, v)
+l = json.load(open(f"{sys.argv[1]}/{sys.argv[2]}/launcher_metadata.json"))
+assert l["lockstep"]["started_by"] == "-n" and len(l["lockstep"]["workers"]) == l["world_size"], l["lockstep"]
 rows = json.load(open(f"{sys.argv[1]}/{sys.argv[2]}/pipeline.json"))["rows"]
 kinds = {}
 for r in rows: kinds[r["kind"]] = kinds.get(r["kind"], 0) + 1

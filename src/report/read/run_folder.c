@@ -214,8 +214,8 @@ ls_status ls_run_set_add(ls_run_set *s, const char *path)
     if (!ls_fs_is_dir(path)) return add_file(s, path);
     LS_TRY(search(s, path, 0));
     if (s->n == before && s->n_scaling == scaling && s->n_again == again)
-        ls_notes_add(&s->notes, "%s: no run here: neither training_metrics.json nor metrics.jsonl, %d folders deep",
-                     path, MAX_DEPTH);
+        ls_notes_add(&s->notes, "%s: no run found (searched %d levels for training_metrics.json, metrics.jsonl)", path,
+                     MAX_DEPTH);
     return LS_OK;
 }
 
