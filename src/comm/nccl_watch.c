@@ -73,8 +73,8 @@ void nccl_under(nccl_comm *m, const comm_req *r, int lane)
 static bool where_is(const nccl_comm *m, int p, const nccl_under_way *u, ls_str *out)
 {
     nccl_note *o = m->notes[p];
-    int seat = 0;
-    const char *host = ls_comm_host(m->self, p, &seat);
+    int local_rank = 0;
+    const char *host = ls_comm_host(m->self, p, &local_rank);
     char site[sizeof o->site + 1] = "";
     if (!o) {
         ls_str_addf(out, "\n  rank %d on %s: its state is not visible from this host", m->label[p], host);

@@ -294,15 +294,15 @@ static ls_status find_shared_gpus(ls_trainer *t)
 {
     const int W = ls_comm_size(t->comm);
     char mine[sizeof t->device.bus] = "", (*all)[sizeof mine] = NULL;
-    int seat;
+    int local_rank;
     if (!t->compute.device || W == 1) return LS_OK;
     if (t->device.bus[0]) memcpy(mine, t->device.bus, sizeof mine);
     else snprintf(mine, sizeof mine, "%d", t->device.index);
     LS_TRY(ls_comm_gather(t->comm, mine, sizeof mine, LS_SITE, &all));
     for (int p = 1; p < W; p++)
         for (int q = 0; q < p && !t->gpu_shared; q++)
-            t->gpu_shared =
-                !strcmp(all[p], all[q]) && !strcmp(ls_comm_host(t->comm, p, &seat), ls_comm_host(t->comm, q, &seat));
+            t->gpu_shared = !strcmp(all[p], all[q]) &&
+                            !strcmp(ls_comm_host(t->comm, p, &local_rank), ls_comm_host(t->comm, q, &local_rank));
     return LS_OK;
 }
 

@@ -94,7 +94,7 @@ grep -q "rank 2.*was killed by signal 9" "$SCRATCH/killed.err" || bad "a dead st
 
 # refusals, before anything is allocated
 expect 2 "units" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 8 --pp 8
-expect 2 "pp=3" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 4 --pp 3
+expect 2 "pp 3 x --tp 1 needs a multiple of 3 workers" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 4 --pp 3
 expect 2 "interleaving 4" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --interleave 4
 expect 2 "unit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --stages 0-1,3-5
 expect 2 "recompute" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --schedule zb --recompute
