@@ -10,6 +10,7 @@
 #   perf/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
 #   perf/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, with the roofline (b64)
 #   perf/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
+#   perf/gpu_session.sh offload                   gpt2-xl B8 T1024 zero1 with and without --offload_optimizer cpu: memory, throughput, bars (gpu_offload.py)
 #   perf/gpu_session.sh verify [staged|nccl]      verify --device cuda -n 1,2,4 (staged), and --comm nccl -n 2,4 (nccl); both without an argument
 #   perf/gpu_session.sh nccl [PART]               several ranks on one GPU over NCCL 2.30 or later (gpu_nccl.py); without PART all of these:
 #       tiny      2 and 4 ranks: every strategy, every schedule, tp 2 (also by rows), hybrids, deterministic and not; under -n, mpirun and
@@ -282,6 +283,12 @@ do_memory() {
             --precision bf16 --vocab_size 50257 && grep -hE "GiB|MiB" "$dir/memory-${label// /_}.out" | head -n 14 | while IFS= read -r line; do note "  $line"; done
         rm -rf "$dir/run"
     done
+}
+
+do_offload() {
+    local -a args=(--lockstep "$LOCKSTEP" --rounds "${ROUNDS:-2}" --limit "$(left)")
+    [[ $device == cuda ]] || args+=(--model tiny --vocab 300 --micro 1 --seq 16 --steps 5 --no-bars)
+    TAIL=12 try gpu_offload "$(left)" "$python" perf/gpu_offload.py "${args[@]}"
 }
 
 # mps on|off: processes share the GPU through the NVIDIA multi-process service, if available

@@ -96,7 +96,7 @@ ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
     const int u = i % m->n_unit, what = i / m->n_unit;
     const ls_unit *x = &m->unit[u];
     /* master weights if there are any; a 16-bit model without them can be loaded but not saved */
-    void *const param = ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
+    void *const param = x->master ? x->master : x->param;
     return (ls_piece){.what = (ls_flat)what,
                       .unit = u,
                       .n = x->n_pad,

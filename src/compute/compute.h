@@ -253,6 +253,11 @@ const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 
 void ls_compute_close(ls_compute *c);
 
+/* adamw of device c on the CPU, with the same bits, for master weights, gradients and moments in host memory. p: host memory for the
+ * parameters in dtype (NULL: none; they are the master weights). round NULL: to the nearest. */
+ls_status ls_compute_adamw_host(const ls_compute *c, void *p, float *master, const float *g, float *m, float *v,
+                                int64_t n, const ls_adamw *h, const ls_rounding *round);
+
 /* Copies nbytes between host memory and the memory of the operations. Blocking. */
 ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes);
 ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes);

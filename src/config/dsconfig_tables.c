@@ -55,7 +55,7 @@ static const ds_row offload_rows[] = {
     {.key = "device", .kind = DS_TEXT, .words = "none|cpu|nvme"},
     INERT("nvme_path", DS_TEXT), INERT("pin_memory", DS_BOOL), INERT("buffer_count", DS_INT), INERT("buffer_size", DS_INT),
     INERT("max_in_cpu", DS_INT), INERT("pipeline_read", DS_BOOL), INERT("pipeline_write", DS_BOOL), INERT("fast_init", DS_BOOL),
-    INERT("ratio", DS_REAL),
+    REAL("ratio", 0, 1),
 };
 
 /* DeepSpeed takes the keys of stage 3 with and without their prefix. */
@@ -68,7 +68,7 @@ static const ds_row zero_rows[] = {
     BOOL("overlap_comm"), BOOL("round_robin_gradients"), BOOL("ignore_unused_parameters"),
     BOOL("load_from_fp32_weights"), INERT("elastic_checkpoint", DS_BOOL), REFUSE("legacy_stage1", DS_BOOL),
     BLOCK("offload_optimizer", offload_rows), BLOCK("offload_param", offload_rows),
-    REFUSE("cpu_offload", DS_BOOL), REFUSE("cpu_offload_param", DS_BOOL), INERT("cpu_offload_use_pin_memory", DS_BOOL),
+    BOOL("cpu_offload"), REFUSE("cpu_offload_param", DS_BOOL), INERT("cpu_offload_use_pin_memory", DS_BOOL),
     SIZE("sub_group_size"),
     INT("stage3_prefetch_bucket_size", 0, HUGE_INT),
     INT("prefetch_bucket_size", 0, HUGE_INT),
@@ -251,6 +251,8 @@ const ds_flag train_ds_flags[] = {
     {"zero_optimization.allgather_bucket_size", "--gather_bucket"},
     {"zero_optimization.stage3_prefetch_bucket_size", "--prefetch_bucket"},
     {"zero_optimization.prefetch_bucket_size", "--prefetch_bucket"},
+    {"zero_optimization.offload_optimizer.device", "--offload_optimizer"},
+    {"zero_optimization.cpu_offload", "--offload_optimizer"},
     {"activation_checkpointing.partition_activations", "--recompute"},
     {"activation_checkpointing.cpu_checkpointing", "--recompute"},
     {"activation_checkpointing.contiguous_memory_optimization", "--recompute"},
@@ -325,7 +327,7 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
                 "%s: 'optimizer.params.max_grad_norm' is not supported; use the top-level key 'gradient_clipping'",
                 r->what);
         LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
-        LS_TRY(read_betas(r, json_object_get(params, "betas")));
+        LS_TRY(train_ds_refuse(r, "optimizer.params.betas", read_betas(r, json_object_get(params, "betas"))));
     }
     if (i == 1 && json_is_false(json_object_get(params, "adam_w_mode")))
         train_ds_note(r, "optimizer.params.adam_w_mode (AdamW always decouples weight decay)");
@@ -367,7 +369,9 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
     if (warm && !json_is_null(warm)) {
         const char *word = json_string_value(warm);
         if (!word)
-            return ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what);
+            return train_ds_refuse(
+                r, "scheduler.params.warmup_type",
+                ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what));
         if (strcmp(word, "linear") && strcmp(word, "log")) /* as DeepSpeed does, and says */
             train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is not log or linear; log is used)", word);
     }
@@ -403,10 +407,39 @@ static ls_status read_refused(ds_reader *r, const char *place, const json_t *v)
     return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is not supported; remove the block", r->what, place);
 }
 
+/* The state of the optimizer can be in host memory, all of it; parameters and disks are not supported. */
+static ls_status check_offload(ds_reader *r)
+{
+    static const char state[] = "zero_optimization.offload_optimizer.device",
+                      param[] = "zero_optimization.offload_param.device",
+                      ratio[] = "zero_optimization.offload_optimizer.ratio";
+    const char *to = ls_ds_text(r->c, state, "none"), *param_to = ls_ds_text(r->c, param, "none");
+    if (!strcasecmp(to, "nvme"))
+        LS_TRY(train_ds_refuse(
+            r, state,
+            ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is 'nvme', which is not supported; use cpu", r->what, state)));
+    if (strcasecmp(param_to, "none"))
+        LS_TRY(train_ds_refuse(
+            r, param,
+            ls_fail(LS_E_UNSUPPORTED,
+                    "%s: '%s' is '%s', which is not supported; use none (and zero3, which shards parameters)", r->what,
+                    param, param_to)));
+    if (!strcasecmp(to, "cpu") && ls_ds_real(r->c, ratio, 1) != 1)
+        LS_TRY(train_ds_refuse(r, ratio,
+                               ls_fail(LS_E_UNSUPPORTED,
+                                       "%s: '%s' is %g, but the whole state is offloaded; use 1.0 or leave it out",
+                                       r->what, ratio, ls_ds_real(r->c, ratio, 1))));
+    if ((!strcasecmp(to, "cpu") || ls_ds_bool(r->c, "zero_optimization.cpu_offload", false)) &&
+        !ls_ds_int(r->c, "zero_optimization.stage", 0))
+        LS_TRY(
+            train_ds_refuse(r, state,
+                            ls_fail(LS_E_CONFIG, "%s: '%s' is 'cpu', which needs 'zero_optimization.stage' 1, 2 or 3",
+                                    r->what, state)));
+    return LS_OK;
+}
+
 ls_status train_ds_check(ds_reader *r)
 {
-    static const char *const offload[] = {"zero_optimization.offload_optimizer.device",
-                                          "zero_optimization.offload_param.device"};
     const ls_ds_config *c = r->c;
     const int64_t bucket = ls_ds_int(c, "zero_optimization.allgather_bucket_size", 0);
     const bool states = ls_ds_bool(c, "bf16.bf16_optimizer_states", false);
@@ -425,20 +458,19 @@ ls_status train_ds_check(ds_reader *r)
             train_ds_refuse(r, "gradient_allreduce_op",
                             ls_fail(LS_E_UNSUPPORTED,
                                     "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean", r->what)));
-    for (size_t i = 0; i < COUNT(offload); i++)
-        if (strcasecmp(ls_ds_text(c, offload[i], "none"), "none"))
-            LS_TRY(train_ds_refuse(r, offload[i],
-                                   ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is '%s'; offloading is not supported; use none",
-                                           r->what, offload[i], ls_ds_text(c, offload[i], ""))));
-    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
+    LS_TRY(check_offload(r));
+    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false)) {
+        train_ds_unused(r, "fp16.enabled");
+        train_ds_unused(r, "bfloat16.enabled");
         LS_TRY(train_ds_refuse(r, "bf16.enabled",
                                ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what)));
+    }
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
         LS_TRY(train_ds_refuse(
             r, "fp16.fp16_master_weights_and_grads",
             ls_fail(
                 LS_E_UNSUPPORTED,
-                "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, which is not supported",
+                "%s: 'fp16.fp16_master_weights_and_grads' is true, but master weights and gradients are always fp32; set it to false",
                 r->what)));
     if (states || ls_ds_bool(c, "bf16.bf16_master_weights_and_grads", false))
         LS_TRY(train_ds_refuse(

@@ -315,6 +315,25 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
     train_put_text(c, "strategy", c->strategy, train_from(o, "--strategy", json ? "zero_optimization.stage" : NULL));
 }
 
+/* --offload_optimizer, else the JSON's. On the CPU the state is in host memory already. */
+static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    static const char key[] = "zero_optimization.offload_optimizer.device", old[] = "zero_optimization.cpu_offload";
+    const bool legacy = ls_ds_bool(ds, old, false);
+    const char *json = ls_ds_get(ds, key) ? key : legacy ? old : NULL;
+    const char *asked = o->offload_optimizer ? o->offload_optimizer : legacy ? "cpu" : ls_ds_text(ds, key, "none");
+    const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
+    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none", train_from(o, "--offload_optimizer", json));
+    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+        return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
+                       o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
+    if (cpu && !gpu)
+        ls_str_add(&c->notes,
+                   "offload_optimizer cpu has no effect on the CPU: the optimizer's state is in host memory\n");
+    c->offload = cpu && gpu;
+    return LS_OK;
+}
+
 /* Options of the command line that this run does not use: one note each. */
 static void note_unused(const ls_train_options *o, ls_train_config *c)
 {
@@ -510,9 +529,11 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, train_resolve_monitor(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
+    LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
     note_unused(o, &c);
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
+    train_settings_preset(o, &c);
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);

@@ -25,7 +25,9 @@ typedef enum ls_source {
     LS_FROM_MODEL,
     LS_FROM_ENV,
     LS_FROM_DATA,
-    LS_FROM_RULE
+    LS_FROM_RULE,
+    LS_FROM_R2, /* defaults of --preset r2, r3 */
+    LS_FROM_R3
 } ls_source;
 
 typedef struct ls_setting {
@@ -104,6 +106,7 @@ typedef struct ls_train_config {
     double comm_timeout;    /* longest time of a collective in seconds; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
+    bool offload; /* the optimizer's state is in host memory; never on the CPU */
 
     const char *run_type; /* "baseline", "optimized", NULL                                     */
     bool engine;          /* R1's rule: optimized, or a distributed environment     */

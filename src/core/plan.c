@@ -1,3 +1,4 @@
+#include "core/cores.h"
 #include "core/log.h"
 #include "core/plan.h"
 #include "core/mem.h"
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 const char *ls_part_word(ls_part part)
@@ -137,20 +139,30 @@ static int64_t available_bytes(void)
     return kib * 1024;
 }
 
-static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, int64_t n, const char *who)
+/* Bytes of a part in the device's memory, or in host memory, that all workers of the host take there. */
+static int64_t bytes_on(const ls_plan *p, ls_part part, bool device)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->row[i].part == part && (!p->device || p->row[i].host != device)) sum += p->row[i].nbytes;
+    return device || p->n_copy < 2 ? sum : sum * p->n_copy;
+}
+
+/* gpu: the device whose memory is too small; NULL: the host's is. */
+static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ls_device_info *gpu)
 {
     char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
-    const int64_t state = n * (ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                               ls_plan_part_bytes(p, LS_PART_OPT));
+    const int64_t state =
+        bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_GRAD, gpu) + bytes_on(p, LS_PART_OPT, gpu);
     const char *advice = state > have ? p->less_state : p->less_act;
-    if (p->beside)
+    if (gpu && p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
         "not enough memory: the run needs %s, but only %s are available on %s (parameters, gradients and optimizer: %s; activations: %s%s); use %s",
-        ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), who,
-        ls_human_bytes(par_s, (double)state), ls_human_bytes(act_s, (double)(n * ls_plan_part_bytes(p, LS_PART_ACT))),
-        sums, *advice ? advice : "a smaller model");
+        ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), gpu ? gpu->name : "this machine",
+        ls_human_bytes(par_s, (double)state), ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums,
+        *advice ? advice : "a smaller model");
 }
 
 static ls_status alloc_device(ls_plan *p)
@@ -161,6 +173,35 @@ static ls_status alloc_device(ls_plan *p)
     return LS_OK;
 }
 
+/* Pinned memory for the host's rows. The driver clears and pins pages on one thread, 0.7 s per GB; for an optimizer's state it is faster to
+ * touch them on all cores first. */
+static ls_status alloc_host(ls_plan *p)
+{
+    const size_t n = (size_t)p->host_total, page = (size_t)2 << 20, much = (size_t)1 << 28;
+    const ls_device *d = p->device;
+    void *memory;
+    if (n < much) {
+        LS_TRY(d->alloc_host(d->ctx, n, &memory));
+        p->host_arena = memory;
+        return LS_OK;
+    }
+    memory = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return ls_nomem(p->host_total, "the host's part of the memory plan");
+    (void)madvise(memory, n, MADV_HUGEPAGE);
+    volatile char *at = memory;
+#pragma omp parallel for num_threads(ls_cores_usable()) schedule(static)
+    for (size_t i = 0; i < n; i += page)
+        for (size_t k = i; k < n && k < i + page; k += 4096) at[k] = 0;
+    const ls_status st = d->pin(d->ctx, memory, n);
+    if (st != LS_OK) {
+        (void)munmap(memory, n);
+        return st;
+    }
+    p->host_arena = memory;
+    p->host_mapped = true;
+    return LS_OK;
+}
+
 ls_status ls_plan_alloc(ls_plan *p, int check_only)
 {
     const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
@@ -168,22 +209,19 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     ls_info("memory",
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
-    if (need > have) return too_much(p, need, have, n_copy, "this machine");
+    if (need > have) return too_much(p, need, have, NULL);
     if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
         ls_device_info info;
         LS_TRY(p->device->info(p->device->ctx, &info));
-        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, 1, info.name);
+        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, &info);
     }
     if (check_only) return LS_OK;
     if (!p->device) {
         p->arena = ls_alloc((size_t)p->total);
         return p->arena ? LS_OK : ls_nomem(p->total, "the memory plan");
     }
-    void *memory;
     LS_TRY(alloc_device(p));
-    LS_TRY(p->device->alloc_host(p->device->ctx, (size_t)p->host_total, &memory));
-    p->host_arena = memory;
-    return LS_OK;
+    return alloc_host(p);
 }
 
 int64_t ls_plan_host_bytes(const ls_plan *p)
@@ -217,7 +255,9 @@ static void free_device(ls_plan *p)
 {
     const ls_device *d = p->device;
     if (p->arena) d->release(d->ctx, p->arena);
-    if (p->host_arena && p->host_borrowed) d->unpin(d->ctx, p->host_arena);
+    if (p->host_arena && (p->host_borrowed || p->host_mapped)) d->unpin(d->ctx, p->host_arena);
+    if (p->host_mapped) (void)munmap(p->host_arena, (size_t)p->host_total);
+    else if (p->host_borrowed) return;
     else if (p->host_arena) d->release_host(d->ctx, p->host_arena);
 }
 
@@ -247,6 +287,6 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
                 (long long)p->total);
     if (p->device)
-        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums\n", "host",
-                    (double)p->host_total / 1048576.0);
+        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums; the optimizer, if it is offloaded\n",
+                    "host", (double)p->host_total / 1048576.0);
 }

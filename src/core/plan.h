@@ -57,7 +57,7 @@ typedef struct ls_plan {
     const ls_device *device; /* owner of the arena's memory; NULL: the host. Set before layout */
     int64_t host_total;      /* bytes of the host rows, with a device                          */
     char *host_arena;
-    bool host_borrowed;
+    bool host_borrowed, host_mapped; /* not owned by the plan; owned, and pinned by it */
     int64_t beside; /* bytes of the device that others will allocate: with the arena they must be free */
     int n_copy;     /* workers on this machine that allocate such an arena; 0 = 1 */
     char less_state[128],

@@ -44,6 +44,18 @@ ls_status parallel_flight_begin(ls_strategy *s, int u);
 ls_status parallel_flight_ready(ls_strategy *s, int u);
 ls_status parallel_flight_land_all(ls_strategy *s);
 
+/* Whether parameters are copies of master weights: they have another type, or the weights are in host memory. */
+static inline bool parallel_masters(const ls_strategy *s)
+{
+    return ls_compute_mixed(s->model->compute) || s->opts.offload;
+}
+
+/* The state in host memory (offload.c). n_largest: elements of the largest unit that this worker updates. */
+void parallel_offload_plan(ls_strategy *s, int64_t n_largest, ls_plan *plan);
+void parallel_offload_bind(ls_strategy *s, const ls_plan *plan);
+void parallel_offload_close(ls_strategy *s);
+ls_status parallel_offload_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
+
 /* zero3's window of gathered parameters. */
 int64_t parallel_fetch_capacity(const ls_strategy *s);
 

@@ -3,9 +3,11 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "core/rng.h"
 #include "parallel/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const ls_strategy_ops *const all[] = {&ls_strategy_single, &ls_strategy_dp,    &ls_strategy_ddp,
@@ -102,12 +104,22 @@ static range share_of(const ls_strategy *s, int u)
     return parallel_cuts(s, LS_SHARD_OPT) ? (range){part * ls_comm_rank(s->comm), part} : (range){0, n_pad};
 }
 
+/* n elements of the optimizer's state of unit u. */
+static int plan_state(const ls_strategy *s, ls_plan *plan, int u, int64_t n, const char *what)
+{
+    const int64_t nbytes = n * (int64_t)ls_dtype_nbytes(s->model->compute->ops->wide);
+    char name[48];
+    if (!s->opts.offload) return ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d %s", u, what);
+    snprintf(name, sizeof name, "unit %d %s", u, what);
+    return ls_plan_add_host(plan, LS_PART_OPT, nbytes, name);
+}
+
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
                   wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
-    int64_t n_block = 0;
+    int64_t n_block = 0, n_largest = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const int64_t n_pad = m->unit[u].n_pad, n_own = share_of(s, u).n;
         ls_strategy_unit *unit = &s->unit[u];
@@ -118,11 +130,12 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         if (!ls_strategy_here(s, u)) continue;
         n_block += n_pad / LS_NORM_BLOCK;
         if (!n_own) continue;
-        unit->row[1] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d first moment", u);
-        unit->row[2] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d second moment", u);
-        if (ls_compute_mixed(m->compute))
-            unit->row[3] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d master weights", u);
+        unit->row[1] = plan_state(s, plan, u, n_own, "first moment");
+        unit->row[2] = plan_state(s, plan, u, n_own, "second moment");
+        if (parallel_masters(s)) unit->row[3] = plan_state(s, plan, u, n_own, "master weights");
+        n_largest = LS_MAX(n_largest, n_own);
     }
+    if (s->opts.offload) parallel_offload_plan(s, n_largest, plan);
     /* and one place after them, for sums of a shard */
     s->norm_row =
         ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "gradient norm, sums of blocks");
@@ -174,7 +187,7 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
         else unit->param = param;
         unit->m = at(plan, s->unit[u].row[1]);
         unit->v = at(plan, s->unit[u].row[2]);
-        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->unit[u].row[3]) : NULL;
+        unit->master = at(plan, s->unit[u].row[3]);
     }
     s->norm = at(plan, s->norm_row);
     s->unit_sum = at(plan, s->unit_sum_row);
@@ -182,6 +195,7 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
+    parallel_offload_bind(s, plan);
     ls_debug("parallel", "%s: buffers for %lld gradient elements in flight and %lld gathered parameter elements",
              s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
 }
@@ -190,6 +204,7 @@ void ls_strategy_destroy(ls_strategy **sp)
 {
     ls_strategy *s = *sp;
     if (!s) return;
+    parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
     ls_free(s->unit);
     ls_free(s);
@@ -324,16 +339,35 @@ ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t f
 ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
 {
     ls_compute *c = s->model->compute;
-    if (!ls_compute_mixed(c)) return LS_OK;
+    if (!parallel_masters(s)) return LS_OK;
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!ls_strategy_here(s, u)) continue;
         const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
         const ls_rounding round = ls_strategy_rounding(seed, n_update, u, o.first);
-        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains, n_update ? &round : NULL));
+        if (o.n && ls_compute_mixed(c))
+            LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains, n_update ? &round : NULL));
+        else if (o.n) LS_TRY(c->ops->copy(c, o.param, o.master, (size_t)o.n * ls_dtype_nbytes(c->ops->dtype)));
         LS_TRY(ls_strategy_unit_done(s, u));
     }
     return ls_strategy_step_done(s);
+}
+
+ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
+{
+    ls_compute *c = s->model->compute;
+    if (s->opts.offload) LS_TRY(parallel_offload_update(s, hyper, ctx));
+    for (int u = 0; u < s->model->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        ls_adamw h;
+        if (!ls_strategy_here(s, u)) continue;
+        if (o.n && !s->opts.offload) {
+            hyper(ctx, u, &o, &h);
+            LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
+        }
+        LS_TRY(ls_strategy_unit_done(s, u));
+    }
+    return LS_OK;
 }
 
 ls_status ls_strategy_step_done(ls_strategy *s)
@@ -357,7 +391,7 @@ ls_own ls_strategy_own(const ls_strategy *s, int u)
     o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[u].part : ls_at(m->compute, unit->param, o.first);
     o.grad = ls_gradtree_sum(s->tree, u);
     if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at_wide(m->compute, o.grad, o.first);
-    o.master = ls_compute_mixed(m->compute) ? unit->master : o.param;
+    o.master = parallel_masters(s) ? unit->master : o.param;
     return o;
 }
 
@@ -460,7 +494,7 @@ static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
     const ls_compute *c = s->model->compute;
     const ls_unit *unit = &s->model->unit[u];
     const ls_own o = ls_strategy_own(s, u);
-    const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = ls_compute_mixed(c);
+    const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = parallel_masters(s);
     if (mixed && !o.n) return (ls_piece){.n = 0};
     if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
         return (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.master};
@@ -477,7 +511,7 @@ int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
-        if (s->unit[u].role == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
+        if (s->unit[u].role == LS_ROLE_COPY && !save && !parallel_masters(s)) {
             const bool cut = parallel_cuts(s, LS_SHARD_PARAM);
             const range held = cut ? share_of(s, u) : (range){0, unit->n_pad};
             piece[n++] = (ls_piece){LS_FLAT_PARAM, u, held.first, held.n, cut ? s->unit[u].part : unit->param};

@@ -23,7 +23,9 @@
  *
  * Order of a step
  *   begin(m)  { acquire(u, FWD) … release(u, FWD) } …  { acquire(u, BWD) … grad_ready(u), release(u, BWD) } …   for each micro-batch
- *   step_due  →  own(u): this worker's elements, summed  →  unit_done(u) …  →  step_done */
+ *   step_due  →  own(u): this worker's elements, summed  →  update, unit_done(u) …  →  step_done
+ *
+ * With opts.offload, moments and master weights (of fp32, too) are in pinned host memory, and offload.c updates them. */
 #ifndef LS_PARALLEL_STRATEGY_H
 #define LS_PARALLEL_STRATEGY_H
 
@@ -65,6 +67,8 @@ typedef struct ls_strategy_opts {
     int64_t gather_bucket;   /* elements of a parameter bucket (zero1, zero2)             */
     int64_t prefetch_bucket; /* elements gathered ahead of use (zero3); 0: none           */
     bool deterministic;
+    bool offload;              /* the optimizer's state is in host memory (offload.c); with a device only */
+    bool stochastic;           /* ls_compute_open_opts has it, too                          */
     bool adds_alike;           /* see compute.h, for the shapes of this run                 */
     const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all LS_ROLE_HERE. Read by ls_strategy_create only */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
@@ -102,6 +106,15 @@ typedef struct ls_strategy_unit {
     int64_t held;       /* zero3: offset in the window if it is gathered, -1: it is not  */
 } ls_strategy_unit;
 
+/* What the update of a state in host memory needs (offload.c). */
+#define LS_OFFLOAD_SLOTS 2
+typedef struct ls_offload {
+    int grad_row[LS_OFFLOAD_SLOTS], param_row[LS_OFFLOAD_SLOTS];
+    void *grad[LS_OFFLOAD_SLOTS], *param[LS_OFFLOAD_SLOTS];
+    int down, up;                   /* lanes; 0: not open */
+    ls_mark sent[LS_OFFLOAD_SLOTS]; /* param[i] has been copied */
+} ls_offload;
+
 struct ls_strategy {
     const ls_strategy_ops *ops;
     ls_model *model;
@@ -123,6 +136,7 @@ struct ls_strategy {
     void *grads_at;
     ls_flight flight[LS_WINDOW_MAX]; /* a queue, oldest first                    */
     int n_flight;
+    ls_offload off;
     int norm_row, unit_sum_row, tie_row, params_row, grads_row;
 };
 
@@ -169,9 +183,13 @@ static inline bool ls_strategy_here(const ls_strategy *s, int u)
 typedef struct ls_own {
     int64_t first, n;
     void *param, *grad, *m, *v;
-    void *master; /* param itself if dtype == wide */
+    void *master; /* param itself if dtype == wide and the state is not in host memory */
 } ls_own;
 ls_own ls_strategy_own(const ls_strategy *s, int u);
+
+/* AdamW on all elements that this worker updates, then unit_done of every unit. hyper fills in what the update of unit u needs. */
+typedef void ls_hyper_fn(void *ctx, int u, const ls_own *o, ls_adamw *h);
+ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
 
 /* Sum of squares of the whole gradient, with the same bits on every worker that updates: blocks in a fixed order within a unit, then units
  * in order (tensor parallelism: parallel/tensor.h). Not finite if an element is not. Collective. */

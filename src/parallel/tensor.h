@@ -22,7 +22,8 @@
  *                               recompute adds 2L R C to each of the first two
  *
  * Invariants
- *   1. the result of a sum has the same bits on every worker, so that replicated parameters stay equal without communication;
+ *   1. the result of a sum has the same bits on every worker, so that replicated parameters stay equal without communication (with
+ *      --stochastic_rounding the master weights do; an element is then rounded by its place in the shard);
  *   2. initial weights and dropout masks are those of the whole model (keyed by global head, row and channel): T only changes
  *      rounding;
  *   3. the norm of the gradient counts an element once: for replicated elements, that of rank 0. Blocks in order within a unit, then the

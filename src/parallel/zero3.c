@@ -63,7 +63,9 @@ int64_t parallel_fetch_capacity(const ls_strategy *s)
         if (two > most) most = two;
         total += elements(s, x);
     }
-    const int64_t ahead = s->opts.prefetch_bucket < total ? s->opts.prefetch_bucket : total;
+    /* whole blocks, so that units at either end of the window are aligned: kernels for arrays that are not have another order of sums */
+    const int64_t asked = (s->opts.prefetch_bucket + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK * LS_NORM_BLOCK;
+    const int64_t ahead = asked < total ? asked : total;
     return most + ahead < total ? most + ahead : total;
 }
 
@@ -87,6 +89,7 @@ static ls_status fetch(ls_strategy *s, int u, bool *room)
     s->unit[u].held = ls_window_take(&s->params, unit->n_pad, u == s->model->n_unit - 1); /* the head's stay longer */
     *room = s->unit[u].held >= 0;
     if (!*room) return LS_OK;
+    LS_ASSERT(s->unit[u].held % LS_NORM_BLOCK == 0);
     unit->param = ls_at(c, s->params_at, s->unit[u].held);
     ls_comm_label(s->comm, u + 1);
     return ls_all_gather(s->comm, parallel_param(s, unit->param, 0, unit->n_pad),

@@ -278,7 +278,8 @@ static void write_device(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
                      LS_KV("shared", t->gpu_shared), LS_KV("driver_version", version_of(d->driver)),
                      LS_KV("cudnn_version", *d->cudnn ? d->cudnn : NULL), LS_KV("nccl_version", m->nccl));
     ls_jsonw_close(w);
-    ls_jsonw_members(w, LS_KV("tf32", t->cfg->tf32), LS_KV("stochastic_rounding", t->cfg->stochastic));
+    ls_jsonw_members(w, LS_KV("tf32", t->cfg->tf32), LS_KV("stochastic_rounding", t->cfg->stochastic),
+                     LS_KV("offload_optimizer", t->cfg->offload));
 }
 
 static void write_scale(ls_jsonw *w, const ls_trainer *t)

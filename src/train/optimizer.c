@@ -19,33 +19,41 @@ static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
 /* NOLINTNEXTLINE(misc-redundant-expression): today they are the same number */
 _Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
 
+typedef struct update {
+    ls_trainer *t;
+    ls_adamw h; /* what all units have */
+} update;
+
+static void hyper_of(void *ctx, int u, const ls_own *o, ls_adamw *h)
+{
+    const update *x = ctx;
+    const ls_train_config *c = x->t->cfg;
+    const ls_unit *unit = &x->t->model->unit[u];
+    *h = x->h;
+    if (c->decay_matrices_only) plain_ranges(unit, o, h);
+    h->gains = ls_unit_gains(unit, o->first, o->n);
+    h->round = ls_strategy_rounding(c->seed, ls_next_update(&x->t->state), u, o->first);
+}
+
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale)
 {
     const ls_train_config *c = t->cfg;
     const double k = (double)ls_next_update(&t->state);
-    ls_adamw h = {.lr = lr,
-                  .beta1 = c->beta1,
-                  .beta2 = c->beta2,
-                  .eps = c->eps,
-                  .weight_decay = c->weight_decay,
-                  .bias1 = 1,
-                  .bias2 = 1,
-                  .grad_scale = grad_scale,
-                  .coupled = c->coupled};
+    update x = {t,
+                {.lr = lr,
+                 .beta1 = c->beta1,
+                 .beta2 = c->beta2,
+                 .eps = c->eps,
+                 .weight_decay = c->weight_decay,
+                 .bias1 = 1,
+                 .bias2 = 1,
+                 .grad_scale = grad_scale,
+                 .coupled = c->coupled}};
     if (c->bias_correction) {
-        h.bias1 = 1 - pow(c->beta1, k);
-        h.bias2 = 1 - pow(c->beta2, k);
+        x.h.bias1 = 1 - pow(c->beta1, k);
+        x.h.bias2 = 1 - pow(c->beta2, k);
     }
-    for (int u = 0; u < t->model->n_unit; u++) {
-        const ls_own o = ls_strategy_own(t->strategy, u);
-        if (!ls_strategy_here(t->strategy, u)) continue;
-        if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
-        h.gains = ls_unit_gains(&t->model->unit[u], o.first, o.n);
-        h.round = ls_strategy_rounding(c->seed, ls_next_update(&t->state), u, o.first);
-        if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
-        LS_TRY(ls_strategy_unit_done(t->strategy, u));
-    }
-    return LS_OK;
+    return ls_strategy_update(t->strategy, hyper_of, &x);
 }
 
 /* The tensor of a piece that has a NaN or an infinity; unchanged if there is none. */

@@ -85,8 +85,9 @@ static void advise_memory(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
-    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s--pp or --tp%s, or a smaller model",
-             zero3 ? "" : "--strategy zero3, ",
+    const bool may_offload = gpu && !c->offload && strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
+    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",
+             may_offload ? "--offload_optimizer cpu, " : "", zero3 ? "" : "--strategy zero3, ",
              gpu                                   ? " on more GPUs"
              : zero3 || ls_comm_size(t->comm) == 1 ? " on more hosts"
                                                    : "");

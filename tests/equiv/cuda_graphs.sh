@@ -5,13 +5,13 @@
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 tokens "$SCRATCH/ids.bin" 3000
-# run NAME MICRO [options]: three steps (run, recorded, replayed), with buckets that split units
+# run NAME MICRO [options]: three steps (run, recorded, replayed), with buckets of odd sizes that split units
 run() {
   local name=$1 micro=$2
   shift 2
   timeout -k 5 120 "$LOCKSTEP" train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
-    --global_batch_size "$micro" --max_steps 3 --threads 1 --device cuda --precision fp32 --bucket 50000 --gather_bucket 30000 \
-    --prefetch_bucket 100000 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
+    --global_batch_size "$micro" --max_steps 3 --threads 1 --device cuda --precision fp32 --bucket 49999 --gather_bucket 29999 \
+    --prefetch_bucket 9999 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"; return 1; }
 }
 check() { # MICRO STRATEGY...

@@ -3,12 +3,16 @@
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/simd.h"
+#include "core/half.h"
 #include "core/minmax.h"
+#include "core/rng.h"
 
 #include <string.h>
 
 #define LINE  64   /* elements: four cache lines, so that two threads never write the same one */
 #define CHUNK 1024 /* elements of one call of a kernel */
+
+enum { UPDATE_CHUNK = 4096 }; /* elements that are still in the cache when they are rounded */
 
 ls_status fast_gelu_fwd(ls_compute *c, void *y_, const void *x_, int64_t n, ls_gelu kind)
 {
@@ -145,6 +149,14 @@ ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy
     return LS_OK;
 }
 
+/* As the kernel of the GPU: up with the probability of the bits that are dropped. */
+static uint16_t stochastic_bf16(float x, const ls_rounding *round, int64_t i)
+{
+    const uint32_t u = ls_bits_of(x);
+    if ((u & 0x7f800000u) == 0x7f800000u) return ls_to_bf16(x); /* infinities, NaNs */
+    return (uint16_t)((u + (ls_rng_u32(round->key, (uint32_t)(round->first + i)) & 0xffffu)) >> 16);
+}
+
 /* From element i on: how many are decayed alike, and whether they are. */
 static int64_t alike(const ls_adamw *h, int64_t i, int64_t end, bool *plain)
 {
@@ -172,6 +184,37 @@ ls_status fast_adamw(ls_compute *c, void *p_, void *master, const void *g_, void
             bool plain;
             len = alike(h, i, r.hi, &plain);
             k->adamw(p + i, g + i, m + i, v + i, len, h, plain);
+        }
+    }
+    return LS_OK;
+}
+
+/* Elements [i, i + n) of a range, rounded to a 16-bit type as the device rounds them. */
+static void round_some(const simd_ops *k, ls_dtype dtype, uint16_t *p, const float *w, int64_t i, int64_t n,
+                       const ls_gains *gains, const ls_rounding *round)
+{
+    if (dtype == LS_BF16 && !round) k->to_bf16(p + i, w + i, n);
+    for (int64_t j = i; j < i + n && (dtype == LS_F16 || round); j++)
+        p[j] = dtype == LS_F16 ? ls_to_f16(w[j]) : stochastic_bf16(w[j], round, j);
+    for (int r = 0; r < gains->n; r++)
+        for (int64_t j = LS_MAX(i, gains->at[r][0]); j < LS_MIN(i + n, gains->at[r][1]); j++) {
+            const float x = w[j] - 1.0f;
+            p[j] = dtype == LS_F16 ? ls_to_f16(x) : round ? stochastic_bf16(x, round, j) : ls_to_bf16(x);
+        }
+}
+
+ls_status ls_compute_adamw_host(const ls_compute *c, void *p, float *master, const float *g, float *m, float *v,
+                                int64_t n, const ls_adamw *h, const ls_rounding *round)
+{
+    const simd_ops *k = simd_pick();
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        for (int64_t i = r.lo, len; i < r.hi; i += len) {
+            bool plain;
+            len = alike(h, i, LS_MIN(r.hi, i + UPDATE_CHUNK), &plain);
+            k->adamw(master + i, g + i, m + i, v + i, len, h, plain);
+            if (p) round_some(k, c->ops->dtype, p, master, i, len, &h->gains, round);
         }
     }
     return LS_OK;

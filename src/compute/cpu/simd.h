@@ -66,6 +66,7 @@ typedef struct simd_ops {
 
     /* plain: without weight decay */
     void (*adamw)(float *p, const float *g, float *m, float *v, int64_t n, const ls_adamw *h, bool plain);
+    void (*to_bf16)(uint16_t *y, const float *x, int64_t n); /* to the nearest */
     double (*sumsq)(const float *x, int64_t n);
 
     void (*attn_fwd)(const simd_attn *a);

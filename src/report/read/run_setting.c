@@ -99,6 +99,7 @@ static const char *const not_settings[] = {"checkpoint_path",
                                            "stages",
                                            "sequence_parallel",
                                            "recompute",
+                                           "offload_optimizer",
                                            "deterministic",
                                            "no_deterministic",
                                            "threads"};

@@ -64,7 +64,8 @@ template <class T, bool STOCHASTIC> struct step {
     }
     template <int N> __device__ void make(int64_t at, const in<N> &x) const
     {
-        float w1[N], g1[N], m1[N], v1[N], decay[N];
+        float w1[N], g1[N], m1[N], v1[N],
+            decay[N]; /* each rounding as in simd_kernels.inc: the CPU gives the same bits */
         widen(w1, x.w);
         widen(g1, x.g);
         widen(m1, x.m);
@@ -77,13 +78,12 @@ template <class T, bool STOCHASTIC> struct step {
                 if (at + i >= h.plain[k][0] && at + i < h.plain[k][1]) decay[i] = 0;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            g1[i] *= h.grad_scale;
-            if (h.coupled) g1[i] += decay[i] * w1[i];
-            m1[i] = h.beta1 * m1[i] + h.rest1 * g1[i];
-            v1[i] = h.beta2 * v1[i] + h.rest2 * g1[i] * g1[i];
-            float u = m1[i] * h.inv_bias1 / (sqrtf(v1[i] * h.inv_bias2) + h.eps);
-            if (!h.coupled) u += decay[i] * w1[i];
-            w1[i] -= h.lr * u;
+            const float coupled = h.coupled ? decay[i] : 0, decoupled = h.coupled ? 0 : decay[i];
+            g1[i] = fmaf(coupled, w1[i], g1[i] * h.grad_scale);
+            m1[i] = fmaf(m1[i], h.beta1, g1[i] * h.rest1);
+            v1[i] = fmaf(v1[i], h.beta2, g1[i] * g1[i] * h.rest2);
+            const float u = m1[i] * h.inv_bias1 / (sqrtf(v1[i] * h.inv_bias2) + h.eps);
+            w1[i] = fmaf(fmaf(decoupled, w1[i], u), -h.lr, w1[i]);
         }
         vec_store<N, true>(w + at, vec_of<float>(w1));
         vec_store<N, true>(m + at, vec_of<float>(m1));
