@@ -155,7 +155,7 @@ static size_t row_of(const char *name)
     return i;
 }
 
-/* "unknown option --x ...": names the preset that accepts it, if there is one. */
+/* "unknown option --x ...": names the preset that accepts it, if there is one, and the options that contain its name. */
 static ls_status explain_unknown(ls_status st)
 {
     static const char start[] = "unknown option --";
@@ -166,13 +166,17 @@ static ls_status explain_unknown(ls_status st)
     snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
     const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
     if (!r2 && !r3) return st;
-    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)", name,
+    char hint[192] = "";
+    const char *names = strstr(words, "; did you mean ");
+    if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);
+    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)%s", name,
                    !r3   ? "R2"
                    : !r2 ? "R3"
                          : "R2 and R3",
                    !r3   ? "r2"
                    : !r2 ? "r3"
-                         : "r2 or --preset r3");
+                         : "r2 or --preset r3",
+                   hint);
 }
 
 ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
