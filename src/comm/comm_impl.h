@@ -186,8 +186,8 @@ void comm_close_within(ls_comm **c, ls_status st, double seconds);
 /* The part that a worker moves without the others, from one of its buffers to the other: bytes, 0: nothing. */
 size_t comm_own_part(const ls_comm *c, const comm_req *r, char **to, const char **from);
 
-/* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
-int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
+/* Bytes that each worker moves by the formulas of the strategies (self.c). */
+int64_t comm_formula_bytes(const ls_comm *c, const comm_req *r);
 
 /* out = sum of n sources of type dt in the tree; out may be one of the sources. Its type is dt, or another one of float and 16-bit reals. */
 void comm_tree_sum(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt);

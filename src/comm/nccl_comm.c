@@ -22,7 +22,7 @@
 #define PAIR_BLOCKS      8 /* of a group of two, at most */
 #define GROUPS_IN_FLIGHT 4 /* of one rank: its data, tensor and world groups, and pairs */
 
-/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which needs nobody. */
+/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which does not wait for other ranks. */
 #define CLOSE_LIMIT 10.0
 
 /* ---- giving up ---- */
@@ -228,7 +228,7 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
     LS_TRY(comm_lane_mark(d, *lane, r->ready, &r->from));
     LS_TRY(queue_request(t, r, *lane));
     LS_TRY(comm_lane_mark(d, *lane, 0, &r->after));
-    r->moved = t->c->size > 1 ? comm_law_bytes(t->c, r) : 0;
+    r->moved = t->c->size > 1 ? comm_formula_bytes(t->c, r) : 0;
     nccl_under(m, r, comm_lane_of(r->kind));
     return nccl_pace(t, r, r->after);
 }

@@ -107,8 +107,8 @@ static local_state line_of(void *ctx, int p, ls_str *out)
     const nccl_comm *m = s->m;
     const uint64_t seq = s->u->seq;
     const comm_answer *a = s->answer ? &s->answer[p] : &(comm_answer){COMM_NOT_ASKED, {0}};
-    int seat = 0;
-    const char *host = ls_comm_host(m->self, p, &seat);
+    int local_rank = 0;
+    const char *host = ls_comm_host(m->self, p, &local_rank);
     if (!m->notes[p] && a->how != COMM_ANSWERED) {
         ls_str_addf(out, "\n  rank %d on %s %s", m->label[p], host,
                     a->how == COMM_SILENT ? "does not answer"

@@ -251,7 +251,7 @@ ls_status ls_run_set_add(ls_run_set *s, const char *path)
     if (s->n == before && s->n_scaling == scaling && s->n_again == again)
         ls_notes_add(
             &s->notes,
-            "%s: no run here: neither training_metrics.json nor metrics.jsonl nor another file of metrics, %d folders deep",
+            "%s: no run found (searched %d levels for training_metrics.json, metrics.jsonl and other files of metrics)",
             path, MAX_DEPTH);
     return LS_OK;
 }
