@@ -141,15 +141,15 @@ static int64_t available_bytes(void)
 
 static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const char *who)
 {
-    char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
+    char need_s[32], have_s[32], act_s[32], par_s[32], grad_s[32], sum_s[32], sums[80] = "";
     if (p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s%s); use a smaller micro-batch, --recompute or a smaller model",
+        "not enough memory: the run needs %s, %s has %s (parameters and optimizer: %s; gradients: %s; activations: %s%s); use --recompute, a smaller batch (micro-batches or accumulation), zero1 to zero3 on several workers, or a smaller model",
         ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
-        ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                                       ls_plan_part_bytes(p, LS_PART_OPT))),
+        ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_OPT))),
+        ls_human_bytes(grad_s, (double)ls_plan_part_bytes(p, LS_PART_GRAD)),
         ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)), sums);
 }
 
