@@ -196,7 +196,7 @@ ls_status nccl_pace(nccl_try *t, const comm_req *r, ls_mark m)
         if (give_up(t)) return nccl_status(t, NULL, LS_NCCL_GAVE_UP);
         if (begun == 0 && d->test(d->ctx, r->from)) begun = ls_now();
         if (begun > 0 && limit > 0 && ls_now() - begun > limit) { /* the watch does not know this request yet */
-            const nccl_under_way u = {.kind = r->kind, .peer = r->peer, .seq = r->seq, .k = n->n_note, .site = r->site};
+            const nccl_under_way u = {.kind = r->kind, .peer = r->peer, .seq = r->seq, .site = r->site};
             nccl_hang(n, &u, ls_now() - begun, t->words, sizeof t->words);
             return ls_fail(LS_E_COMM, "%s", t->words);
         }

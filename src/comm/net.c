@@ -38,7 +38,12 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
 {
     net_comm *m = c->impl;
     const double begin = ls_now();
-    while (!m->w->t->wait(m->w->net, op, n, SLICE)) LS_TRY(local_trouble(m->host, r, ls_now() - begin));
+    while (!m->w->t->wait(m->w->net, op, n, SLICE)) {
+        const double limit = atomic_load(&c->limit->seconds), waited = ls_now() - begin;
+        const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
+        LS_TRY(local_trouble(m->host, r, 0));
+        if (limit > 0 && waited > limit) return net_hang(c, r, message ? r->peer : -1, waited);
+    }
     for (int i = 0; i < n; i++) {
         char words[400];
         if (op[i]->failed) {
@@ -256,8 +261,13 @@ static void abort_all(ls_comm *c, const char *words)
     net_abort(((net_comm *)c->impl)->w, words);
 }
 
-static const comm_ops net_ops = {
-    .name = "net", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
+static const comm_ops net_ops = {.name = "net",
+                                 .run = net_run,
+                                 .split = net_split,
+                                 .alloc = net_alloc,
+                                 .abort = abort_all,
+                                 .ask = net_ask,
+                                 .destroy = net_destroy};
 
 static int count_on(const net_world *w, const int *member, int n, int host)
 {

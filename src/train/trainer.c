@@ -281,20 +281,21 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
-/* Collective: by host and bus address, whatever numbers the ranks have for their GPUs. */
+/* Collective: by machine and bus address, whatever numbers the ranks have for their GPUs. */
 static ls_status find_shared_gpus(ls_trainer *t)
 {
     const int W = ls_comm_size(t->comm);
-    char mine[sizeof t->device.bus] = "", (*all)[sizeof mine] = NULL;
-    int seat;
+    struct {
+        int64_t machine;
+        char bus[sizeof t->device.bus];
+    } mine = {.machine = ls_comm_machine()}, *all = NULL;
     if (!t->compute.device || W == 1) return LS_OK;
-    if (t->device.bus[0]) memcpy(mine, t->device.bus, sizeof mine);
-    else snprintf(mine, sizeof mine, "%d", t->device.index);
-    LS_TRY(ls_comm_gather(t->comm, mine, sizeof mine, LS_SITE, &all));
+    if (t->device.bus[0]) memcpy(mine.bus, t->device.bus, sizeof t->device.bus);
+    else snprintf(mine.bus, sizeof mine.bus, "%d", t->device.index);
+    LS_TRY(ls_comm_gather(t->comm, &mine, sizeof mine, LS_SITE, &all));
     for (int p = 1; p < W; p++)
         for (int q = 0; q < p && !t->gpu_shared; q++)
-            t->gpu_shared =
-                !strcmp(all[p], all[q]) && !strcmp(ls_comm_host(t->comm, p, &seat), ls_comm_host(t->comm, q, &seat));
+            t->gpu_shared = all[p].machine == all[q].machine && !strcmp(all[p].bus, all[q].bus);
     return LS_OK;
 }
 
