@@ -4,6 +4,10 @@
 . "$(dirname "$0")/../support/lib.sh"
 out=$SCRATCH/report
 
+# a pipe without a writer is not waited for
+mkfifo "$SCRATCH/pipe"
+expect 3 'pipe: not a regular file' timeout 60 "$LOCKSTEP" report "$SCRATCH/pipe" --out "$out"
+
 # --- our own runs ---
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 8000 && tokens "$SCRATCH/d/val.bin" 1000 2
 for n in 1 2 4; do
