@@ -87,7 +87,7 @@ static ls_status parse_list(options *o, const ls_start_env *e, int *most)
     ls_verify_opts *v = &o->v;
     const int all = e->size > 1 ? e->size : 4;
     *most = 1;
-    if (o->n) LS_TRY(cli_parse_workers(o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
+    if (o->n) LS_TRY(cli_parse_workers("-n", o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
     else
         for (int w = 1; w <= all && w <= 64; w *= 2) v->world[v->n_world++] = *most = w;
     for (int i = 0; i < v->n_world; i++)

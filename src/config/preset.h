@@ -15,8 +15,6 @@ ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out,
 /* Whether the preset ("r2", "r3") takes the flag (a name; - and _ are equal). */
 bool ls_train_preset_has(const char *preset, const char *name);
 
-/* inside the folder */
-
 typedef struct preset_flag {
     const char *name; /* with _, which equals - */
     bool alone;       /* a switch; true or false may follow it */
@@ -24,6 +22,9 @@ typedef struct preset_flag {
 
 /* Moves the values of the flags from argv to value, the other words to *rest. A switch without a value has "true". LS_E_ARG. */
 ls_status preset_take(int argc, char **argv, const preset_flag *flag, int n, const char **value, ls_argv *rest);
+
+/* inside the folder */
+
 /* A whole number of at least lo, or `otherwise` without text. LS_E_ARG. */
 ls_status preset_number(const char *name, const char *text, int64_t lo, int64_t otherwise, int64_t *out);
 /* Appends the typed words and the rest to the defaults in *out. */

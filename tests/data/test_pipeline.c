@@ -92,8 +92,7 @@ static void same_folders(const char *a, const char *b)
     size_t n = 0;
     assert_int_equal(ls_fs_list(in_dir(a), &name, &n), LS_OK);
     assert_int_equal(test_n_entries(in_dir(b)), (int)n);
-    for (size_t i = 0; i < n; i++)
-        assert_equal_files(test_path(dir, a, name[i]), test_path(dir, b, name[i]));
+    for (size_t i = 0; i < n; i++) assert_equal_files(test_path(dir, a, name[i]), test_path(dir, b, name[i]));
     ls_fs_list_free(name, n);
 }
 
