@@ -14,6 +14,7 @@
 #include "data/sources.h"
 
 #include <math.h>
+#include <sys/stat.h>
 
 /* Results of one epoch. */
 typedef struct epoch {
@@ -180,7 +181,18 @@ static bool same_real(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* The results of an epoch have the loss and the time of this run. */
+/* Not older than the checkpoint of the epoch. */
+static bool is_newer(const evaluation *v, const char *path, int e)
+{
+    char checkpoint[PATH_MAX];
+    struct stat a, b;
+    if (ls_path_in(checkpoint, v->o->checkpoint_path, "epoch-%d/config.json", e + 1) != LS_OK) return false;
+    if (stat(path, &a) || stat(checkpoint, &b)) return false;
+    return a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
+           (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec >= b.st_mtim.tv_nsec);
+}
+
+/* The results of an epoch have the loss and the time of this run. Those of a pipeline have no time: without a loss, their age decides. */
 static bool is_of_run(const evaluation *v, int e, int rank)
 {
     const json_t *row = json_array_get(v->epochs, (size_t)e);
@@ -189,8 +201,10 @@ static bool is_of_run(const evaluation *v, int e, int rank)
     if (!row || v->pipe != (rank < 0) || results_path(v->workdir, e, rank, path) != LS_OK || !ls_fs_exists(path))
         return false;
     if (ls_json_load(path, &results) != LS_OK) ls_err_clear(); /* it is written again */
-    const bool yes = results && same_real(real_at(results, "validation_loss"), real_at(row, "val_loss_avg_global")) &&
-                     (v->pipe || same_real(real_at(results, "training_time"), real_at(row, "epoch_wall_time_sec")));
+    const double loss = real_at(row, "val_loss_avg_global");
+    bool yes = results && same_real(real_at(results, "validation_loss"), loss);
+    if (yes && !v->pipe) yes = same_real(real_at(results, "training_time"), real_at(row, "epoch_wall_time_sec"));
+    if (yes && v->pipe && isnan(loss)) yes = is_newer(v, path, e);
     json_decref(results);
     return yes;
 }

@@ -93,7 +93,7 @@ grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$S
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "not-there does not exist" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 : >"$SCRATCH/empty.json"
-expect 3 "no run that can be read in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
+expect 3 "no run in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
 expect 3 "no run that can be read" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
 [ ! -e "$SCRATCH/none" ] || bad "a report without runs"

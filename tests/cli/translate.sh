@@ -144,6 +144,18 @@ expect 0 'Epoch 0: Validation Loss' "$LOCKSTEP" train --task translate --data te
 [ "$(grep -c '"gen"' dp/workdir/gen_epoch0.json)" = 65 ] || bad "the test pairs of a blend: $(grep -c '"gen"' dp/workdir/gen_epoch0.json)"
 expect 2 'again has no train.mask' "$LOCKSTEP" train --task translate --data text:1,again:1 "${size[@]}"
 mv dp/workdir/earlier-1/rank* dp/workdir # for the checks below
+# pipelines without validation have no number in common with training_metrics.json
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --test-input train.tsv --limit-test 3 --out alone >/dev/null
+for lr in 1e-3 5e-3; do
+  expect 0 'translations and results' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+    --max_steps 2 --learning_rate $lr --model_max_length 40 "${size[@]}" --checkpoint_path noval-$lr --workdir noval
+done
+[ -e noval/earlier-1/gen_epoch0.json ] || bad "the results of another pipeline were kept: $(ls noval)"
+files() { find noval -type f -printf '%p %i %T@\n' | sort; }
+files >before.txt
+expect 0 'translations and results exist' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+  --max_steps 2 --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path noval-5e-3 --workdir noval --resume
+files >after.txt; same before.txt after.txt
 # a changed mask is refused
 cp -r text changed; printf '\1' | dd of=changed/train.mask bs=1 seek=1 conv=notrunc status=none
 expect 3 'changed/train.mask: its SHA-256' "$LOCKSTEP" train --task translate --data changed "${size[@]}" --checkpoint_path never
