@@ -91,10 +91,9 @@ static ls_status parse_list(options *o, const ls_start_env *e, int *most)
     else
         for (int w = 1; w <= all && w <= 64; w *= 2) v->world[v->n_world++] = *most = w;
     for (int i = 0; i < v->n_world; i++)
-        if (*most % v->world[i] || (v->world[i] & (v->world[i] - 1)))
-            return ls_fail(LS_E_ARG,
-                           "-n %s: the micro-batches of %d workers do not divide over those of %d; use powers of two",
-                           o->n ? o->n : "", v->world[i], *most);
+        if (v->world[i] & (v->world[i] - 1))
+            return ls_fail(LS_E_ARG, "-n %s: %d is not a power of two; use powers of two, such as 1,2,4",
+                           o->n ? o->n : "", v->world[i]);
     return LS_OK;
 }
 

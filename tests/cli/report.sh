@@ -93,8 +93,8 @@ grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$S
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "not-there does not exist" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 : >"$SCRATCH/empty.json"
-expect 3 "no run in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
-expect 3 "no run that can be read" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
+expect 3 "no .*run found in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
+expect 3 "no readable run found" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
 [ ! -e "$SCRATCH/none" ] || bad "a report without runs"
 expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no-png --out "$out"
@@ -248,6 +248,9 @@ grep -q "| t4 | 4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKST
 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
 expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
 expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
+# copies of a run are no repeats of it
+cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/copy_1" && cp -r "$SCRATCH/copy_1" "$SCRATCH/copy_2"
+expect 0 "copy_2: a copy of .*copy_1 (all metrics and times are equal), which counts once" "$LOCKSTEP" report "$SCRATCH/copy_1" "$SCRATCH/copy_2" --no-png --out "$SCRATCH/copies"
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
@@ -262,7 +265,7 @@ m["lockstep"].update(device="cuda", step_split={"input": 0.001, "forward": 0.010
                            "broadcast": {"calls": 1, "bytes_moved": 1, "busy_sec": None, "exposed_sec": None, "busbw_bytes_per_sec": None}})
 m["lockstep"].pop("workers", None)
 m["epochs"][0].update(train_loss_avg_global=3.0)
-(gpu / "bare/training_metrics.json").write_text(json.dumps(m))
+(gpu / "bare/training_metrics.json").write_text(json.dumps(dict(m, run_id="another run")))
 (gpu / "ours/training_metrics.json").write_text(json.dumps(m))
 (gpu / "ours/nccl/summary.json").write_text(json.dumps({"version": "2.30.7", "n_ranks": 2, "n_ranks_logged": 1, "n_nodes": 1, "network": "Socket",
     "transports": {"P2P/CUMEM": 32, "NVLS": 2}, "rings": 16, "first_ring": "0 1", "ring_path": "NVL", "gpudirect_rdma": False, "nvlink": True,

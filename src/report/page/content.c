@@ -186,8 +186,8 @@ static void hidden_table(const ls_analysis *a, ls_doc *d)
 
 static void collectives_table(const ls_analysis *a, ls_doc *d)
 {
-    ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB a step", "busy, ms per step",
-                               "exposed, ms per step", "bus, GB/s");
+    ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB per step",
+                               "busy, ms per step", "exposed, ms per step", "bus, GB/s");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {

@@ -243,7 +243,7 @@ ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
     tell(&a, &r);
     terminal_table(&a, &r.table);
     if (!any_readable(&set) && !set.n_scaling)
-        st = ls_fail(LS_E_FORMAT, "there is no run%s in %s%s", set.n ? " that can be read" : "",
+        st = ls_fail(LS_E_FORMAT, "no %srun found in %s%s", set.n ? "readable " : "",
                      o->n_path ? o->path[0] : "nothing", o->n_path > 1 ? " and the other paths" : "");
     else st = write_all(&a, o, &r);
 done:

@@ -71,6 +71,19 @@ static bool is_there(ls_run_set *s, const char *real, const char *path)
     return false;
 }
 
+/* A copy of a run's folder is that run: two runs never have the same times. */
+static bool is_copy(ls_run_set *s, const ls_run *r)
+{
+    for (int i = 0; i < s->n && r->metrics; i++) {
+        if (!s->run[i].metrics || !json_equal(s->run[i].metrics, r->metrics)) continue;
+        ls_notes_add(&s->notes, "%s: a copy of %s (all metrics and times are equal), which counts once", r->dir,
+                     s->run[i].dir);
+        s->n_again++;
+        return true;
+    }
+    return false;
+}
+
 static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path)
 {
     ls_run *r;
@@ -83,7 +96,8 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
         return st;
     }
     r->real = real;
-    s->n++;
+    if (is_copy(s, r)) ls_run_fini(r);
+    else s->n++;
     return LS_OK;
 }
 
@@ -241,7 +255,7 @@ ls_status ls_run_set_add(ls_run_set *s, const char *path)
     if (s->n == before && s->n_scaling == scaling && s->n_again == again)
         ls_notes_add(
             &s->notes,
-            "%s: no run here: neither training_metrics.json nor metrics.jsonl nor another file of metrics, %d folders deep",
+            "%s: no run found (searched %d levels for training_metrics.json, metrics.jsonl and other files of metrics)",
             path, MAX_DEPTH);
     return LS_OK;
 }
