@@ -111,7 +111,7 @@ static ls_status by_other_means(ls_status st, const ls_dataset_file *f, const ch
 {
     ls_err_kept why;
     ls_err_keep(&why);
-    if (st != LS_E_IO) return st;
+    if ((st != LS_E_IO && st != LS_E_FORMAT) || ls_fs_exists(path)) return st;
     return ls_fail(
         st, "%s; or get %s on another machine, put it at %s (%lld bytes%s%s) and run this command again to check it",
         why.words, f->url, path, (long long)f->nbytes, f->sha256 ? ", SHA-256 " : "", f->sha256 ? f->sha256 : "");

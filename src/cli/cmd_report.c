@@ -107,7 +107,8 @@ static void print_result(const ls_report_result *r, const options *o, bool writt
     if (!written) return;
     if (r->no_gnuplot)
         fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
-    printf("Wrote %s/report.html (%d runs, %d charts)\n", o->r.out, r->n_run, r->n_chart);
+    printf("Wrote %s/report.html (%d run%s, %d chart%s)\n", o->r.out, r->n_run, r->n_run == 1 ? "" : "s", r->n_chart,
+           r->n_chart == 1 ? "" : "s");
 }
 
 static ls_status run_report(int argc, char **argv)

@@ -48,6 +48,7 @@ ls_status eval_bleu(const options *o)
     if (!o->hyp || !o->ref) return ls_fail(LS_E_ARG, "eval --task bleu needs --hyp FILE and --ref FILE");
     LS_TRY_GOTO(st, done, ls_lines_open(&hyp, o->hyp));
     LS_TRY_GOTO(st, done, ls_lines_open(&ref, o->ref));
+    hyp.keep_mark = ref.keep_mark = true; /* as sacrebleu */
     LS_TRY_GOTO(st, done, score_lines(&hyp, &ref, &s));
     st = print(o, &s);
 done:

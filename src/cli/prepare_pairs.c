@@ -20,7 +20,7 @@ static const ls_opt table[] = {
     CLI_LIST(
         "input", input[LS_PAIR_TRAIN], "PATH...",
         "training pairs: .tsv files (source TAB target), .jsonl files with the keys src and tgt or the names of the "
-        "languages, or two text files with equal lines, the source first (plain, .gz or .zst)"),
+        "languages (also inside an object translation), or two text files with equal lines, the source first (plain, .gz or .zst)"),
     CLI_LIST("val-input", input[LS_PAIR_VAL], "PATH...", "validation pairs, in the same forms"),
     CLI_LIST("test-input", input[LS_PAIR_TEST], "PATH...", "test pairs, for BLEU; their text is kept in test.jsonl"),
     CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, train.mask, val.bin and so on"),
@@ -92,8 +92,13 @@ static ls_status print(const options *o, const ls_prepare_pairs_result *r)
     if (!o->json) {
         for (int p = 0; p < LS_N_PAIR_PART; p++)
             if (r->pairs[p])
-                printf("%-6s %10lld pairs  %lld tokens, %lld of them targets\n", name[p], (long long)r->pairs[p],
-                       (long long)r->tokens[p], (long long)r->targets[p]);
+                printf("%-6s %10lld pair%s  %lld tokens, %lld of them targets\n", name[p], (long long)r->pairs[p],
+                       r->pairs[p] == 1 ? " " : "s", (long long)r->tokens[p], (long long)r->targets[p]);
+        for (int p = 0; p < LS_N_PAIR_PART; p++)
+            if (r->empty[p])
+                printf("empty  %10lld pair%s  of %s without text, %s\n", (long long)r->empty[p],
+                       r->empty[p] == 1 ? " " : "s", name[p],
+                       p == LS_PAIR_TEST ? "kept: line k stays sentence k" : "dropped");
         if (!r->pairs[LS_PAIR_VAL]) printf("val    none\n");
         printf("vocab  %10d ids    %d merges, <eos_%s> and <eos_%s>\n", r->n_vocab, r->n_merge, o->p.langs->src,
                o->p.langs->tgt);
@@ -107,7 +112,7 @@ static ls_status print(const options *o, const ls_prepare_pairs_result *r)
     for (int p = 0; p < LS_N_PAIR_PART; p++) {
         ls_jsonw_put_open(w, name[p], '{');
         ls_jsonw_members(w, LS_KV("pairs", r->pairs[p]), LS_KV("tokens", r->tokens[p]),
-                         LS_KV("target_tokens", r->targets[p]));
+                         LS_KV("target_tokens", r->targets[p]), LS_KV("empty_pairs", r->empty[p]));
         ls_jsonw_close(w);
     }
     ls_jsonw_members(w, LS_KV("longest_pair", r->longest), LS_KV("seconds", r->seconds));

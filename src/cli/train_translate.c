@@ -6,11 +6,12 @@
  *   WORKDIR/eval_results_epoch<e>.json, gen_epoch<e>.json     the same of a pipeline
  *
  * All replicas have the same weights, so validation loss, BLEU and translations of an epoch are equal; a replica's tokens/s is its part of
- * the run's. Epochs count from 0. Files that are not older than the run's training_metrics.json are kept: after an interruption only missing
- * epochs are translated, and a run with nothing left to do changes no file. */
+ * the run's. Epochs count from 0. Results of this run (the loss and the time of training_metrics.json) are kept: only missing epochs are
+ * translated, and a run with nothing left to do changes no file. Files of another run are moved to WORKDIR/earlier-<k>. */
 #include "cli/translation.h"
 #include "cli/commands.h"
 #include "core/fs.h"
+#include "data/sources.h"
 
 #include <math.h>
 #include <sys/stat.h>
@@ -21,22 +22,62 @@ typedef struct epoch {
     double bleu, chrf;
 } epoch;
 
+/* ---- the data ---- */
+
+static ls_status add_path(char ***list, size_t *n, const char *dir, const char *name)
+{
+    if (!*list) *list = ls_alloc(LS_MAX_SOURCE * sizeof **list);
+    if (!*list || !((*list)[*n] = ls_path_join(dir, name))) return ls_nomem(strlen(dir), "a path");
+    ++*n;
+    return LS_OK;
+}
+
+/* The test.jsonl of the folders that have one; if none has, the val.jsonl. */
+static ls_status find_pairs(const ls_data_sources *from, const char *data, char ***path, size_t *n)
+{
+    static const char *const name[] = {"test.jsonl", "val.jsonl"};
+    for (size_t k = 0; k < CLI_COUNT(name) && !*n; k++)
+        for (size_t i = 0; i < from->n; i++)
+            if (ls_fs_exists(ls_path_of(from->item[i].path, name[k]).text))
+                LS_TRY(add_path(path, n, from->item[i].path, name[k]));
+    if (*n) return LS_OK;
+    return ls_fail(LS_E_IO, "%s has neither test.jsonl nor val.jsonl; `lockstep prepare --task translate` writes them",
+                   data);
+}
+
+/* The test pairs of --data, which is a folder or a blend of folders. Free with ls_fs_list_free. */
+static ls_status test_pairs(const char *data, char ***path, size_t *n)
+{
+    ls_data_sources from = {0};
+    ls_status st = LS_OK;
+    if (ls_fs_is_dir(data)) st = ls_sources_add(&from, data, 0);
+    else st = ls_fs_exists(data) ? ls_sources_load(data, &from) : ls_sources_parse(data, &from);
+    for (size_t i = 0; i < from.n && st == LS_OK; i++)
+        if (!ls_fs_exists(ls_path_of(from.item[i].path, "train.mask").text))
+            st = ls_fail(LS_E_CONFIG,
+                         "--task translate: %s has no train.mask; make the folder with `lockstep prepare --task "
+                         "translate`",
+                         from.item[i].path);
+    if (st == LS_OK) st = find_pairs(&from, data, path, n);
+    ls_sources_fini(&from);
+    return st;
+}
+
 ls_status cli_translate_check(const ls_train_options *o)
 {
-    char path[PATH_MAX];
+    char **path = NULL;
+    size_t n = 0;
     const bool on = !strcmp(o->task, "translate");
     if (!on && ls_train_given(o, "workdir")) return ls_fail(LS_E_ARG, "--workdir needs --task translate; leave it out");
     if (!on) return LS_OK;
     if (!o->data)
         return ls_fail(LS_E_ARG, "--task translate needs --data DIR, made by `lockstep prepare --task translate`");
-    LS_TRY(ls_path_in(path, o->data, "train.mask"));
-    if (!ls_fs_exists(path))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--task translate: %s has no train.mask; make the folder with `lockstep prepare --task translate`",
-            o->data);
-    return cli_test_pairs(o->data, path);
+    const ls_status st = test_pairs(o->data, &path, &n);
+    ls_fs_list_free(path, n);
+    return st;
 }
+
+/* ---- the files ---- */
 
 static double real_at(const json_t *o, const char *key)
 {
@@ -44,16 +85,17 @@ static double real_at(const json_t *o, const char *key)
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+/* Writes only what differs. */
 static ls_status copy_file(const char *from_dir, const char *to_dir, const char *file)
 {
-    char *data = NULL;
-    size_t n = 0;
-    char path[PATH_MAX];
-    LS_TRY(ls_path_in(path, from_dir, "%s", file));
-    LS_TRY(ls_fs_read(path, &data, &n));
-    ls_status st = ls_path_in(path, to_dir, "%s", file);
-    if (st == LS_OK) st = ls_fs_write(path, data, n);
+    char *data = NULL, *old = NULL;
+    size_t n = 0, n_old = 0;
+    const ls_path from = ls_path_of(from_dir, file), to = ls_path_of(to_dir, file);
+    LS_TRY(ls_fs_read(from.text, &data, &n));
+    ls_status st = ls_fs_exists(to.text) ? ls_fs_read(to.text, &old, &n_old) : LS_OK;
+    if (st == LS_OK && (!old || n != n_old || memcmp(data, old, n))) st = ls_fs_write(to.text, data, n);
     ls_free(data);
+    ls_free(old);
     return st;
 }
 
@@ -93,9 +135,9 @@ static ls_status write_epoch(const char *dir, int e, int dp, bool pipe, const ep
 {
     char path[PATH_MAX];
     for (int r = pipe ? -1 : 0; r < (pipe ? 0 : dp); r++) {
-        LS_TRY(write_results(dir, e, r, x));
         LS_TRY(gen_path(dir, e, r, path));
         LS_TRY(cli_write_translations(set, langs, path));
+        LS_TRY(write_results(dir, e, r, x)); /* last: they say that the epoch is complete */
     }
     return LS_OK;
 }
@@ -126,35 +168,88 @@ static void print_average(const char *what, const double *x, int n)
 typedef struct evaluation {
     const ls_train_options *o;
     ls_session_opts open;
-    char pairs[PATH_MAX], workdir[PATH_MAX];
+    char **pairs; /* files */
+    size_t n_pairs;
+    char workdir[PATH_MAX];
     int dp;
     bool pipe;
-    struct timespec written; /* training_metrics.json */
+    const json_t *epochs; /* of training_metrics.json */
 } evaluation;
 
-static bool is_current(const evaluation *v, const char *path)
+static bool same_real(double a, double b)
 {
-    struct stat sb;
-    if (stat(path, &sb)) return false;
-    return sb.st_mtim.tv_sec > v->written.tv_sec ||
-           (sb.st_mtim.tv_sec == v->written.tv_sec && sb.st_mtim.tv_nsec >= v->written.tv_nsec);
+    return a == b || (isnan(a) && isnan(b));
 }
 
-/* All files of an epoch exist and are of this run. */
+/* Not older than the checkpoint of the epoch. */
+static bool is_newer(const evaluation *v, const char *path, int e)
+{
+    char checkpoint[PATH_MAX];
+    struct stat a, b;
+    if (ls_path_in(checkpoint, v->o->checkpoint_path, "epoch-%d/config.json", e + 1) != LS_OK) return false;
+    if (stat(path, &a) || stat(checkpoint, &b)) return false;
+    return a.st_mtim.tv_sec > b.st_mtim.tv_sec ||
+           (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec >= b.st_mtim.tv_nsec);
+}
+
+/* The results of an epoch have the loss and the time of this run. Those of a pipeline have no time: without a loss, their age decides. */
+static bool is_of_run(const evaluation *v, int e, int rank)
+{
+    const json_t *row = json_array_get(v->epochs, (size_t)e);
+    json_t *results = NULL;
+    char path[PATH_MAX];
+    if (!row || v->pipe != (rank < 0) || results_path(v->workdir, e, rank, path) != LS_OK || !ls_fs_exists(path))
+        return false;
+    if (ls_json_load(path, &results) != LS_OK) ls_err_clear(); /* it is written again */
+    const double loss = real_at(row, "val_loss_avg_global");
+    bool yes = results && same_real(real_at(results, "validation_loss"), loss);
+    if (yes && !v->pipe) yes = same_real(real_at(results, "training_time"), real_at(row, "epoch_wall_time_sec"));
+    if (yes && v->pipe && isnan(loss)) yes = is_newer(v, path, e);
+    json_decref(results);
+    return yes;
+}
+
 static bool is_evaluated(const evaluation *v, int e)
 {
     char path[PATH_MAX];
-    for (int r = v->pipe ? -1 : 0; r < (v->pipe ? 0 : v->dp); r++) {
-        if (results_path(v->workdir, e, r, path) != LS_OK || !is_current(v, path)) return false;
-        if (gen_path(v->workdir, e, r, path) != LS_OK || !is_current(v, path)) return false;
-    }
+    for (int r = v->pipe ? -1 : 0; r < (v->pipe ? 0 : v->dp); r++)
+        if (!is_of_run(v, e, r) || gen_path(v->workdir, e, r, path) != LS_OK || !ls_fs_exists(path)) return false;
     return true;
 }
 
-static ls_status copy_if_old(const evaluation *v, const char *from_dir, const char *file)
+/* Whether the name is that of a file of an epoch; rank -1: of a pipeline. */
+static bool is_epoch_file(const char *name, int *e, int *rank)
 {
-    return is_current(v, ls_path_of(v->workdir, file).text) ? LS_OK : copy_file(from_dir, v->workdir, file);
+    static const char *const of_rank[] = {"rank%d_results_epoch%d.json%n", "rank%d_gen_epoch%d.json%n"};
+    static const char *const of_pipe[] = {"eval_results_epoch%d.json%n", "gen_epoch%d.json%n"};
+    for (int k = 0; k < 2; k++) {
+        int end = 0;
+        if (sscanf(name, of_rank[k], rank, e, &end) == 2 && end && !name[end]) return *rank >= 0 && *e >= 0;
+        *rank = -1;
+        if (sscanf(name, of_pipe[k], e, &end) == 1 && end && !name[end]) return *e >= 0;
+    }
+    return false;
 }
+
+/* Moves the epochs of other runs away, so that all files of the folder are of one run. */
+static ls_status set_aside(const evaluation *v)
+{
+    char **name = NULL, where[PATH_MAX] = "";
+    size_t n = 0;
+    int e, rank;
+    LS_TRY(ls_fs_list(v->workdir, &name, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        if (!is_epoch_file(name[i], &e, &rank) || is_of_run(v, e, rank)) continue;
+        if (!*where) st = ls_fs_mkdir_next(v->workdir, "earlier-", where);
+        if (st == LS_OK) st = ls_fs_rename(ls_path_of(v->workdir, name[i]).text, ls_path_of(where, name[i]).text);
+    }
+    if (st == LS_OK && *where) printf("results of another run: moved to %s\n", where);
+    ls_fs_list_free(name, n);
+    return st;
+}
+
+/* ---- translating ---- */
 
 /* Translates the test pairs with the checkpoint of epoch e, counted from 0. */
 static ls_status evaluate(evaluation *v, const char *checkpoint, int e, epoch *x)
@@ -168,7 +263,7 @@ static ls_status evaluate(evaluation *v, const char *checkpoint, int e, epoch *x
     ls_session_opts open = v->open;
     open.checkpoint = checkpoint;
     LS_TRY(ls_translate_open(&s, open, &how, &langs));
-    ls_status st = ls_translation_set_read(&set, &(const char *){v->pairs}, 1, &langs, 0);
+    ls_status st = ls_translation_set_read(&set, (const char *const *)v->pairs, (int)v->n_pairs, &langs, 0);
     if (st == LS_OK) st = ls_translate(&s, &how, &set);
     if (st == LS_OK) {
         x->bleu = ls_bleu_of(&set.bleu).score;
@@ -181,15 +276,15 @@ static ls_status evaluate(evaluation *v, const char *checkpoint, int e, epoch *x
     return st;
 }
 
-static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
+static ls_status evaluate_epochs(evaluation *v)
 {
-    const int n = (int)json_array_size(epochs);
+    const int n = (int)json_array_size(v->epochs);
     double *time = ls_alloc((size_t)n * sizeof *time), *rate = ls_alloc((size_t)n * sizeof *rate);
     ls_status st = time && rate ? LS_OK : ls_nomem((size_t)n * sizeof *time, "the epochs");
     char checkpoint[PATH_MAX], last[PATH_MAX] = "";
     int done = 0, evaluated = 0;
     for (int e = 0; e < n && st == LS_OK; e++) {
-        const json_t *row = json_array_get(epochs, (size_t)e);
+        const json_t *row = json_array_get(v->epochs, (size_t)e);
         epoch x = {.val_loss = real_at(row, "val_loss_avg_global"),
                    .time = real_at(row, "epoch_wall_time_sec"),
                    .tokens_per_sec = real_at(row, "tokens_per_sec_global") / v->dp};
@@ -205,8 +300,8 @@ static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
     }
     if (st == LS_OK && !done)
         st = ls_fail(LS_E_IO, "%s has no checkpoint of an epoch to translate with", v->o->checkpoint_path);
-    if (st == LS_OK) st = copy_if_old(v, last, "config.json");
-    if (st == LS_OK) st = copy_if_old(v, last, "tokenizer.json");
+    if (st == LS_OK) st = copy_file(last, v->workdir, "config.json");
+    if (st == LS_OK) st = copy_file(last, v->workdir, "tokenizer.json");
     if (st == LS_OK && !evaluated) printf("translations and results exist: %s\n", v->workdir);
     if (st == LS_OK && evaluated) {
         print_average("Training Time", time, done);
@@ -222,10 +317,9 @@ static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
 static ls_status read_run(evaluation *v, const ls_device_choice *device, json_t **root)
 {
     char path[PATH_MAX];
-    struct stat sb;
     LS_TRY(ls_path_in(path, v->o->checkpoint_path, "training_metrics.json"));
     LS_TRY(ls_json_load(path, root));
-    if (!stat(path, &sb)) v->written = sb.st_mtim;
+    v->epochs = json_object_get(*root, "epochs");
     const int dp = (int)json_integer_value(ls_json_at(*root, "lockstep.dp")); /* 0: one worker */
     v->dp = dp ? dp : 1;
     v->pipe = json_integer_value(ls_json_at(*root, "lockstep.pp")) > 1;
@@ -238,12 +332,14 @@ ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice
     evaluation v = {.o = o, .open = {.threads = (int)o->threads}};
     json_t *root = NULL;
     if (strcmp(o->task, "translate") != 0) return LS_OK;
-    LS_TRY(cli_test_pairs(o->data, v.pairs));
     snprintf(v.workdir, sizeof v.workdir, "%s", o->workdir ? o->workdir : "");
     if (!o->workdir) LS_TRY(ls_path_in(v.workdir, o->checkpoint_path, "workdir"));
     LS_TRY(ls_fs_mkdirs(v.workdir));
-    ls_status st = read_run(&v, device, &root);
-    if (st == LS_OK) st = evaluate_epochs(&v, json_object_get(root, "epochs"));
+    ls_status st = test_pairs(o->data, &v.pairs, &v.n_pairs);
+    if (st == LS_OK) st = read_run(&v, device, &root);
+    if (st == LS_OK) st = set_aside(&v);
+    if (st == LS_OK) st = evaluate_epochs(&v);
     json_decref(root);
+    ls_fs_list_free(v.pairs, v.n_pairs);
     return st;
 }

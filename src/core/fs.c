@@ -24,6 +24,12 @@ bool ls_fs_is_dir(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+bool ls_fs_is_file(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
 ls_status ls_fs_size(const char *path, int64_t *nbytes)
 {
     struct stat s;

@@ -15,6 +15,7 @@
 
 bool ls_fs_exists(const char *path);
 bool ls_fs_is_dir(const char *path);
+bool ls_fs_is_file(const char *path); /* a regular file: not a folder, a pipe or a device */
 ls_status ls_fs_size(const char *path, int64_t *nbytes);
 ls_status ls_fs_mkdirs(const char *path); /* like mkdir -p */
 /* Creates the first unused <dir>/<prefix><k>, k = 1, 2, ... */

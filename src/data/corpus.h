@@ -1,7 +1,7 @@
 /* corpus.h - the files of a text corpus, read in blocks that can be processed in any order.
  *
  *   inputs        files, folders (all their .txt and .jsonl files, plain or compressed, at any depth, sorted by bytes; names that start with
- *                 a dot are skipped) and "-" for standard input, in the given order
+ *                 a dot and other types are skipped, also .md) and "-" for standard input, in the given order
  *   byte stream   one of them as bytes: plain, gzip or zstd, detected by the first bytes. Compressed streams may have several members or
  *                 frames; a stream that ends inside one is an error.
  *   block         of plain text: part of one document, which ends where a piece of the GPT-2 split pattern always ends (or between

@@ -23,7 +23,10 @@ const ls_dataset ls_datasets[] = {
     {.name = "iwslt2017-de-en",
      .what = "talks in German and English, IWSLT 2017",
      .by_hand = "export the pair de-en from https://huggingface.co/datasets/IWSLT/iwslt2017 as JSON lines",
-     .next = "DIR/iwslt2017-de-en.{train,valid,test}.jsonl"},
+     .next =
+         "DIR/iwslt2017-de-en.{train,valid,test}.jsonl; then: lockstep prepare --task translate --src-lang de --tgt-lang en "
+         "--input DIR/iwslt2017-de-en.train.jsonl --val-input DIR/iwslt2017-de-en.valid.jsonl "
+         "--test-input DIR/iwslt2017-de-en.test.jsonl --out data"},
     {.name = "wmt16-de-en",
      .what = "news and parliament in German and English, WMT 2016",
      .by_hand = "choose the corpora on https://www.statmt.org/wmt16/translation-task.html",

@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "core/stop.h"
 
 #include <curl/curl.h>
@@ -20,18 +21,45 @@ typedef struct transfer {
     const ls_fetch_opts *o;
     char part[PATH_MAX];
     int fd;
-    int64_t have; /* bytes of the part file */
+    int64_t have;  /* bytes of the part file */
+    int64_t first; /* of them, those before this connection */
     int64_t total, fetched;
     double start;
+    CURL *curl;
     ls_status st; /* why `store` or `look` ended it */
 } transfer;
+
+/* Bytes of the answer by its header; -1: not known. */
+static int64_t answer_length(CURL *c)
+{
+    curl_off_t n = -1;
+    return curl_easy_getinfo(c, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &n) == CURLE_OK ? (int64_t)n : -1;
+}
+
+static ls_status not_the_file(const transfer *t, int64_t has)
+{
+    char kept[PATH_MAX + 40] = "";
+    if (t->first) snprintf(kept, sizeof kept, "; %s is kept", t->part);
+    return ls_fail(LS_E_FORMAT,
+                   "%s: the server sends %s%lld bytes, expected %lld: another file, or a page that asks for a login%s",
+                   t->o->url, has < 0 ? "more than " : "", (long long)(has < 0 ? t->o->nbytes : has),
+                   (long long)t->o->nbytes, kept);
+}
+
+static ls_status check_length(const transfer *t, int64_t more)
+{
+    const int64_t length = t->have == t->first ? answer_length(t->curl) : -1, want = t->o->nbytes;
+    if (want >= 0 && length >= 0 && t->have + length != want) return not_the_file(t, t->have + length);
+    if (t->o->max_bytes && t->have + more > t->o->max_bytes)
+        return ls_fail(LS_E_FORMAT, "%s: more than %lld bytes", t->o->url, (long long)t->o->max_bytes);
+    return want >= 0 && t->have + more > want ? not_the_file(t, -1) : LS_OK;
+}
 
 static size_t store(char *data, size_t size, size_t n, void *ctx)
 {
     transfer *t = ctx;
-    if (t->o->max_bytes && t->have + (int64_t)(size * n) > t->o->max_bytes)
-        t->st = ls_fail(LS_E_FORMAT, "%s: more than %lld bytes", t->o->url, (long long)t->o->max_bytes);
-    else t->st = ls_fs_append(t->fd, t->part, data, size * n);
+    t->st = check_length(t, (int64_t)(size * n));
+    if (t->st == LS_OK) t->st = ls_fs_append(t->fd, t->part, data, size * n);
     if (t->st != LS_OK) return 0;
     t->have += (int64_t)(size * n);
     t->fetched += (int64_t)(size * n);
@@ -67,19 +95,21 @@ static ls_status open_part(transfer *t)
     return t->have < 0 ? ls_fail(LS_E_IO, "cannot write %s: %s", t->part, strerror(errno)) : LS_OK;
 }
 
-static ls_status start_again(transfer *t)
+/* Keeps the first n bytes of the part file. */
+static ls_status cut_part(transfer *t, int64_t n)
 {
-    t->have = 0;
-    if (ftruncate(t->fd, 0) || lseek(t->fd, 0, SEEK_SET))
+    t->have = n;
+    if (ftruncate(t->fd, (off_t)n) || lseek(t->fd, (off_t)n, SEEK_SET) != (off_t)n)
         return ls_fail(LS_E_IO, "cannot write %s: %s", t->part, strerror(errno));
     return LS_OK;
 }
 
 /* One connection, from the end of the part file on. */
-static CURLcode connect_once(transfer *t, char reason[CURL_ERROR_SIZE], long *http)
+static CURLcode connect_once(transfer *t, char reason[CURL_ERROR_SIZE], long *http, int64_t *length)
 {
-    CURL *c = curl_easy_init();
+    CURL *c = t->curl = curl_easy_init();
     if (!c) return CURLE_OUT_OF_MEMORY;
+    t->first = t->have;
     curl_easy_setopt(c, CURLOPT_URL, t->o->url);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
     curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
@@ -99,7 +129,9 @@ static CURLcode connect_once(transfer *t, char reason[CURL_ERROR_SIZE], long *ht
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, t);
     const CURLcode rc = curl_easy_perform(c);
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, http);
+    *length = answer_length(c);
     curl_easy_cleanup(c);
+    t->curl = NULL;
     return rc;
 }
 
@@ -124,33 +156,57 @@ static ls_status wait_before(int k)
     return LS_OK;
 }
 
+/* The server does not continue the part file: it is dropped only for an answer that can be the whole file. */
+static ls_status start_again(transfer *t, int64_t length)
+{
+    const int64_t want = t->o->nbytes;
+    if (want >= 0 && length >= 0 && length != want) return not_the_file(t, length);
+    if (want >= 0 && length < 0)
+        return ls_fail(
+            LS_E_IO,
+            "%s: the server does not continue at byte %lld and does not say how long the file is; remove %s to "
+            "start again",
+            t->o->url, (long long)t->have, t->part);
+    ls_info("data", "%s: the server does not continue at byte %lld; starting again", t->o->url, (long long)t->have);
+    return cut_part(t, 0);
+}
+
 static ls_status download(transfer *t, ls_fetch_result *r)
 {
     bool ranges = true; /* until the server shows that it has none */
+    int64_t most = t->have;
+    if (t->o->nbytes >= 0 && t->have > t->o->nbytes) LS_TRY(cut_part(t, 0)); /* of another file */
     for (int nothing = 0;;) {
         char reason[CURL_ERROR_SIZE] = "";
         long http = 0;
-        const int64_t before = t->fetched;
-        const CURLcode rc = connect_once(t, reason, &http);
+        int64_t length = -1;
+        if (t->have && t->have == t->o->nbytes) return LS_OK;
+        const CURLcode rc = connect_once(t, reason, &http, &length);
+        if (t->st == LS_E_FORMAT) { /* none of it belongs to the file */
+            ls_err_kept why;
+            ls_err_keep(&why);
+            LS_TRY(cut_part(t, t->first));
+            ls_err_restore(&why);
+            return t->st;
+        }
         if (t->st != LS_OK) return t->st;
-        if (rc == CURLE_OK) return LS_OK;
+        if (rc == CURLE_OK && (t->o->nbytes < 0 || t->have == t->o->nbytes)) return LS_OK;
         const bool past_end = rc == CURLE_HTTP_RETURNED_ERROR && http == 416;
-        if (past_end && t->o->nbytes >= 0 && t->have == t->o->nbytes) return LS_OK; /* it was complete */
         if ((rc == CURLE_RANGE_ERROR || past_end || rc == CURLE_BAD_DOWNLOAD_RESUME) && ranges && t->have) {
-            ls_info("data", "%s: the server does not continue at byte %lld; starting again", t->o->url,
-                    (long long)t->have);
+            LS_TRY(start_again(t, past_end ? -1 : length));
             ranges = false;
-            LS_TRY(start_again(t));
             continue;
         }
-        nothing = t->fetched > before ? 0 : nothing + 1;
-        if (!may_pass(rc, http) || nothing > t->o->retries)
+        if (rc == CURLE_OK) snprintf(reason, sizeof reason, "the connection ended early");
+        nothing = t->have > most ? 0 : nothing + 1;
+        most = LS_MAX(most, t->have);
+        if ((rc != CURLE_OK && !may_pass(rc, http)) || nothing > t->o->retries)
             return ls_fail(LS_E_IO, "%s: %s", t->o->url, *reason ? reason : curl_easy_strerror(rc));
         r->n_broken++;
         ls_info("data", "%s: %s after %lld bytes; trying again", t->o->url, *reason ? reason : curl_easy_strerror(rc),
                 (long long)t->have);
         LS_TRY(wait_before(nothing));
-        if (!ranges) LS_TRY(start_again(t));
+        if (!ranges) LS_TRY(cut_part(t, 0));
     }
 }
 
@@ -184,9 +240,14 @@ ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
     ls_status st;
     if (ls_fs_exists(o->path)) {
         r.had_it = true;
-        LS_TRY(check(o, o->path, o->path, &r));
-        *result = r;
-        return LS_OK;
+        st = check(o, o->path, o->path, &r);
+        if (st == LS_E_FORMAT) {
+            ls_err_kept why;
+            ls_err_keep(&why);
+            return ls_fail(st, "%s; move or remove it to download it again", why.words);
+        }
+        if (st == LS_OK) *result = r;
+        return st;
     }
     const int n = snprintf(t.part, sizeof t.part, "%s.part", o->path);
     if (n < 0 || (size_t)n >= sizeof t.part) return ls_fail(LS_E_IO, "the path %.200s... is too long", o->path);

@@ -15,7 +15,7 @@ typedef struct ls_fetch_opts {
     const char *url, *path;
     const char *sha256; /* NULL: not known */
     int64_t nbytes;     /* -1: not known   */
-    int64_t max_bytes;  /* 0: no limit     */
+    int64_t max_bytes;  /* if it is not known; 0: no limit */
     int retries;        /* attempts in a row that bring nothing, after the first */
     void (*progress)(void *ctx, int64_t done, int64_t total, double bytes_per_sec); /* may be NULL; total -1: unknown */
     void *progress_ctx;
@@ -29,7 +29,8 @@ typedef struct ls_fetch_result {
     bool had_it;     /* the file existed and is right */
 } ls_fetch_result;
 
-/* LS_E_IO: cannot be downloaded or written; LS_E_FORMAT: another size or checksum (FILE.part is removed; a FILE of the user stays);
+/* LS_E_IO: cannot be downloaded or written; LS_E_FORMAT: another size or checksum (bytes of an answer with another size are not kept, and
+ * FILE.part is removed if it is complete with another checksum; a FILE of the user stays);
  * LS_E_STOPPED after a stop request. */
 ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *r);
 

@@ -16,13 +16,25 @@ static bool cut_suffix(const char *name, size_t *n, const char *suffix)
     return true;
 }
 
-static ls_text_format format_of(const char *path)
+static size_t unpacked_length(const char *path)
 {
     size_t n = strlen(path);
     if (!cut_suffix(path, &n, ".gz")) cut_suffix(path, &n, ".zst");
+    return n;
+}
+
+/* Text if it is given by its name, but the README of a folder is not a document of the corpus. */
+static bool is_markdown(const char *path)
+{
+    size_t n = unpacked_length(path);
+    return cut_suffix(path, &n, ".md");
+}
+
+static ls_text_format format_of(const char *path)
+{
+    size_t n = unpacked_length(path);
     if (cut_suffix(path, &n, ".jsonl") || cut_suffix(path, &n, ".ndjson")) return LS_TEXT_JSONL;
-    if (cut_suffix(path, &n, ".txt") || cut_suffix(path, &n, ".text") || cut_suffix(path, &n, ".md"))
-        return LS_TEXT_PLAIN;
+    if (cut_suffix(path, &n, ".txt") || cut_suffix(path, &n, ".text") || is_markdown(path)) return LS_TEXT_PLAIN;
     return LS_TEXT_AUTO;
 }
 
@@ -58,7 +70,7 @@ static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format fo
         if (name[i][0] == '.') continue;
         char p[PATH_MAX];
         LS_TRY_GOTO(st, done, ls_path_in(p, path, "%s", name[i]));
-        ls_text_format f = format != LS_TEXT_AUTO ? format : format_of(p);
+        ls_text_format f = format != LS_TEXT_AUTO ? format : is_markdown(p) ? LS_TEXT_AUTO : format_of(p);
         if (ls_fs_is_dir(p)) st = add_folder(list, p, format, depth + 1);
         else st = f != LS_TEXT_AUTO ? push(list, p, f) : skip(list, p);
     }

@@ -13,6 +13,7 @@ typedef struct reader {
     ls_str *out;     /* its string */
     bool lone;       /* the string read last has a lone surrogate */
     bool found, text, text_lone;
+    ls_substr other; /* the value, if it is not a string */
 } reader;
 
 static bool bad(reader *r, const char *why)
@@ -167,7 +168,12 @@ static bool read_member(reader *r, int depth)
     skip_blanks(r);
     r->found = true;
     r->text = take(r, '"');
-    if (!r->text) return skip_value(r, depth);
+    if (!r->text) {
+        const char *first = r->p;
+        if (!skip_value(r, depth)) return false;
+        r->other = (ls_substr){first, (size_t)(r->p - first)};
+        return true;
+    }
     r->out->len = 0;
     if (!read_string(r, r->out)) return false;
     r->text_lone = r->lone;
@@ -212,4 +218,13 @@ ls_jsonl_result ls_jsonl_text(const char *line, size_t n, const char *key, ls_st
     if (!r.found) return LS_JSONL_NO_KEY;
     if (!r.text) return LS_JSONL_NOT_TEXT;
     return r.text_lone ? LS_JSONL_LONE : LS_JSONL_OK;
+}
+
+bool ls_jsonl_object(const char *line, size_t n, const char *key, ls_str *work, ls_substr *value)
+{
+    reader r = {.p = line, .end = line + n, .key = key, .out = work};
+    work->len = 0;
+    if (!read_line(&r) || !r.found || r.text || !r.other.n || *r.other.data != '{') return false;
+    *value = r.other;
+    return true;
 }

@@ -5,6 +5,7 @@
 #include "core/err.h"
 #include "core/str.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef enum ls_jsonl_result {
@@ -20,5 +21,9 @@ typedef enum ls_jsonl_result {
  * one if repeated) in *out. Bytes above 127 are copied unchanged; the caller checks UTF-8. On failure *at is the position
  * and *why what was expected there. Nesting deeper than 200 is LS_JSONL_BAD. */
 ls_jsonl_result ls_jsonl_text(const char *line, size_t n, const char *key, ls_str *out, size_t *at, const char **why);
+
+/* Whether the line is one JSON object whose value of the key is an object; *value is that one, a part of the line. work: its content is
+ * lost. */
+bool ls_jsonl_object(const char *line, size_t n, const char *key, ls_str *work, ls_substr *value);
 
 #endif

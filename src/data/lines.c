@@ -53,7 +53,7 @@ ls_status ls_lines_next(ls_lines *l, ls_substr *line, bool *end)
     size_t n = nl ? (size_t)(nl - p) : l->n - l->at;
     l->at += n + (nl != NULL);
     if (n && p[n - 1] == '\r') n--;
-    if (!l->line++ && n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3, n -= 3;
+    if (!l->line++ && !l->keep_mark && n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3, n -= 3;
     const size_t bad = data_utf8_check(p, n);
     if (bad < n)
         return ls_fail(LS_E_FORMAT, "%s: line %lld: byte %zu (0x%02x) is not UTF-8", l->path, (long long)l->line,

@@ -1,4 +1,5 @@
 #include "data/loader.h"
+#include "data/meta.h"
 #include "data/pairs.h"
 #include "data/sources.h"
 #include "core/hash.h"
@@ -67,9 +68,8 @@ static ls_status index_pairs(ls_token_source *s, const char *mask_path)
 static ls_status open_mask(ls_token_source *s, const char *path)
 {
     char mask_path[PATH_MAX];
-    if (!ls_ends_in(path, ".bin") || strlen(path) + 2 > sizeof mask_path) return LS_OK;
-    snprintf(mask_path, sizeof mask_path, "%.*s.mask", (int)strlen(path) - 4, path);
-    if (!ls_fs_exists(mask_path)) return LS_OK;
+    data_mask_path(path, mask_path);
+    if (!*mask_path || !ls_fs_exists(mask_path)) return LS_OK;
     LS_TRY(ls_fs_map_open(&s->mask, mask_path));
     return index_pairs(s, mask_path);
 }

@@ -44,6 +44,13 @@ ls_status data_file_sha256(const char *path, char hex[65])
     return LS_OK;
 }
 
+void data_mask_path(const char *path, char mask[PATH_MAX])
+{
+    const size_t n = strlen(path);
+    mask[0] = '\0';
+    if (ls_ends_in(path, ".bin") && n + 2 <= PATH_MAX) snprintf(mask, PATH_MAX, "%.*s.mask", (int)n - 4, path);
+}
+
 /* ---- the comparison ---- */
 
 /* The entry of a file in meta.json: that of a part, or of one of its shards. */
@@ -72,17 +79,26 @@ static ls_status differs(const char *path, const char *what, const char *has, co
         path, what, has, want);
 }
 
-static ls_status check_content(const json_t *entry, const char *path, const ls_fs_map *m, bool whole)
+/* The keys of a file in its entry. */
+typedef struct keys {
+    const char *sha256, *sample;
+    int bytes; /* per token */
+} keys;
+
+static const keys of_tokens = {"sha256", "xxh3_sample", 2}, of_mask = {"mask_sha256", "mask_xxh3_sample", 1};
+
+static ls_status check_content(const json_t *entry, const keys *k, const char *path, const ls_fs_map *m, bool whole)
 {
-    const char *sha = json_string_value(json_object_get(entry, "sha256"));
-    const char *sample = json_string_value(json_object_get(entry, "xxh3_sample"));
+    const char *sha = json_string_value(json_object_get(entry, k->sha256));
+    const char *sample = json_string_value(json_object_get(entry, k->sample));
     const json_t *tokens = json_object_get(entry, "tokens");
+    const long long n = json_integer_value(tokens);
     char hex[65];
-    if (json_is_integer(tokens) && m->n != 2 * (size_t)json_integer_value(tokens))
+    if (json_is_integer(tokens) && m->n != (size_t)(k->bytes * n))
         return ls_fail(
             LS_E_FORMAT,
-            "%s has %zu bytes, but meta.json has %lld tokens of 2 bytes (%lld bytes): the file was changed or is truncated; " HOW_TO_FIX,
-            path, m->n, (long long)json_integer_value(tokens), 2 * (long long)json_integer_value(tokens));
+            "%s has %zu bytes, but meta.json has %lld tokens of %d byte%s (%lld bytes): the file was changed or is truncated; " HOW_TO_FIX,
+            path, m->n, n, k->bytes, k->bytes == 1 ? "" : "s", k->bytes * n);
     if (sha && (whole || m->n <= LS_DATA_SMALL)) {
         sha256_of(m->data, m->n, hex);
         return strcmp(hex, sha) ? differs(path, "SHA-256", hex, sha) : LS_OK;
@@ -92,19 +108,30 @@ static ls_status check_content(const json_t *entry, const char *path, const ls_f
     return strcmp(hex, sample) ? differs(path, "sampled hash", hex, sample) : LS_OK;
 }
 
+static ls_status check_bytes(const json_t *entry, const keys *k, const char *path, bool whole)
+{
+    ls_fs_map m;
+    LS_TRY(ls_fs_map_open(&m, path));
+    const ls_status st = check_content(entry, k, path, &m, whole);
+    ls_fs_map_close(&m);
+    if (st == LS_OK) ls_debug("data", "%s matches meta.json", path);
+    return st;
+}
+
 static ls_status check_file(const json_t *meta, const char *path, bool whole)
 {
     const json_t *entry = find_entry(meta, ls_path_base(path));
+    char mask[PATH_MAX];
     if (!entry) {
         ls_info("data", "%s is not in the meta.json beside it and is not compared", path);
         return LS_OK;
     }
-    ls_fs_map m;
-    LS_TRY(ls_fs_map_open(&m, path));
-    const ls_status st = check_content(entry, path, &m, whole);
-    ls_fs_map_close(&m);
-    if (st == LS_OK) ls_debug("data", "%s matches meta.json", path);
-    return st;
+    LS_TRY(check_bytes(entry, &of_tokens, path, whole));
+    data_mask_path(path, mask);
+    if (!json_object_get(entry, of_mask.sha256) || !*mask) return LS_OK;
+    if (!ls_fs_exists(mask))
+        return ls_fail(LS_E_FORMAT, "%s is missing: without it, the loss would count the sources; " HOW_TO_FIX, mask);
+    return check_bytes(entry, &of_mask, mask, whole);
 }
 
 /* The shards on disk are those of meta.json. */

@@ -158,6 +158,8 @@ static ls_status json_text(const ls_lines *l, ls_substr line, const char *key, c
 
 static ls_status split_json(ls_pairs *p, ls_substr line, ls_substr *src, ls_substr *tgt)
 {
+    ls_substr inner;
+    if (ls_jsonl_object(line.data, line.n, "translation", &p->text[0], &inner)) line = inner;
     LS_TRY(json_text(&p->src, line, p->langs->src, "src", &p->text[0]));
     LS_TRY(json_text(&p->src, line, p->langs->tgt, "tgt", &p->text[1]));
     *src = (ls_substr){p->text[0].data, p->text[0].len};
@@ -165,28 +167,32 @@ static ls_status split_json(ls_pairs *p, ls_substr line, ls_substr *src, ls_subs
     return LS_OK;
 }
 
+/* A line without a pair; a tab alone separates two empty texts. */
+static bool is_blank(kind what, ls_substr line)
+{
+    return ls_line_is_blank((const unsigned char *)line.data, line.n) &&
+           !(what == TSV && line.n && memchr(line.data, '\t', line.n));
+}
+
 static ls_status next_in_file(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
 {
     const kind what = kind_of(p->path[p->at]);
     bool end_tgt = false;
-    for (;;) {
-        LS_TRY(ls_lines_next(&p->src, src, end));
-        if (what != TEXT) {
-            if (*end || !ls_line_is_blank((const unsigned char *)src->data, src->n)) break;
-            continue;
-        }
+    do LS_TRY(ls_lines_next(&p->src, src, end));
+    while (what != TEXT && !*end && is_blank(what, *src));
+    if (what == TEXT) {
         LS_TRY(ls_lines_next(&p->tgt, tgt, &end_tgt));
         if (*end != end_tgt)
             return ls_fail(LS_E_FORMAT, "%s ends after line %lld, but %s goes on; line k of both must be one pair",
                            *end ? p->src.path : p->tgt.path, (long long)(*end ? p->src : p->tgt).line,
                            *end ? p->tgt.path : p->src.path);
-        if (*end || src->n || tgt->n) return LS_OK;
     }
-    if (*end) return LS_OK;
+    if (*end || what == TEXT) return LS_OK;
     return what == TSV ? split_tsv(&p->src, *src, src, tgt) : split_json(p, *src, src, tgt);
 }
 
-ls_status ls_pairs_next(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
+/* The next pair of any file; empty ones too. */
+static ls_status next_pair(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
 {
     for (*end = true; p->at < p->n_path;) {
         const int n_file = kind_of(p->path[p->at]) == TEXT ? 2 : 1;
@@ -198,16 +204,26 @@ ls_status ls_pairs_next(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
         LS_TRY(next_in_file(p, src, tgt, end));
         if (!*end && ((src->n && memchr(src->data, '\0', src->n)) || (tgt->n && memchr(tgt->data, '\0', tgt->n))))
             return ls_fail(LS_E_FORMAT, "%s: line %lld contains a NUL character", p->src.path, (long long)p->src.line);
-        if (!*end) {
-            p->n++;
-            return LS_OK;
-        }
+        if (!*end) return LS_OK;
         ls_lines_close(&p->src);
         ls_lines_close(&p->tgt);
         p->open = false;
         p->at += n_file;
     }
     return LS_OK;
+}
+
+ls_status ls_pairs_next(ls_pairs *p, ls_substr *src, ls_substr *tgt, bool *end)
+{
+    for (;;) {
+        LS_TRY(next_pair(p, src, tgt, end));
+        if (*end) return LS_OK;
+        const bool empty = !src->n && !tgt->n;
+        p->n_empty += empty;
+        if (empty && !p->keep_empty) continue;
+        p->n++;
+        return LS_OK;
+    }
 }
 
 ls_status ls_pair_encode_source(ls_encoder *e, ls_substr src, ls_ids *ids)

@@ -1,9 +1,11 @@
 /* pairs.h - parallel corpora: sentences with their translations, read one pair at a time.
  *
  *   x.tsv           source TAB target, one pair per line
- *   x.jsonl         one object per line with the keys of the two languages, or `src` and `tgt`
+ *   x.jsonl         one object per line with the keys of the two languages, or `src` and `tgt`; also inside an object `translation`, as
+ *                   Hugging Face's datasets export them
  *   x.de x.en       two text files with equal numbers of lines: the source, then the target
- * All may be compressed (.gz, .zst). Pairs of two empty texts are skipped.
+ * All may be compressed (.gz, .zst). Empty lines of .tsv and .jsonl files are no pairs. Pairs of two empty texts are counted, and skipped
+ * unless keep_empty is set.
  *
  * Tokens: <eos_SRC> ends a source, <eos_TGT> a target, <pad> fills a sequence; SRC and TGT are the names of the languages. They have
  * the first three ids. */
@@ -35,7 +37,8 @@ typedef struct ls_pairs {
     ls_lines src, tgt;
     ls_str text[2]; /* of a JSON line */
     bool open;
-    int64_t n; /* pairs so far */
+    bool keep_empty;    /* set it after ls_pairs_open */
+    int64_t n, n_empty; /* pairs so far, without those that were skipped; pairs of two empty texts */
 } ls_pairs;
 
 /* LS_E_ARG: a text file without its translation. The paths and the languages are borrowed. */

@@ -1,9 +1,9 @@
 #include "data/prepare_pairs.h"
 #include "data/bpe_train.h"
+#include "data/meta.h"
 #include "data/stage.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/hash.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -24,8 +24,7 @@ static const bool wanted[LS_N_PAIR_PART][N_FILE] = {{true, true, false}, {true, 
 typedef struct part {
     ls_fs_out out[N_FILE];
     bool open[N_FILE];
-    ls_sha256 sha;
-    int64_t pairs, tokens, targets, longest;
+    int64_t pairs, tokens, targets, empty, longest;
 } part;
 
 typedef struct run {
@@ -51,6 +50,7 @@ static ls_status each_pair(run *r, ls_pair_part which, const char *phase, take_p
     ls_substr src, tgt;
     bool end = false;
     ls_status st = ls_pairs_open(&in, o->input[which], o->n_input[which], o->langs);
+    in.keep_empty = which == LS_PAIR_TEST; /* line k of the file is sentence k */
     while (st == LS_OK && !(o->limit[which] && in.n == o->limit[which])) {
         if (ls_stop_requested()) st = ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
         if (st == LS_OK) st = ls_pairs_next(&in, &src, &tgt, &end);
@@ -59,6 +59,7 @@ static ls_status each_pair(run *r, ls_pair_part which, const char *phase, take_p
         st = take(r, val ? LS_PAIR_VAL : which, src, tgt);
         if (o->progress && in.n % 1024 == 0) o->progress(o->progress_ctx, phase, in.n);
     }
+    r->part[which].empty = in.n_empty;
     ls_pairs_close(&in);
     return st;
 }
@@ -111,7 +112,6 @@ static ls_status check_tokenizer(const ls_prepare_pairs_opts *o, const ls_tokeni
 static ls_status open_part(run *r, ls_pair_part p)
 {
     part *x = &r->part[p];
-    ls_sha256_init(&x->sha);
     for (int f = 0; f < N_FILE; f++) {
         char path[PATH_MAX];
         if (!wanted[p][f]) continue;
@@ -137,7 +137,6 @@ static ls_status write_ids(run *r, part *x, size_t n_src)
         r->mask[i] = i >= n_src;
     }
     LS_TRY(ls_fs_out_append(&x->out[IDS], r->token, n * sizeof *r->token));
-    ls_sha256_add(&x->sha, r->token, n * sizeof *r->token);
     return ls_fs_out_append(&x->out[MASK], r->mask, n);
 }
 
@@ -197,14 +196,30 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok)
 
 /* ---- the files ---- */
 
-static void meta_part(ls_jsonw *w, const ls_prepare_pairs_result *res, int p)
+static ls_status put_sums(ls_jsonw *w, const run *r, int p, int f, const char *sha_key, const char *sample_key)
 {
-    if (!res->pairs[p]) return;
+    char path[PATH_MAX], sha[65], sample[17];
+    ls_fs_map m;
+    LS_TRY(ls_path_in(path, r->stage.dir, "%s.%s", part_name[p], ending[f]));
+    LS_TRY(data_file_sha256(path, sha));
+    LS_TRY(ls_fs_map_open(&m, path));
+    data_sample_hex(m.data, m.n, sample);
+    ls_fs_map_close(&m);
+    ls_jsonw_put_str(w, sha_key, sha);
+    ls_jsonw_put_str(w, sample_key, sample);
+    return LS_OK;
+}
+
+static ls_status meta_part(ls_jsonw *w, const run *r, const ls_prepare_pairs_result *res, int p)
+{
+    if (!res->pairs[p]) return LS_OK;
     ls_jsonw_put_open(w, part_name[p], '{');
     ls_jsonw_members(w, LS_KV("pairs", res->pairs[p]), LS_KV("tokens", res->tokens[p]),
                      LS_KV("target_tokens", res->targets[p]));
-    if (p < LS_PAIR_TEST) ls_jsonw_put_str(w, "sha256", res->sha256[p]);
+    if (wanted[p][IDS]) LS_TRY(put_sums(w, r, p, IDS, "sha256", "xxh3_sample"));
+    if (wanted[p][MASK]) LS_TRY(put_sums(w, r, p, MASK, "mask_sha256", "mask_xxh3_sample"));
     ls_jsonw_close(w);
+    return LS_OK;
 }
 
 static ls_status write_meta(const run *r, const ls_prepare_pairs_result *res)
@@ -212,19 +227,21 @@ static ls_status write_meta(const run *r, const ls_prepare_pairs_result *res)
     const ls_prepare_pairs_opts *o = r->o;
     ls_str s = {0};
     ls_jsonw w;
+    char sha[65];
+    LS_TRY(data_file_sha256(ls_path_of(r->stage.dir, "tokenizer.json").text, sha));
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("format", "lockstep-pairs-1"), LS_KV("dtype", "uint16"),
                      LS_KV("vocab_size", res->n_vocab), LS_KV("src_lang", (const char *)o->langs->src),
                      LS_KV("tgt_lang", (const char *)o->langs->tgt));
-    for (int p = 0; p < LS_N_PAIR_PART; p++) meta_part(&w, res, p);
-    ls_jsonw_members(&w, LS_KV("longest_pair", res->longest), LS_KV("command", o->command),
-                     LS_KV("version", LS_VERSION));
+    ls_status st = LS_OK;
+    for (int p = 0; p < LS_N_PAIR_PART && st == LS_OK; p++) st = meta_part(&w, r, res, p);
+    ls_jsonw_members(&w, LS_KV("longest_pair", res->longest), LS_KV("tokenizer_sha256", (const char *)sha),
+                     LS_KV("command", o->command), LS_KV("version", LS_VERSION));
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
-    char path[PATH_MAX];
-    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : ls_path_in(path, r->stage.dir, "meta.json");
-    if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
+    if (st == LS_OK && s.failed) st = ls_nomem(s.len, "meta.json");
+    if (st == LS_OK) st = ls_fs_write(ls_path_of(r->stage.dir, "meta.json").text, s.data, s.len);
     ls_str_fini(&s);
     return st;
 }
@@ -250,7 +267,7 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_pairs_result
         res->pairs[p] = r->part[p].pairs;
         res->tokens[p] = r->part[p].tokens;
         res->targets[p] = r->part[p].targets;
-        if (p < LS_PAIR_TEST && res->pairs[p]) ls_sha256_hex(&r->part[p].sha, res->sha256[p]);
+        res->empty[p] = r->part[p].empty;
     }
     LS_TRY(ls_path_in(path, r->stage.dir, "tokenizer.json"));
     LS_TRY(ls_tokenizer_save(tok, path));

@@ -30,9 +30,9 @@ typedef struct ls_prepare_pairs_opts {
 
 typedef struct ls_prepare_pairs_result {
     int64_t pairs[LS_N_PAIR_PART], tokens[LS_N_PAIR_PART], targets[LS_N_PAIR_PART];
-    int64_t longest; /* ids of the longest training pair */
+    int64_t empty[LS_N_PAIR_PART]; /* pairs of two empty texts: test pairs are kept, others dropped */
+    int64_t longest;               /* ids of the longest training pair */
     int n_vocab, n_merge;
-    char sha256[2][65]; /* of train.bin and val.bin; "": not written */
     double seconds;
 } ls_prepare_pairs_result;
 

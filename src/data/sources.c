@@ -5,7 +5,9 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 ls_status ls_sources_add(ls_data_sources *s, const char *path, double weight)
@@ -35,14 +37,22 @@ static ls_status check_weights(const ls_data_sources *s, const char *where)
     return LS_OK;
 }
 
+/* Also "nan" and "inf", which are no weights. */
+static bool is_number(const char *text, double *value)
+{
+    char *end = NULL;
+    *value = strtod(text, &end);
+    return end != text && !*end;
+}
+
 /* "path" or "path:weight". */
 static ls_status add_word(ls_data_sources *s, char *word, const char *text)
 {
     double weight = 0;
     char *colon = strrchr(word, ':');
-    if (colon && ls_parse_f64(colon + 1, &weight)) {
+    if (colon && is_number(colon + 1, &weight)) {
         if (!(weight > 0) || !isfinite(weight))
-            return ls_fail(LS_E_ARG, "%s: weight %s: must be a number above 0", text, colon + 1);
+            return ls_fail(LS_E_ARG, "%s: weight %s: must be a positive number", text, colon + 1);
         *colon = '\0';
     }
     if (!*word) return ls_fail(LS_E_ARG, "%s: a source has no path; expected PATH:WEIGHT,PATH:WEIGHT,...", text);
@@ -72,15 +82,32 @@ ls_status ls_sources_parse(const char *text, ls_data_sources *out)
     return st;
 }
 
+/* A misspelt key would be ignored. */
+static ls_status check_keys(const json_t *object, const char *file, const char *where, const char *a, const char *b)
+{
+    const char *key;
+    const json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        if (!strcmp(key, a) || (b && !strcmp(key, b))) continue;
+        return ls_fail(LS_E_FORMAT, "%s%s: unknown key \"%s\"; expected \"%s\"%s%s%s", file, where, key, a,
+                       b ? " and \"" : "", b ? b : "", b ? "\"" : "");
+    }
+    return LS_OK;
+}
+
 static ls_status add_item(ls_data_sources *s, const json_t *item, const char *file, size_t i)
 {
+    char where[40];
+    snprintf(where, sizeof where, ": blend[%zu]", i);
+    LS_TRY(check_keys(item, file, where, "data", "weight"));
     const char *data = json_string_value(json_object_get(item, "data"));
     const json_t *w = json_object_get(item, "weight");
     const double weight = json_number_value(w);
     if (!data || !*data)
         return ls_fail(LS_E_FORMAT, "%s: blend[%zu] has no string \"data\" with the path of a data folder", file, i);
     if (w && (!json_is_number(w) || !(weight > 0) || !isfinite(weight)))
-        return ls_fail(LS_E_FORMAT, "%s: blend[%zu].weight must be a number above 0", file, i);
+        return ls_fail(LS_E_FORMAT, "%s: blend[%zu].weight must be a positive number", file, i);
     char *path = ls_asprintf("%.*s%s", *data == '/' ? 0 : (int)(ls_path_base(file) - file), file, data);
     if (!path) return ls_nomem(strlen(data), "a path");
     const ls_status st = ls_sources_add(s, path, weight);
@@ -106,6 +133,7 @@ ls_status ls_sources_load(const char *file, ls_data_sources *out)
                                                    "\"weight\": NUMBER}, ...]}; token files are given with "
                                                    "--train_data_path",
                                                    file);
+    if (st == LS_OK) st = check_keys(root, file, "", "blend", NULL);
     for (size_t i = 0; i < json_array_size(list) && st == LS_OK; i++)
         st = add_item(&s, json_array_get(list, i), file, i);
     if (st == LS_OK) st = check_weights(&s, file);

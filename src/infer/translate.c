@@ -45,6 +45,7 @@ ls_status ls_translation_set_read(ls_translation_set *set, const char *const *pa
     ls_substr src, tgt;
     bool end = false;
     ls_status st = ls_pairs_open(&in, path, n_path, langs);
+    in.keep_empty = true; /* sentence k stays sentence k */
     while (st == LS_OK && !(limit && in.n == limit)) {
         st = ls_pairs_next(&in, &src, &tgt, &end);
         if (st != LS_OK || end) break;

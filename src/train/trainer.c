@@ -357,6 +357,21 @@ static ls_status nccl_joined(ls_trainer *t)
 }
 
 /* Compares the token files with their meta.json, once per host. Collective. */
+/* Validation takes whole batches: says how many sequences it leaves out. */
+static void tell_validation(ls_trainer *t)
+{
+    const int64_t B = t->cfg->micro_batch, n = t->val.n_seq, limit = t->cfg->max_val_steps;
+    if (n % B == 0 || (limit >= 0 && n / B >= limit * t->cfg->mesh.n[LS_AXIS_DP])) return;
+    if (n < B)
+        train_tell(t,
+                   "no validation: %s has %lld sequence%s, less than one batch of %lld; use a smaller batch or more "
+                   "validation data\n",
+                   t->cfg->val_path, (long long)n, n == 1 ? "" : "s", (long long)B);
+    else
+        train_tell(t, "validation uses %lld of %lld sequences: whole batches of %lld\n", (long long)(n - n % B),
+                   (long long)n, (long long)B);
+}
+
 static ls_status check_data(ls_trainer *t, const ls_train_config *c)
 {
     const bool several = ls_comm_size(t->comm) > 1;
@@ -382,8 +397,10 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     if (ls_tokens_paired(&t->train))
-        train_tell(t, "%s: %lld pairs, the loss counts their targets; %lld are longer than %d tokens and are cut\n",
-                   cfg->train_path, (long long)t->train.n_seq, (long long)ls_tokens_cut(&t->train), cfg->seq_len + 1);
+        train_tell(t, "%s: %lld pair%s, the loss counts the targets; %lld longer than %d tokens, which are cut\n",
+                   cfg->train_path, (long long)t->train.n_seq, t->train.n_seq == 1 ? "" : "s",
+                   (long long)ls_tokens_cut(&t->train), cfg->seq_len + 1);
+    tell_validation(t);
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     if (t->schedule)

@@ -124,7 +124,7 @@ train r-half --data a:0.7,b:0.3 --max_steps 3 --lr_schedule constant
 expect 2 'a blend of training data' "$LOCKSTEP" train "${t[@]}" --checkpoint_path r-half --resume --data a:0.6,b:0.4 --lr_schedule constant
 train r-all --data a,b
 expect 2 'give a weight to every source' "$LOCKSTEP" train "${t[@]}" --data a:0.5,b
-expect 2 'weight -1: must be a number above 0' "$LOCKSTEP" train "${t[@]}" --data a:-1,b:2
+expect 2 'weight -1: must be a positive number' "$LOCKSTEP" train "${t[@]}" --data a:-1,b:2
 expect 3 'data nowhere: does not exist; create it with .lockstep prepare TEXT --out nowhere' "$LOCKSTEP" train "${t[@]}" --data a:1,nowhere:2
 "$LOCKSTEP" prepare --quiet --tokenizer train --vocab-size 300 --text-key body tree --out other >/dev/null
 expect 2 'different tokenizers' "$LOCKSTEP" train "${t[@]}" --data a:1,other:2

@@ -63,7 +63,30 @@ mkdir long; cat body body >long/de-en.tgz.part; got long whole
 other=${sha//[0-9]/a}
 expect 3 "with SHA-256 ${sha:0:16}..., expected ${other:0:16}" "$LOCKSTEP" data fetch iwslt14-de-en --quiet --sha256 "$other" --url "$base/whole" --out wrong
 [ -z "$(ls wrong)" ] || bad "wrong bytes were kept: $(ls wrong)"
-expect 3 'webtext.train.jsonl has 750000 bytes, expected 679129270' "$LOCKSTEP" data fetch webtext --quiet --url "$base/whole" --out wrong
+expect 3 'webtext.train.jsonl: the server sends 750000 bytes, expected 679129270: another file' "$LOCKSTEP" data fetch webtext --quiet --url "$base/whole" --out wrong
+[ -z "$(ls wrong)" ] || bad "wrong bytes were kept: $(ls wrong)"
+
+# a set of known size
+by_size=("$LOCKSTEP" data fetch iwslt14-de-en --quiet --retries 0 --json)
+known=19982877
+head -c $known /dev/zero >body2
+python3 "$LS_SOURCE/tests/support/flaky_http.py" body2 port2 & server2=$!
+at_end() { kill $server $server2 2>/dev/null; }
+await $server2 test -s port2
+base2=http://127.0.0.1:$(cat port2)
+# connections that end early without saying the length are continued
+mkdir early; head -c $((known - 350000)) body2 >early/de-en.tgz.part
+"${by_size[@]}" --url "$base2/nolength" --out early >early.json 2>err || bad "a connection that ends early: $(cat err)"
+same body2 early/de-en.tgz
+is "connections that ended early" "$(field early.json broken_connections)" 3
+# a server that never ends: no more than the size is written, and nothing is kept
+expect 3 'the server sends more than 19982877 bytes, expected 19982877' "${by_size[@]}" --url "$base/endless" --out endless
+[ -z "$(ls endless)" ] || bad "bytes of an endless file were kept: $(ls -l endless)"
+# a login page: what has arrived stays
+mkdir page; head -c 5000 body2 >page/de-en.tgz.part
+expect 3 'sends 18 bytes, expected 19982877: another file, or a page that asks for a login; page/de-en.tgz.part is kept; or get https' \
+  "${by_size[@]}" --url "$base/login" --out page
+is "the part file after a login page" "$(wc -c <page/de-en.tgz.part)" 5000
 
 # nobody listens: what to do by hand
 kill $server; wait $server 2>/dev/null

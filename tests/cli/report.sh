@@ -4,6 +4,10 @@
 . "$(dirname "$0")/../support/lib.sh"
 out=$SCRATCH/report
 
+# a pipe without a writer is not waited for
+mkfifo "$SCRATCH/pipe"
+expect 3 'pipe: not a regular file' timeout 60 "$LOCKSTEP" report "$SCRATCH/pipe" --out "$out"
+
 # --- our own runs ---
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 8000 && tokens "$SCRATCH/d/val.bin" 1000 2
 for n in 1 2 4; do
@@ -89,7 +93,7 @@ grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$S
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "not-there does not exist" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 : >"$SCRATCH/empty.json"
-expect 3 "no readable run found in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
+expect 3 "no .*run found in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
 expect 3 "no readable run found" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
 [ ! -e "$SCRATCH/none" ] || bad "a report without runs"

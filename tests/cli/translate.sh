@@ -12,6 +12,8 @@ expect 0 '^chrf 59.3632$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.t
 gzip -k ref.txt
 expect 0 '"bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:' \
   "$LOCKSTEP" eval --task bleu --hyp - --ref ref.txt.gz --json <hyp.txt
+printf '\xef\xbb\xbf' | cat - hyp.txt >mark.txt # a byte order mark is part of the first word, as for sacrebleu
+expect 0 '^bleu 3[0-8]\.' "$LOCKSTEP" eval --task bleu --hyp mark.txt --ref ref.txt
 expect 2 'needs --hyp FILE and --ref FILE' "$LOCKSTEP" eval --task bleu --hyp hyp.txt
 head -n 2 ref.txt >short.txt
 expect 3 'short.txt ends after line 2, but hyp.txt goes on' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref short.txt
@@ -46,7 +48,17 @@ head -n 1 text/test.jsonl | grep -q '^{"de": "das wort1 ist gross", "en": "the w
 expect 0 'vocab' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --src-lang de --tgt-lang en --out again
 expect 2 'translates de to en' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --out again
 expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --out again
-[ ! -e again/train.mask ] && [ ! -e again/val.mask ] || bad "prepare leaves the masks of pairs"
+[ "$(echo again/*)" = 'again/meta.json again/tokenizer.json again/train.bin again/val.bin' ] || bad "prepare leaves files of pairs: $(ls again)"
+# and pairs instead of shards
+expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --shard-tokens 1024 --out turn
+[ -e turn/train_001.bin ] || bad "no shards: $(ls turn)"
+printf '\n\n' | cat train.de - >gaps.de
+printf '\n\n' | cat train.en - >gaps.en
+expect 0 '^empty  *2 pairs  of train without text, dropped$' "$LOCKSTEP" "${p[@]}" --input gaps.de gaps.en --test-input gaps.de gaps.en --out turn
+grep -q '^empty  *2 pairs  of test without text, kept' "$SCRATCH/out" || bad "$(cat "$SCRATCH/out")"
+same tsv/train.bin turn/train.bin
+[ "$(wc -l <turn/test.jsonl)" = 62 ] || bad "sentences of the test set: $(wc -l <turn/test.jsonl)"
+[ ! -e turn/train_000.bin ] || bad "prepare leaves shards beside pairs: $(ls turn)"
 expect 2 'needs its translation after it' "$LOCKSTEP" "${p[@]}" --input train.de --out x
 expect 2 '--limit-test needs --test-input' "$LOCKSTEP" "${p[@]}" --input train.tsv --limit-test 3 --out x
 expect 2 '259 (bytes and special tokens) to 65536' "$LOCKSTEP" prepare --task translate --input train.tsv --out x --vocab-size 258
@@ -115,6 +127,43 @@ expect 0 "Epoch 1 on Rank 1: {'bleu': " "${again[@]}"
 same gen1.json dp/workdir/rank1_gen_epoch1.json
 files >after.txt
 diff <(grep -v '_epoch1.json' before.txt) <(grep -v '_epoch1.json' after.txt) >diff.txt || bad "a resumed run changed $(cat diff.txt)"
+# more epochs: only the new ones are translated
+sed -i 's/"chrf": .*}/"chrf": 1}/' dp/workdir/rank1_results_epoch0.json; cp dp/workdir/rank1_results_epoch0.json kept.json
+expect 0 'Epoch 2 on Rank 1' "${again[@]}" --n_epochs 3
+! grep -q 'Epoch 0 on' "$SCRATCH/out" || bad "epoch 0 was translated again"
+same kept.json dp/workdir/rank1_results_epoch0.json
+# a new run with fewer workers and epochs, and one of another kind, into the same folder: no file of the earlier ones stays
+expect 0 "results of another run: moved to dp/workdir/earlier-1" "$LOCKSTEP" train --task translate --data text --world_size 1 --batch_size 8 --n_epochs 1 \
+  --model_max_length 40 "${size[@]}" --checkpoint_path one --workdir dp/workdir
+[ "$(cd dp/workdir && echo *)" = 'config.json earlier-1 rank0_gen_epoch0.json rank0_results_epoch0.json tokenizer.json' ] || bad "two runs in one folder: $(ls dp/workdir)"
+[ "$(ls dp/workdir/earlier-1 | wc -l)" = 12 ] || bad "files that were moved: $(ls dp/workdir/earlier-1)"
+# a blend of pairs: the test pairs of the folders that have some
+expect 0 'Epoch 0: Validation Loss' "$LOCKSTEP" train --task translate --data text:1,turn:2 --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+  --max_steps 4 --model_max_length 40 "${size[@]}" --checkpoint_path blend --workdir dp/workdir
+[ "$(cd dp/workdir && echo *)" = 'config.json earlier-1 earlier-2 eval_results_epoch0.json gen_epoch0.json tokenizer.json' ] || bad "$(ls dp/workdir)"
+[ "$(grep -c '"gen"' dp/workdir/gen_epoch0.json)" = 65 ] || bad "the test pairs of a blend: $(grep -c '"gen"' dp/workdir/gen_epoch0.json)"
+expect 2 'again has no train.mask' "$LOCKSTEP" train --task translate --data text:1,again:1 "${size[@]}"
+mv dp/workdir/earlier-1/rank* dp/workdir # for the checks below
+# pipelines without validation have no number in common with training_metrics.json
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --test-input train.tsv --limit-test 3 --out alone >/dev/null
+for lr in 1e-3 5e-3; do
+  expect 0 'translations and results' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+    --max_steps 2 --learning_rate $lr --model_max_length 40 "${size[@]}" --checkpoint_path noval-$lr --workdir noval
+done
+[ -e noval/earlier-1/gen_epoch0.json ] || bad "the results of another pipeline were kept: $(ls noval)"
+files() { find noval -type f -printf '%p %i %T@\n' | sort; }
+files >before.txt
+expect 0 'translations and results exist' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
+  --max_steps 2 --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path noval-5e-3 --workdir noval --resume
+files >after.txt; same before.txt after.txt
+# a changed mask is refused
+cp -r text changed; printf '\1' | dd of=changed/train.mask bs=1 seek=1 conv=notrunc status=none
+expect 3 'changed/train.mask: its SHA-256' "$LOCKSTEP" train --task translate --data changed "${size[@]}" --checkpoint_path never
+# validation sequences that fill no batch
+expect 0 'validation uses 4 of 6 sequences: whole batches of 4' "$LOCKSTEP" train --task translate --data text --world_size 1 --batch_size 4 --max_steps 1 \
+  --model_max_length 40 "${size[@]}" --checkpoint_path some
+expect 0 'no validation: text/val.bin has 6 sequences, less than one batch of 8' "$LOCKSTEP" train --task translate --data text --world_size 1 --batch_size 8 --max_steps 1 \
+  --model_max_length 40 "${size[@]}" --checkpoint_path some
 # the layout of a DeepSpeed JSON: two stages, or one model on two workers
 for layout in '"pipeline": {"stages": 2}' '"tensor_parallel": {"autotp_size": 2}'; do
   echo "{\"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2, $layout}" >ds.json

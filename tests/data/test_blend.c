@@ -27,11 +27,17 @@ static void a_text_names_sources_with_weights(void **state)
         ls_status st;
         const char *last;
         double weight;
-    } cases[] = {{"a", 1, LS_OK, "a", 0},           {"a:0.7,b:0.3", 2, LS_OK, "b", 0.3},
-                 {"a,b,c", 3, LS_OK, "c", 0},       {"x/train_*.bin:2", 1, LS_OK, "x/train_*.bin", 2},
-                 {"a:word", 1, LS_OK, "a:word", 0}, {"a:0.7,b", 0, LS_E_ARG, NULL, 0},
-                 {"a:0,b:1", 0, LS_E_ARG, NULL, 0}, {"a:inf,b:1", 0, LS_E_ARG, NULL, 0},
-                 {"a:1,:2", 0, LS_E_ARG, NULL, 0},  {"a:1,", 0, LS_E_ARG, NULL, 0}};
+    } cases[] = {{"a", 1, LS_OK, "a", 0},
+                 {"a:0.7,b:0.3", 2, LS_OK, "b", 0.3},
+                 {"a,b,c", 3, LS_OK, "c", 0},
+                 {"x/train_*.bin:2", 1, LS_OK, "x/train_*.bin", 2},
+                 {"a:word", 1, LS_OK, "a:word", 0},
+                 {"a:0.7,b", 0, LS_E_ARG, NULL, 0},
+                 {"a:0,b:1", 0, LS_E_ARG, NULL, 0},
+                 {"a:inf,b:1", 0, LS_E_ARG, NULL, 0},
+                 {"a:nan,b:nan", 0, LS_E_ARG, NULL, 0},
+                 {"a:1,:2", 0, LS_E_ARG, NULL, 0},
+                 {"a:1,", 0, LS_E_ARG, NULL, 0}};
     for (size_t i = 0; i < N_OF(cases); i++) {
         ls_data_sources s = {0};
         assert_int_equal(ls_sources_parse(cases[i].text, &s), cases[i].st);
@@ -57,6 +63,27 @@ static void a_text_names_sources_with_weights(void **state)
     assert_int_equal(s.n, 1);
     assert_string_equal(s.item[0].path, odd);
     ls_sources_fini(&s);
+}
+
+static void wrong_weights_and_keys_are_refused_by_their_name(void **state)
+{
+    (void)state;
+    static const char *const weights[] = {"a:nan,b:1", "a:1,b:-inf", "a:-1,b:2"};
+    static const char *const files[][2] = {
+        {"{\"blend\": [{\"data\": \"a\", \"wieght\": 3}]}",
+         "blend[0]: unknown key \"wieght\"; expected \"data\" and \"weight\""},
+        {"{\"blend\": [{\"data\": \"a\"}], \"seed\": 1}", "unknown key \"seed\"; expected \"blend\""},
+        {"{\"blend\": [{\"data\": \"a\", \"weight\": 0}]}", "blend[0].weight must be a positive number"}};
+    ls_data_sources s = {0};
+    for (size_t i = 0; i < N_OF(weights); i++) {
+        assert_int_equal(ls_sources_parse(weights[i], &s), LS_E_ARG);
+        if (!strstr(ls_err_words(), "must be a positive number")) fail_msg("%s", ls_err_words());
+    }
+    for (size_t i = 0; i < N_OF(files); i++) {
+        assert_int_equal(ls_fs_write(in_dir("blend.json"), files[i][0], strlen(files[i][0])), LS_OK);
+        assert_int_equal(ls_sources_load(in_dir("blend.json"), &s), LS_E_FORMAT);
+        if (!strstr(ls_err_words(), files[i][1])) fail_msg("%s, expected %s", ls_err_words(), files[i][1]);
+    }
 }
 
 static void a_name_is_that_of_the_files_or_folders(void **state)
@@ -201,6 +228,7 @@ static void a_blend_of_one_has_the_order_of_its_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_text_names_sources_with_weights),
+                                       cmocka_unit_test(wrong_weights_and_keys_are_refused_by_their_name),
                                        cmocka_unit_test(a_name_is_that_of_the_files_or_folders),
                                        cmocka_unit_test(shards_are_one_stream),
                                        cmocka_unit_test(a_blend_has_the_weights_at_every_point_and_repeats_passes),

@@ -104,9 +104,9 @@ static void compressed_files_read_whole_or_fail(void **state)
 static void folders_list_their_text_files_sorted(void **state)
 {
     (void)state;
-    const char *const files[] = {"f/b.txt",       "f/a.jsonl.gz", "f/sub/z.txt.zst",
-                                 "f/.hidden.txt", "f/notes.pdf",  "f/sub/deep/q.ndjson"};
-    for (size_t i = 0; i < 6; i++) assert_int_equal(ls_fs_write(in_dir(files[i]), "x", 1), LS_OK);
+    const char *const files[] = {"f/b.txt",     "f/a.jsonl.gz",        "f/sub/z.txt.zst", "f/.hidden.txt",
+                                 "f/notes.pdf", "f/sub/deep/q.ndjson", "f/README.md"};
+    for (size_t i = 0; i < N_OF(files); i++) assert_int_equal(ls_fs_write(in_dir(files[i]), "x", 1), LS_OK);
     ls_inputs list = {0};
     assert_int_equal(ls_inputs_add(&list, in_dir("f"), LS_TEXT_AUTO), LS_OK);
     const char *const want[] = {"f/a.jsonl.gz", "f/b.txt", "f/sub/deep/q.ndjson", "f/sub/z.txt.zst"};
@@ -116,6 +116,9 @@ static void folders_list_their_text_files_sorted(void **state)
         assert_int_equal(list.item[i].format, i == 0 || i == 2 ? LS_TEXT_JSONL : LS_TEXT_PLAIN);
     }
     assert_int_equal(ls_inputs_nbytes(&list), 4);
+    assert_int_equal(list.n_skipped, 2);
+    assert_string_equal(list.skipped[0], in_dir("f/README.md"));
+    assert_int_equal(ls_inputs_add(&list, in_dir("f/README.md"), LS_TEXT_AUTO), LS_OK); /* by its name */
     assert_int_equal(ls_inputs_add(&list, in_dir("f/notes.pdf"), LS_TEXT_AUTO), LS_E_ARG);
     assert_int_equal(ls_inputs_add(&list, in_dir("f/notes.pdf"), LS_TEXT_PLAIN), LS_OK);
     assert_int_equal(ls_inputs_add(&list, in_dir("f/none.txt"), LS_TEXT_AUTO), LS_E_IO);

@@ -3,6 +3,7 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "data/loader.h"
+#include "data/meta.h"
 #include "data/prepare_pairs.h"
 #include "test_folder.h"
 
@@ -94,6 +95,13 @@ static void every_form_gives_the_same_pairs(void **state)
                                          "{\"src\": \"\", \"en\": \"empty\"}\n")};
     assert_int_equal(read_all(json, 1, &l, got, sizeof got), LS_OK);
     assert_string_equal(got, want);
+    /* as datasets of Hugging Face are exported */
+    const char *nested[] = {put("n.jsonl",
+                                "{\"id\": \"0\", \"translation\": {\"de\": \"ein Haus\", \"en\": \"a house\"}}\n"
+                                "{\"translation\": {\"en\": \"the dog\", \"de\": \"der \\\"Hund\\\"\"}}\n"
+                                "{\"en\": \"empty\", \"de\": \"\", \"translation\": 3}\n")};
+    assert_int_equal(read_all(nested, 1, &l, got, sizeof got), LS_OK);
+    assert_string_equal(got, want);
     const char *several[] = {tsv[0], text[0], text[1], json[0]};
     assert_int_equal(read_all(several, 4, &l, got, sizeof got), LS_OK);
     assert_int_equal(strlen(got), 3 * strlen(want));
@@ -110,6 +118,7 @@ static void wrong_files_are_refused_with_the_line(void **state)
                  {"b.tsv", "a\tb\tc\n", "line 1 has more than one tab"},
                  {"b.jsonl", "{\"src\": \"x\"}\n", "line 1 has no key \"tgt\""},
                  {"b.jsonl", "\n{\"src\": 5, \"tgt\": \"x\"}\n", "line 2: the value of \"src\" is not a string"},
+                 {"b.jsonl", "{\"translation\": {\"src\": \"x\"}}\n", "line 1 has no key \"tgt\""},
                  {"b.jsonl", "{\"src\": \"x\", }\n", "line 1, column 14: not JSON"},
                  {"b.jsonl", "{\"src\": \"\\ud800\", \"tgt\": \"\"}\n", "half of a surrogate pair"},
                  {"b.jsonl", "{\"src\": \"a\\u0000b\", \"tgt\": \"\"}\n", "line 1 contains a NUL character"},
@@ -143,6 +152,40 @@ static void languages_come_from_options_or_file_names(void **state)
     assert_int_equal(ls_langs_choose(&l, "d e", NULL, tsv, 1), LS_E_ARG);
     assert_int_equal(ls_langs_choose(&l, "en", NULL, text, 2), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "both 'en'"));
+}
+
+static void empty_pairs_are_counted_and_kept_where_lines_are_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name[2], *text[2];
+    } forms[] = {
+        {{"e.de", "e.en"}, {"a\n\nb\n\n", "c\n\nd\n\n"}},
+        {{"e.tsv"}, {"a\tc\n\t\n\nb\td\n\t"}}, /* the third line is empty */
+        {{"e.jsonl"},
+         {"{\"src\": \"a\", \"tgt\": \"c\"}\n{\"src\": \"\", \"tgt\": \"\"}\n\n{\"src\": \"b\", \"tgt\": \"d\"}\n"
+          "{\"src\": \"\", \"tgt\": \"\"}\n"}}};
+    const ls_langs l = {"src", "tgt"};
+    for (size_t i = 0; i < N_OF(forms); i++) {
+        const char *path[2];
+        int n = 0;
+        for (; n < 2 && forms[i].name[n]; n++) path[n] = put(forms[i].name[n], forms[i].text[n]);
+        for (int keep = 0; keep < 2; keep++) {
+            ls_pairs p = {0};
+            ls_substr src, tgt;
+            bool end = false;
+            assert_int_equal(ls_pairs_open(&p, path, n, &l), LS_OK);
+            p.keep_empty = keep;
+            for (;;) {
+                assert_int_equal(ls_pairs_next(&p, &src, &tgt, &end), LS_OK);
+                if (end) break;
+                if (keep) assert_int_equal(src.n + tgt.n, p.n % 2 ? 2 : 0);
+            }
+            assert_int_equal(p.n, keep ? 4 : 2);
+            assert_int_equal(p.n_empty, 2);
+            ls_pairs_close(&p);
+        }
+    }
 }
 
 /* 40 pairs of words, in a folder `name`. */
@@ -252,6 +295,41 @@ static void masks_that_do_not_fit_are_refused(void **state)
     }
 }
 
+/* Every byte of the token files, the masks and the tokenizer is compared. */
+static void files_that_differ_from_meta_json_are_refused(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"train.bin", "train.mask", "val.bin", "val.mask", "tokenizer.json"};
+    ls_prepare_pairs_result r;
+    char train[300], val[300], path[300];
+    assert_int_equal(prepare("sums", &r), LS_OK);
+    snprintf(train, sizeof train, "%s/sums/train.bin", dir);
+    snprintf(val, sizeof val, "%s/sums/val.bin", dir);
+    assert_int_equal(ls_data_check(train, false), LS_OK);
+    assert_int_equal(ls_data_check(val, true), LS_OK);
+    for (size_t i = 0; i < N_OF(files); i++) {
+        char *data = NULL;
+        size_t n = 0;
+        snprintf(path, sizeof path, "%s/sums/%s", dir, files[i]);
+        assert_int_equal(ls_fs_read(path, &data, &n), LS_OK);
+        data[n / 2] ^= 1;
+        assert_int_equal(ls_fs_write(path, data, n), LS_OK);
+        const char *of = files[i][0] == 'v' ? val : train;
+        assert_int_equal(ls_data_check(of, false), LS_E_FORMAT);
+        if (!strstr(ls_err_words(), files[i])) fail_msg("%s: %s", files[i], ls_err_words());
+        assert_int_equal(ls_data_check(of, true), LS_E_FORMAT);
+        data[n / 2] ^= 1;
+        if (strstr(files[i], ".mask")) {
+            assert_int_equal(ls_fs_remove_tree(path), LS_OK); /* it would train on the sources, too */
+            assert_int_equal(ls_data_check(of, false), LS_E_FORMAT);
+            assert_non_null(strstr(ls_err_words(), "is missing"));
+        }
+        assert_int_equal(ls_fs_write(path, data, n), LS_OK);
+        assert_int_equal(ls_data_check(of, true), LS_OK);
+        ls_free(data);
+    }
+}
+
 static void a_failed_allocation_leaves_no_file(void **state)
 {
     (void)state;
@@ -302,6 +380,8 @@ int main(void)
         cmocka_unit_test(languages_come_from_options_or_file_names),
         cmocka_unit_test(a_prepared_folder_has_pairs_with_masks),
         cmocka_unit_test(masks_that_do_not_fit_are_refused),
+        cmocka_unit_test(empty_pairs_are_counted_and_kept_where_lines_are_numbers),
+        cmocka_unit_test(files_that_differ_from_meta_json_are_refused),
         cmocka_unit_test(a_failed_allocation_leaves_no_file),
     };
     return cmocka_run_group_tests(tests, make_files, remove_files);

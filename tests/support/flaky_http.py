@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A web server for tests of downloads. flaky_http.py FILE PORT_FILE: serves the bytes of FILE under any name, in ways that the first part of the
 path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
-early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole). Writes its port."""
+early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole), nolength (like drop, but
+without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead). Writes its port."""
 import http.server
 import os
 import sys
@@ -31,6 +32,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(404, [("Content-Length", "0")])
         if mode == "moved":
             return self.answer(302, [("Location", "/whole/x"), ("Content-Length", "0")])
+        if mode == "login":
+            self.answer(200, [("Content-Length", "18")])
+            return self.wfile.write(b"<html>login</html>")
+        if mode == "endless":
+            self.answer(200, [("Connection", "close")])
+            while True:
+                self.wfile.write(body)
         if mode == "busy" and n <= 2:
             return self.answer(503, [("Content-Length", "0")])
         first = 0
@@ -39,11 +47,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             first = int(wanted.split("=")[1].split("-")[0])
             if first >= len(body):
                 return self.answer(416, [("Content-Length", "0"), ("Content-Range", f"bytes */{len(body)}")])
-            self.answer(206, [("Content-Length", str(len(body) - first)), ("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
+            length = [] if mode == "nolength" else [("Content-Length", str(len(body) - first))]
+            self.answer(206, length + [("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
         else:
-            self.answer(200, [("Content-Length", str(len(body)))])
+            self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))])
         part = body[first:]
-        if mode == "drop" or (mode == "norange" and n == 1):
+        if mode in ("drop", "nolength") or (mode == "norange" and n == 1):
             self.wfile.write(part[:100000])
             self.close_connection = True
         elif mode == "slow":

@@ -27,6 +27,10 @@ const char *const ls_run_file[LS_N_RUN_FILE] = {
 static ls_status text_of(const char *path, ls_notes *notes, ls_text *out)
 {
     char *data = NULL;
+    if (ls_fs_exists(path) && !ls_fs_is_file(path)) { /* reading a pipe waits for its writer */
+        ls_notes_add(notes, "%s: not a regular file", path);
+        return LS_OK;
+    }
     ls_status st = ls_fs_exists(path) ? ls_notes_failure(notes, ls_fs_read(path, &data, &out->n)) : LS_OK;
     out->data = data;
     return st;
