@@ -129,7 +129,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                 .site = r->site};
     ls_span_end(r->from ? 0 : traced, span);
     pthread_mutex_lock(&c->lock);
-    ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
+    ls_comm_stat *s = comm_count(c, r->held, r->kind, r->label);
     s->calls++;
     const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
     s->elements += whole->n;
@@ -187,9 +187,21 @@ static void *lane_main(void *arg)
 
 static ls_status start_lane(comm_lane *l)
 {
+    l->ring = l->ring ? l->ring : ls_alloc(LANE_RING * sizeof *l->ring);
+    if (!l->ring) return ls_nomem(LANE_RING * sizeof *l->ring, "the requests of a communicator");
     if (pthread_create(&l->thread, NULL, lane_main, l)) return ls_fail(LS_E_COMM, "cannot start a progress thread");
     l->running = true;
     return LS_OK;
+}
+
+/* Room to count requests of this kind and label. */
+static ls_status reserve_count(ls_comm *c, int kind, int label)
+{
+    pthread_mutex_lock(&c->lock);
+    const ls_status st = ls_reserve(&c->stat[kind], &c->n_stat[kind], (size_t)label + 1, sizeof **c->stat,
+                                    "the counters of a communicator");
+    pthread_mutex_unlock(&c->lock);
+    return st;
 }
 
 ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
@@ -201,6 +213,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     r->site = ls_short_path(r->site);
     ls_log(LS_LOG_TRACE, "comm", "%s of %lld elements, %d ranks, at %s", ls_coll_word(r->kind),
            (long long)(r->in.n ? r->in.n : r->out.n), c->size, r->site);
+    LS_TRY(reserve_count(c, r->kind, r->label));
     if (c->told) {
         r->seq = ++l->posted;
         comm_clock_post(c, l, r);
@@ -245,7 +258,6 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         .kind = LS_SPAN_WAIT, .name = ls_coll_word(r->kind), .label = (uint16_t)r->label, .seq = seq, .site = r->site};
     *what = (comm_time){.kind = r->kind, .span = span};
     if (l->done < seq) {
-        ls_comm_stat *s = c->held ? &c->aside : &c->stat[r->kind][r->label];
         const bool device = r->device;
         const int64_t traced = quiet ? 0 : ls_span_begin();
         const double begin = ls_now();
@@ -257,8 +269,8 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
         if (!quiet && !device) {
             const double waited = ls_now() - begin;
-            s->exposed += waited;
-            if (s != &c->aside) c->exposed += waited, c->exposed_host += waited;
+            comm_count(c, c->held, what->kind, span.label)->exposed += waited;
+            if (!c->held) c->exposed += waited, c->exposed_host += waited;
         }
         ls_span_end(traced, span);
     }
@@ -510,6 +522,8 @@ void ls_comm_destroy(ls_comm **cp)
     if (c->ops->destroy) c->ops->destroy(c);
     ls_free(c->impl);
     ls_free(c->lane[0].end); /* of all lanes */
+    for (int k = 0; k < N_LANE; k++) ls_free(c->lane[k].ring);
+    for (int k = 0; k < LS_N_COLL; k++) ls_free(c->stat[k]);
     ls_free(c->time);
     ls_free(c->stood);
     pthread_cond_destroy(&c->changed);
@@ -557,7 +571,8 @@ static ls_comm *lock_settled(const ls_comm *c)
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 {
     ls_comm *m = lock_settled(c);
-    ls_comm_stat s = c->stat[kind][label];
+    ls_comm_stat s = {0};
+    if ((size_t)label < c->n_stat[kind]) s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
 }
@@ -566,7 +581,7 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 {
     ls_comm *m = lock_settled(c);
     ls_comm_stat sum = {0};
-    for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
+    for (size_t k = 0; k < c->n_stat[kind]; k++) add_stat(&sum, &c->stat[kind][k]);
     pthread_mutex_unlock(&m->lock);
     return sum;
 }

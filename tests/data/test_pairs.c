@@ -189,14 +189,13 @@ static void a_prepared_folder_has_pairs_with_masks(void **state)
     assert_true(ls_tokens_paired(&t));
     assert_int_equal(t.n_seq, 36);
     assert_int_equal(ls_tokens_sequence(&t, 1, ids, target), LS_OK);
-    int n_src = 0, n = 0, counted = 0;
+    int n_src = 0, n = 0;
     while (ids[n_src] != LS_EOS_SRC) n_src++;
     while (ids[n] != LS_EOS_TGT) n++;
     for (int i = 0; i < 64; i++) {
         const bool counts = i >= n_src && i < n;
         assert_int_equal(target[i], counts ? ids[i + 1] : -1);
         if (i > n) assert_int_equal(ids[i], LS_PAIR_PAD);
-        counted += counts;
     }
     assert_int_equal(target[n - 1], LS_EOS_TGT);
     ls_str text = {0};
