@@ -627,7 +627,8 @@ void ls_comm_stats_reset(ls_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
-    memset(c->stat, 0, sizeof c->stat);
+    for (int k = 0; k < LS_N_COLL; k++)
+        if (c->stat[k]) memset(c->stat[k], 0, c->n_stat[k] * sizeof *c->stat[k]);
     c->exposed = c->exposed_host = 0;
     c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);

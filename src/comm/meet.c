@@ -258,8 +258,9 @@ static void accept_all(meeting *m)
         challenge c;
         memcpy(c.magic, MAGIC, N_MAGIC);
         meet_random(c.nonce, sizeof c.nonce);
-        if (!trusted(m, fd) || !put(fd, &c, sizeof c)) {
-            stranger(m, &from, "is a process of another user");
+        const bool ours = trusted(m, fd);
+        if (!ours || !put(fd, &c, sizeof c)) {
+            stranger(m, &from, ours ? "disconnected at once" : "is a process of another user");
             close(fd);
             continue;
         }

@@ -17,7 +17,8 @@ typedef struct box {
     ls_session s;
 } box;
 
-static void box_open(box *b, int64_t rows)
+/* peak: how much the logits differ, 1: as after initialisation. */
+static void box_open(box *b, int64_t rows, float peak)
 {
     ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
     cfg.n_embd = 32;
@@ -35,6 +36,9 @@ static void box_open(box *b, int64_t rows)
     ls_acts_bind(s->acts, s->model, &s->plan);
     s->logits = ls_plan_at(&s->plan, logits);
     s->columns = ls_plan_at(&s->plan, columns);
+    const ls_unit *head = &s->model->unit[s->model->n_unit - 1];
+    for (int64_t i = 0; i < head->tensor[0].n; i++)
+        ((float *)head->param)[head->tensor[0].offset + i] *= peak; /* ln_f */
 }
 
 static void box_close(box *b)
@@ -80,8 +84,16 @@ static int by_log_p(const void *a, const void *b)
     return (x->log_p < y->log_p) - (x->log_p > y->log_p);
 }
 
+/* Searches that break a rule of decode.h. */
+typedef enum fault { NONE, ENDS_BEHIND_K, LENGTH_PLUS_1, SETTLED_BY_BEST, N_FAULT } fault;
+
+static double score_of(const text *t, double penalty, fault f)
+{
+    return t->log_p / pow(t->n + (f == LENGTH_PLUS_1), penalty);
+}
+
 /* All continuations of all unfinished texts, sorted; the rules of decode.h. */
-static text search(box *b, const ls_decode_item *item, int K, double penalty)
+static text search(box *b, const ls_decode_item *item, int K, double penalty, fault f)
 {
     static text live[8], all[8 * V];
     text best = {0};
@@ -110,8 +122,8 @@ static text search(box *b, const ls_decode_item *item, int K, double penalty)
                 live[n_live++] = all[i];
                 continue;
             }
-            if (i >= K) continue;
-            const double score = all[i].log_p / pow(all[i].n, penalty);
+            if (i >= K && f != ENDS_BEHIND_K) continue;
+            const double score = score_of(&all[i], penalty, f);
             n_done++;
             worst = fmin(worst, score);
             if (score <= best_score) continue;
@@ -121,10 +133,11 @@ static text search(box *b, const ls_decode_item *item, int K, double penalty)
             best.stopped = true;
         }
         if (K == 1 && n_done) n_live = 0;
-        if (n_live && n_done >= K && worst >= live[0].log_p / pow(live[0].n, penalty)) n_live = 0;
+        if (n_live && n_done >= K && (f == SETTLED_BY_BEST ? best_score : worst) >= score_of(&live[0], penalty, f))
+            n_live = 0;
     }
     for (int k = 0; k < n_live; k++) {
-        const double score = live[k].log_p / pow(live[k].n, penalty);
+        const double score = score_of(&live[k], penalty, f);
         if (score <= best_score) continue;
         best_score = score;
         best = live[k];
@@ -140,7 +153,7 @@ static void compare(box *b, int K, double penalty, bool *cut, bool *stopped)
     const ls_decode_opts o = {.beam = K, .length_penalty = penalty, .max_len = N_CTX, .stop = STOP};
     assert_int_equal(ls_decode(&b->s, &o, item, N_PROMPT), LS_OK);
     for (int i = 0; i < N_PROMPT; i++) {
-        const text want = item[i].n_prompt > N_CTX ? (text){0} : search(b, &item[i], K, penalty);
+        const text want = item[i].n_prompt > N_CTX ? (text){0} : search(b, &item[i], K, penalty, NONE);
         assert_int_equal(item[i].text.n, want.n);
         assert_int_equal(item[i].stopped, want.stopped);
         if (want.n) assert_memory_equal(item[i].text.id, want.id, (size_t)want.n * sizeof *want.id);
@@ -158,7 +171,7 @@ static void batches_find_what_a_search_without_a_cache_finds(void **state)
     bool cut = false, stopped = false;
     for (size_t r = 0; r < N_OF(rows); r++) {
         box b;
-        box_open(&b, rows[r]);
+        box_open(&b, rows[r], 1);
         for (size_t k = 0; k < N_OF(beam); k++)
             for (double penalty = 0; penalty < 2 && beam[k] <= rows[r]; penalty += 0.8)
                 compare(&b, beam[k], penalty, &cut, &stopped);
@@ -167,11 +180,43 @@ static void batches_find_what_a_search_without_a_cache_finds(void **state)
     assert_true(cut && stopped); /* both kinds of end were seen */
 }
 
+/* After initialisation all texts are about equally likely, and the rules of the search hardly matter. Here each of them does: a search
+ * that breaks it finds another text for some prompt. */
+static void every_rule_of_the_search_is_kept(void **state)
+{
+    (void)state;
+    int differ[N_FAULT] = {0};
+    for (float peak = 2; peak < 10; peak += 2) {
+        box b;
+        box_open(&b, 12, peak);
+        for (int K = 2; K < 5; K++)
+            for (double penalty = 0.4; penalty < 2.5; penalty += 0.8) {
+                bool cut, stopped;
+                compare(&b, K, penalty, &cut, &stopped);
+                ls_decode_item item[N_PROMPT];
+                int32_t ids[N_PROMPT][N_CTX + 2];
+                make_prompts(item, ids);
+                for (int i = 0; i < N_PROMPT; i++) {
+                    if (item[i].n_prompt > N_CTX) continue;
+                    const text right = search(&b, &item[i], K, penalty, NONE);
+                    for (fault f = NONE + 1; f < N_FAULT; f++) {
+                        const text wrong = search(&b, &item[i], K, penalty, f);
+                        differ[f] +=
+                            wrong.n != right.n || memcmp(wrong.id, right.id, (size_t)right.n * sizeof *right.id) != 0;
+                    }
+                }
+            }
+        box_close(&b);
+    }
+    for (fault f = NONE + 1; f < N_FAULT; f++)
+        if (!differ[f]) fail_msg("a search with fault %d finds the same texts", (int)f);
+}
+
 static void beam_search_finds_texts_that_are_at_least_as_likely(void **state)
 {
     (void)state;
     box b;
-    box_open(&b, 16);
+    box_open(&b, 16, 1);
     double total[2] = {0};
     for (int k = 0; k < 2; k++) {
         ls_decode_item item[N_PROMPT];
@@ -192,7 +237,7 @@ static void a_failed_allocation_frees_everything(void **state)
 {
     (void)state;
     box b;
-    box_open(&b, 6);
+    box_open(&b, 6, 1);
     const int64_t live = ls_mem_live();
     int n_failed = 0;
     for (int64_t k = 0;; k++) {
@@ -217,6 +262,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_find_what_a_search_without_a_cache_finds),
+        cmocka_unit_test(every_rule_of_the_search_is_kept),
         cmocka_unit_test(beam_search_finds_texts_that_are_at_least_as_likely),
         cmocka_unit_test(a_failed_allocation_frees_everything),
     };
