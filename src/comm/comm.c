@@ -302,7 +302,8 @@ ls_status comm_await(ls_comm *c, ls_ticket t)
     return t ? wait_done(c, t, true, &what, &idle) : LS_OK;
 }
 
-ls_status comm_drain(ls_comm *c)
+/* Waits until every collective that was posted is done. */
+static ls_status drain(ls_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     const ls_ticket last = ticket_of(LANE_COLL, c->lane[LANE_COLL].posted);
@@ -481,7 +482,7 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     ls_comm *part = NULL;
     if (c->ops->split) return c->ops->split(c, color, key, out);
-    LS_TRY(comm_drain(c));
+    LS_TRY(drain(c));
     LS_TRY(ls_comm_split(c->inner, color, key, &part));
     const ls_status mine = c->ops->over(c, part, out), st = ls_comm_agree(c->inner, mine, LS_SITE);
     if (mine != LS_OK) ls_comm_destroy(&part);

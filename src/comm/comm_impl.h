@@ -174,8 +174,6 @@ ls_dtype comm_sum_type(ls_dtype dt); /* of partial sums: float for 16-bit reals,
 ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t);
 /* Waits for a ticket as ls_wait does; nobody's exposed time, no trace. */
 ls_status comm_await(ls_comm *c, ls_ticket t);
-/* Waits until every collective that was posted is done. */
-ls_status comm_drain(ls_comm *c);
 /* A request of another communicator's lane, again: posts it on c and waits; its results and counts go into r. */
 ls_status comm_forward(ls_comm *c, comm_req *r);
 /* Makes c one over `inner`, with its place, hosts and limit. */

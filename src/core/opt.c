@@ -48,17 +48,6 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_
                    near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-static bool choice_has(const char *choices, const char *text)
-{
-    size_t n = strlen(text);
-    for (const char *p = choices; *p;) {
-        size_t k = strcspn(p, "|");
-        if (k == n && !strncmp(p, text, n)) return true;
-        p += k + (p[k] == '|');
-    }
-    return false;
-}
-
 static const char *dashes(const ls_opt *row)
 {
     return row->name[1] ? "--" : "-";
@@ -84,7 +73,7 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
             return ls_fail(LS_E_ARG, "%s%s %s: not a number", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_CHOICE:
-        if (!choice_has(row->arg, text))
+        if (!ls_one_of(row->arg, text, false))
             return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;

@@ -89,7 +89,7 @@ static void compute_logits(box *b, const int32_t *ids, int64_t n, float *logits)
 {
     memcpy(b->f.ids, ids, (size_t)n * sizeof *ids);
     ls_micro mb = {.ids = b->f.ids, .B = 1, .T = n};
-    assert_int_equal(ls_walk_fwd(b->f.model, b->f.acts, &mb, NULL, 0, b->f.model->n_unit), LS_OK);
+    assert_int_equal(ls_walk(b->f.model, b->f.acts, &mb, NULL, LS_FWD, 0, b->f.model->n_unit), LS_OK);
     assert_int_equal(ls_model_logits(b->f.model, b->f.acts, &mb, false, logits), LS_OK);
 }
 
