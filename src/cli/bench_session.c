@@ -18,7 +18,7 @@
 static ls_status replace_preset(ls_argv *given)
 {
     ls_argv words = {0};
-    const ls_status st = cli_preset_words(given->n, given->word, true, &words);
+    const ls_status st = cli_preset_words(given->n, given->word, true, &words, NULL);
     if (st != LS_OK || !words.n) {
         ls_argv_fini(&words);
         return st;

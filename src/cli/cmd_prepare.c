@@ -16,7 +16,7 @@ typedef struct options {
     ls_prepare_opts p;
     ls_opt_list input, val_input;
     const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
-    int64_t vocab_size, train_mb, threads;
+    int64_t vocab_size, train_mb, threads, files;
     double journal_seconds;
     bool json, quiet, text_key_given;
 } options;
@@ -63,6 +63,10 @@ static const ls_opt table[] = {
                "use only the first N documents of --val-input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
                "Execution"),
+    CLI_INT_IN(
+        0, 1024, "files-at-once", files, "N", "0",
+        "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
+        "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
                "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
     CLI_REAL("journal-seconds", journal_seconds, "S", "10", "record the progress for --resume every S seconds"),
@@ -193,6 +197,11 @@ static ls_status check(const options *o, const unsigned char *given)
                        (long long)o->p.shard_tokens);
     if (!(o->journal_seconds >= 0))
         return ls_fail(LS_E_ARG, "--journal-seconds %g: must be at least 0", o->journal_seconds);
+    if (o->files > 1 && (o->p.limit_docs || o->p.limit_val_docs))
+        return ls_fail(LS_E_ARG,
+                       "--files-at-once %lld: files are read one after the other with --limit-docs and "
+                       "--limit-val-docs; leave it out",
+                       (long long)o->files);
     if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
@@ -343,6 +352,7 @@ static ls_status prepare(options *o, const char *command)
                                                   : LS_BAD_UTF8_ERROR;
     if (o->val_input.n) p->val_fraction = 0;
     p->threads = (int)(o->threads ? o->threads : cores > 0 ? cores : 1);
+    p->files = (int)o->files;
     p->command = command;
     p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;

@@ -228,7 +228,7 @@ static ls_status profile_train(int argc, char **argv)
 {
     ls_train_options o;
     ls_argv preset = {0};
-    LS_TRY(cli_preset_words(argc, argv, false, &preset));
+    LS_TRY(cli_preset_words(argc, argv, false, &preset, NULL));
     const ls_argv train = preset.n ? preset : (ls_argv){.word = argv, .n = argc};
     char nsys[4096];
     const char *name = env_or("NSYS_BIN", "nsys");

@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "core/opt.h"
 #include "comm/start.h"
+#include "config/options.h"
 #include "infer/session.h"
 #include "train/profile.h"
 
@@ -28,8 +29,8 @@ ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
 /* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
 bool cli_task_is(int argc, char **argv, const char *task);
 
-/* ls_train_preset_words; prints its notes. */
-ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words);
+/* ls_train_preset_words; prints its notes. p: NULL where sources are not printed. */
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words, ls_train_preset *p);
 
 typedef struct cli_command {
     const char *name, *help;

@@ -188,10 +188,11 @@ bool cli_task_is(int argc, char **argv, const char *task)
     return is;
 }
 
-ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words)
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words, ls_train_preset *p)
 {
     ls_str notes = {0};
-    const ls_status st = ls_train_preset_words(argc, argv, bench, words, &notes);
+    ls_train_preset ignored;
+    const ls_status st = ls_train_preset_words(argc, argv, bench, words, p ? p : &ignored, &notes);
     if (st == LS_OK && notes.data) fputs(notes.data, stderr);
     ls_str_fini(&notes);
     return st;

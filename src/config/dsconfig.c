@@ -42,6 +42,7 @@ void train_ds_note(ds_reader *r, const char *fmt, ...)
     }
     reason[-1] = '\0';
     reason[strlen(reason) - 1] = '\0'; /* ')' */
+    train_ds_unused(r, text);
     group_line(&r->groups->ignored, text, reason + 1);
 }
 
@@ -58,16 +59,21 @@ void train_ds_used(ds_reader *r, const char *place)
     if (r->groups) group_line(&r->groups->honoured, place, flag ? flag : "");
 }
 
-/* A value that is right by itself may be refused later, beside another one. */
-static void take_back(ls_str *group, const char *place)
+void train_ds_unused(ds_reader *r, const char *place)
 {
-    char line[PLACE_MAX];
-    snprintf(line, sizeof line, "    %s ", place);
-    char *at = group->data ? strstr(group->data, line) : NULL, *end = at ? strchr(at, '\n') : NULL;
-    if (!end) return;
-    const size_t rest = strlen(end + 1);
-    memmove(at, end + 1, rest + 1);
-    group->len = (size_t)(at - group->data) + rest;
+    char start[PLACE_MAX];
+    const int n = snprintf(start, sizeof start, "    %s", place);
+    char *at = r->groups ? r->groups->honoured.data : NULL;
+    while (at && *at) {
+        char *next = strchr(at, '\n') + 1;
+        if (strncmp(at, start, (size_t)n) || (at[n] != ' ' && at[n] != '.')) {
+            at = next;
+            continue;
+        }
+        memmove(at, next, strlen(next) + 1);
+        r->groups->honoured.len -= (size_t)(next - at);
+    }
+    if (r->groups && !r->groups->honoured.len) ls_str_fini(&r->groups->honoured);
 }
 
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
@@ -80,7 +86,7 @@ ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
         snprintf(r->words, sizeof r->words, "%s", words);
     }
     if (!strncmp(words, r->what, n) && words[n] == ':') words += n + 2;
-    if (r->groups) take_back(&r->groups->honoured, place);
+    train_ds_unused(r, place);
     if (r->groups)
         ls_str_addf(&r->groups->refused, "    %s%s%s%s\n", words, flag ? " (flag: " : "", flag ? flag : "",
                     flag ? ")" : "");

@@ -70,6 +70,8 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
 void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Adds to the group of keys that are honoured. */
 void train_ds_used(ds_reader *r, const char *place);
+/* Takes a key, and all that is in its block, out of that group: it may be refused or without effect beside another one. */
+void train_ds_unused(ds_reader *r, const char *place);
 /* Counts a refused key; other failures are returned. st is the status of a check of it, with its message. */
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st);
 /* Rules between keys, after everything was read. */

@@ -327,7 +327,7 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
                 "%s: 'optimizer.params.max_grad_norm' is not supported; use the top-level key 'gradient_clipping'",
                 r->what);
         LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
-        LS_TRY(read_betas(r, json_object_get(params, "betas")));
+        LS_TRY(train_ds_refuse(r, "optimizer.params.betas", read_betas(r, json_object_get(params, "betas"))));
     }
     if (i == 1 && json_is_false(json_object_get(params, "adam_w_mode")))
         train_ds_note(r, "optimizer.params.adam_w_mode (AdamW always decouples weight decay)");
@@ -369,7 +369,9 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
     if (warm && !json_is_null(warm)) {
         const char *word = json_string_value(warm);
         if (!word)
-            return ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what);
+            return train_ds_refuse(
+                r, "scheduler.params.warmup_type",
+                ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what));
         if (strcmp(word, "linear") && strcmp(word, "log")) /* as DeepSpeed does, and says */
             train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is not log or linear; log is used)", word);
     }
@@ -457,9 +459,12 @@ ls_status train_ds_check(ds_reader *r)
                             ls_fail(LS_E_UNSUPPORTED,
                                     "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean", r->what)));
     LS_TRY(check_offload(r));
-    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
+    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false)) {
+        train_ds_unused(r, "fp16.enabled");
+        train_ds_unused(r, "bfloat16.enabled");
         LS_TRY(train_ds_refuse(r, "bf16.enabled",
                                ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what)));
+    }
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
         LS_TRY(train_ds_refuse(
             r, "fp16.fp16_master_weights_and_grads",

@@ -1,6 +1,8 @@
 #include "config/options.h"
+#include "config/preset.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* clang-format off */
@@ -128,11 +130,11 @@ const ls_opt ls_train_opts[] = {
     ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]"),
     ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped"),
 
-    /* Other spellings (see `alias`), and an old flag of R1 (docs/REFERENCES.md) without effect. */
+    /* Other spellings (see `alias`): old flags of R1 (docs/REFERENCES.md). The last two have no effect there. */
     ROW("gradient_accumulation_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, NULL),
     ROW("learning_rate", LS_OPT_REAL, lr, "R", NULL, NULL),
     ROW("gradient_clipping", LS_OPT_REAL, clip, "R", NULL, NULL),
-    ROW("pipeline_stages", LS_OPT_INT, pp, "N", NULL, NULL),
+    ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
 };
 /* clang-format on */
@@ -142,10 +144,8 @@ _Static_assert(sizeof ls_train_opts / sizeof ls_train_opts[0] <= LS_TRAIN_OPTION
 /* Rows that share a value; an option is given if one of its spellings is. */
 static const struct {
     const char *name, *of;
-} alias[] = {{"gradient_accumulation_steps", "grad_accum_steps"},
-             {"learning_rate", "lr"},
-             {"gradient_clipping", "clip"},
-             {"pipeline_stages", "pp"}};
+} alias[] = {
+    {"gradient_accumulation_steps", "grad_accum_steps"}, {"learning_rate", "lr"}, {"gradient_clipping", "clip"}};
 
 static size_t row_of(const char *name)
 {
@@ -155,19 +155,61 @@ static size_t row_of(const char *name)
     return i;
 }
 
-ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
+/* "unknown option --x ...": names the preset that accepts it, if there is one. */
+static ls_status explain_unknown(ls_status st)
 {
+    static const char start[] = "unknown option --";
+    char name[64];
+    const char *words = ls_err_words();
+    if (st != LS_E_ARG || strncmp(words, start, sizeof start - 1) != 0) return st;
+    words += sizeof start - 1;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
+    const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
+    if (!r2 && !r3) return st;
+    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)", name,
+                   !r3   ? "R2"
+                   : !r2 ? "R3"
+                         : "R2 and R3",
+                   !r3   ? "r2"
+                   : !r2 ? "r3"
+                         : "r2 or --preset r3");
+}
+
+ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
+{
+    unsigned char typed[LS_TRAIN_OPTION_MAX] = {0};
     *o = (ls_train_options){0};
     LS_TRY(ls_opt_defaults(ls_train_opts, ls_train_n_opts, o));
-    LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, argc, argv, NULL, &o->help));
+    LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, p->n_default, argv, NULL, NULL));
+    if (p->n_default) argv += p->n_default;
+    LS_TRY(explain_unknown(
+        ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv, NULL, &o->help)));
     for (size_t i = 0; i < sizeof alias / sizeof alias[0]; i++)
-        if (o->given[row_of(alias[i].name)]) o->given[row_of(alias[i].of)] = 1;
+        if (typed[row_of(alias[i].name)]) typed[row_of(alias[i].of)] = 1;
+    for (size_t i = 0; i < ls_train_n_opts; i++)
+        o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
+    if (p->name) o->preset = p->name;
+    /* R1 accepted --pipeline_stages without effect; elsewhere it is --pp */
+    if (!o->run_type && ls_train_given(o, "pipeline_stages") && !ls_train_given(o, "pp")) {
+        o->pp = o->old_pipeline_stages;
+        o->given[row_of("pp")] = LS_GIVEN_TYPED;
+    }
     return LS_OK;
+}
+
+ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
+{
+    return ls_train_options_parse_preset(&(ls_train_preset){0}, argc, argv, o);
 }
 
 bool ls_train_given(const ls_train_options *o, const char *name)
 {
     return o->given[row_of(name)];
+}
+
+bool ls_train_by_preset(const ls_train_options *o, const char *name)
+{
+    return o->given[row_of(name)] == LS_GIVEN_PRESET;
 }
 
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
@@ -177,9 +219,14 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     } old[] = {
         {"use_flash_attention", "attention is always computed without storing the whole score matrix"},
         {"num_workers", "data is memory-mapped"},
+        {"pipeline_stages", "R1 ignores it, too (use --pp for a pipeline)"}, /* last: only with --run_type */
     };
-    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++)
+    const size_t n = sizeof old / sizeof old[0] - !o->run_type;
+    for (size_t i = 0; i < n; i++)
         if (ls_train_given(o, old[i].name)) ls_str_addf(out, "--%s has no effect; %s\n", old[i].name, old[i].instead);
+    for (size_t i = 0; o->run_type && i < sizeof alias / sizeof alias[0]; i++)
+        if (ls_train_given(o, alias[i].name))
+            ls_str_addf(out, "--%s is an old flag of R1; it is used as --%s\n", alias[i].name, alias[i].of);
 }
 
 void ls_train_options_help(ls_str *out)

@@ -5,11 +5,15 @@
 #ifndef LS_CONFIG_PRESET_H
 #define LS_CONFIG_PRESET_H
 
+#include "config/options.h"
 #include "core/argv.h"
 
-/* With --preset, appends all words of `train` to *out, preset and flags replaced; without, nothing. bench: the benchmark chooses the
- * workers, and where it writes. notes: a line for flags without effect. LS_E_ARG, LS_E_CONFIG. */
-ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes);
+/* With --preset, appends all words of `train` to *out, preset and flags replaced, and sets *p; without, nothing. bench: the benchmark
+ * chooses the workers, and where it writes. notes: a line for flags without effect. LS_E_ARG, LS_E_CONFIG. */
+ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p, ls_str *notes);
+
+/* Whether the preset ("r2", "r3") takes the flag (a name; - and _ are equal). */
+bool ls_train_preset_has(const char *preset, const char *name);
 
 /* inside the folder */
 
@@ -22,7 +26,12 @@ typedef struct preset_flag {
 ls_status preset_take(int argc, char **argv, const preset_flag *flag, int n, const char **value, ls_argv *rest);
 /* A whole number of at least lo, or `otherwise` without text. LS_E_ARG. */
 ls_status preset_number(const char *name, const char *text, int64_t lo, int64_t otherwise, int64_t *out);
+/* Appends the typed words and the rest to the defaults in *out. */
+ls_status preset_join(const char *name, ls_argv *out, const ls_argv *typed, const ls_argv *rest, ls_train_preset *p);
 /* R2's words. */
-ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes);
+ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p, ls_str *notes);
+/* The flags of a preset. */
+extern const preset_flag preset_r2_flags[], preset_r3_flags[];
+extern const int preset_r2_n_flag, preset_r3_n_flag;
 
 #endif

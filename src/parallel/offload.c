@@ -5,7 +5,8 @@
  *
  * Both processors work at the same time. The CPU takes units from the front: the gradient is copied to the host while the unit before it is
  * updated, AdamW writes the rounded parameters, and these are copied back while the next one is updated. The GPU takes units from the back,
- * and reads and writes their state over the bus. They meet where both are done at the same time.
+ * and reads and writes their state over the bus. They meet where both are done at the same time: between two slices of its unit, the CPU
+ * gives the GPU its next one.
  *
  *   CPU      | copy g0 | update 0 | update 1 | update 2 | …
  *   down, up           | copy g1  | p0, g2   | p1, g3   | …
@@ -18,9 +19,14 @@
  *   3. the next use of the state by the GPU is in the next update: a checkpoint may read it from the host at any other time. */
 #include "parallel/parallel_impl.h"
 
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/minmax.h"
+
 enum {
-    SLOTS = LS_OFFLOAD_SLOTS
-}; /* units of the CPU whose gradients are there or on their way; units queued on the GPU */
+    SLOTS = LS_OFFLOAD_SLOTS, /* units of the CPU whose gradients are copied or being copied; units queued on the GPU */
+    SLICE = 2 << 20           /* elements that the CPU updates before it looks at the GPU */
+};
 
 typedef struct job {
     ls_strategy *s;
@@ -34,6 +40,7 @@ typedef struct job {
     ls_mark gpu[SLOTS];
     int n_gpu;
     ls_mark start; /* gradients are complete */
+    int done[2];   /* units of the CPU, of the GPU */
 } job;
 
 void parallel_offload_plan(ls_strategy *s, int64_t n_largest, ls_plan *plan)
@@ -86,6 +93,7 @@ static ls_status give_gpu(job *j)
     const ls_own o = ls_strategy_own(j->s, j->back);
     ls_adamw h;
     j->hyper(j->ctx, j->back--, &o, &h);
+    j->done[1]++;
     LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
     if (!ls_compute_mixed(c)) LS_TRY(c->ops->copy(c, o.param, o.master, (size_t)o.n * ls_dtype_nbytes(c->ops->dtype)));
     return j->d->mark(j->d->ctx, &j->gpu[j->n_gpu++]);
@@ -101,24 +109,6 @@ static ls_status give_cpu(job *j)
                       &j->ready[k]);
 }
 
-static ls_status update_on_cpu(job *j)
-{
-    const ls_compute *c = j->s->model->compute;
-    ls_offload *off = &j->s->off;
-    const int k = j->slot, u = j->unit[k];
-    const ls_own o = ls_strategy_own(j->s, u);
-    ls_adamw h;
-    j->hyper(j->ctx, u, &o, &h);
-    LS_TRY(j->d->wait(j->d->ctx, j->ready[k]));
-    LS_TRY(j->d->wait(j->d->ctx, off->sent[k])); /* the parameters that were there before */
-    LS_TRY(ls_compute_adamw_host(c, off->param[k], o.master, off->grad[k], o.m, o.v, o.n, &h,
-                                 j->s->opts.stochastic ? &h.round : NULL));
-    j->slot = (k + 1) % SLOTS;
-    j->n_cpu--;
-    return j->d->copy(j->d->ctx, off->up, o.param, off->param[k] ? off->param[k] : o.master,
-                      (size_t)o.n * ls_dtype_nbytes(c->ops->dtype), 0, &off->sent[k]);
-}
-
 /* Forgets what the GPU has done. */
 static ls_status retire(job *j, bool wait)
 {
@@ -130,23 +120,83 @@ static ls_status retire(job *j, bool wait)
     return LS_OK;
 }
 
+static ls_status feed_gpu(job *j)
+{
+    LS_TRY(retire(j, false));
+    trim(j);
+    while (j->n_gpu < SLOTS && j->front <= j->back) {
+        LS_TRY(give_gpu(j));
+        trim(j);
+    }
+    return LS_OK;
+}
+
+/* Elements [at, at + n) of a unit's hyperparameters. */
+static ls_adamw slice_of(const ls_adamw *whole, int64_t at, int64_t n)
+{
+    ls_adamw h = *whole;
+    h.n_plain = h.gains.n = 0;
+    for (int i = 0; i < whole->n_plain; i++) {
+        const int64_t from = LS_MAX(whole->plain[i][0], at), to = LS_MIN(whole->plain[i][1], at + n);
+        if (from >= to) continue;
+        h.plain[h.n_plain][0] = from - at;
+        h.plain[h.n_plain++][1] = to - at;
+    }
+    for (int i = 0; i < whole->gains.n; i++) {
+        const int64_t from = LS_MAX(whole->gains.at[i][0], at), to = LS_MIN(whole->gains.at[i][1], at + n);
+        if (from >= to) continue;
+        h.gains.at[h.gains.n][0] = from - at;
+        h.gains.at[h.gains.n++][1] = to - at;
+    }
+    h.round.first += at;
+    return h;
+}
+
+static ls_status update_slices(job *j, const ls_own *o, const ls_adamw *whole, int k)
+{
+    const ls_compute *c = j->s->model->compute;
+    float *const master = o->master, *const m = o->m, *const v = o->v, *const g = j->s->off.grad[k];
+    for (int64_t at = 0; at < o->n; at += SLICE) {
+        const int64_t n = LS_MIN(SLICE, o->n - at);
+        const ls_adamw h = slice_of(whole, at, n);
+        void *p = j->s->off.param[k] ? ls_at(c, j->s->off.param[k], at) : NULL;
+        LS_TRY(ls_compute_adamw_host(c, p, master + at, g + at, m + at, v + at, n, &h,
+                                     j->s->opts.stochastic ? &h.round : NULL));
+        LS_TRY(feed_gpu(j));
+    }
+    return LS_OK;
+}
+
+static ls_status update_on_cpu(job *j)
+{
+    const ls_compute *c = j->s->model->compute;
+    ls_offload *off = &j->s->off;
+    const int k = j->slot, u = j->unit[k];
+    const ls_own o = ls_strategy_own(j->s, u);
+    ls_adamw h;
+    j->hyper(j->ctx, u, &o, &h);
+    LS_TRY(j->d->wait(j->d->ctx, j->ready[k]));
+    LS_TRY(j->d->wait(j->d->ctx, off->sent[k])); /* the buffer is free again */
+    LS_TRY(update_slices(j, &o, &h, k));
+    j->slot = (k + 1) % SLOTS;
+    j->n_cpu--;
+    j->done[0]++;
+    return j->d->copy(j->d->ctx, off->up, o.param, off->param[k] ? off->param[k] : o.master,
+                      (size_t)o.n * ls_dtype_nbytes(c->ops->dtype), 0, &off->sent[k]);
+}
+
 static ls_status share_units(job *j)
 {
-    for (;;) {
-        LS_TRY(retire(j, false));
+    do {
         trim(j);
-        if (j->n_cpu < SLOTS && j->front <= j->back) {
+        while (j->n_cpu < SLOTS && j->front <= j->back) {
             LS_TRY(give_cpu(j));
             trim(j);
-        }
-        while (j->n_gpu < SLOTS && j->front <= j->back) {
-            LS_TRY(give_gpu(j));
-            trim(j);
+            if (!j->n_gpu) LS_TRY(feed_gpu(j)); /* both begin at once */
         }
         if (j->n_cpu) LS_TRY(update_on_cpu(j));
-        else if (j->front > j->back) return retire(j, true);
-        else LS_TRY(retire(j, true));
-    }
+    } while (j->n_cpu || j->front <= j->back);
+    return retire(j, true);
 }
 
 ls_status parallel_offload_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
@@ -155,7 +205,10 @@ ls_status parallel_offload_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
     job j = {.s = s, .d = d, .hyper = hyper, .ctx = ctx, .back = s->model->n_unit - 1};
     LS_TRY(open_lanes(s));
     LS_TRY(d->mark(d->ctx, &j.start));
+    const double begin = ls_now();
     LS_TRY(share_units(&j));
+    ls_debug("parallel", "optimizer in host memory: %d units updated by the CPU, %d by the GPU, in %.1f ms", j.done[0],
+             j.done[1], 1e3 * (ls_now() - begin));
     for (int k = 0; k < SLOTS; k++) LS_TRY(d->hold(d->ctx, s->off.sent[k]));
     return LS_OK;
 }

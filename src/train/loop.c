@@ -85,11 +85,15 @@ static ls_status save_and_stop(ls_trainer *t)
 /* The files of a complete run stay as they are. */
 static ls_status nothing_left(const ls_trainer *t)
 {
-    char text[700];
+    char text[800];
+    const ls_train_config *c = t->cfg;
+    const ls_run_state *s = &t->state;
+    const bool limited = c->max_train_steps >= 0 || s->step < c->total_steps;
     snprintf(text, sizeof text,
-             "nothing is left to do: the run in %.400s is complete after %lld steps and %lld epochs; "
-             "to continue it, raise --max_steps or --epochs\n",
-             t->cfg->run_dir, (long long)t->state.step, (long long)t->state.epoch);
+             "nothing is left to do: the run in %.400s is complete after %lld step%s and %lld epoch%s; "
+             "to continue it, raise --max_steps or --epochs%s\n",
+             c->run_dir, (long long)s->step, s->step == 1 ? "" : "s", (long long)s->epoch, s->epoch == 1 ? "" : "s",
+             limited ? " (a higher --max_train_steps does not continue epochs that are complete)" : "");
     if (t->io.line) t->io.line(t->io.ctx, text);
     return LS_OK;
 }

@@ -18,8 +18,14 @@ assert m["epochs"][0]["optimizer_steps"] == 3 and "--preset r2 --framework ddp" 
 PY
 expect 0 "^strategy  *zero2 " "$LOCKSTEP" train --preset r2 --framework deepspeed --num_gpus 2 --global-batch-size 8 "${small[@]}" --print_config
 grep -q '^grad_accum_steps  *2 ' out || bad "accumulation: $(cat out)"
+for row in 'lr  *0.00015  *preset r2 (--lr)' 'world_size  *2  *command line (-n)' 'total_steps  *3 ' 'max_steps  *3  *command line' 'seed  *42  *preset r2 (--seed)'; do
+  grep -q "^$row" out || bad "--print_config has no row '$row': $(cat out)"
+done
+expect 0 '"source": "preset r2"' "$LOCKSTEP" train --preset r2 "${small[@]}" --num-gpus 2 --print_config --json
+grep -q "^flags of R2 without effect: --num_gpus (without --framework: one worker)$" err || bad "no note about --num_gpus: $(cat err)"
 expect 2 "'fsdp'" "$LOCKSTEP" train --preset r2 --framework fsdp "${small[@]}"
-expect 2 "framework" "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
+expect 2 "add --preset r2 " "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
+expect 2 "add --preset r2 or --preset r3" "$LOCKSTEP" train --world_size 2 --data d
 
 expect 0 "micro_batch_size_per_gpu" "$LOCKSTEP" bench strategies -n 2 --dry-run --warmup 1 --out b -- --preset r2 --global-batch-size 8 "${small[@]}"
 grep -q -- "--preset\|--train-iters" out && bad "the runs of a benchmark get flags of a preset: $(cat out)"
@@ -40,4 +46,6 @@ expect 0 "RUN_COMPLETE.*world_size=2" "$LOCKSTEP" train --preset r3 --dataset pa
 [ -s r3/workdir/rank0_results_epoch0.json ] || bad "no result file of R3: $(ls r3 r3/workdir)"
 expect 0 "^schedule  *naive " "$LOCKSTEP" train --preset r3 --dataset pairs --model_parallel_mode model_parallel --model_max_length 32 --model tiny \
   --print_config
+grep -q '^lr  *0.0001  *preset r3 (--lr)' out || bad "R3's rate has another source: $(cat out)"
+expect 0 '^lr  *0.0001  *preset r3 (--lr)' "$LOCKSTEP" train --task translate --dataset pairs --batch_size 8 --model_max_length 32 --model tiny --print_config
 done_tests
