@@ -32,7 +32,8 @@ static const ls_opt table[] = {
     CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
     CLI_POSITIVE("global_batch", q.global_batch, "N", "0",
                  "sequences per optimizer step over all workers [required to rank layouts]"),
-    CLI_POSITIVE("seq_length", seq_length, "N", "512", "tokens per sequence"),
+    CLI_POSITIVE("seq_length", seq_length, "N", "0",
+                 "tokens per sequence [512, or the model's positions if these are fewer]"),
     CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
@@ -157,7 +158,7 @@ static ls_status read_data(const options *o, const char *name, ls_model_config *
     return st;
 }
 
-static ls_status read_model(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
+static ls_status read_model(options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
 {
     ls_variant v;
     LS_TRY(ls_model_config_named(name, m));
@@ -167,9 +168,10 @@ static ls_status read_model(const options *o, const char *name, ls_model_config 
     }
     if (o->dropout >= 0) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
     LS_TRY(ls_model_config_check(m));
+    if (!o->seq_length) o->seq_length = m->n_ctx < 512 ? m->n_ctx : 512;
     if (o->seq_length > m->n_ctx)
-        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has only %d positions", (long long)o->seq_length, name,
-                       m->n_ctx);
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has only %d positions; use --seq_length %d",
+                       (long long)o->seq_length, name, m->n_ctx, m->n_ctx);
     LS_TRY(read_data(o, name, m, val_seqs));
     return ls_model_config_check(m);
 }
@@ -213,12 +215,13 @@ static ls_status open_cluster(const options *o, ls_measure_opts *mo, ls_cluster 
     return strcmp(o->cluster, "this") ? ls_cluster_open(o->cluster, cl) : measure_this(o, mo, cl);
 }
 
-static ls_status measure(const options *o)
+static ls_status measure(options *o)
 {
-    ls_measure_opts mo = {.seq_len = (int)o->seq_length};
+    ls_measure_opts mo = {0};
     ls_cluster cl = {0};
     ls_str text = {0};
     LS_TRY(read_model(o, o->q.from ? o->q.from : "gpt2", &mo.model, NULL));
+    mo.seq_len = (int)o->seq_length;
     LS_TRY(measure_this(o, &mo, &cl));
     ls_cluster_text(&cl, &text);
     ls_status st = LS_OK;
@@ -280,20 +283,20 @@ static bool open_same_gpu(const ls_cluster *cl, const ls_planner_query *q, ls_co
     return false;
 }
 
-static ls_status rank(const options *o)
+static ls_status rank(options *o)
 {
     ls_planner_query q = o->q;
     if (!q.from || !q.global_batch)
         return ls_fail(
             LS_E_ARG,
             "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
-    q.seq_len = (int)o->seq_length;
     q.memory = (int64_t)(o->memory * GIB);
     q.max_tp = (int)o->max_tp;
     q.precision_given = o->precision != NULL;
     q.vocab_given = o->vocab_size > 0;
     q.dropout_given = o->dropout >= 0;
     LS_TRY(read_model(o, o->q.from, &q.model, &q.val_seqs));
+    q.seq_len = (int)o->seq_length;
     snprintf(q.model.name, sizeof q.model.name, "%s", o->q.from);
     ls_cluster cl = {0};
     ls_measure_opts mo = {.model = q.model, .seq_len = q.seq_len};

@@ -29,8 +29,9 @@ static const ls_opt table[] = {
         "input", input, "PATH...",
         "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
-    CLI_STR("out", p.out_dir, "DIR", NULL,
-            "output folder for train.bin, val.bin, tokenizer.json and meta.json; replaced as a whole when all is done"),
+    CLI_STR(
+        "out", p.out_dir, "DIR", NULL,
+        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
                "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
     CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
@@ -289,14 +290,15 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
     char bytes[32], rate[32], shards[64] = "";
     double s = r->encode_seconds;
     if (o->p.shard_tokens) snprintf(shards, sizeof shards, "_000.bin ... (%d files)", r->train_files);
-    printf("train  %12lld tokens  %lld documents  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
-           o->p.out_dir, *shards ? shards : ".bin");
+    printf("train  %12lld tokens  %lld document%s  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
+           r->train_doc == 1 ? "" : "s", o->p.out_dir, *shards ? shards : ".bin");
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
-        printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->p.out_dir);
+        printf("val    %12lld tokens  the last %g %% of the tokens  %s/val.bin\n", (long long)r->val_token,
+               100 * o->p.val_fraction, o->p.out_dir);
     else
-        printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
-               o->p.out_dir);
+        printf("val    %12lld tokens  %lld document%s  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
+               r->val_doc == 1 ? "" : "s", o->p.out_dir);
     printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->p.out_dir);
     if (r->n_short + r->n_long + r->n_duplicate)
         printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",

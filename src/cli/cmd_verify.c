@@ -87,14 +87,13 @@ static ls_status parse_list(options *o, const ls_start_env *e, int *most)
     ls_verify_opts *v = &o->v;
     const int all = e->size > 1 ? e->size : 4;
     *most = 1;
-    if (o->n) LS_TRY(cli_parse_workers(o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
+    if (o->n) LS_TRY(cli_parse_workers("-n", o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
     else
         for (int w = 1; w <= all && w <= 64; w *= 2) v->world[v->n_world++] = *most = w;
     for (int i = 0; i < v->n_world; i++)
-        if (*most % v->world[i] || (v->world[i] & (v->world[i] - 1)))
-            return ls_fail(LS_E_ARG,
-                           "-n %s: the micro-batches of %d workers do not divide over those of %d; use powers of two",
-                           o->n ? o->n : "", v->world[i], *most);
+        if (v->world[i] & (v->world[i] - 1))
+            return ls_fail(LS_E_ARG, "-n %s: %d is not a power of two; use powers of two, such as 1,2,4",
+                           o->n ? o->n : "", v->world[i]);
     return LS_OK;
 }
 

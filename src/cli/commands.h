@@ -69,8 +69,8 @@ ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 
-/* Parses "1,2,4" of -n to at most `cap` numbers from 1 to `most`; *largest may be set before. LS_E_ARG. */
-ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest);
+/* Parses "1,2,4" of `flag` ("-n") to at most `cap` numbers from 1 to `most`; *largest may be set before. LS_E_ARG. */
+ls_status cli_parse_workers(const char *flag, const char *text, int most, int *out, int cap, int *n, int *largest);
 
 /* The options of commands that compute in this process, in a structure `on` of the options. */
 typedef struct cli_device {

@@ -50,7 +50,7 @@ bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
     return given[i];
 }
 
-ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest)
+ls_status cli_parse_workers(const char *flag, const char *text, int most, int *out, int cap, int *n, int *largest)
 {
     for (const char *p = text; *p;) {
         char word[16];
@@ -58,12 +58,13 @@ ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *
         int64_t v;
         snprintf(word, sizeof word, "%.*s", (int)(len < 15 ? len : 15), p);
         if (!ls_parse_i64(word, &v) || v < 1 || v > most || *n == cap)
-            return ls_fail(LS_E_ARG, "-n %s: must be up to %d numbers from 1 to %d, such as 1,2,4", text, cap, most);
+            return ls_fail(LS_E_ARG, "%s %s: must be up to %d numbers from 1 to %d, such as 1,2,4", flag, text, cap,
+                           most);
         out[(*n)++] = (int)v;
         *largest = v > *largest ? (int)v : *largest;
         p += len + (p[len] == ',');
     }
-    return *n ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+    return *n ? LS_OK : ls_fail(LS_E_ARG, "%s needs at least one number of workers", flag);
 }
 
 /* ---- output ---- */

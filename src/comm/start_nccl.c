@@ -21,6 +21,7 @@ typedef struct gpu_of {
     char host[56], gpu[56];
     char version[48];        /* of the NCCL that it has loaded */
     int64_t number, allowed; /* 0: the version is not known */
+    int64_t machine;
 } gpu_of;
 
 static void describe_nccl(const ls_nccl *t, gpu_of *mine)
@@ -71,6 +72,7 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, 
         st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
     LS_TRY(ls_comm_agree(c, st, LS_SITE));
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
+    mine.machine = ls_comm_machine();
     describe_nccl(t, &mine);
     LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
     LS_TRY(check_version(all, c->size));
@@ -78,7 +80,7 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, 
     for (int p = 0; p < c->size; p++) {
         int ranks = 1;
         for (int q = 0; q < p; q++) {
-            if (strcmp(all[p].host, all[q].host) != 0 || strcmp(all[p].gpu, all[q].gpu) != 0) continue;
+            if (all[p].machine != all[q].machine || strcmp(all[p].gpu, all[q].gpu) != 0) continue;
             LS_TRY(check_pair(all, q, p));
             ranks++;
         }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PLACE_MAX = 256, WORD_MAX = 128 };
@@ -157,7 +158,11 @@ static ls_status wrong_type(ds_reader *r, const char *place, const json_t *v, co
     if (is_auto(v))
         return ls_fail(LS_E_CONFIG, "%s: '%s' is \"auto\", which is not resolved here; give %s or leave the key out",
                        r->what, place, wanted);
-    return ls_fail(LS_E_CONFIG, "%s: '%s' must be %s", r->what, place, wanted);
+    char *is = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    const ls_status st =
+        ls_fail(LS_E_CONFIG, "%s: '%s' is %.60s, but must be %s", r->what, place, is ? is : "of another type", wanted);
+    free(is);
+    return st;
 }
 
 static ls_status read_number(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
@@ -355,7 +360,7 @@ ls_status ls_ds_config_explain(const char *path, ls_str *out)
     LS_TRY(ls_fs_read(path, &text, &n));
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
-        ls_str_addf(out, "keys of the DeepSpeed JSON %s, and the flag of lockstep train for the same\n", path);
+        ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
         ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
         ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");
         ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : "    none\n");

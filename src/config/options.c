@@ -155,7 +155,7 @@ static size_t row_of(const char *name)
     return i;
 }
 
-/* "unknown option --x ...": names the preset that accepts it, if there is one. */
+/* "unknown option --x ...": names the preset that accepts it, if there is one, and the options that contain its name. */
 static ls_status explain_unknown(ls_status st)
 {
     static const char start[] = "unknown option --";
@@ -166,13 +166,17 @@ static ls_status explain_unknown(ls_status st)
     snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
     const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
     if (!r2 && !r3) return st;
-    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)", name,
+    char hint[192] = "";
+    const char *names = strstr(words, "; did you mean ");
+    if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);
+    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)%s", name,
                    !r3   ? "R2"
                    : !r2 ? "R3"
                          : "R2 and R3",
                    !r3   ? "r2"
                    : !r2 ? "r3"
-                         : "r2 or --preset r3");
+                         : "r2 or --preset r3",
+                   hint);
 }
 
 ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
@@ -234,14 +238,19 @@ void ls_train_options_help(ls_str *out)
     ls_str_add(out, "usage: lockstep train --data DIR [OPTIONS]\n"
                     "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]\n\n"
                     "Train a GPT-2 model and write metrics, logs and checkpoints to the run folder.\n"
-                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n");
+                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n"
+                    "In names of options, - and _ are equal.\n");
     ls_opt_help(ls_train_opts, ls_train_n_opts, out);
     ls_str_add(out, "\nEnvironment:\n"
-                    "  RANK, LOCAL_RANK, WORLD_SIZE\n"
-                    "                            set by launchers such as torchrun (one host); mpirun\n"
-                    "                            and srun set their own and may use several hosts\n"
-                    "  LS_PLUGIN_DIR             folder of lockstep_mpi.so and lockstep_cuda.so\n"
-                    "                            [folder of the program]\n"
+                    "  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
+                    "                            set by launchers such as lockstep launch and\n"
+                    "                            torchrun, on one or several hosts; mpirun and srun\n"
+                    "                            set their own\n"
+                    "  LOCKSTEP_TOKEN            secret of a run on several hosts: only workers that\n"
+                    "                            know it may join [lockstep launch makes one]\n"
+                    "  LS_PLUGIN_DIR             folder of lockstep_mpi.so, lockstep_cuda.so and\n"
+                    "                            lockstep_nccl.so [folder of the program, else\n"
+                    "                            lib/lockstep beside it]\n"
                     "  LS_DEVICE                 default of --device [auto]\n"
                     "  LS_LOG=info,train=debug   log lines on stderr (docs/LOGGING.md) [warn]\n"
                     "  PROFILE_MODE=1            same as --profile_mode\n"
@@ -260,8 +269,8 @@ void ls_train_options_help(ls_str *out)
                     "\nExamples:\n"
                     "  lockstep prepare --input text.txt --out data/mine --tokenizer train \\\n"
                     "      --vocab-size 4096\n"
-                    "  lockstep train --data data/mine --model tiny --seq-length 256 \\\n"
-                    "      --micro-batch-size-per-gpu 8 --max-steps 500\n"
+                    "  lockstep train --data data/mine --model tiny --seq_length 256 \\\n"
+                    "      --micro_batch_size_per_gpu 8 --max_steps 500\n"
                     "  lockstep train --run_type baseline --train_data_path train.bin \\\n"
                     "      --val_data_path val.bin --deepspeed_config deepspeed_config.json \\\n"
                     "      --precision fp32 --print_config\n");

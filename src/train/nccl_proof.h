@@ -31,7 +31,7 @@ typedef struct ls_nccl_proof_opts {
 
 /* On every worker, before NCCL is loaded: creates the folder and sets the environment. */
 void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o);
-/* When workers have their communicator. in_use false: it is not NCCL, and the environment is restored. */
+/* Call after the communicator is created. in_use false: NCCL is not used; restores the environment. */
 void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use);
 /* Rank 0, before the first step and before ls_nccl_proof_started of any worker: moves the files of an earlier run, if nccl/ has any. p NULL:
  * this run collects nothing. where: the folder earlier-<k> of this start; "": it is created when it is needed. */

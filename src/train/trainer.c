@@ -80,11 +80,27 @@ static ls_status take_shared(ls_trainer *t)
     return t->tp ? ls_comm_reserve(t->tp) : LS_OK;
 }
 
+/* What reduces the memory of this run; what it uses already is left out. */
+static void advise_memory(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
+    const bool may_offload = gpu && !c->offload && strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
+    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",
+             may_offload ? "--offload_optimizer cpu, " : "", zero3 ? "" : "--strategy zero3, ",
+             gpu                                   ? " on more GPUs"
+             : zero3 || ls_comm_size(t->comm) == 1 ? " on more hosts"
+                                                   : "");
+    snprintf(t->plan.less_act, sizeof t->plan.less_act, "%s%sa smaller --seq_length or a smaller model",
+             c->micro_batch > 1 ? "a smaller micro-batch, " : "", c->recompute ? "" : "--recompute, ");
+}
+
 /* A single worker allocates private memory; several use memory that their peers can read. When one has not enough, all fail. */
 static ls_status take_memory(ls_trainer *t)
 {
     t->plan.n_copy = ls_comm_size(t->comm);
     t->plan.beside = ls_trainer_comm_bytes(t);
+    advise_memory(t);
     if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
     LS_TRY(ls_comm_agree(t->comm, ls_plan_alloc(&t->plan, true), LS_SITE));
     return ls_comm_agree(t->comm, take_shared(t), LS_SITE);
@@ -274,20 +290,21 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
-/* Collective: by host and bus address, whatever numbers the ranks have for their GPUs. */
+/* Collective: by machine and bus address, whatever numbers the ranks have for their GPUs. */
 static ls_status find_shared_gpus(ls_trainer *t)
 {
     const int W = ls_comm_size(t->comm);
-    char mine[sizeof t->device.bus] = "", (*all)[sizeof mine] = NULL;
-    int seat;
+    struct {
+        int64_t machine;
+        char bus[sizeof t->device.bus];
+    } mine = {.machine = ls_comm_machine()}, *all = NULL;
     if (!t->compute.device || W == 1) return LS_OK;
-    if (t->device.bus[0]) memcpy(mine, t->device.bus, sizeof mine);
-    else snprintf(mine, sizeof mine, "%d", t->device.index);
-    LS_TRY(ls_comm_gather(t->comm, mine, sizeof mine, LS_SITE, &all));
+    if (t->device.bus[0]) memcpy(mine.bus, t->device.bus, sizeof t->device.bus);
+    else snprintf(mine.bus, sizeof mine.bus, "%d", t->device.index);
+    LS_TRY(ls_comm_gather(t->comm, &mine, sizeof mine, LS_SITE, &all));
     for (int p = 1; p < W; p++)
         for (int q = 0; q < p && !t->gpu_shared; q++)
-            t->gpu_shared =
-                !strcmp(all[p], all[q]) && !strcmp(ls_comm_host(t->comm, p, &seat), ls_comm_host(t->comm, q, &seat));
+            t->gpu_shared = all[p].machine == all[q].machine && !strcmp(all[p].bus, all[q].bus);
     return LS_OK;
 }
 

@@ -30,6 +30,13 @@ expect 2 "add --preset r2 or --preset r3" "$LOCKSTEP" train --world_size 2 --dat
 expect 0 "micro_batch_size_per_gpu" "$LOCKSTEP" bench strategies -n 2 --dry-run --warmup 1 --out b -- --preset r2 --global-batch-size 8 "${small[@]}"
 grep -q -- "--preset\|--train-iters" out && bad "the runs of a benchmark get flags of a preset: $(cat out)"
 grep -q -- "--max_steps=3" out || bad "the benchmark lost the number of steps: $(cat out)"
+"$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 1 --out ab --a "--framework dp" --b "--framework ddp --use-fp16 false" -- --preset r2 "${small[@]}" >out 2>err ||
+  bad "a preset in bench ab: $(cat err)"
+[ "$(grep -c -- "--strategy=dp .*-n 2 .*/2gpu_a/" out)" = 1 ] && [ "$(grep -c -- "--strategy=ddp .*-n 2 .*/2gpu_b/" out)" = 1 ] || bad "the sides of a preset: $(cat out)"
+expect 0 "--strategy=dp .*/2gpu_a/" "$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 1 --out ab --a "--preset r2 --framework dp" --b "--preset r2 --framework ddp" -- "${small[@]}"
+expect 0 "-n 1 .*/1gpu_b/" "$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 50 --out ab --a "" --b "-n 1 --framework ddp" -- --preset r2 "${small[@]}" --train-iters 60
+expect 2 "A would train 30 steps and B 20" "$LOCKSTEP" bench ab -n 2 --dry-run --out ab --a "--framework dp" --b "--framework ddp" -- --preset r2 --data-path d --model tiny --seq-length 32
+expect 2 '--b "--framework x": --framework .x.: must be' "$LOCKSTEP" bench ab -n 2 --dry-run --a "" --b "--framework x" -- --preset r2 "${small[@]}"
 expect 2 "give -n to bench" "$LOCKSTEP" bench scaling -n 1,2 --dry-run -- --preset r2 --num-gpus 2 "${small[@]}"
 expect 0 "Wrote q/profiles" "$LOCKSTEP" profile -- train --data d --model tiny --num_layers 1 --seq_length 32 --max_steps 1 --betas=0.9,0.95 --checkpoint_path q
 expect 0 "Wrote p/profiles/profile_summary.json" "$LOCKSTEP" profile -- train --preset r2 "${small[@]}" --checkpoint-path p --tensorboard-logs-path t

@@ -88,4 +88,20 @@ for n in 1 2; do
   grep -q "before the first step" "$SCRATCH/early$n.err" || bad "early$n: $(tail -3 "$SCRATCH/early$n.err")"
   [ -e "$SCRATCH/early$n/step-0" ] && bad "early$n: something was saved"
 done
+begin early_int -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+await "$pid" grep -q "^Startup" "$SCRATCH/early_int.log" || bad "early_int does not start"
+kill -INT "$pid"
+ends "$pid" 130 20 early_int
+grep -q "stopped by SIGINT before the first step" "$SCRATCH/early_int.err" || bad "early_int: $(tail -3 "$SCRATCH/early_int.err")"
+# a signal that only one worker gets: the run ends the same way, and the worker is named
+for signal in TERM:143 INT:130; do
+  code=${signal#*:} signal=${signal%:*}
+  begin "one$signal" -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+  second() { [ -n "$(pgrep -P "$pid" | sed -n 2p)" ]; }
+  await "$pid" second || bad "one$signal does not start"
+  kill "-$signal" "$(pgrep -P "$pid" | sed -n 2p)"
+  ends "$pid" "$code" 20 "one$signal"
+  [ "$(grep "^lockstep: " "$SCRATCH/one$signal.err")" = "lockstep: rank 1 was stopped by SIG$signal before the first step; nothing to save" ] ||
+    bad "one$signal: $(tail -3 "$SCRATCH/one$signal.err")"
+done
 done_tests

@@ -166,6 +166,16 @@ for s in json.load(open("r3/r3_report.json"))["settings"]:
     assert abs(s["training_time_mean_sec"] - statistics.mean(times)) < 1e-9 and s["measured_epochs"] == 2, s
     assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
 PY
+# the page: R3's two comparisons, its training time, and BLEU
+expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no-png --out page
+grep -q '| 2gpu_pipeline_parallel/run_1 | pp2 gpipe | 2 | 3 | [0-9.]* ± ' page/report.md && [ "$(grep -c '^| [12]gpu_.* | [0-9.]* |$' page/report.md)" -ge 4 ] || bad "no BLEU: $(grep -A9 '## Translation' page/report.md)"
+grep -q 'standard deviation over epochs' r3/submit_figures/pp_vs_mp.svg || bad "the chart does not state what its interval is"
+# R3's own flags
+expect 0 '--seq_length=40 --data=text ' "$LOCKSTEP" "${r3[@]}" --world_size 2 --dry-run -- --preset r3 --dataset text --model_max_length 40 "${size[@]}"
+expect 0 '--seq_length=128 --data=text ' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --model tiny
+[ "$(grep -c 'DRY RUN' "$SCRATCH/out")" = 4 ] || bad "four runs: $(cat "$SCRATCH/out")"
+expect 2 'contradict each other' "$LOCKSTEP" "${r3[@]}" -n 1 --world_size 2 --dry-run -- --dataset text
+expect 2 '--batch_size is not allowed.*before --' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --batch_size 4
 expect 2 '--max_train_steps is not allowed.*unequal work' "$LOCKSTEP" "${r3[@]}" -- --data text --max_train_steps 3
 expect 2 'does not divide by --n_chunk 3' "$LOCKSTEP" "${r3[@]}" --n_chunk 3 -- --data text "${size[@]}" --seq_length 40
 

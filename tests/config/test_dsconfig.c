@@ -269,7 +269,7 @@ static void all_problems_are_listed_in_three_groups(void **state)
         " the last partial batch of an epoch is always dropped\n",
         "  refused\n    'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
         "    'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
-        "    'scheduler.type' must be text (flag: --lr_schedule)\n",
+        "    'scheduler.type' is 5, but must be text (flag: --lr_schedule)\n",
         "    'zero_optimization.offload_param.device' is 'cpu', which is not supported; use none "};
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);

@@ -517,9 +517,9 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 64, the workers of one host");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_ARG, "profile_spans");
-    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
-    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
-    must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
+    must_fail(NULL, "--pp 2", LS_E_CONFIG, "--pp 2 x --tp 1");
+    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "--pp 3");
+    must_fail(NULL, "--tp 2", LS_E_CONFIG, "--tp 2");
     must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
     must_fail(NULL, "-n 2 --sequence_parallel", LS_E_CONFIG, "add --tp");
     must_fail(NULL, "-n 2 --tp 2 --sequence_parallel --seq_length 7 --micro_batch_size_per_gpu 1", LS_E_CONFIG,
@@ -731,7 +731,15 @@ static void options_that_a_run_does_not_use_are_noted(void **state)
     must(NULL, "--model tiny --bucket 10", &c);
     assert_true(noted(&c, "--bucket has no effect with strategy single"));
     ls_train_config_fini(&c);
-    must(NULL, "--model tiny -n 2 --strategy zero3 --prefetch_bucket 10 --bucket 10", &c);
+    must(NULL, "--model tiny --keep_last 2 --eval_every 3 --max_val_steps 0 --comm_timeout 9", &c);
+    assert_true(noted(&c, "--keep_last has no effect without --save_every"));
+    assert_true(noted(&c, "--eval_every has no effect with --max_val_steps 0"));
+    assert_true(noted(&c, "--comm_timeout has no effect with one worker"));
+    ls_train_config_fini(&c);
+    must(NULL,
+         "--model tiny -n 2 --strategy zero3 --prefetch_bucket 10 --bucket 10 --save_every 5 --keep_last 2 "
+         "--eval_every 3 --comm_timeout 9",
+         &c);
     assert_false(noted(&c, "has no effect"));
     ls_train_config_fini(&c);
 }
