@@ -10,12 +10,15 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
+#include <ctype.h>
+#include <math.h>
+
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS 1024
 
 typedef struct options {
     ls_planner_query q;
-    const char *variant, *cluster, *out, *check, *precision, *device;
+    const char *variant, *cluster, *out, *check, *precision, *device, *tokens;
     int64_t vocab_size, seq_length, workers, top, max_tp;
     double memory, seconds, dropout;
     ls_opt_list micro, measure_workers;
@@ -38,8 +41,9 @@ static const ls_opt table[] = {
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
                "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
-    CLI_REAL("tokens", q.tokens, "N", NULL,
-             "tokens of the whole training; prints its time and, if the power is known, its energy"),
+    CLI_STR(
+        "tokens", tokens, "N", NULL,
+        "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
     CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL("memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
@@ -97,6 +101,22 @@ static const struct {
      {"global_batch", "tokens", "workers", "memory", "strategy", "max_tp", "top", "all"}},
 };
 
+/* A number of tokens, with one of the suffixes that papers use. */
+static ls_status parse_tokens(const char *text, double *out)
+{
+    static const char suffix[] = "KMBT";
+    char number[64];
+    const size_t n = strlen(text);
+    const char *at = n ? strchr(suffix, toupper((unsigned char)text[n - 1])) : NULL;
+    snprintf(number, sizeof number, "%.*s", (int)(at ? n - 1 : n), text);
+    if (n >= sizeof number || !ls_parse_f64(number, out))
+        return ls_fail(LS_E_ARG, "--tokens %s: not a number; write 300e9 or 300B (K, M, B, T: 1e3, 1e6, 1e9, 1e12)",
+                       text);
+    if (at) *out *= pow(1e3, (double)(at - suffix + 1));
+    if (!(*out >= 1 && *out <= 1e18)) return ls_fail(LS_E_ARG, "--tokens %s: must be 1 to 1e18", text);
+    return LS_OK;
+}
+
 static ls_status check_modes(const options *o, const unsigned char *given)
 {
     const int mode = o->measure ? MEASURE : (o->check ? CHECK : RANK) | (strcmp(o->cluster, "this") ? 0 : TIMES);
@@ -105,8 +125,6 @@ static ls_status check_modes(const options *o, const unsigned char *given)
             if (cli_given(&page, given, *name)) return ls_fail(LS_E_ARG, "--%s %s; leave it out", *name, only[i].words);
     if (cli_given(&page, given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
         return ls_fail(LS_E_ARG, "--memory %g: must be at least one byte and less than 4e9 GiB", o->memory);
-    if (cli_given(&page, given, "tokens") && !(o->q.tokens >= 1 && o->q.tokens <= 1e18))
-        return ls_fail(LS_E_ARG, "--tokens %g: must be 1 to 1e18", o->q.tokens);
     if (cli_given(&page, given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: must be more than 0", o->seconds);
@@ -359,5 +377,6 @@ ls_status cmd_plan(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
+    if (o.tokens) LS_TRY(parse_tokens(o.tokens, &o.q.tokens));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);
 }

@@ -65,7 +65,8 @@ static void print_row(void *ctx, const ls_verify_row *r)
     const bool close = !r->identical && r->s.tp > 1 && r->within;
     const char *verdict = r->identical ? "identical" : close ? "within" : r->ran ? "differs" : "failed";
     char bounds[64] = "";
-    p->n++;
+    if (!p->n++ && !p->o->json)
+        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     p->n_identical += r->identical;
     p->n_within += close;
     if (p->o->json) {
@@ -149,12 +150,13 @@ static ls_status verify_and_print(const options *o)
         return other;
     }
     ls_jsonw_put_open(p.w, "layouts", '[');
-    if (!o->json)
-        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     const ls_status st = ls_verify(v, print_row, &p);
     ls_jsonw_close(p.w);
     ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("of", p.n));
-    if (o->json) LS_TRY(cli_json_end(&j));
+    if (!p.n && st != LS_OK) {
+    } /* nothing ran: the error is all there is to print */
+    else if (o->json)
+        LS_TRY(cli_json_end(&j));
     else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&j.text);

@@ -148,16 +148,13 @@ static bool is_nothing(const json_t *v)
     return json_is_string(v) && !*json_string_value(v);
 }
 
-static bool is_auto(const json_t *v)
+bool train_ds_auto(const json_t *v)
 {
     return json_is_string(v) && !strcmp(json_string_value(v), "auto");
 }
 
 static ls_status wrong_type(ds_reader *r, const char *place, const json_t *v, const char *wanted)
 {
-    if (is_auto(v))
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is \"auto\", which is not resolved here; give %s or leave the key out",
-                       r->what, place, wanted);
     char *is = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
     const ls_status st =
         ls_fail(LS_E_CONFIG, "%s: '%s' is %.60s, but must be %s", r->what, place, is ? is : "of another type", wanted);
@@ -192,9 +189,9 @@ static ls_status read_text(ds_reader *r, const char *place, const json_t *v, con
     return LS_OK;
 }
 
-static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
+static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
-    if (json_is_null(v) || (strict && is_auto(v))) return LS_OK; /* the default */
+    if (json_is_null(v) || (train_ds_auto(v) && row->kind != DS_CALL)) return LS_OK; /* the default */
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is enabled but not supported; remove or disable it", r->what, place);
@@ -207,7 +204,7 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
     case DS_TEXT: return read_text(r, place, v, row);
     case DS_BLOCK:
         if (!json_is_object(v)) return wrong_type(r, place, v, "an object");
-        return train_ds_block(r, place, v, row->sub, row->n_sub, strict || row->strict);
+        return train_ds_block(r, place, v, row->sub, row->n_sub);
     case DS_CALL: return row->call(r, place, v);
     case DS_ANY: break;
     }
@@ -215,11 +212,11 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
 }
 
 /* Reads a row, and enters it in its group: blocks and rows with functions of their own enter what is in them. */
-static ls_status place_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
+static ls_status place_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
     const size_t noted = r->c->no_effect.len;
     const int refused = r->n_refused;
-    LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row, strict)));
+    LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row)));
     const bool entered = r->c->no_effect.len != noted || r->n_refused != refused;
     if (!entered && row->kind != DS_BLOCK && row->kind != DS_CALL) train_ds_used(r, place);
     return LS_OK;
@@ -231,7 +228,7 @@ static bool is_comment(const char *key)
     return *key == '_' || !strcmp(key, "comment");
 }
 
-ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict)
+ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n)
 {
     const char *key;
     json_t *item;
@@ -246,8 +243,8 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
             if (r->groups) group_line(&r->groups->ignored, where, "a comment");
         } else if (!hit) {
             LS_TRY(train_ds_refuse(r, where, unknown_key(r, place, row, n, key)));
-        } else { /* At the top a block's own rows decide ("auto" is for DeepSpeed's strict blocks). */
-            LS_TRY(place_row(r, where, item, hit, strict));
+        } else {
+            LS_TRY(place_row(r, where, item, hit));
         }
     }
     return LS_OK;
@@ -258,7 +255,7 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
 const json_t *ls_ds_get(const ls_ds_config *ds, const char *key)
 {
     const json_t *v = ds ? ls_json_at(ds->root, key) : NULL;
-    return json_is_null(v) || is_auto(v) ? NULL : v;
+    return json_is_null(v) || train_ds_auto(v) ? NULL : v;
 }
 
 bool ls_ds_bool(const ls_ds_config *ds, const char *key, bool missing)
@@ -328,7 +325,7 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
     if (!json_is_object(c->root))
         return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", r->what);
     if (rewrite_boolean(c->root)) return ls_nomem(n, "a DeepSpeed configuration");
-    LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n, false));
+    LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n));
     if (json_is_object(json_object_get(c->root, "bf16")) && ls_ds_get(c, "bfloat16"))
         LS_TRY(train_ds_refuse(
             r, "bfloat16",

@@ -107,7 +107,7 @@ const ls_opt ls_train_opts[] = {
     ROW("seed", LS_OPT_INT, seed, "N", "1337", "random seed of weights, sample order and dropout"),
     ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only the inputs of blocks and recompute activations in the backward pass"),
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "make every run give the same bits (the default)"),
-    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts and GPU kernels whose summation order varies"),
+    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts, sums of micro-batches and GPU kernels whose order varies; needs less memory with accumulation"),
 
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
         .section = "Checkpoints"),

@@ -151,18 +151,18 @@ static int64_t bytes_on(const ls_plan *p, ls_part part, bool device)
 /* gpu: the device whose memory is too small; NULL: the host's is. */
 static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ls_device_info *gpu)
 {
-    char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
-    const int64_t state =
-        bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_GRAD, gpu) + bytes_on(p, LS_PART_OPT, gpu);
-    const char *advice = state > have ? p->less_state : p->less_act;
+    char need_s[32], have_s[32], act_s[32], par_s[32], grad_s[32], sum_s[32], sums[80] = "";
+    const int64_t grad = bytes_on(p, LS_PART_GRAD, gpu),
+                  rest = bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_OPT, gpu);
+    const char *advice = rest + grad > have ? p->less_state : p->less_act;
     if (gpu && p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, but only %s are available on %s (parameters, gradients and optimizer: %s; activations: %s%s); use %s",
+        "not enough memory: the run needs %s, but only %s are available on %s (parameters and optimizer: %s; gradients: %s; activations: %s%s); use %s",
         ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), gpu ? gpu->name : "this machine",
-        ls_human_bytes(par_s, (double)state), ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums,
-        *advice ? advice : "a smaller model");
+        ls_human_bytes(par_s, (double)rest), ls_human_bytes(grad_s, (double)grad),
+        ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums, *advice ? advice : "a smaller model");
 }
 
 static ls_status alloc_device(ls_plan *p)

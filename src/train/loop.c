@@ -38,9 +38,12 @@ static ls_status one_step(ls_trainer *t)
     ls_event e = {.kind = LS_ON_STEP_LOG, .step = &r};
     LS_TRY(ls_trainer_step(t, &r));
     const bool ends = s->epoch_step == c->steps_per_epoch || reached_limit(t);
+    ls_status validated = LS_OK;
     if (c->eval_every > 0 && s->step % c->eval_every == 0 && !ends && t->val.n_seq)
-        LS_TRY(ls_trainer_validate(t, &e.val_loss, &e.n_val));
-    LS_TRY(ls_observe(t, &e));
+        validated = ls_trainer_validate(t, &e.val_loss, &e.n_val);
+    if (validated != LS_E_STOPPED) LS_TRY(validated);
+    LS_TRY(ls_observe(t, &e)); /* also if the validation was stopped: the step is complete, and saved with the stop */
+    LS_TRY(validated);
     e.kind = LS_ON_VALIDATED;
     if (e.n_val) LS_TRY(ls_observe(t, &e));
     return c->save_every > 0 && s->step % c->save_every == 0 && !ends ? save(t, false) : LS_OK;

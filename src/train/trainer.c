@@ -71,6 +71,11 @@ int64_t ls_trainer_comm_bytes(const ls_trainer *t)
     return (int64_t)(ls_comm_device_nbytes(t->dp) + (t->tp ? ls_comm_device_nbytes(t->tp) : 0));
 }
 
+int64_t ls_trainer_held_bytes(const ls_trainer *t)
+{
+    return t->plan.total + ls_trainer_comm_bytes(t);
+}
+
 static ls_status take_shared(ls_trainer *t)
 {
     void *memory = ls_comm_alloc(t->comm, (size_t)ls_plan_host_bytes(&t->plan));
@@ -92,7 +97,7 @@ static void advise_memory(ls_trainer *t)
              : zero3 || ls_comm_size(t->comm) == 1 ? " on more hosts"
                                                    : "");
     snprintf(t->plan.less_act, sizeof t->plan.less_act, "%s%sa smaller --seq_length or a smaller model",
-             c->micro_batch > 1 ? "a smaller micro-batch, " : "", c->recompute ? "" : "--recompute, ");
+             c->recompute ? "" : "--recompute, ", c->micro_batch > 1 ? "a smaller micro-batch, " : "");
 }
 
 /* A single worker allocates private memory; several use memory that their peers can read. When one has not enough, all fail. */
@@ -266,8 +271,10 @@ static void say_plan(ls_trainer *t)
     ls_plan_print(&t->plan, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
     if (sums)
-        ls_str_addf(&s, "  %-12s %10.1f   on the GPU: buffers for sums in a fixed order; NCCL's own come on top\n",
-                    "NCCL", (double)sums / 1048576.0);
+        ls_str_addf(&s,
+                    "  %-12s %10.1f   buffers for sums in a fixed order; NCCL's own buffers are not counted\n"
+                    "  %-12s %10.1f   of this program on the GPU\n",
+                    "NCCL", (double)sums / 1048576.0, "with NCCL", (double)ls_trainer_held_bytes(t) / 1048576.0);
     if (s.data) t->io.note(t->io.ctx, s.data);
     ls_str_fini(&s);
 }
@@ -338,6 +345,17 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
                                                          .local_rank = ls_comm_where(t->comm).local_rank});
 }
 
+/* Collective. */
+static ls_status nccl_joined(ls_trainer *t)
+{
+    ls_nccl_writer mine, *all = NULL;
+    const bool in_use = !strcmp(ls_comm_name(t->comm), "nccl");
+    ls_nccl_writer_self(&mine);
+    if (in_use) LS_TRY(ls_comm_gather(t->comm, &mine, sizeof mine, LS_SITE, &all));
+    ls_nccl_proof_joined(t->proof, all, in_use ? ls_comm_size(t->comm) : 0, ls_comm_library(t->comm));
+    return LS_OK;
+}
+
 /* Compares the token files with their meta.json, once per host. Collective. */
 static ls_status check_data(ls_trainer *t, const ls_train_config *c)
 {
@@ -359,7 +377,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (t->io.opened) t->io.opened(t->io.ctx, t);
     LS_TRY(join_device(t));
     LS_TRY(find_shared_gpus(t));
-    ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
+    LS_TRY(nccl_joined(t));
     LS_TRY(check_data(t, cfg));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Signals: a stopped rank is named and the run ends; a second SIGTERM ends at once; SIGTERM before the first step; nothing is left running.
+# Signals: a stopped rank is named and the run ends; a second SIGTERM ends at once; SIGTERM in a validation and before the first step; nothing is left running.
 source "$(dirname "$0")/../support/lib.sh"
 tokens "$SCRATCH/t.bin" 60000
 head -c 4000000 /dev/zero >"$SCRATCH/long.bin" # for steps that take minutes
@@ -72,6 +72,20 @@ kill -INT "$pid" # background jobs of scripts may ignore SIGINT: the program has
 sleep 1
 kill -INT "$pid"
 ends "$pid" 130 20 int
+
+# in a validation that takes minutes: all workers stop together, the last step is saved and has its line in the metrics
+truncate -s 100M "$SCRATCH/val.bin"
+stops_in_validation() { # NAME OPTIONS...
+  begin "$@" -n 2 --global_batch_size 4 --val_data_path "$SCRATCH/val.bin"
+  await "$pid" [ -e "$SCRATCH/$1/metrics.jsonl" ] || bad "$1: no run folder"
+  sleep 1.5
+  kill -TERM "$pid"
+  ends "$pid" 143 20 "$1"
+  grep -q "saved .*step-1" "$SCRATCH/$1.err" && [ -d "$SCRATCH/$1/step-1" ] || bad "$1: step 1 is not saved: $(tail -3 "$SCRATCH/$1.err")"
+  [ "$(wc -l <"$SCRATCH/$1/metrics.jsonl")" = 1 ] || bad "$1: $(wc -l <"$SCRATCH/$1/metrics.jsonl") lines of metrics, expected 1"
+}
+stops_in_validation epoch --strategy zero3 --max_steps 1
+stops_in_validation every --pp 2 --max_steps 3 --eval_every 1
 
 # before the first step there is nothing to save: at once. Alone (others of its world never come), and in the middle of loading
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_PORT=$((20000 + $$ % 20000)) "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/alone" --global_batch_size 4 \

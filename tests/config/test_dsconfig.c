@@ -163,7 +163,8 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"train_batch_size\": 0}", LS_E_CONFIG, "train_batch_size");
     must_fail("{\"train_batch_size\": 1.5}", LS_E_CONFIG, "whole");
     must_fail("{\"train_batch_size\": true}", LS_E_CONFIG, "whole");
-    must_fail("{\"train_batch_size\": \"auto\"}", LS_E_CONFIG, "not resolved here");
+    must_fail("{\"train_batch_size\": \"automatic\"}", LS_E_CONFIG, "whole");
+    must_fail("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"high\"}}}", LS_E_CONFIG, "a number");
     must_fail("{\"gradient_clipping\": -1}", LS_E_CONFIG, "gradient_clipping");
     must_fail("{\"fp16\": {\"loss_scale\": -2}}", LS_E_CONFIG, "loss_scale");
     must_fail("{\"fp16\": {\"loss_scale\": true}}", LS_E_CONFIG, "loss_scale");
