@@ -13,7 +13,7 @@ function(ls_test_options target file)
   if(LS_SANITIZE AND NOT LS_FUZZ AND NOT _long)
     target_compile_options(${target} PRIVATE -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(${target} PRIVATE -O1 -Wno-format-truncation $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    target_compile_options(${target} PRIVATE -O1 $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation;-Wno-maybe-uninitialized>)
   endif()
 endfunction()
 

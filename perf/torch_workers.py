@@ -22,7 +22,6 @@ import resource
 import time
 
 
-
 def options():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--peer", required=True, choices=["ddp", "zero1", "zero2", "zero3"])
@@ -119,6 +118,7 @@ def main():
     import numpy as np
     import torch
     import torch.distributed as dist
+
     import torch_gpt2
 
     torch.set_num_threads(o.threads)

@@ -151,7 +151,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                 .site = r->site};
     ls_span_end(r->from ? 0 : traced, span);
     pthread_mutex_lock(&c->lock);
-    ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
+    ls_comm_stat *s = comm_count(c, r->held, r->kind, r->label);
     s->calls++;
     const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
     s->elements += whole->n;
@@ -209,9 +209,21 @@ static void *lane_main(void *arg)
 
 static ls_status start_lane(comm_lane *l)
 {
+    l->ring = l->ring ? l->ring : ls_alloc(LANE_RING * sizeof *l->ring);
+    if (!l->ring) return ls_nomem(LANE_RING * sizeof *l->ring, "the requests of a communicator");
     if (pthread_create(&l->thread, NULL, lane_main, l)) return ls_fail(LS_E_COMM, "cannot start a progress thread");
     l->running = true;
     return LS_OK;
+}
+
+/* Room to count requests of this kind and label. */
+static ls_status reserve_count(ls_comm *c, int kind, int label)
+{
+    pthread_mutex_lock(&c->lock);
+    const ls_status st = ls_reserve(&c->stat[kind], &c->n_stat[kind], (size_t)label + 1, sizeof **c->stat,
+                                    "the counters of a communicator");
+    pthread_mutex_unlock(&c->lock);
+    return st;
 }
 
 ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
@@ -223,6 +235,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     r->site = ls_short_path(r->site);
     ls_log(LS_LOG_TRACE, "comm", "%s of %lld elements, %d ranks, at %s", ls_coll_word(r->kind),
            (long long)(r->in.n ? r->in.n : r->out.n), c->size, r->site);
+    LS_TRY(reserve_count(c, r->kind, r->label));
     if (c->told) {
         r->seq = ++l->posted;
         comm_clock_post(c, l, r);
@@ -267,7 +280,6 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         .kind = LS_SPAN_WAIT, .name = ls_coll_word(r->kind), .label = (uint16_t)r->label, .seq = seq, .site = r->site};
     *what = (comm_time){.kind = r->kind, .span = span};
     if (l->done < seq) {
-        ls_comm_stat *s = c->held ? &c->aside : &c->stat[r->kind][r->label];
         const bool device = r->device;
         const int64_t traced = quiet ? 0 : ls_span_begin();
         const double begin = ls_now();
@@ -279,8 +291,8 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
         if (!quiet && !device) {
             const double waited = ls_now() - begin;
-            s->exposed += waited;
-            if (s != &c->aside) c->exposed += waited, c->exposed_host += waited;
+            comm_count(c, c->held, what->kind, span.label)->exposed += waited;
+            if (!c->held) c->exposed += waited, c->exposed_host += waited;
         }
         ls_span_end(traced, span);
     }
@@ -312,7 +324,8 @@ ls_status comm_await(ls_comm *c, ls_ticket t)
     return t ? wait_done(c, t, true, &what, &idle) : LS_OK;
 }
 
-ls_status comm_drain(ls_comm *c)
+/* Waits until every collective that was posted is done. */
+static ls_status drain(ls_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     const ls_ticket last = ticket_of(LANE_COLL, c->lane[LANE_COLL].posted);
@@ -491,7 +504,7 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     ls_comm *part = NULL;
     if (c->ops->split) return c->ops->split(c, color, key, out);
-    LS_TRY(comm_drain(c));
+    LS_TRY(drain(c));
     LS_TRY(ls_comm_split(c->inner, color, key, &part));
     const ls_status mine = c->ops->over(c, part, out), st = ls_comm_agree(c->inner, mine, LS_SITE);
     if (mine != LS_OK) ls_comm_destroy(&part);
@@ -532,6 +545,8 @@ void ls_comm_destroy(ls_comm **cp)
     if (c->ops->destroy) c->ops->destroy(c);
     ls_free(c->impl);
     ls_free(c->lane[0].end); /* of all lanes */
+    for (int k = 0; k < N_LANE; k++) ls_free(c->lane[k].ring);
+    for (int k = 0; k < LS_N_COLL; k++) ls_free(c->stat[k]);
     ls_free(c->time);
     ls_free(c->stood);
     pthread_cond_destroy(&c->changed);
@@ -579,7 +594,8 @@ static ls_comm *lock_settled(const ls_comm *c)
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 {
     ls_comm *m = lock_settled(c);
-    ls_comm_stat s = c->stat[kind][label];
+    ls_comm_stat s = {0};
+    if ((size_t)label < c->n_stat[kind]) s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
 }
@@ -588,7 +604,7 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 {
     ls_comm *m = lock_settled(c);
     ls_comm_stat sum = {0};
-    for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
+    for (size_t k = 0; k < c->n_stat[kind]; k++) add_stat(&sum, &c->stat[kind][k]);
     pthread_mutex_unlock(&m->lock);
     return sum;
 }
@@ -634,7 +650,8 @@ void ls_comm_stats_reset(ls_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
-    memset(c->stat, 0, sizeof c->stat);
+    for (int k = 0; k < LS_N_COLL; k++)
+        if (c->stat[k]) memset(c->stat[k], 0, c->n_stat[k] * sizeof *c->stat[k]);
     c->exposed = c->exposed_host = 0;
     c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);

@@ -90,7 +90,7 @@ static void book(ls_comm *c, const comm_time *t)
         ls_err_clear(); /* a failure of the device is reported where its work is waited for */
         return;
     }
-    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->span.label];
+    ls_comm_stat *s = comm_count(c, t->held, t->kind, t->span.label);
     if (isnan(seconds)) {
         c->n_untimed += !t->held;
         return;

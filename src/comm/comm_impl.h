@@ -97,7 +97,7 @@ typedef struct comm_lane {
     uint64_t posted, done; /* sequence numbers                  */
     ls_status failed;      /* first failure; sticks             */
     char words[2048];
-    comm_req ring[LANE_RING];
+    comm_req *ring;           /* LANE_RING, from the start of its thread */
     ls_mark after[LANE_RING]; /* of those that are done: where the device has the result */
     ls_mark newest;           /* of them                                                 */
     double *end;              /* with a clock: of the newest LANE_RING requests */
@@ -144,8 +144,9 @@ struct ls_comm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     comm_lane lane[N_LANE];
-    int label; /* of the next posts */
-    ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
+    int label;                     /* of the next posts */
+    ls_comm_stat *stat[LS_N_COLL]; /* by label, up to the largest that was posted: comm_count */
+    size_t n_stat[LS_N_COLL];
     bool held;          /* what comes now is counted in `aside` */
     ls_comm_stat aside; /* and nobody looks there               */
     int last_worst;
@@ -168,6 +169,12 @@ struct ls_comm {
 
 /* c->impl: zeroed memory of the backend, freed with c. */
 ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbytes, ls_comm **out);
+
+/* Where a request of this kind and label is counted; it was posted. With the lock held. */
+static inline ls_comm_stat *comm_count(ls_comm *c, bool held, int kind, int label)
+{
+    return held ? &c->aside : &c->stat[kind][label];
+}
 
 /* A request, a wait and a look by the clock (self.c). */
 void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r);
@@ -197,8 +204,6 @@ ls_dtype comm_sum_type(ls_dtype dt); /* of partial sums: float for 16-bit reals,
 ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t);
 /* Waits for a ticket as ls_wait does; nobody's exposed time, no trace. */
 ls_status comm_await(ls_comm *c, ls_ticket t);
-/* Waits until every collective that was posted is done. */
-ls_status comm_drain(ls_comm *c);
 /* A request of another communicator's lane, again: posts it on c and waits; its results and counts go into r. */
 ls_status comm_forward(ls_comm *c, comm_req *r);
 /* Makes c one over `inner`, with its place, hosts and limit. */

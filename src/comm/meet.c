@@ -181,7 +181,8 @@ void meeting_fini(meeting *m)
     m->fd = NULL;
 }
 
-void meet_address(const struct sockaddr_storage *a, char *out, size_t room)
+/* "10.0.0.2:29500" */
+static void address_of(const struct sockaddr_storage *a, char *out, size_t room)
 {
     char host[64] = "?", port[16] = "?";
     if (a->ss_family != AF_INET && a->ss_family != AF_INET6) {
@@ -193,7 +194,8 @@ void meet_address(const struct sockaddr_storage *a, char *out, size_t room)
     snprintf(out, room, a->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-void meet_list(const bool *missing, int size, char *out, size_t room)
+/* "1, 2 and 3": ranks with missing[r]; at most 8 of them. */
+static void list_ranks(const bool *missing, int size, char *out, size_t room)
 {
     int n = 0, shown = 0;
     size_t at = 0;
@@ -222,7 +224,7 @@ __attribute__((format(printf, 3, 4))) static void stranger(meeting *m, const str
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    meet_address(from, at, sizeof at);
+    address_of(from, at, sizeof at);
     snprintf(m->stranger, sizeof m->stranger, "%.60s %s", at, what);
     m->n_stranger++;
     ls_debug("comm", "start-up: %s", m->stranger);
@@ -258,8 +260,9 @@ static void accept_all(meeting *m)
         challenge c;
         memcpy(c.magic, MAGIC, N_MAGIC);
         meet_random(c.nonce, sizeof c.nonce);
-        if (!trusted(m, fd) || !put(fd, &c, sizeof c)) {
-            stranger(m, &from, "is a process of another user");
+        const bool ours = trusted(m, fd);
+        if (!ours || !put(fd, &c, sizeof c)) {
+            stranger(m, &from, ours ? "disconnected at once" : "is a process of another user");
             close(fd);
             continue;
         }
@@ -457,10 +460,10 @@ static ls_status name_missing(meeting *m)
         if ((missing[r] = m->expect[r] && m->fd[r] < 0)) {
             if (!n++) first = r;
         }
-    meet_list(missing, m->me.size < 4096 ? m->me.size : 4096, list, sizeof list);
+    list_ranks(missing, m->me.size < 4096 ? m->me.size : 4096, list, sizeof list);
     for (int i = 0; i < m->n_call; i++) {
         if (m->call[i].to != first) continue;
-        meet_address(&m->call[i].at, at, sizeof at);
+        address_of(&m->call[i].at, at, sizeof at);
         if (!*who) snprintf(who, sizeof who, " (%s: %s)", at, m->call[i].why);
         if (m->call[i].why[0] && !strstr(m->call[i].why, "refused")) { /* the address that says most */
             snprintf(who, sizeof who, " (%s: %s)", at, m->call[i].why);

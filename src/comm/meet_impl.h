@@ -107,8 +107,4 @@ typedef struct meet_note {
 ls_status meet_fail_all(meeting *m, ls_status st);
 ls_status meet_recv_note(meeting *m); /* the failure that rank 0 reports, or LS_OK */
 
-/* "1, 2 and 3": ranks with missing[r]; at most 8 of them. */
-void meet_list(const bool *missing, int size, char *out, size_t room);
-void meet_address(const struct sockaddr_storage *a, char *out, size_t room); /* "10.0.0.2:29500" */
-
 #endif

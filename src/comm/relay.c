@@ -13,7 +13,7 @@ static void put(relay *r, const char *data, size_t n, bool ends)
     r->midway = !ends;
 }
 
-void relay_pass(relay *r, const char *data, size_t n)
+static void pass_on(relay *r, const char *data, size_t n)
 {
     while (n) {
         const char *end = memchr(data, '\n', n);
@@ -50,6 +50,6 @@ bool relay_read(relay *r, char *buf, size_t room, size_t *got)
         return false;
     }
     *got = (size_t)k;
-    relay_pass(r, buf, *got);
+    pass_on(r, buf, *got);
     return true;
 }

@@ -15,7 +15,6 @@ typedef struct relay {
     bool midway; /* a line longer than that is being passed on */
 } relay;
 
-void relay_pass(relay *r, const char *data, size_t n);
 void relay_end(relay *r); /* what is left of the last line; closes fd */
 /* Reads once, without waiting for more: whether something came. At the end of the pipe: relay_end. */
 bool relay_read(relay *r, char *buf, size_t room, size_t *got);

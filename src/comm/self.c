@@ -137,7 +137,7 @@ void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r)
     ls_dry_clock *k = c->told;
     const int64_t n = r->in.n > r->out.n ? r->in.n : r->out.n;
     const double sec = c->size > 1 ? k->seconds(k->ctx, c, r->kind, n, r->in.n ? r->in.dt : r->out.dt) : 0;
-    ls_comm_stat *s = &c->stat[r->kind][r->label];
+    ls_comm_stat *s = comm_count(c, false, r->kind, r->label);
     if (r->seq >= LANE_RING) wait_until(k, *end_of(l, r->seq + 1)); /* the oldest one's, whose place b takes next */
     const double before = *end_of(l, r->seq - 1);
     *end_of(l, r->seq) = (before > k->now ? before : k->now) + sec;

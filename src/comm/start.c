@@ -4,28 +4,15 @@
 #include "comm/net_impl.h"
 
 #include "core/cores.h"
+#include "core/env.h"
 #include "core/log.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- the environment ---- */
-
-static ls_status number(const char *name, int lo, int *out, bool *set)
-{
-    const char *text = name ? getenv(name) : NULL;
-    int64_t v = 0;
-    *set = text && *text;
-    if (!*set) return LS_OK;
-    if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s'; it must be a whole number >= %d", name, text,
-                       lo);
-    *out = (int)v;
-    return LS_OK;
-}
 
 typedef struct source {
     ls_started_by by;
@@ -56,15 +43,15 @@ ls_status ls_start_env_read(ls_start_env *out)
         ls_start_env e = {.by = s->by, .words = s->words, .local_rank = -1};
         bool rank, size, ignored;
         if (s->must && !getenv(s->must)) continue;
-        LS_TRY(number(s->rank, 0, &e.rank, &rank));
-        LS_TRY(number(s->size, 1, &e.size, &size));
+        LS_TRY(ls_env_int(s->rank, 0, &e.rank, &rank));
+        LS_TRY(ls_env_int(s->size, 1, &e.size, &size));
         if (s->by == LS_STARTED_TORCH && size && e.size > 1 && !rank)
             return ls_fail(LS_E_CONFIG,
                            "WORLD_SIZE is %d but RANK is not set; a launcher sets both for each worker; or use -n %d",
                            e.size, e.size);
         if (!rank || !size || e.size < 2) continue;
-        LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));
-        LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
+        LS_TRY(ls_env_int(s->local_rank, 0, &e.local_rank, &ignored));
+        LS_TRY(ls_env_int(s->local_size, 1, &e.local_size, &ignored));
         if (e.local_size > e.size || (e.local_size && e.local_rank >= e.local_size))
             return ls_fail(
                 LS_E_CONFIG,

@@ -137,25 +137,36 @@ static ls_net_op *find_receive(net *n, peer *p, int tag)
     return NULL;
 }
 
+/* The message of what fails because p is gone; the first one stays. */
+static void note_loss(net *n, const peer *p, const char *why)
+{
+    pthread_mutex_lock(&n->lock);
+    if (!n->words[0])
+        snprintf(n->words, sizeof n->words, "the connection with rank %d on %.63s was lost: %s", p->rank,
+                 n->links.name[p->rank], p->bye_came ? "it has finished" : why);
+    pthread_mutex_unlock(&n->lock);
+}
+
+static void fail_anyone(net *n, int from)
+{
+    queue anyone = n->anyone; /* one that is posted again waits for the next loss */
+    n->anyone = (queue){.last = &n->anyone.first};
+    while (anyone.first) {
+        ls_net_op *op = anyone.first;
+        anyone.first = op->next;
+        fail(n, op, from);
+    }
+}
+
+/* p->bye_came: it has stopped, which is a failure only of what still waits for it. */
 static void lose(net *n, peer *p, const char *why)
 {
     if (p->gone) return;
     p->gone = true;
     epoll_ctl(n->poll, EPOLL_CTL_DEL, p->fd, NULL);
-    if (p->bye_came) return; /* it has stopped */
-    pthread_mutex_lock(&n->lock);
-    if (!n->words[0])
-        snprintf(n->words, sizeof n->words, "the connection with rank %d on %.63s was lost: %s", p->rank,
-                 n->links.name[p->rank], why);
-    pthread_mutex_unlock(&n->lock);
-    queue anyone =
-        n->anyone; /* first: they know the cause before their waits end. One that is posted again waits for the next loss */
-    n->anyone = (queue){.last = &n->anyone.first};
-    while (anyone.first) {
-        ls_net_op *op = anyone.first;
-        anyone.first = op->next;
-        fail(n, op, p->rank);
-    }
+    if (p->bye_came && !p->out_op && !p->in_op && !p->sends.first && !p->receives.first) return;
+    note_loss(n, p, why);
+    if (!p->bye_came) fail_anyone(n, p->rank); /* first: they know the cause before their waits end */
     ls_net_op *half[] = {p->out_op, p->in_op};
     p->out_op = p->in_op = NULL;
     for (int i = 0; i < 2; i++)
@@ -256,6 +267,15 @@ static void write_out(net *n, peer *p)
 
 /* ---- in ---- */
 
+/* A message is longer than expected: as a library of messages does, this is the receiver's failure. */
+static void fail_long(net *n, ls_net_op *op, int from, int nbytes)
+{
+    pthread_mutex_lock(&n->lock);
+    snprintf(n->words, sizeof n->words, "rank %d sent %d bytes where %d were expected", from, nbytes, op->nbytes);
+    pthread_mutex_unlock(&n->lock);
+    fail(n, op, from);
+}
+
 /* A header is whole: where its payload goes. false: the connection is of no use any more. */
 static bool begin_message(net *n, peer *p)
 {
@@ -263,18 +283,16 @@ static bool begin_message(net *n, peer *p)
     if (f->kind != DATA && f->nbytes) return false;
     if (f->kind == GRANT) return push_tag(&p->grant_in, &p->n_grant_in, &p->cap_in, f->tag);
     if (f->kind == BYE) {
-        p->bye_came = true;
+        p->bye_came = true; /* after all that it sent: nothing more can be received */
+        if (p->receives.first) note_loss(n, p, "");
+        fail_all(n, &p->receives, p->rank);
         return true;
     }
     if (f->kind != DATA || f->nbytes > INT32_MAX) return false;
     p->in_op = find_receive(n, p, f->tag);
     if (p->in_op && p->in_op->nbytes >= (int)f->nbytes) return true;
-    if (p->in_op) { /* longer than expected: as a library of messages does, this is the receiver's failure */
-        pthread_mutex_lock(&n->lock);
-        snprintf(n->words, sizeof n->words, "rank %d sent %u bytes where %d were expected", p->rank, f->nbytes,
-                 p->in_op->nbytes);
-        pthread_mutex_unlock(&n->lock);
-        fail(n, p->in_op, p->rank);
+    if (p->in_op) {
+        fail_long(n, p->in_op, p->rank, (int)f->nbytes);
         p->in_op = NULL;
     }
     p->in_kept = ls_alloc(sizeof *p->in_kept + f->nbytes);
@@ -357,12 +375,15 @@ static bool serve_kept(net *n, ls_net_op *op, peer *p)
         if (a->tag != op->tag) continue;
         *at = a->next;
         if (p->kept_last == &a->next) p->kept_last = at;
-        op->failed = a->nbytes > op->nbytes;
-        op->got = op->failed ? 0 : a->nbytes;
-        op->from = p->rank;
-        if (op->got) memcpy(op->buf, a->data, (size_t)op->got);
+        if (a->nbytes > op->nbytes) {
+            fail_long(n, op, p->rank, a->nbytes);
+        } else {
+            op->got = a->nbytes;
+            op->from = p->rank;
+            if (op->got) memcpy(op->buf, a->data, (size_t)op->got);
+            complete(n, op);
+        }
         ls_free(a);
-        complete(n, op);
         return true;
     }
     return false;
@@ -378,7 +399,8 @@ static void launch(net *n, ls_net_op *op)
     }
     peer *p = &n->peer[op->peer];
     if (!op->send && serve_kept(n, op, p)) return;
-    if (p->gone || op->peer == n->links.rank) {
+    if (p->gone || (p->bye_came && !op->send) || op->peer == n->links.rank) {
+        note_loss(n, p, "it is gone");
         fail(n, op, op->peer);
         return;
     }
@@ -501,12 +523,14 @@ static bool watch(net *n, int fd, uint32_t id)
     return fd >= 0 && !epoll_ctl(n->poll, EPOLL_CTL_ADD, fd, &e);
 }
 
-static bool begin(net *n, double silent)
+/* 0, or an error number. */
+static int begin(net *n, double silent)
 {
     n->peer = ls_alloc((size_t)n->links.size * sizeof *n->peer);
     n->poll = epoll_create1(EPOLL_CLOEXEC);
     n->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!n->peer || !watch(n, n->wake, UINT32_MAX)) return false;
+    if (!n->peer) return ENOMEM;
+    if (!watch(n, n->wake, UINT32_MAX)) return errno;
     for (int r = 0; r < n->links.size; r++) {
         peer *p = &n->peer[r];
         p->fd = n->links.fd[r];
@@ -516,14 +540,14 @@ static bool begin(net *n, double silent)
         p->kept_last = &p->kept;
         if (r == n->links.rank) continue;
         tune(p->fd, silent);
-        if (!watch(n, p->fd, (uint32_t)r)) return false;
+        if (!watch(n, p->fd, (uint32_t)r)) return errno;
     }
     sigset_t all, old; /* signals are the main thread's */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     const int made = pthread_create(&n->thread, NULL, thread_main, n);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return !made;
+    return made;
 }
 
 ls_status tcp_open(tcp_links *l, double silent, void **out, ls_net_info *info)
@@ -544,9 +568,10 @@ ls_status tcp_open(tcp_links *l, double silent, void **out, ls_net_info *info)
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_cond_init(&n->finished, &a);
     pthread_condattr_destroy(&a);
-    if (!begin(n, silent)) {
+    const int code = begin(n, silent);
+    if (code) {
         drop(n);
-        return ls_fail(LS_E_COMM, "cannot start the thread for connections between hosts: %s", strerror(errno));
+        return ls_fail(LS_E_COMM, "cannot start the thread for connections between hosts: %s", strerror(code));
     }
     *info = (ls_net_info){.rank = n->links.rank, .size = n->links.size, .host = n->links.host};
     *out = n;
@@ -574,19 +599,7 @@ static void post(void *net_p, ls_net_op *op)
 static bool wait_all(void *net_p, ls_net_op *const *op, int count, double seconds)
 {
     net *n = net_p;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
-    t = (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
-    int i = 0;
-    pthread_mutex_lock(&n->lock);
-    for (int late = 0;;) {
-        while (i < count && atomic_load_explicit(&op[i]->done, memory_order_acquire)) i++;
-        if (i == count || late == ETIMEDOUT) break;
-        late = pthread_cond_timedwait(&n->finished, &n->lock, &t);
-    }
-    pthread_mutex_unlock(&n->lock);
-    return i == count;
+    return ls_net_wait(&n->lock, &n->finished, op, count, seconds);
 }
 
 static void trouble(void *net_p, char *words, size_t room)

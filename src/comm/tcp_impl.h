@@ -22,6 +22,6 @@ void tcp_links_fini(tcp_links *l);
 
 /* Starts the transport's thread; takes the connections of l, also on failure. silent: seconds without an acknowledgement after which a
  * connection counts as lost, 0: the system's default. */
-ls_status tcp_open(tcp_links *l, double silent, void **net, ls_net_info *info);
+ls_status tcp_open(tcp_links *l, double silent, void **out, ls_net_info *info);
 
 #endif

@@ -7,7 +7,11 @@
 
 #include "core/plugin.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
 
 #define LS_TRANSPORT_ABI    1
 #define LS_TRANSPORT_SYMBOL "ls_transport_plugin" /* const ls_plugin_head *ls_transport_plugin(void) */
@@ -40,5 +44,24 @@ typedef struct ls_transport {
     /* clean: everyone stops, nothing is in flight but receives from anyone. Otherwise sends get a moment to leave. */
     void (*stop)(void *net, bool clean);
 } ls_transport;
+
+/* For the wait of a transport: `finished` (CLOCK_MONOTONIC) is signalled under `lock` after operations are done. */
+static inline bool ls_net_wait(pthread_mutex_t *lock, pthread_cond_t *finished, ls_net_op *const *op, int n,
+                               double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
+    t = (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
+    int i = 0;
+    pthread_mutex_lock(lock);
+    for (int late = 0;;) {
+        while (i < n && atomic_load_explicit(&op[i]->done, memory_order_acquire)) i++;
+        if (i == n || late == ETIMEDOUT) break;
+        late = pthread_cond_timedwait(finished, lock, &t);
+    }
+    pthread_mutex_unlock(lock);
+    return i == n;
+}
 
 #endif

@@ -180,22 +180,11 @@ static ls_status read_number(ds_reader *r, const char *place, const json_t *v, c
     return LS_OK;
 }
 
-static bool one_of(const char *choices, const char *word)
-{
-    size_t n = strlen(word);
-    for (const char *p = choices; *p;) {
-        size_t k = strcspn(p, "|");
-        if (k == n && !strncasecmp(p, word, n)) return true;
-        p += k + (p[k] == '|');
-    }
-    return false;
-}
-
 static ls_status read_text(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
     if (!json_is_string(v)) return wrong_type(r, place, v, "text");
     const char *s = json_string_value(v);
-    if (row->words && !one_of(row->words, s))
+    if (row->words && !ls_one_of(row->words, s, true))
         return ls_fail(LS_E_CONFIG, "%s: '%s' is '%.60s', but must be one of %s", r->what, place, s, row->words);
     return LS_OK;
 }

@@ -1,7 +1,7 @@
 /* dsconfig_tables.c - every key of DeepSpeed 0.18, what kind of value it takes and what it does here; then the blocks whose keys
  * depend on a type (optimizer, scheduler) and the rules between keys.
  *
- * A new key is a row. A feature that arrives in Lockstep changes its row from DS_REFUSE or DS_INERT to DS_USED. */
+ * A new key is a row. A feature that arrives in Lockstep removes DS_REFUSE or DS_INERT from its row. */
 #include "config/dsconfig_impl.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
 #include "comm/launch.h"
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
+#include "core/env.h"
 #include "core/fs.h"
 #include "core/mem.h"
 
@@ -15,19 +16,6 @@
 #include <strings.h>
 
 /* --- environment --- */
-
-static ls_status env_int(const char *name, int lo, int *out, bool *set)
-{
-    const char *text = getenv(name);
-    int64_t v;
-    *set = text && *text;
-    if (!*set) return LS_OK;
-    if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s', but must be a whole number of at least %d",
-                       name, text, lo);
-    *out = (int)v;
-    return LS_OK;
-}
 
 static bool env_on(const char *name)
 {
@@ -40,9 +28,9 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     bool has_world, has_rank, has_local;
     int world = 1;
     c->local_rank = (int)o->local_rank;
-    LS_TRY(env_int("WORLD_SIZE", 1, &world, &has_world));
-    LS_TRY(env_int("RANK", 0, &c->rank, &has_rank));
-    LS_TRY(env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
+    LS_TRY(ls_env_int("WORLD_SIZE", 1, &world, &has_world));
+    LS_TRY(ls_env_int("RANK", 0, &c->rank, &has_rank));
+    LS_TRY(ls_env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
     const bool given = ls_train_given(o, "n");
     if (o->n < 1 || o->n > 65536)
         return ls_fail(LS_E_ARG, "-n %lld: must be 1 to %d, the workers of one host", (long long)o->n, LS_LAUNCH_MOST);

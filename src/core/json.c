@@ -1,6 +1,7 @@
 #include "core/json.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -123,36 +124,15 @@ void ls_jsonw_close(ls_jsonw *w)
     ls_str_addc(w->out, array ? ']' : '}');
 }
 
-static unsigned decode_utf8(const unsigned char **s)
-{
-    const unsigned char *p = *s;
-    unsigned c = p[0];
-    int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-    if (n > 1) {
-        c &= 0xffu >> (n + 1);
-        for (int i = 1; i < n; i++) {
-            if ((p[i] & 0xc0) != 0x80) {
-                n = 0;
-                break;
-            }
-            c = c << 6 | (p[i] & 0x3fu);
-        }
-        if ((n == 3 && (c < 0x800 || (c >= 0xd800 && c < 0xe000))) || (n == 4 && (c < 0x10000 || c > 0x10ffff))) n = 0;
-    }
-    if (!n) {
-        *s = p + 1;
-        return 0xfffd;
-    }
-    *s = p + n;
-    return c;
-}
-
 static void quoted(ls_str *out, const char *text)
 {
     static const char plain[] = "\"\\\n\r\t\b\f", escaped[] = "\"\\nrtbf";
     ls_str_addc(out, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        unsigned c = decode_utf8(&p);
+        uint32_t c;
+        const int n = ls_utf8_decode(p, 4, &c);
+        if (!n) c = 0xfffd;
+        p += n ? n : 1;
         const char *e = c < 0x7f ? memchr(plain, (int)c, sizeof plain - 1) : NULL;
         if (e) ls_str_addf(out, "\\%c", escaped[e - plain]);
         else if (c >= 0x20 && c < 0x7f) ls_str_addc(out, (char)c);

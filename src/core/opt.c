@@ -89,17 +89,6 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *typed, cons
     return LS_OK;
 }
 
-static bool choice_has(const char *choices, const char *text)
-{
-    size_t n = strlen(text);
-    for (const char *p = choices; *p;) {
-        size_t k = strcspn(p, "|");
-        if (k == n && !strncmp(p, text, n)) return true;
-        p += k + (p[k] == '|');
-    }
-    return false;
-}
-
 /* Text that ls_parse_f64 refuses because the number is infinite or NaN, or larger than a double can be. */
 static bool is_infinite(const char *text)
 {
@@ -134,7 +123,7 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
                            is_infinite(text) ? "must be a finite number" : "not a number");
         return LS_OK;
     case LS_OPT_CHOICE:
-        if (!choice_has(row->arg, text))
+        if (!ls_one_of(row->arg, text, false))
             return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static bool room_for(ls_str *s, size_t n)
 {
@@ -105,6 +106,17 @@ bool ls_ends_in(const char *text, const char *end)
 {
     const size_t n = strlen(text), m = strlen(end);
     return n > m && !strcmp(text + n - m, end);
+}
+
+bool ls_one_of(const char *choices, const char *word, bool any_case)
+{
+    const size_t n = strlen(word);
+    for (const char *p = choices; *p;) {
+        const size_t k = strcspn(p, "|");
+        if (k == n && !(any_case ? strncasecmp : strncmp)(p, word, n)) return true;
+        p += k + (p[k] == '|');
+    }
+    return false;
 }
 
 bool ls_parse_i64(const char *text, int64_t *out)

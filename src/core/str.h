@@ -33,6 +33,8 @@ void ls_str_add_piece(ls_str *s, const char **text, int width);
 size_t ls_line_of(const char *text, double width, double (*columns)(const char *text, size_t n));
 
 bool ls_ends_in(const char *text, const char *end); /* and is longer */
+/* Whether `word` is one of "a|b|c". */
+bool ls_one_of(const char *choices, const char *word, bool any_case);
 
 /* Whole-string numbers: false when the text is empty, has trailing bytes or is out of range. Integers also take forms
  * like 5e8 when they are whole. */

@@ -47,7 +47,6 @@ typedef enum ls_span_kind {
 #define X(kind, category, before) kind,
     LS_SPAN_LIST(X)
 #undef X
-        LS_N_SPAN
 } ls_span_kind;
 
 /* What is known of a span; what does not apply stays 0. Strings are borrowed forever: literals. */

@@ -65,11 +65,14 @@ static ls_status index_pairs(ls_token_source *s, const char *mask_path)
     return LS_OK;
 }
 
-static ls_status open_mask(ls_token_source *s, const char *path)
+static ls_status open_mask(ls_token_source *s, const char *path, int vocab_size)
 {
     char mask_path[PATH_MAX];
     data_mask_path(path, mask_path);
     if (!*mask_path || !ls_fs_exists(mask_path)) return LS_OK;
+    if (vocab_size <= LS_PAIR_PAD)
+        return ls_fail(LS_E_FORMAT, "%s: pairs are padded with token id %d, but the vocabulary of the model has %d ids",
+                       mask_path, LS_PAIR_PAD, vocab_size);
     LS_TRY(ls_fs_map_open(&s->mask, mask_path));
     return index_pairs(s, mask_path);
 }
@@ -151,7 +154,7 @@ static ls_status open_source(ls_tokens *t, const ls_data_source *from)
         LS_TRY(open_files(s, (char *const[]){from->path}, 1, t->vocab_size));
     }
     s->n_seq = s->n_token > 0 ? (s->n_token - 1) / t->seq_len : 0;
-    if (s->n_file == 1) LS_TRY(open_mask(s, from->path));
+    if (s->n_file == 1) LS_TRY(open_mask(s, from->path, t->vocab_size));
     if (!s->start != !t->source[0].start)
         return ls_fail(LS_E_CONFIG, "%s: a blend has either text or pairs of sentences, not both", from->path);
     if (s->n_seq < 1)

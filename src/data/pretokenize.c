@@ -27,7 +27,7 @@ const unsigned char data_byte_class[256] = {
 static data_class class_at(const unsigned char *p, size_t n, size_t *nbytes)
 {
     uint32_t c;
-    int k = data_utf8_decode(p, n, &c);
+    int k = ls_utf8_decode(p, n, &c);
     *nbytes = k ? (size_t)k : 1;
     return k ? data_class_of(c) : DATA_OTHER;
 }
@@ -72,7 +72,7 @@ static data_class class_before(const unsigned char *p, size_t at)
     if (p[at - 1] < 0x80) return (data_class)data_byte_class[p[at - 1]];
     for (size_t k = 2; k <= 4 && k <= at; k++)
         if ((p[at - k] & 0xc0) != 0x80)
-            return data_utf8_decode(p + at - k, k, &c) == (int)k ? data_class_of(c) : DATA_OTHER;
+            return ls_utf8_decode(p + at - k, k, &c) == (int)k ? data_class_of(c) : DATA_OTHER;
     return DATA_OTHER;
 }
 
@@ -97,7 +97,7 @@ size_t data_split_char_end(const unsigned char *p, size_t n)
     for (size_t k = 1; k <= 3 && k < n; k++) {
         if ((p[n - k] & 0xc0) == 0x80) continue;
         uint32_t c;
-        return p[n - k] >= 0xc0 && !data_utf8_decode(p + n - k, k, &c) ? n - k : n;
+        return p[n - k] >= 0xc0 && !ls_utf8_decode(p + n - k, k, &c) ? n - k : n;
     }
     return n;
 }

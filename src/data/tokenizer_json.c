@@ -17,7 +17,7 @@ static bool token_bytes(const char *text, size_t n, ls_str *out)
     out->len = 0;
     for (size_t i = 0; i < n;) {
         uint32_t c;
-        int k = data_utf8_decode((const unsigned char *)text + i, n - i, &c);
+        int k = ls_utf8_decode((const unsigned char *)text + i, n - i, &c);
         int b = k ? data_char_to_byte(c) : -1;
         if (b < 0) return false;
         ls_str_addc(out, (char)b);

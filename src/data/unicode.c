@@ -15,7 +15,7 @@ size_t data_utf8_check(const unsigned char *p, size_t n)
         }
         if (i == n) break;
         uint32_t c;
-        int k = data_utf8_decode(p + i, n - i, &c);
+        int k = ls_utf8_decode(p + i, n - i, &c);
         if (!k) return i;
         i += (size_t)k;
     }

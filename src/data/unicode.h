@@ -2,6 +2,8 @@
 #ifndef LS_DATA_UNICODE_H
 #define LS_DATA_UNICODE_H
 
+#include "core/utf8.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,34 +17,6 @@ static inline data_class data_class_of(uint32_t code_point)
 {
     const unsigned char *block = data_unicode_class[data_unicode_block[code_point >> 7]];
     return (data_class)(block[(code_point & 127) >> 2] >> (2 * (code_point & 3)) & 3);
-}
-
-/* Length and code point of the valid UTF-8 sequence at p (n > 0 bytes remain); 0 if there is none: a stray continuation byte, an
- * overlong form, a surrogate, a code point above U+10FFFF, or a truncated sequence. */
-static inline int data_utf8_decode(const unsigned char *p, size_t n, uint32_t *code_point)
-{
-    uint32_t c = p[0];
-    if (c < 0x80) {
-        *code_point = c;
-        return 1;
-    }
-    if (c < 0xc2 || n < 2 || (p[1] & 0xc0) != 0x80) return 0;
-    if (c < 0xe0) {
-        *code_point = (c & 0x1f) << 6 | (p[1] & 0x3fu);
-        return 2;
-    }
-    if (n < 3 || (p[2] & 0xc0) != 0x80) return 0;
-    if (c < 0xf0) {
-        c = (c & 0x0f) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
-        if (c < 0x800 || (c >= 0xd800 && c < 0xe000)) return 0;
-        *code_point = c;
-        return 3;
-    }
-    if (c > 0xf4 || n < 4 || (p[3] & 0xc0) != 0x80) return 0;
-    c = (c & 0x07) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
-    if (c < 0x10000 || c > 0x10ffff) return 0;
-    *code_point = c;
-    return 4;
 }
 
 /* Writes 1 to 4 bytes; surrogates are written as three (needed to carry lone ones through). */

@@ -147,7 +147,7 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
 {
     ls_micro mb = {.B = B, .T = T, .loss = s->loss};
     LS_TRY(ls_input_send(&s->input, 0, &mb));
-    LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+    LS_TRY(ls_walk(s->model, s->acts, &mb, NULL, LS_FWD, 0, s->model->n_unit));
     LS_TRY(ls_input_used(&s->input, 0));
     LS_TRY(ls_compute_sync(&s->compute));
     *sum = *s->loss;
@@ -160,13 +160,13 @@ static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, i
                       ls_micro *mb)
 {
     *mb = (ls_micro){.ids = ids, .B = B, .T = n, .pos = pos, .draft = draft};
-    if (!s->compute.device) return ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit);
+    if (!s->compute.device) return ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit);
     int32_t *room, *target;
     LS_TRY(ls_input_open(&s->input, 0, &room, &target));
     memcpy(room, ids, (size_t)(B * n) * sizeof *ids);
     LS_TRY(ls_input_send(&s->input, 0, mb));
     mb->target = NULL;
-    LS_TRY(ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit));
+    LS_TRY(ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit));
     return ls_input_used(&s->input, 0);
 }
 

@@ -75,19 +75,18 @@ ls_status ls_translate_open(ls_session *s, ls_session_opts how, const ls_transla
     return st;
 }
 
-/* The text of the ids with U+FFFD for bytes that are not UTF-8: a search may stop inside a character. */
-static ls_status text_of(const ls_tokenizer *t, const ls_ids *ids, char **out)
+ls_status ls_translation_text(const ls_tokenizer *t, const ls_ids *ids, char **out)
 {
     ls_str raw = {0}, good = {0};
     ls_status st = ls_tokenizer_decode(t, ids->id, ids->n, &raw);
     const unsigned char *p = (const unsigned char *)raw.data;
     for (size_t i = 0; st == LS_OK && i < raw.len;) {
-        const size_t ok = data_utf8_check(p + i, raw.len - i);
+        const size_t ok = strnlen((const char *)p + i, data_utf8_check(p + i, raw.len - i));
         ls_str_addn(&good, p + i, ok);
         i += ok;
         if (i == raw.len) break;
         ls_str_add(&good, "\xef\xbf\xbd");
-        i += data_utf8_bad_len(p + i, raw.len - i);
+        i += p[i] ? data_utf8_bad_len(p + i, raw.len - i) : 1;
     }
     *out = st == LS_OK && !good.failed ? ls_strdup(good.data ? good.data : "") : NULL;
     if (st == LS_OK && !*out) st = ls_nomem(raw.len, "a translation");
@@ -112,7 +111,7 @@ static ls_status keep_result(const ls_session *s, ls_decode_item *x, ls_translat
     drop_unknown(&x->text, ls_tokenizer_n_vocab(s->tokenizer));
     ls_free(t->gen);
     t->gen = NULL;
-    LS_TRY(text_of(s->tokenizer, &x->text, &t->gen));
+    LS_TRY(ls_translation_text(s->tokenizer, &x->text, &t->gen));
     if (!t->tgt) return LS_OK;
     const ls_substr gen = {t->gen, strlen(t->gen)}, ref = {t->tgt, strlen(t->tgt)};
     LS_TRY(ls_bleu_add(&set->bleu, gen, ref));

@@ -41,7 +41,9 @@ ls_status ls_translation_set_read(ls_translation_set *set, const char *const *pa
 /* Opens a checkpoint for ls_translate: `how` has checkpoint, device and threads; the rest is set here. LS_E_CONFIG if the tokenizer is not
  * one of this task, or max_len is more than the model's positions. */
 ls_status ls_translate_open(ls_session *s, ls_session_opts how, const ls_translate_opts *o, ls_langs *langs);
-/* Translates every sentence of the set and scores those with a reference. Bytes that are not UTF-8 become U+FFFD. */
+/* Translates every sentence of the set and scores those with a reference. */
 ls_status ls_translate(ls_session *s, const ls_translate_opts *o, ls_translation_set *set);
+/* The text of ids, owned by the caller. Bytes that are not UTF-8 (a search may end inside a character) and NUL become U+FFFD. */
+ls_status ls_translation_text(const ls_tokenizer *t, const ls_ids *ids, char **out);
 
 #endif

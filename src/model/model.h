@@ -260,15 +260,11 @@ typedef struct ls_hooks {
     ls_status (*unit)(void *ctx, int u, ls_pass pass);
 } ls_hooks;
 
-/* Units first … last-1 of one micro-batch. With target and train, head's forward also computes the loss and the
- * gradient of the classifier (fused, so that the logits are never in memory as a whole). Backward writes all of
- * unit[u].grad. */
-ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
-ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
-/* The two halves (activations with `split`): dx of all units and head's gradients, then the gradients of the other
- * units. The bits are those of ls_walk_bwd. */
-ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
-ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+/* One pass over units first … last-1 of one micro-batch, backward in descending order. With target and train, head's forward also computes the
+ * loss and the gradient of the classifier (fused, so that the logits are never in memory as a whole). Backward writes all of unit[u].grad.
+ * LS_BWD_IN and LS_BWD_W are its two halves (activations with `split`): dx of all units and head's gradients, then the gradients of the
+ * other units. The bits are those of LS_BWD. */
+ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_pass pass, int first, int last);
 
 /* Logits (B*T rows of V; last_only: B rows, those of the last column) of the preceding pass, which had target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);

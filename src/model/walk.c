@@ -89,10 +89,11 @@ static bool completes_grad(ls_unit_kind kind, ls_pass pass)
     return pass == LS_BWD || pass == LS_BWD_W || (pass == LS_BWD_IN && kind == LS_UNIT_HEAD);
 }
 
-/* Units first … last-1, in ascending order forward and in descending order backward. */
-static ls_status walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_pass pass, int first, int last)
+ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_pass pass, int first, int last)
 {
     static const ls_hooks none;
+    LS_ASSERT(mb->B * mb->T <= a->B * a->T);
+    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
     if (!h) h = &none;
     for (int i = first; i < last; i++) {
         const int u = pass == LS_FWD ? i : first + last - 1 - i;
@@ -107,26 +108,4 @@ static ls_status walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
         LS_TRY(hook(h->release, h->ctx, u, pass));
     }
     return LS_OK;
-}
-
-ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
-{
-    LS_ASSERT(mb->B * mb->T <= a->B * a->T);
-    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
-    return walk(m, a, mb, h, LS_FWD, first, last);
-}
-
-ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
-{
-    return walk(m, a, mb, h, LS_BWD, first, last);
-}
-
-ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
-{
-    return walk(m, a, mb, h, LS_BWD_IN, first, last);
-}
-
-ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
-{
-    return walk(m, a, mb, h, LS_BWD_W, first, last);
 }

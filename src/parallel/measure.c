@@ -45,8 +45,8 @@ static ls_status passes(ls_model *m, ls_acts *a, ls_gradtree *tree, ls_input *in
         ls_micro mb = {.B = B, .T = T, .train = true, .dloss = 1.0 / (double)(B * T), .loss = w->loss};
         LS_TRY(ls_input_send(in, 0, &mb));
         ls_gradtree_begin(tree, 0);
-        LS_TRY(ls_walk_fwd(m, a, &mb, &h, 0, m->n_unit));
-        LS_TRY(ls_walk_bwd(m, a, &mb, &h, 0, m->n_unit));
+        LS_TRY(ls_walk(m, a, &mb, &h, LS_FWD, 0, m->n_unit));
+        LS_TRY(ls_walk(m, a, &mb, &h, LS_BWD, 0, m->n_unit));
     }
     return LS_OK;
 }

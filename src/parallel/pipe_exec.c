@@ -267,15 +267,15 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
     act_slot *s = &k->act[a->slot];
     grad_slot *g = &k->grad[a->grad_slot];
     s->acts->da = g->d;
-    if (a->kind == LS_PIPE_BWD_W) return ls_walk_bwd_w(m, s->acts, &s->mb, h, k->first, k->last);
+    if (a->kind == LS_PIPE_BWD_W) return ls_walk(m, s->acts, &s->mb, h, LS_BWD_W, k->first, k->last);
     if (k->head) {
         LS_TRY(take(p->o.grads, &g->buf)); /* nothing is received into it here */
         s->mb.loss = &pair[a->micro][0];
-        LS_TRY(ls_walk_fwd(m, s->acts, &s->mb, h, k->last - 1, k->last));
+        LS_TRY(ls_walk(m, s->acts, &s->mb, h, LS_FWD, k->last - 1, k->last));
         pair[a->micro][1] = (double)s->mb.n_counted;
     }
-    if (a->kind == LS_PIPE_BWD_IN) return ls_walk_bwd_in(m, s->acts, &s->mb, h, k->first, k->last);
-    return ls_walk_bwd(m, s->acts, &s->mb, h, k->first, k->last);
+    if (a->kind == LS_PIPE_BWD_IN) return ls_walk(m, s->acts, &s->mb, h, LS_BWD_IN, k->first, k->last);
+    return ls_walk(m, s->acts, &s->mb, h, LS_BWD, k->first, k->last);
 }
 
 /* Buffers that action a was the last to use; what was sent from them is still waited for. */
@@ -374,7 +374,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     LS_TRY(put_mark(p, &p->mark[p->n_span][0]));
     ls_strategy_begin(strategy, a->micro);
     if (a->kind == LS_PIPE_FWD)
-        LS_TRY(ls_walk_fwd(p->o.model, k->act[a->slot].acts, &k->act[a->slot].mb, h, k->first, k->last - k->head));
+        LS_TRY(ls_walk(p->o.model, k->act[a->slot].acts, &k->act[a->slot].mb, h, LS_FWD, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
     LS_TRY(put_mark(p, &p->mark[p->n_span++][1]));
     *span = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin,
@@ -426,7 +426,7 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
                                NULL));
             q->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .loss = &pair[i][0]};
             LS_TRY(load_slot(k, 0, i, load, ctx));
-            LS_TRY(ls_walk_fwd(p->o.model, q->acts, &q->mb, hooks, k->first, k->last));
+            LS_TRY(ls_walk(p->o.model, q->acts, &q->mb, hooks, LS_FWD, k->first, k->last));
             LS_TRY(ls_input_used(&k->input, 0));
             if (k->head) pair[i][1] = (double)q->mb.n_counted;
             else

@@ -12,7 +12,8 @@
 
 #define WORDS_A_LINE 12
 
-char *ls_action_text(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN])
+/* "F3", "ra3.1@0": an action as the file has it; buf is returned. */
+static char *token_of(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN])
 {
     char micro[16] = "", chunk[16] = "", peer[16] = "";
     if (a->kind == LS_PIPE_REDUCE) snprintf(micro, sizeof micro, "%d", a->chunk);
@@ -29,8 +30,8 @@ char *ls_action_where(const ls_schedule *s, int rank, int i, char buf[LS_WHERE])
     char token[LS_TOKEN];
     if (a->line && s->added && ls_pipe_receives(a->kind)) a++; /* directly before the action that needs it */
     if (a->line && s->added && ls_pipe_sends(a->kind)) a--;
-    if (a->line) snprintf(buf, LS_WHERE, "rank %d, line %d (%s)", rank, a->line, ls_action_text(s, a, token));
-    else snprintf(buf, LS_WHERE, "rank %d, action %d (%s)", rank, i, ls_action_text(s, a, token));
+    if (a->line) snprintf(buf, LS_WHERE, "rank %d, line %d (%s)", rank, a->line, token_of(s, a, token));
+    else snprintf(buf, LS_WHERE, "rank %d, action %d (%s)", rank, i, token_of(s, a, token));
     return buf;
 }
 
@@ -44,7 +45,7 @@ void ls_schedule_write(const ls_schedule *s, ls_str *out)
         ls_str_addf(out, "rank %d\n", r);
         for (int i = 0; i < l->n_action; i++) {
             const bool end = i == l->n_action - 1 || i % WORDS_A_LINE == WORDS_A_LINE - 1;
-            ls_str_addf(out, "%s%c", ls_action_text(s, &l->action[i], token), end ? '\n' : ' ');
+            ls_str_addf(out, "%s%c", token_of(s, &l->action[i], token), end ? '\n' : ' ');
         }
     }
 }

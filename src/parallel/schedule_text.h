@@ -21,9 +21,6 @@
 
 #define LS_TOKEN 64
 
-/* "F3", "ra3.1@0": an action as the file has it; buf is returned. */
-char *ls_action_text(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN]);
-
 /* Names action i of a rank: "rank 2, line 14 (B3)" for one from a file, by its line there (a message that was added, by the action it was
  * added to); else "rank 2, action 17 (rg3@1)". */
 #define LS_WHERE (LS_TOKEN + 64)

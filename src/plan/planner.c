@@ -72,7 +72,7 @@ typedef struct search {
     const ls_cluster *cl;
     const ls_planner_query *q;
     ls_planner_result *r;
-    int cap;
+    size_t cap;
 } search;
 
 /* Counts an impossible combination and keeps its message, without duplicates. */
@@ -145,13 +145,7 @@ static void judge(const search *s, ls_planned *l)
 static ls_status consider(search *s, const ls_train_config *c)
 {
     ls_planner_result *r = s->r;
-    if (r->n == s->cap) {
-        const int cap = s->cap ? 2 * s->cap : 256;
-        ls_planned *more = ls_realloc(r->layout, (size_t)cap * sizeof *more);
-        if (!more) return ls_nomem((size_t)cap * sizeof *more, "the layouts");
-        r->layout = more;
-        s->cap = cap;
-    }
+    LS_TRY(ls_reserve(&r->layout, &s->cap, (size_t)r->n + 1, sizeof *r->layout, "the layouts"));
     ls_planned *l = &r->layout[r->n];
     *l = (ls_planned){.cfg = *c};
     ls_planner_share(s->cl, &l->cfg);

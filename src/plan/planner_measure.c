@@ -48,7 +48,8 @@ int ls_measure_rows(const double *x, int n_column, int n, bool fastest)
     return k;
 }
 
-double planner_mean(double *x, int n, bool fastest)
+/* Sorts x and returns the mean of the values that are used (ls_measure_rows). */
+static double mean_of(double *x, int n, bool fastest)
 {
     double sum = 0;
     qsort(x, (size_t)n, sizeof *x, ls_by_value);
@@ -155,7 +156,7 @@ static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds
             LS_TRY(planner_enough(c, n >= 4 && ls_now() - begin > seconds / N, &enough));
         }
         v->bytes[i] = (double)size[i];
-        v->sec[i] = planner_mean(rep, n, fastest);
+        v->sec[i] = mean_of(rep, n, fastest);
         LS_TRY(planner_over_workers(c, &v->sec[i], 1));
     }
     v->n = N;
@@ -199,8 +200,7 @@ static ls_status time_overlap(planner_bench *b, buffers *buf, int64_t nbytes, do
         const double spent = ls_now() - begin;
         LS_TRY(planner_enough(b->comm, spent > seconds && (n >= 2 || spent > 2 * seconds), &enough));
     }
-    double x[3] = {planner_mean(alone, n, b->fastest), planner_mean(comm, n, b->fastest),
-                   planner_mean(both, n, b->fastest)};
+    double x[3] = {mean_of(alone, n, b->fastest), mean_of(comm, n, b->fastest), mean_of(both, n, b->fastest)};
     LS_TRY(planner_over_workers(b->comm, x, 3));
     *overlap = fmax(-2, fmin(1, (x[0] + x[1] - x[2]) / fmin(x[0], x[1])));
     return LS_OK;

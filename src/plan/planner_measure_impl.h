@@ -17,8 +17,6 @@ enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 
 /* ---- statistics ---- */
 
-/* Sorts x and returns the mean of the values that are used (ls_measure_rows). */
-double planner_mean(double *x, int n, bool fastest);
 /* *enough is true for all workers if one has measured enough. LS_E_STOPPED if one received a stop request. Collective. */
 ls_status planner_enough(ls_comm *c, bool mine, bool *enough);
 /* The value of each worker. Collective. */

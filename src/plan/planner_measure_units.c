@@ -174,10 +174,8 @@ static ls_status read_stamps(planner_bench *b, stamps *s)
 
 /* ---- units ---- */
 
-typedef ls_status (*walk)(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
-
 /* Runs units first … last - 1, then takes a timestamp. The passes of a single worker are recorded as one graph, as in the trainer. */
-static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int last, stamps *s)
+static ls_status pass(planner_bench *b, ls_pass way, ls_acts *a, int first, int last, stamps *s)
 {
     ls_compute *c = &b->compute;
     const bool whole = c->ops->region_begin && ls_comm_size(b->comm) == 1;
@@ -185,7 +183,7 @@ static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int la
     if (whole)
         LS_TRY(c->ops->region_begin(c, b->serial << 16 | (uint64_t)(a == b->split) << 8 | (uint64_t)s->n, &queued));
     if (!queued) {
-        const ls_status st = over(b->parts.model, a, &b->mb, &b->hooks, first, last),
+        const ls_status st = ls_walk(b->parts.model, a, &b->mb, &b->hooks, way, first, last),
                         end = whole ? c->ops->region_end(c) : LS_OK;
         LS_TRY(st);
         LS_TRY(end);
@@ -198,12 +196,12 @@ static ls_status queue_fwd_and_bwd(planner_bench *b, stamps *s)
     ls_acts *a = b->parts.acts;
     const int head = b->parts.model->n_unit - 1;
     LS_TRY(stamp(b, s));
-    LS_TRY(pass(b, ls_walk_fwd, a, 0, 1, s));
-    LS_TRY(pass(b, ls_walk_fwd, a, 1, head, s));
-    LS_TRY(pass(b, ls_walk_fwd, a, head, head + 1, s));
-    LS_TRY(pass(b, ls_walk_bwd, a, head, head + 1, s));
-    LS_TRY(pass(b, ls_walk_bwd, a, 1, head, s));
-    return pass(b, ls_walk_bwd, a, 0, 1, s);
+    LS_TRY(pass(b, LS_FWD, a, 0, 1, s));
+    LS_TRY(pass(b, LS_FWD, a, 1, head, s));
+    LS_TRY(pass(b, LS_FWD, a, head, head + 1, s));
+    LS_TRY(pass(b, LS_BWD, a, head, head + 1, s));
+    LS_TRY(pass(b, LS_BWD, a, 1, head, s));
+    return pass(b, LS_BWD, a, 0, 1, s);
 }
 
 ls_status planner_fwd_and_bwd(planner_bench *b, double *sec)
@@ -226,9 +224,9 @@ static ls_status two_halves(planner_bench *b, double *sec)
 {
     const int L = b->parts.model->n_unit - 2, head = b->parts.model->n_unit - 1;
     stamps s = {0};
-    LS_TRY(pass(b, ls_walk_fwd, b->split, 0, head, &s));
-    LS_TRY(pass(b, ls_walk_bwd_in, b->split, 1, head, &s));
-    LS_TRY(pass(b, ls_walk_bwd_w, b->split, 1, head, &s));
+    LS_TRY(pass(b, LS_FWD, b->split, 0, head, &s));
+    LS_TRY(pass(b, LS_BWD_IN, b->split, 1, head, &s));
+    LS_TRY(pass(b, LS_BWD_W, b->split, 1, head, &s));
     LS_TRY(read_stamps(b, &s));
     sec[LS_TIME_BLOCK_IN] = (s.at[1] - s.at[0]) / L;
     sec[LS_TIME_BLOCK_W] = (s.at[2] - s.at[1]) / L;
@@ -372,7 +370,7 @@ static ls_status slowest(ls_comm *c, double *sec, int n)
 static ls_status meet(planner_bench *shard)
 {
     LS_TRY(ls_barrier(shard->comm, LS_SITE));
-    return ls_walk_fwd(shard->parts.model, shard->parts.acts, &shard->mb, &shard->hooks, 0, 1);
+    return ls_walk(shard->parts.model, shard->parts.acts, &shard->mb, &shard->hooks, LS_FWD, 0, 1);
 }
 
 /* Results of one repetition. */

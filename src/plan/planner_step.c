@@ -257,13 +257,14 @@ static ls_status micro_batch(planner_worker *w, int m)
     ls_micro mb = {.B = acts.B, .T = acts.T, .train = true};
     ls_strategy_begin(w->parts.strategy, m);
     if (!s) {
-        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, 0, model->n_unit));
-        return ls_walk_bwd(model, &acts, &mb, &hooks, 0, model->n_unit);
+        LS_TRY(ls_walk(model, &acts, &mb, &hooks, LS_FWD, 0, model->n_unit));
+        return ls_walk(model, &acts, &mb, &hooks, LS_BWD, 0, model->n_unit);
     }
     const int *first = w->stages.first + w->g.at.at[LS_AXIS_PP], P = s->n_stage; /* of each chunk of this stage */
-    for (int k = 0; k < s->n_chunk; k++) LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
+    for (int k = 0; k < s->n_chunk; k++)
+        LS_TRY(ls_walk(model, &acts, &mb, &hooks, LS_FWD, first[k * P], first[k * P + 1]));
     for (int k = s->n_chunk - 1; k >= 0; k--)
-        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
+        LS_TRY(ls_walk(model, &acts, &mb, &hooks, LS_BWD, first[k * P], first[k * P + 1]));
     return LS_OK;
 }
 

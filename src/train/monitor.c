@@ -162,7 +162,7 @@ static void say_progress(ls_trainer *t, const ls_step_result *r)
         text, sizeof text,
         "[Rank 0] epoch=%lld/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=%.4f, CurrSamplesPerSec=%.4f, "
         "MemAllocated=%.2fGB, MaxMemAllocated=%.2fGB\n",
-        (long long)s->epoch, (long long)(s->step * c->grad_accum), (long long)s->step, average, batch / r->t_total,
+        (long long)s->epoch, (long long)s->step * c->grad_accum, (long long)s->step, average, batch / r->t_total,
         held / giga, peak / giga);
     t->io.line(t->io.ctx, text);
 }

@@ -9,7 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 
-const char *ls_phase_name(ls_phase p)
+/* NULL: not shown in the trace. */
+static const char *phase_name(ls_phase p)
 {
     static const char *const names[LS_N_PHASE] = {
 #define X(phase, name) [phase] = name,
@@ -59,7 +60,7 @@ static ls_status see_spikes(ls_trainer *t, const ls_event *e)
 static ls_status see_trace(ls_trainer *t, const ls_event *e)
 {
     const bool phase = e->kind == LS_ON_PHASE_BEGIN || e->kind == LS_ON_PHASE_END;
-    const char *name = phase ? ls_phase_name(e->phase) : NULL;
+    const char *name = phase ? phase_name(e->phase) : NULL;
     const int64_t step = t->state.step;
     if (phase && !name) return LS_OK;
     switch (e->kind) {

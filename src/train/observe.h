@@ -111,8 +111,6 @@ typedef struct ls_observer { /* zeroed: none */
 /* Calls every observer in order, until one fails. */
 ls_status ls_observe(struct ls_trainer *t, const ls_event *e);
 
-const char *ls_phase_name(ls_phase p); /* NULL: not shown in the trace */
-
 /* micro: the micro-batch, or -1. */
 static inline ls_status ls_phase_begin(struct ls_trainer *t, ls_phase p, int micro)
 {

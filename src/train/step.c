@@ -60,8 +60,8 @@ ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t
 static ls_status walk_to_loss(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
 {
     const int head = t->model->n_unit - 1;
-    TRAIN_PHASE(t, LS_PHASE_FORWARD, m, ls_walk_fwd(t->model, t->acts, mb, hooks, 0, head));
-    TRAIN_PHASE(t, LS_PHASE_LOSS, m, ls_walk_fwd(t->model, t->acts, mb, hooks, head, head + 1));
+    TRAIN_PHASE(t, LS_PHASE_FORWARD, m, ls_walk(t->model, t->acts, mb, hooks, LS_FWD, 0, head));
+    TRAIN_PHASE(t, LS_PHASE_LOSS, m, ls_walk(t->model, t->acts, mb, hooks, LS_FWD, head, head + 1));
     return LS_OK;
 }
 
@@ -76,8 +76,8 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
     if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
     if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
     if (queued) return LS_OK;
-    const ls_status st =
-        pass == LS_FWD ? walk_to_loss(t, mb, hooks, m) : ls_walk_bwd(t->model, t->acts, mb, hooks, 0, t->model->n_unit);
+    const ls_status st = pass == LS_FWD ? walk_to_loss(t, mb, hooks, m)
+                                        : ls_walk(t->model, t->acts, mb, hooks, LS_BWD, 0, t->model->n_unit);
     const ls_status end = region ? c->ops->region_end(c) : LS_OK;
     return st != LS_OK ? st : end;
 }

@@ -39,7 +39,7 @@ static ls_status forward_one(val_turn *v, int k, const ls_hooks *hooks, double p
     LS_TRY(ls_input_open(&t->input, slot, &ids, &target));
     LS_TRY(load_val(v, k, ids, target, &mb));
     LS_TRY(ls_input_send(&t->input, slot, &mb));
-    LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, hooks, 0, t->model->n_unit));
+    LS_TRY(ls_walk(t->model, t->acts, &mb, hooks, LS_FWD, 0, t->model->n_unit));
     LS_TRY(ls_input_used(&t->input, slot));
     pair[1] = (double)mb.n_counted;
     return LS_OK;

@@ -98,14 +98,16 @@ PY
   expect 1 "" timeout -k 5 60 "${long[@]}" --lr 1e3 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan"
   summed nan
   # a tool that hangs is ended with the run, however the run ends
-  mkdir -p "$SCRATCH/hangs" && printf '#!/bin/sh\nexec sleep 4321\n' >"$SCRATCH/hangs/nvidia-smi" && chmod +x "$SCRATCH/hangs/nvidia-smi"
+  mkdir -p "$SCRATCH/hangs" && printf '#!/bin/sh\necho $$ >>"%s"\nexec sleep 4321\n' "$SCRATCH/hangs/pids" >"$SCRATCH/hangs/nvidia-smi" && chmod +x "$SCRATCH/hangs/nvidia-smi"
   PATH=$SCRATCH/hangs:$PATH timeout -k 5 60 "${long[@]}" --checkpoint_path "$SCRATCH/hung" >"$SCRATCH/hung.out" 2>&1 &
   pid=$!
-  await $pid pgrep -f "sleep 4321" >/dev/null || bad "the tool was not started: $(tail -n 2 "$SCRATCH/hung.out")"
+  await $pid [ -s "$SCRATCH/hangs/pids" ] || bad "the tool was not started: $(tail -n 2 "$SCRATCH/hung.out")"
   kill -9 "$(sed -n 's/.*Startup: pid=\([0-9]*\) rank=0 .*/\1/p' "$SCRATCH/hung.out")"
   wait $pid
   sleep 0.3
-  pgrep -f "sleep 4321" >/dev/null && bad "a tool outlived its run" && pkill -9 -f "sleep 4321"
+  while read -r tool; do
+    grep -qs 4321 "/proc/$tool/cmdline" && bad "a tool outlived its run" && kill -9 "$tool"
+  done <"$SCRATCH/hangs/pids"
   NCCL_DEBUG=WARN expect 0 "" timeout 120 "${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$run"
   grep -q '"NCCL_DEBUG": "WARN"' "$run/launcher_metadata.json" && ! grep -q NCCL_DEBUG_FILE "$run/launcher_metadata.json" || bad "what the user set was changed"
   expect 0 "# Avg bus bandwidth" timeout 120 "$LOCKSTEP" bench comm -n 2 --device cuda --comm nccl --max 4K --rounds 1

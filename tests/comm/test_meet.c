@@ -262,6 +262,51 @@ static void a_worker_that_leaves_during_the_start_ends_it_at_once(void **state)
     assert_true(w[0].took < 10);
 }
 
+static void receive_all(int fd, void *p, size_t n)
+{
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 10}, sizeof(struct timeval));
+    assert_int_equal(recv(fd, p, n, MSG_WAITALL), n);
+}
+
+/* A program between the workers passes rank 0's challenge on, keeps the answer of a worker that knows the token, and sends it again on a
+ * connection of its own. */
+static void an_answer_to_another_challenge_is_refused(void **state)
+{
+    (void)state;
+    uint8_t challenge[2][8 + MEET_KEY], answer[8 + MEET_KEY + sizeof(meet_hello) + MEET_KEY], verdict[12];
+    char text[16];
+    int32_t status;
+    worker w[2];
+    const int port = set_run("a token"), between = free_port(), door = hold_port(between);
+    int first;
+    begin(&w[0], 0, 2, 30);
+    while ((first = knock(port)) < 0) nap(0.02);
+    receive_all(first, challenge[0], sizeof challenge[0]);
+    snprintf(text, sizeof text, "%d", between);
+    setenv("MASTER_PORT", text, 1);
+    begin(&w[1], 1, 2, 0.5);
+    const int victim = accept(door, NULL, NULL);
+    assert_int_equal(send(victim, challenge[0], sizeof challenge[0], MSG_NOSIGNAL), sizeof challenge[0]);
+    receive_all(victim, answer, sizeof answer);
+    const int second = knock(port);
+    receive_all(second, challenge[1], sizeof challenge[1]);
+    assert_memory_not_equal(challenge[0], challenge[1], sizeof challenge[0]);
+    assert_int_equal(send(second, answer, sizeof answer, MSG_NOSIGNAL), sizeof answer);
+    receive_all(second, verdict, sizeof verdict);
+    memcpy(&status, verdict + 8, sizeof status);
+    assert_int_equal(status, -1); /* it does not prove the token */
+    close(first);
+    close(second);
+    close(victim);
+    close(door);
+    end(&w[1]);
+    expect_words(&w[1], LS_E_COMM, "rank 1 could not connect to rank 0");
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_PORT", text, 1);
+    begin(&w[1], 1, 2, 30); /* rank 1 can still join */
+    expect_ok(w, 2);
+}
+
 /* ---- messages ---- */
 
 typedef struct pair {
@@ -384,6 +429,61 @@ static void a_lost_worker_fails_what_waits_for_it(void **state)
     tcp_transport.stop(p.net[0], false);
 }
 
+static void a_message_that_is_too_long_fails_its_receive_and_nothing_is_overwritten(void **state)
+{
+    (void)state;
+    enum { SENT = 4000, ROOM = 4 };
+    for (int late = 0; late < 2; late++) { /* the receive is posted before or after the message arrives */
+        char *out = ls_alloc(SENT), *in = ls_alloc(SENT), words[256], byte[2] = {'x', 0};
+        memset(out, 'x', SENT);
+        ls_net_op send = {.buf = out, .nbytes = SENT, .peer = 1, .tag = 4, .send = true}, *a = &send;
+        ls_net_op receive = {.buf = in, .nbytes = ROOM, .peer = 0, .tag = 4}, *b = &receive;
+        ls_net_op next = {.buf = &byte[0], .nbytes = 1, .peer = 1, .tag = 5, .send = true};
+        ls_net_op last = {.buf = &byte[1], .nbytes = 1, .peer = 0, .tag = 5}, *c = &last;
+        pair p;
+        open_pair(&p);
+        if (!late) tcp_transport.post(p.net[1], &receive);
+        if (!late) nap(0.05);
+        tcp_transport.post(p.net[0], &send);
+        tcp_transport.post(p.net[0], &next);
+        assert_true(tcp_transport.wait(p.net[0], &a, 1, 30));
+        tcp_transport.post(p.net[1], &last);
+        assert_true(tcp_transport.wait(p.net[1], &c, 1, 30)); /* it was sent after the long one */
+        if (late) tcp_transport.post(p.net[1], &receive);
+        assert_true(tcp_transport.wait(p.net[1], &b, 1, 30));
+        assert_true(receive.failed && !last.failed && byte[1] == 'x');
+        tcp_transport.trouble(p.net[1], words, sizeof words);
+        assert_string_equal(words, "rank 0 sent 4000 bytes where 4 were expected");
+        for (int i = 0; i < SENT; i++) assert_int_equal(in[i], 0);
+        close_pair(&p);
+        ls_free(out);
+        ls_free(in);
+    }
+}
+
+static void a_worker_that_has_finished_fails_receives_from_it_at_once(void **state)
+{
+    (void)state;
+    char byte[2], words[256];
+    ls_net_op before = {.buf = &byte[0], .nbytes = 1, .peer = 1, .tag = 4}, *a = &before;
+    ls_net_op after = {.buf = &byte[1], .nbytes = 1, .peer = 1, .tag = 4}, *b = &after;
+    pthread_t t;
+    pair p;
+    open_pair(&p);
+    tcp_transport.post(p.net[0], &before);
+    assert_false(tcp_transport.wait(p.net[0], &a, 1, 0.05));
+    pthread_create(&t, NULL, stop_clean, p.net[1]);
+    assert_true(tcp_transport.wait(p.net[0], &a, 1, 5));
+    tcp_transport.post(p.net[0], &after);
+    assert_true(tcp_transport.wait(p.net[0], &b, 1, 5));
+    assert_true(before.failed && after.failed);
+    tcp_transport.trouble(p.net[0], words, sizeof words);
+    assert_non_null(strstr(words, "the connection with rank 1"));
+    assert_non_null(strstr(words, "it has finished"));
+    tcp_transport.stop(p.net[0], true);
+    pthread_join(t, NULL);
+}
+
 /* ---- the memory of a host ---- */
 
 static void shared_memory_with_wrong_numbers_is_refused(void **state)
@@ -445,9 +545,12 @@ int main(void)
         cmocka_unit_test(those_that_are_missing_are_named_within_the_limit),
         cmocka_unit_test(without_rank_0_the_others_say_so),
         cmocka_unit_test(a_worker_that_leaves_during_the_start_ends_it_at_once),
+        cmocka_unit_test(an_answer_to_another_challenge_is_refused),
         cmocka_unit_test(messages_of_a_tag_arrive_in_order_and_whole),
         cmocka_unit_test(a_large_message_waits_for_its_receive_and_blocks_no_other),
         cmocka_unit_test(a_lost_worker_fails_what_waits_for_it),
+        cmocka_unit_test(a_message_that_is_too_long_fails_its_receive_and_nothing_is_overwritten),
+        cmocka_unit_test(a_worker_that_has_finished_fails_receives_from_it_at_once),
         cmocka_unit_test(shared_memory_with_wrong_numbers_is_refused),
         cmocka_unit_test(shared_memory_whose_size_can_change_is_refused),
     };

@@ -61,6 +61,11 @@ static void frameworks_of_r2_are_strategies(void **state)
     assert_string_equal(o.tensorboard, "tb_logs");
     assert_string_equal(o.checkpoint_path, "checkpoints");
     assert_string_equal(o.precision, "fp32");
+    assert_string_equal(o.betas.word[0], "0.9,0.95");
+    must("--preset r2 --train-iters 19990", false, &o); /* a warm-up over a tenth of the steps, at most 2000 */
+    assert_int_equal(o.warmup_steps, 1999);
+    must("--preset r2 --train-iters 50000", false, &o);
+    assert_int_equal(o.warmup_steps, 2000);
 
     must("--preset=r2 --framework ddp --num-gpus 2", false, &o);
     assert_string_equal(o.strategy, "ddp");

@@ -1,9 +1,11 @@
 /* Strings that grow, parsing of numbers, the nearest word, readable sizes and times. */
 #include "core/str.h"
 #include "core/clock.h"
+#include "core/env.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void a_string_grows_as_text_is_added(void **state)
@@ -136,13 +138,53 @@ static void clocks_advance_and_stamps_are_utc(void **state)
     assert_true(a[4] == '-' && a[10] == 'T' && a[19] == 'Z' && b[8] == 'T' && b[15] == 'Z');
 }
 
+static void a_word_is_one_of_the_choices_or_not(void **state)
+{
+    (void)state;
+    assert_true(ls_one_of("a|bc|d", "a", false) && ls_one_of("a|bc|d", "bc", false) && ls_one_of("a|bc|d", "d", false));
+    assert_false(ls_one_of("a|bc|d", "b", false) || ls_one_of("a|bc|d", "bcd", false) || ls_one_of("a|bc", "", false));
+    assert_false(ls_one_of("Adam|AdamW", "adamw", false));
+    assert_true(ls_one_of("Adam|AdamW", "adamw", true));
+}
+
+static void numbers_in_the_environment_are_read_completely(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"3x", "-1", "2147483648", "1.5"};
+    bool set = true;
+    int x = 7;
+    unsetenv("LS_TEST_NUMBER");
+    assert_int_equal(ls_env_int("LS_TEST_NUMBER", 0, &x, &set), LS_OK);
+    assert_true(!set && x == 7);
+    setenv("LS_TEST_NUMBER", "", 1);
+    assert_int_equal(ls_env_int("LS_TEST_NUMBER", 0, &x, &set), LS_OK);
+    assert_true(!set && x == 7);
+    assert_int_equal(ls_env_int(NULL, 0, &x, &set), LS_OK);
+    assert_false(set);
+    setenv("LS_TEST_NUMBER", "12", 1);
+    assert_int_equal(ls_env_int("LS_TEST_NUMBER", 0, &x, &set), LS_OK);
+    assert_true(set && x == 12);
+    for (size_t i = 0; i < N_OF(wrong); i++) {
+        setenv("LS_TEST_NUMBER", wrong[i], 1);
+        assert_int_equal(ls_env_int("LS_TEST_NUMBER", 0, &x, &set), LS_E_CONFIG);
+        assert_non_null(strstr(ls_err_words(), "LS_TEST_NUMBER"));
+    }
+    assert_int_equal(x, 12);
+    unsetenv("LS_TEST_NUMBER");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_string_grows_as_text_is_added),   cmocka_unit_test(a_failed_string_stays_failed),
-        cmocka_unit_test(whole_numbers_are_read_completely), cmocka_unit_test(real_numbers_are_read_completely),
-        cmocka_unit_test(the_nearest_word_is_suggested),     cmocka_unit_test(sizes_and_times_are_readable),
+        cmocka_unit_test(a_string_grows_as_text_is_added),
+        cmocka_unit_test(a_failed_string_stays_failed),
+        cmocka_unit_test(whole_numbers_are_read_completely),
+        cmocka_unit_test(real_numbers_are_read_completely),
+        cmocka_unit_test(the_nearest_word_is_suggested),
+        cmocka_unit_test(sizes_and_times_are_readable),
         cmocka_unit_test(clocks_advance_and_stamps_are_utc),
+        cmocka_unit_test(a_word_is_one_of_the_choices_or_not),
+        cmocka_unit_test(numbers_in_the_environment_are_read_completely),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

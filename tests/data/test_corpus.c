@@ -302,7 +302,7 @@ static void bad_utf8_is_found_exactly(void **state)
         unsigned char b[4];
         uint32_t back = 0;
         int n = data_utf8_encode(k, b);
-        int m = data_utf8_decode(b, (size_t)n, &back);
+        int m = ls_utf8_decode(b, (size_t)n, &back);
         if (k >= 0xd800 && k < 0xe000) assert_int_equal(m, 0);
         else if (m != n || back != k) fail_msg("U+%04X: %d bytes, read back as U+%04X in %d", k, n, back, m);
     }

@@ -188,11 +188,11 @@ static void empty_pairs_are_counted_and_kept_where_lines_are_numbers(void **stat
     }
 }
 
-/* 40 pairs of words, in a folder `name`. */
-static ls_status prepare(const char *name, ls_prepare_pairs_result *r)
+/* The pairs of a file, in a folder `name`; each tenth is for validation. */
+static ls_status prepare(const char *file, const char *name, ls_prepare_pairs_result *r)
 {
     char pairs[300], tests[300];
-    snprintf(pairs, sizeof pairs, "%s/train.tsv", dir);
+    snprintf(pairs, sizeof pairs, "%s/%s", dir, file);
     snprintf(tests, sizeof tests, "%s/test.tsv", dir);
     const char *in[] = {pairs}, *test[] = {tests};
     const ls_langs l = {"de", "en"};
@@ -217,7 +217,7 @@ static void a_prepared_folder_has_pairs_with_masks(void **state)
     ls_tokens t;
     int32_t ids[64], target[64];
     char path[300];
-    assert_int_equal(prepare("data", &r), LS_OK);
+    assert_int_equal(prepare("train.tsv", "data", &r), LS_OK);
     assert_int_equal(r.pairs[LS_PAIR_TRAIN], 36);
     assert_int_equal(r.pairs[LS_PAIR_VAL], 4);
     assert_int_equal(r.pairs[LS_PAIR_TEST], 1);
@@ -232,14 +232,13 @@ static void a_prepared_folder_has_pairs_with_masks(void **state)
     assert_true(ls_tokens_paired(&t));
     assert_int_equal(t.n_seq, 36);
     assert_int_equal(ls_tokens_sequence(&t, 1, ids, target), LS_OK);
-    int n_src = 0, n = 0, counted = 0;
+    int n_src = 0, n = 0;
     while (ids[n_src] != LS_EOS_SRC) n_src++;
     while (ids[n] != LS_EOS_TGT) n++;
     for (int i = 0; i < 64; i++) {
         const bool counts = i >= n_src && i < n;
         assert_int_equal(target[i], counts ? ids[i + 1] : -1);
         if (i > n) assert_int_equal(ids[i], LS_PAIR_PAD);
-        counted += counts;
     }
     assert_int_equal(target[n - 1], LS_EOS_TGT);
     ls_str text = {0};
@@ -255,19 +254,56 @@ static void a_prepared_folder_has_pairs_with_masks(void **state)
         }
         assert_int_equal(ls_tokens_counted(&t, 7, epoch, 5, 10), sum);
     }
+    int length[36];
+    for (int k = 0; k < 36; k++) {
+        assert_int_equal(ls_tokens_sequence(&t, k, ids, target), LS_OK);
+        for (length[k] = 1; ids[length[k] - 1] != LS_EOS_TGT;) length[k]++;
+    }
+    assert_int_equal(ls_tokens_cut(&t), 0);
     ls_tokens_close(&t);
     /* sequences that cut a target, or all of it */
     for (int S = 1; S < 30; S++) {
-        int64_t sum = 0;
+        int64_t sum = 0, n_cut = 0;
         assert_int_equal(ls_tokens_open(&t, path, S, r.n_vocab), LS_OK);
         for (int k = 0; k < 36; k++) {
+            n_cut += length[k] > S + 1;
             assert_int_equal(ls_tokens_sequence(&t, k, ids, target), LS_OK);
             for (int i = 0; i < S; i++) sum += target[i] >= 0;
         }
         assert_int_equal(ls_tokens_counted(&t, 1, 0, 0, 36), sum);
+        assert_int_equal(ls_tokens_cut(&t), n_cut);
         ls_tokens_close(&t);
     }
     ls_tokenizer_destroy(&tok);
+}
+
+/* 40 pairs; pair `odd` (from 1) has other words. */
+static void put_pairs(const char *file, int odd)
+{
+    ls_str s = {0};
+    for (int i = 1; i <= 40; i++)
+        if (i == odd) ls_str_add(&s, "zebra zebra zebra zebra\tquagga quagga quagga\n");
+        else ls_str_addf(&s, "wort%d ist gross\tword%d is large\n", i % 7, i % 7);
+    put(file, s.data);
+    ls_str_fini(&s);
+}
+
+static void pairs_of_validation_do_not_train_the_vocabulary(void **state)
+{
+    (void)state;
+    static const int odd[] = {10, 20, 9};
+    char *text[3];
+    size_t n;
+    for (int i = 0; i < 3; i++) {
+        ls_prepare_pairs_result r;
+        put_pairs("odd.tsv", odd[i]);
+        assert_int_equal(prepare("odd.tsv", "odd", &r), LS_OK);
+        assert_int_equal(ls_fs_read(test_path(dir, "odd", "tokenizer.json"), &text[i], &n), LS_OK);
+    }
+    assert_string_equal(text[0], text[1]); /* both are for validation */
+    assert_null(strstr(text[0], "zebra"));
+    assert_non_null(strstr(text[2], "zebra")); /* this one is for training */
+    for (int i = 0; i < 3; i++) ls_free(text[i]);
 }
 
 static void masks_that_do_not_fit_are_refused(void **state)
@@ -293,6 +329,12 @@ static void masks_that_do_not_fit_are_refused(void **state)
         assert_int_equal(ls_tokens_open(&t, path, 2, 100), LS_E_FORMAT);
         if (!strstr(ls_err_words(), cases[i].words)) fail_msg("%s, expected %s", ls_err_words(), cases[i].words);
     }
+    assert_int_equal(ls_fs_write(mask, (const char[]){0, 1, 0, 1}, 4), LS_OK);
+    assert_int_equal(ls_fs_write(path, (const char[]){0, 0, 1, 0, 0, 0, 1, 0}, 8), LS_OK);
+    assert_int_equal(ls_tokens_open(&t, path, 4, 2), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "padded with token id 2, but the vocabulary of the model has 2 ids"));
+    assert_int_equal(ls_tokens_open(&t, path, 4, 3), LS_OK);
+    ls_tokens_close(&t);
 }
 
 /* Every byte of the token files, the masks and the tokenizer is compared. */
@@ -302,7 +344,7 @@ static void files_that_differ_from_meta_json_are_refused(void **state)
     static const char *const files[] = {"train.bin", "train.mask", "val.bin", "val.mask", "tokenizer.json"};
     ls_prepare_pairs_result r;
     char train[300], val[300], path[300];
-    assert_int_equal(prepare("sums", &r), LS_OK);
+    assert_int_equal(prepare("train.tsv", "sums", &r), LS_OK);
     snprintf(train, sizeof train, "%s/sums/train.bin", dir);
     snprintf(val, sizeof val, "%s/sums/val.bin", dir);
     assert_int_equal(ls_data_check(train, false), LS_OK);
@@ -338,7 +380,7 @@ static void a_failed_allocation_leaves_no_file(void **state)
     int n_failed = 0;
     for (int64_t k = 0;; k = k < 40 ? k + 1 : k + k / 8) {
         ls_mem_fail_at(k);
-        const ls_status st = prepare("fails", &r);
+        const ls_status st = prepare("train.tsv", "fails", &r);
         ls_mem_fail_at(-1);
         if (st == LS_OK) break;
         assert_int_equal(st, LS_E_NOMEM);
@@ -379,6 +421,7 @@ int main(void)
         cmocka_unit_test(wrong_files_are_refused_with_the_line),
         cmocka_unit_test(languages_come_from_options_or_file_names),
         cmocka_unit_test(a_prepared_folder_has_pairs_with_masks),
+        cmocka_unit_test(pairs_of_validation_do_not_train_the_vocabulary),
         cmocka_unit_test(masks_that_do_not_fit_are_refused),
         cmocka_unit_test(empty_pairs_are_counted_and_kept_where_lines_are_numbers),
         cmocka_unit_test(files_that_differ_from_meta_json_are_refused),

@@ -120,7 +120,7 @@ static void the_scanner_splits_as_the_pattern(void **state)
         size_t n = make_text(p, round % 2), m = 0, at = 0;
         for (size_t i = 0; i < n; m++) {
             uint32_t c = 0xffff;
-            int k = data_utf8_decode(p + i, n - i, &c);
+            int k = ls_utf8_decode(p + i, n - i, &c);
             ch[m] = (character){i, k ? data_class_of(c) : DATA_OTHER, c};
             i += k ? (size_t)k : 1;
         }

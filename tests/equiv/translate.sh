@@ -13,7 +13,7 @@ t() { # NAME OPTIONS...
   "$LOCKSTEP" train "${size[@]}" --checkpoint_path "$name" "$@" >"$name.out" 2>&1 || bad "$name: $(tail -n 3 "$name.out")"
 }
 t one
-grep -q "30 pairs, the loss counts their targets" one.out || bad "no line about pairs: $(head -n 5 one.out)"
+grep -q "30 pairs, the loss counts the targets" one.out || bad "no line about pairs: $(head -n 5 one.out)"
 losses() { python3 -c "
 import json, sys
 print(*[(r['loss'], r['grad_norm']) for r in map(json.loads, open('$1/metrics.jsonl'))], sep='\n')" >"$1.losses"; }

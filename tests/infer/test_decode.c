@@ -15,11 +15,14 @@ enum { V = 19, N_CTX = 20, N_PROMPT = 11, STOP = 1 };
 typedef struct box {
     fixture f;
     ls_session s;
+    double table[V][V]; /* of box_open_table */
+    bool tabled;
 } box;
 
-static void box_open(box *b, int64_t rows)
+static void box_open_variant(box *b, int64_t rows, ls_variant variant)
 {
-    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    *b = (box){0};
+    ls_model_config cfg = small_config(variant, 0);
     cfg.n_embd = 32;
     cfg.n_ctx = N_CTX;
     assert_int_equal(fixture_open(&b->f, &cfg, "cpu", LS_F32, 1, 1, N_CTX, 1, false, 1), LS_OK);
@@ -35,6 +38,34 @@ static void box_open(box *b, int64_t rows)
     ls_acts_bind(s->acts, s->model, &s->plan);
     s->logits = ls_plan_at(&s->plan, logits);
     s->columns = ls_plan_at(&s->plan, columns);
+}
+
+static void box_open(box *b, int64_t rows)
+{
+    box_open_variant(b, rows, LS_VARIANT_HF);
+}
+
+/* A model whose logits after id i are table[i], random numbers: blocks add nothing, the embedding of i is the unit vector i, which the last
+ * norm scales and shifts. The sum of a row of the classifier is 0, so that the shift has no effect. */
+static void box_open_table(box *b, int64_t rows, uint64_t seed)
+{
+    box_open_variant(b, rows, LS_VARIANT_R1);
+    const ls_model *m = b->s.model;
+    const int C = m->cfg.n_embd;
+    for (int u = 0; u < m->n_unit - 1; u++) memset(m->unit[u].param, 0, (size_t)m->unit[u].n * sizeof(float));
+    float *wte = model_param(m, &m->unit[0], EMBED_WTE), *w = model_param(m, &m->unit[m->n_unit - 1], HEAD_W);
+    const double mean = 1.0 / C, gain = 1 / sqrt(mean * (1 - mean) + m->cfg.ln_eps);
+    memset(w, 0, (size_t)(V * C) * sizeof *w);
+    for (int i = 0; i < V; i++) {
+        wte[i * C + i] = 1;
+        for (int j = 0; j < V; j++) {
+            const double x = (double)(ls_rng_u64(seed, (uint64_t)(i * V + j)) >> 11) * 0x1p-53;
+            b->table[i][j] = 8 * x * x + (j == STOP ? 3 : 0); /* most texts end */
+            w[j * C + i] = (float)(b->table[i][j] / gain);
+            w[j * C + C - 1] -= w[j * C + i];
+        }
+    }
+    b->tabled = true;
 }
 
 static void box_close(box *b)
@@ -54,14 +85,21 @@ static void make_prompts(ls_decode_item *item, int32_t ids[N_PROMPT][N_CTX + 2])
     }
 }
 
+static void compute_logits(box *b, const int32_t *ids, int64_t n, float *logits)
+{
+    memcpy(b->f.ids, ids, (size_t)n * sizeof *ids);
+    ls_micro mb = {.ids = b->f.ids, .B = 1, .T = n};
+    assert_int_equal(ls_walk(b->f.model, b->f.acts, &mb, NULL, LS_FWD, 0, b->f.model->n_unit), LS_OK);
+    assert_int_equal(ls_model_logits(b->f.model, b->f.acts, &mb, false, logits), LS_OK);
+}
+
 /* log p of every id after the n ids, without a cache */
 static void next_log_p(box *b, const int32_t *ids, int64_t n, double *log_p)
 {
     static float logits[N_CTX * V];
-    memcpy(b->f.ids, ids, (size_t)n * sizeof *ids);
-    ls_micro mb = {.ids = b->f.ids, .B = 1, .T = n};
-    assert_int_equal(ls_walk_fwd(b->f.model, b->f.acts, &mb, NULL, 0, b->f.model->n_unit), LS_OK);
-    assert_int_equal(ls_model_logits(b->f.model, b->f.acts, &mb, false, logits), LS_OK);
+    if (b->tabled)
+        for (int i = 0; i < V; i++) logits[(n - 1) * V + i] = (float)b->table[ids[n - 1]][i];
+    else compute_logits(b, ids, n, logits);
     double sum = 0;
     for (int i = 0; i < V; i++) sum += exp((double)logits[(n - 1) * V + i]);
     for (int i = 0; i < V; i++) log_p[i] = (double)logits[(n - 1) * V + i] - log(sum);
@@ -80,8 +118,16 @@ static int by_log_p(const void *a, const void *b)
     return (x->log_p < y->log_p) - (x->log_p > y->log_p);
 }
 
+/* Searches that break a rule of decode.h. */
+typedef enum fault { NONE, ENDS_BEHIND_K, LENGTH_PLUS_1, SETTLED_BY_BEST, N_FAULT } fault;
+
+static double score_of(const text *t, double penalty, fault f)
+{
+    return t->log_p / pow(t->n + (f == LENGTH_PLUS_1), penalty);
+}
+
 /* All continuations of all unfinished texts, sorted; the rules of decode.h. */
-static text search(box *b, const ls_decode_item *item, int K, double penalty)
+static text search(box *b, const ls_decode_item *item, int K, double penalty, fault f)
 {
     static text live[8], all[8 * V];
     text best = {0};
@@ -110,8 +156,8 @@ static text search(box *b, const ls_decode_item *item, int K, double penalty)
                 live[n_live++] = all[i];
                 continue;
             }
-            if (i >= K) continue;
-            const double score = all[i].log_p / pow(all[i].n, penalty);
+            if (i >= K && f != ENDS_BEHIND_K) continue;
+            const double score = score_of(&all[i], penalty, f);
             n_done++;
             worst = fmin(worst, score);
             if (score <= best_score) continue;
@@ -121,10 +167,11 @@ static text search(box *b, const ls_decode_item *item, int K, double penalty)
             best.stopped = true;
         }
         if (K == 1 && n_done) n_live = 0;
-        if (n_live && n_done >= K && worst >= live[0].log_p / pow(live[0].n, penalty)) n_live = 0;
+        if (n_live && n_done >= K && (f == SETTLED_BY_BEST ? best_score : worst) >= score_of(&live[0], penalty, f))
+            n_live = 0;
     }
     for (int k = 0; k < n_live; k++) {
-        const double score = live[k].log_p / pow(live[k].n, penalty);
+        const double score = score_of(&live[k], penalty, f);
         if (score <= best_score) continue;
         best_score = score;
         best = live[k];
@@ -140,7 +187,7 @@ static void compare(box *b, int K, double penalty, bool *cut, bool *stopped)
     const ls_decode_opts o = {.beam = K, .length_penalty = penalty, .max_len = N_CTX, .stop = STOP};
     assert_int_equal(ls_decode(&b->s, &o, item, N_PROMPT), LS_OK);
     for (int i = 0; i < N_PROMPT; i++) {
-        const text want = item[i].n_prompt > N_CTX ? (text){0} : search(b, &item[i], K, penalty);
+        const text want = item[i].n_prompt > N_CTX ? (text){0} : search(b, &item[i], K, penalty, NONE);
         assert_int_equal(item[i].text.n, want.n);
         assert_int_equal(item[i].stopped, want.stopped);
         if (want.n) assert_memory_equal(item[i].text.id, want.id, (size_t)want.n * sizeof *want.id);
@@ -165,6 +212,39 @@ static void batches_find_what_a_search_without_a_cache_finds(void **state)
         box_close(&b);
     }
     assert_true(cut && stopped); /* both kinds of end were seen */
+}
+
+/* After initialisation all texts are about equally likely, and the rules of the search hardly matter. With these models each of them does:
+ * a search that breaks it finds another text for some prompt. */
+static void every_rule_of_the_search_is_kept(void **state)
+{
+    (void)state;
+    static const uint64_t seed[] = {2, 5, 74};
+    int differ[N_FAULT] = {0};
+    for (size_t s = 0; s < N_OF(seed); s++) {
+        box b;
+        box_open_table(&b, 12, seed[s]);
+        for (int K = 2; K < 5; K++)
+            for (double penalty = 0.5; penalty < 2; penalty += 1) {
+                bool cut, stopped;
+                ls_decode_item item[N_PROMPT];
+                int32_t ids[N_PROMPT][N_CTX + 2];
+                compare(&b, K, penalty, &cut, &stopped);
+                make_prompts(item, ids);
+                for (int i = 0; i < N_PROMPT; i++) {
+                    if (item[i].n_prompt > N_CTX) continue;
+                    const text right = search(&b, &item[i], K, penalty, NONE);
+                    for (fault f = NONE + 1; f < N_FAULT; f++) {
+                        const text wrong = search(&b, &item[i], K, penalty, f);
+                        differ[f] +=
+                            wrong.n != right.n || memcmp(wrong.id, right.id, (size_t)right.n * sizeof *right.id) != 0;
+                    }
+                }
+            }
+        box_close(&b);
+    }
+    for (fault f = NONE + 1; f < N_FAULT; f++)
+        if (!differ[f]) fail_msg("a search with fault %d finds the same texts", (int)f);
 }
 
 static void beam_search_finds_texts_that_are_at_least_as_likely(void **state)
@@ -217,6 +297,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_find_what_a_search_without_a_cache_finds),
+        cmocka_unit_test(every_rule_of_the_search_is_kept),
         cmocka_unit_test(beam_search_finds_texts_that_are_at_least_as_likely),
         cmocka_unit_test(a_failed_allocation_frees_everything),
     };

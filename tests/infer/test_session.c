@@ -35,7 +35,7 @@ static void the_cache_changes_no_logit(void **state)
         fixture_batch(&f, 3);
         float whole[24 * 19];
         ls_micro mb = {.ids = f.ids, .B = 1, .T = 24};
-        assert_int_equal(ls_walk_fwd(f.model, f.acts, &mb, NULL, 0, f.model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(f.model, f.acts, &mb, NULL, LS_FWD, 0, f.model->n_unit), LS_OK);
         assert_int_equal(ls_model_logits(f.model, f.acts, &mb, false, whole), LS_OK);
 
         /* the same weights with a cache, in pieces of at most 5 */
@@ -273,7 +273,7 @@ static void rows_of_a_pass_have_single_row_bits(void **state)
             }
             for (int n = 2; n <= LS_FEW_ROWS; n++) {
                 ls_micro mb = {.ids = ids + POS, .B = 1, .T = n, .pos = POS};
-                assert_int_equal(ls_walk_fwd(b.s.model, b.s.acts, &mb, NULL, 0, b.s.model->n_unit), LS_OK);
+                assert_int_equal(ls_walk(b.s.model, b.s.acts, &mb, NULL, LS_FWD, 0, b.s.model->n_unit), LS_OK);
                 assert_int_equal(ls_model_logits(b.s.model, b.s.acts, &mb, false, b.s.logits), LS_OK);
                 assert_memory_equal(alone, b.s.logits, (size_t)n * V * sizeof *alone);
             }

@@ -36,8 +36,8 @@ static ls_status run_micros(fixture *f, const ls_tokens *data, int n_micro, doub
         ls_micro mb = {
             .ids = f->ids, .target = f->target, .B = f->B, .T = f->T, .train = true, .dloss = 1.0 / (double)n_target};
         ls_gradtree_begin(f->tree, micro);
-        LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));
-        LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &hooks, 0, f->model->n_unit));
+        LS_TRY(ls_walk(f->model, f->acts, &mb, &hooks, LS_FWD, 0, f->model->n_unit));
+        LS_TRY(ls_walk(f->model, f->acts, &mb, &hooks, LS_BWD, 0, f->model->n_unit));
         sum += mb.loss_sum;
         counted += mb.n_counted;
     }

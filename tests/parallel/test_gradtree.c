@@ -110,8 +110,8 @@ static void a_models_gradients_sum_in_tree_order(void **state)
                            .drop_key = 1234 + (uint64_t)l,
                            .dloss = 1.0 / (double)(counted * n)};
             ls_gradtree_begin(one.tree, 0);
-            assert_int_equal(ls_walk_fwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
-            assert_int_equal(ls_walk_bwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
+            assert_int_equal(ls_walk(one.model, one.acts, &mb, NULL, LS_FWD, 0, one.model->n_unit), LS_OK);
+            assert_int_equal(ls_walk(one.model, one.acts, &mb, NULL, LS_BWD, 0, one.model->n_unit), LS_OK);
             micro[l] = ls_alloc((size_t)n_grad * 4);
             assert_non_null(micro[l]);
             memcpy(micro[l], one.model->unit[u].grad, (size_t)n_grad * 4);

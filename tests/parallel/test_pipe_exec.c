@@ -192,7 +192,7 @@ static void a_pipelined_forward_gives_the_same_losses(void **state)
         assert_int_equal(fixture_open(&one, &cfg, "cpu-ref", LS_F32, 1, rows[a], LEN, 1, false, 64), LS_OK);
         for (int64_t r = 0; r < rows[a]; r++) fill_row(r, &cfg, one.ids + r * LEN, one.target + r * LEN);
         ls_micro mb = {.ids = one.ids, .target = one.target, .B = rows[a], .T = LEN};
-        assert_int_equal(ls_walk_fwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(one.model, one.acts, &mb, NULL, LS_FWD, 0, one.model->n_unit), LS_OK);
         whole = mb.loss_sum;
         for (size_t b = 0; b < 5; b++) {
             static job j;
@@ -211,7 +211,7 @@ static void a_pipelined_forward_gives_the_same_losses(void **state)
                                  .target = one.target + k * split[b] * LEN,
                                  .B = piece_rows(&j, k),
                                  .T = LEN};
-                assert_int_equal(ls_walk_fwd(one.model, one.acts, &part, NULL, 0, one.model->n_unit), LS_OK);
+                assert_int_equal(ls_walk(one.model, one.acts, &part, NULL, LS_FWD, 0, one.model->n_unit), LS_OK);
                 assert_true(part.loss_sum == j.pair[k][0]); /* bit for bit */
                 sum += j.pair[k][0];
                 counted += j.pair[k][1];
@@ -247,8 +247,8 @@ static void check_step(const ls_model_config *cfg, const char *schedule, int n_s
         const ls_hooks h = {.ctx = one.tree, .grad_ready = fixture_ready};
         ls_gradtree_begin(one.tree, k);
         assert_int_equal(load(&j, k, one.ids, one.target, &mb), LS_OK);
-        assert_int_equal(ls_walk_fwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
-        assert_int_equal(ls_walk_bwd(one.model, one.acts, &mb, &h, 0, one.model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(one.model, one.acts, &mb, NULL, LS_FWD, 0, one.model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(one.model, one.acts, &mb, &h, LS_BWD, 0, one.model->n_unit), LS_OK);
         assert_true(mb.loss_sum == j.pair[k][0]);
     }
     assert_int_equal(fixture_fold_tied(one.model), LS_OK);

@@ -72,8 +72,8 @@ static void lab_step(lab *l)
     for (int m = 0; m < l->M; m++) {
         ls_micro mb = {.ids = l->ids, .target = l->target, .B = 1, .T = 8, .train = true, .dloss = 0.1};
         ls_strategy_begin(l->s, m);
-        assert_int_equal(ls_walk_fwd(l->model, l->acts, &mb, &h, 0, l->model->n_unit), LS_OK);
-        assert_int_equal(ls_walk_bwd(l->model, l->acts, &mb, &h, 0, l->model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(l->model, l->acts, &mb, &h, LS_FWD, 0, l->model->n_unit), LS_OK);
+        assert_int_equal(ls_walk(l->model, l->acts, &mb, &h, LS_BWD, 0, l->model->n_unit), LS_OK);
     }
     double squares;
     assert_int_equal(ls_strategy_step_due(l->s), LS_OK);

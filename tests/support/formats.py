@@ -142,7 +142,7 @@ def check_keys(section, path, keys):
 
 
 def check_files(title, path, files):
-    for folder, inner, names in os.walk(path):
+    for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.relpath(os.path.join(folder, name), path)
             for row in files:

@@ -129,9 +129,9 @@ static inline ls_status fixture_pass(fixture *f, int micro, int n_micro, bool tr
                    .dloss = 1.0 / (double)(counted * n_micro)};
     const ls_hooks h = {.ctx = f->tree, .grad_ready = fixture_ready};
     ls_gradtree_begin(f->tree, micro);
-    LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, NULL, 0, f->model->n_unit));
+    LS_TRY(ls_walk(f->model, f->acts, &mb, NULL, LS_FWD, 0, f->model->n_unit));
     *loss = mb.loss_sum / (double)counted;
-    if (train) LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &h, 0, f->model->n_unit));
+    if (train) LS_TRY(ls_walk(f->model, f->acts, &mb, &h, LS_BWD, 0, f->model->n_unit));
     return LS_OK;
 }
 

@@ -327,18 +327,7 @@ static void post(void *net_p, ls_net_op *op)
 static bool wait_all(void *net_p, ls_net_op *const *op, int count, double seconds)
 {
     net *n = net_p;
-    const struct timespec t = in(seconds);
-    int i = 0;
-    while (i < count && atomic_load_explicit(&op[i]->done, memory_order_acquire)) i++;
-    if (i == count) return true;
-    pthread_mutex_lock(&n->lock);
-    for (int late = 0;;) {
-        while (i < count && atomic_load_explicit(&op[i]->done, memory_order_acquire)) i++;
-        if (i == count || late == ETIMEDOUT) break;
-        late = pthread_cond_timedwait(&n->finished, &n->lock, &t);
-    }
-    pthread_mutex_unlock(&n->lock);
-    return i == count;
+    return ls_net_wait(&n->lock, &n->finished, op, count, seconds);
 }
 
 static void trouble(void *net_p, char *words, size_t room)

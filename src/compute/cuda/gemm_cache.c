@@ -23,7 +23,8 @@ typedef struct entry {
 
 typedef struct table { /* tens of shapes: looked through in order */
     entry *e;
-    int n, cap;
+    int n;
+    size_t cap;
 } table;
 
 struct cu_gemm_cache {
@@ -43,13 +44,7 @@ static ls_status set(table *t, const cu_gemm_key *key, const cu_gemm_choice *cho
 {
     entry *e = look(t, key);
     if (!e) {
-        if (t->n == t->cap) {
-            const int cap = t->cap ? 2 * t->cap : 64;
-            entry *grown = ls_realloc(t->e, (size_t)cap * sizeof *grown);
-            if (!grown) return ls_nomem((size_t)cap * sizeof *grown, "the table of products");
-            t->e = grown;
-            t->cap = cap;
-        }
+        LS_TRY(ls_reserve(&t->e, &t->cap, (size_t)t->n + 1, sizeof *t->e, "the table of products"));
         e = &t->e[t->n++];
         e->key = *key;
     }

@@ -1,5 +1,6 @@
 #include "report/chart/chart.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -161,16 +162,10 @@ char *ls_number_text(char buf[40], double x, int decimals)
 void ls_xml_text(ls_str *out, const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        size_t n = *p < 0x80                 ? 1
-                   : *p >= 0xc2 && *p < 0xe0 ? 2
-                   : *p >= 0xe0 && *p < 0xf0 ? 3
-                   : *p >= 0xf0 && *p < 0xf5 ? 4
-                                             : 0;
-        bool ok = n > 0 && (*p >= 0x20 || *p == '\t' || *p == '\n') && *p != 0x7f;
-        for (size_t i = 1; ok && i < n; i++) ok = (p[i] & 0xc0) == 0x80;
-        if (ok && n == 3 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0))) ok = false;
-        if (ok && n == 3 && p[0] == 0xef && p[1] == 0xbf && p[2] >= 0xbe) ok = false; /* no XML character */
-        if (ok && n == 4 && ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))) ok = false;
+        uint32_t c;
+        const int n = ls_utf8_decode(p, 4, &c);
+        const bool ok =
+            n && (c >= 0x20 || c == '\t' || c == '\n') && c != 0x7f && c != 0xfffe && c != 0xffff; /* in XML */
         if (!ok) {
             ls_str_add(out, "\xef\xbf\xbd");
             p++;
