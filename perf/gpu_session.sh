@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # gpu_session.sh - all checks and measurements that need a GPU, in calls of limited length, the most important first.
-# ls-bench: by name
 #
 #   perf/gpu_session.sh build                     builds the program, the plugin, and the check and timing programs
 #   perf/gpu_session.sh smoke                     doctor; products, attention and kernels checked on the device; 20 steps in every precision
@@ -44,7 +43,13 @@
 #   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
 #   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by
 #   LD_LIBRARY_PATH=DIR/lib; nccl and verify set NCCL_MULTI_RANK_GPU_ENABLE=1
+# ls-bench: by name
 set -uo pipefail
+usage() { sed -n '2,/^# ls-bench/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; }
+case ${1:-} in
+-h | --help | help) usage; exit 0 ;;
+'') usage >&2; exit 2 ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 out=${OUT:-build/gpu} build=${BUILD:-build} python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-540}
 export LOCKSTEP=$PWD/$build/lockstep PYTHON=$python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -347,8 +352,6 @@ do_nccl() {
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 [[ $device == cuda || $device == emu ]] || { echo "gpu_session.sh: DEVICE is '$device'; use cuda or emu" >&2; exit 2; }
-[[ ${1:-} != -h && ${1:-} != --help && ${1:-} != help ]] || set --
-(($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
 worst=0 ran=()
 while (($#)); do
     part=$1 failed=0 arg=

@@ -27,10 +27,10 @@ typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[LS_VERIFY_MAX_STEP];
     double norm[LS_VERIFY_MAX_STEP];
-    ls_status st;     /* of the layout                         */
-    char failed[200]; /* error message                         */
-    char comm[16];    /* name of the communicator; "": unknown */
-    float data[];     /* n gradients, then n weights           */
+    ls_status st;                 /* of the layout                         */
+    char failed[LS_VERIFY_WORDS]; /* error message                         */
+    char comm[16];                /* name of the communicator; "": unknown */
+    float data[];                 /* n gradients, then n weights           */
 } outcome;
 
 /* A layout of the list; judge: index of the reference layout, which is before it; -1: this is a reference. */
@@ -183,7 +183,7 @@ static ls_status steps(const task *k, ls_comm *comm)
     }
     if (st == LS_OK) st = keep(t, out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
-    if (st != LS_OK) snprintf(out->failed, sizeof out->failed, "%.190s", ls_err_words());
+    if (st != LS_OK) snprintf(out->failed, sizeof out->failed, "%s", ls_err_words());
     const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout in verify");
     ls_trainer_destroy(&t);
     ls_deadline_disarm(d);
@@ -449,8 +449,11 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
 {
     entry *e = &v->at[k];
     e->done = true;
+    if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
+        return ls_fail(st, "%s", words); /* the options are rejected; the numbers are not compared */
     if (e->judge < 0) {
-        if (st != LS_OK) return ls_fail(st, "one worker with %d micro-batches: %s", e->n_micro, words);
+        if (st != LS_OK)
+            return ls_fail(st, "one worker with %d micro-batch%s: %s", e->n_micro, e->n_micro == 1 ? "" : "es", words);
         print_ready(v);
         return LS_OK;
     }
@@ -458,10 +461,8 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     const outcome *out = v->other[slot];
     *r = (ls_verify_row){
         .s = e->s, .comm = comm_of(v, e, out), .n_micro = e->n_micro, .dropout = e->dropout, .seconds = seconds};
-    if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
-        return ls_fail(st, "%s", words); /* the options are rejected; the numbers are not compared */
     if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
-    else snprintf(r->words, sizeof r->words, "%.190s", words);
+    else snprintf(r->words, sizeof r->words, "%s", words);
     r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);
     v->n_bad += !(e->s.tp > 1 ? r->within : r->identical);
     v->n_row++;
@@ -480,7 +481,7 @@ static void job_body(void *ctx, int k, int slot)
     task t = task_of(ctx, k, slot);
     clear(t.out);
     const ls_status st = run_alone(&t);
-    if (st != LS_OK && !t.out->failed[0]) snprintf(t.out->failed, sizeof t.out->failed, "%.190s", ls_err_words());
+    if (st != LS_OK && !t.out->failed[0]) snprintf(t.out->failed, sizeof t.out->failed, "%s", ls_err_words());
     t.out->st = st;
 }
 
@@ -488,7 +489,7 @@ static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
 {
     list *v = ctx;
     const outcome *out = task_of(v, k, slot).out;
-    char words[200] = "";
+    char words[LS_VERIFY_WORDS] = "";
     ls_status st = out->st;
     if (!e->in_time) {
         st = LS_E_COMM;
@@ -497,7 +498,7 @@ static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
         st = LS_E_COMM;
         snprintf(words, sizeof words, "the process was killed by signal %d (%s)", WTERMSIG(e->status),
                  strsignal(WTERMSIG(e->status)));
-    } else snprintf(words, sizeof words, "%.190s", out->failed[0] ? out->failed : ls_status_words(st));
+    } else snprintf(words, sizeof words, "%s", out->failed[0] ? out->failed : ls_status_words(st));
     return settle(v, k, slot, st, words, e->seconds);
 }
 

@@ -19,6 +19,7 @@
 #define LS_VERIFY_GRAD_16   5e-2
 #define LS_VERIFY_TP_STEPS  20 /* of layouts with split layers, however many the others take      */
 #define LS_VERIFY_MAX_STEP  64
+#define LS_VERIFY_WORDS     1024 /* of an error message */
 
 typedef struct ls_verify_opts {
     int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers; each divides the largest */
@@ -54,7 +55,7 @@ typedef struct ls_verify_row {
     bool identical;
     bool within;                                 /* the errors are within the limits for tensor parallelism */
     double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */
-    char words[200];
+    char words[LS_VERIFY_WORDS];
     double seconds;
 } ls_verify_row;
 

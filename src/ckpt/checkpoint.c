@@ -96,19 +96,21 @@ static ls_status same_architecture(const char *dir, const ls_model *m)
     ls_model_config saved;
     LS_TRY(ls_model_config_load(dir, &saved));
     const struct {
-        const char *what;
+        const char *what, *option;
         long long saved, have;
     } row[] = {
-        {"layers", saved.n_layer, have->n_layer},
-        {"heads", saved.n_head, have->n_head},
-        {"channels", saved.n_embd, have->n_embd},
-        {"positions", saved.n_ctx, have->n_ctx},
-        {"tokens in the vocabulary", saved.vocab_size, have->vocab_size},
+        {"layers", "num_layers", saved.n_layer, have->n_layer},
+        {"heads", "num_heads", saved.n_head, have->n_head},
+        {"channels", "embedding_size", saved.n_embd, have->n_embd},
+        {"positions", "max_position_embeddings", saved.n_ctx, have->n_ctx},
+        {"tokens in the vocabulary", "vocab_size", saved.vocab_size, have->vocab_size},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         if (row[i].saved != row[i].have)
-            return ls_fail(LS_E_CONFIG, "%s has a model with %lld %s; this model has %lld", dir, row[i].saved,
-                           row[i].what, row[i].have);
+            return ls_fail(
+                LS_E_CONFIG,
+                "%s has a model with %lld %s; this model has %lld; use --%s %lld or another --checkpoint_path", dir,
+                row[i].saved, row[i].what, row[i].have, row[i].option, row[i].saved);
     if (saved.tied != have->tied)
         return ls_fail(LS_E_CONFIG, "%s has a model with %s head; the head of this model is %s", dir,
                        saved.tied ? "a tied" : "an untied", have->tied ? "tied" : "untied");
@@ -116,8 +118,10 @@ static ls_status same_architecture(const char *dir, const ls_model *m)
         return ls_fail(LS_E_CONFIG, "%s has a model with %s GELU; this model uses %s GELU", dir,
                        saved.gelu == LS_GELU_ERF ? "erf" : "tanh", have->gelu == LS_GELU_ERF ? "erf" : "tanh");
     if (saved.variant != have->variant)
-        return ls_fail(LS_E_CONFIG, "%s has a model of variant %s; the variant of this model is %s", dir,
-                       ls_variant_word(saved.variant), ls_variant_word(have->variant));
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s has a model of variant %s; the variant of this model is %s; use --variant %s or another --checkpoint_path",
+            dir, ls_variant_word(saved.variant), ls_variant_word(have->variant), ls_variant_word(saved.variant));
     if (saved.ln_eps != have->ln_eps)
         return ls_fail(LS_E_CONFIG, "%s has a model with layer norm epsilon %g; this model has %g", dir, saved.ln_eps,
                        have->ln_eps);

@@ -99,8 +99,9 @@ bool ls_ckpt_is(const char *path);
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
-/* `path` if it is a checkpoint or a Hugging Face folder, else the latest checkpoint in it. LS_E_IO if there is none. */
-ls_status ls_ckpt_resolve(const char *path, char **out);
+/* `path` if it is a checkpoint or a Hugging Face folder, else the latest checkpoint in it. LS_E_IO if there is none. option: the one
+ * that gave the path ("--checkpoint"), for messages. */
+ls_status ls_ckpt_resolve(const char *option, const char *path, char **out);
 
 /* Called by a new run: moves existing step-N and epoch-N folders to <run_dir>/earlier-<k>, the first unused name, where they are not
  * overwritten, pruned or resumed. where: that folder, "" if there was nothing to move; *step: the highest readable step,

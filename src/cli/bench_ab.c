@@ -10,12 +10,14 @@
 typedef struct side_name {
     ls_argv words;
     const char *folder; /* NULL: it was run here */
+    ls_argv all;        /* the common options and its own; flags of a preset are replaced by ours */
 } side_name;
 
 typedef struct options {
     bench_session s;
     const char *a, *b, *by;
     side_name name[2];
+    bool preset; /* a side is defined by a preset: the sides have no options in common */
 } options;
 
 static const ls_opt table[] = {
@@ -105,13 +107,12 @@ static double median_step(const ls_run *r)
     return m;
 }
 
-/* The last value of an option in the command line of a run, else `otherwise`. */
+/* The number in the setting of a run, else `otherwise`. */
 static int64_t option_of(const ls_run *r, const char *name, int64_t otherwise)
 {
-    const size_t n = strlen(name);
-    for (const char *p = r->setting; *p; p = strchr(p, '\n') + 1)
-        if (!strncmp(p, name, n) && p[n] == ' ') otherwise = strtoll(p + n + 1, NULL, 10);
-    return otherwise;
+    size_t n;
+    const char *value = ls_setting_value(r->setting, name, strlen(name), &n);
+    return value ? strtoll(value, NULL, 10) : otherwise;
 }
 
 /* Micro-batch s is sampled if it is a multiple of the interval, and has the update if s + 1 is a multiple of the accumulation. */
@@ -130,6 +131,8 @@ typedef struct outcome {
     bool same_loss, steps;   /* at every step; steps: all runs recorded them */
     bool whole;              /* speeds are of whole epochs */
     bool no_update, commits; /* no sampled micro-batch has an update; the sides come from several commits */
+    bool allowed;            /* the runs are not comparable, and --allow-mismatch was given */
+    json_t *differs;         /* settings (cli_bench_differences) */
 } outcome;
 
 static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool median, outcome *out)
@@ -178,7 +181,7 @@ static bool shown(const ls_estimate *d)
 }
 
 /* The parts of a step whose difference is beyond its interval and no trifle, largest first: "exposed communication -1.20 ms, …". */
-static void why(const outcome *o, ls_str *out)
+static void changed_parts(const outcome *o, ls_str *out)
 {
     bool told[LS_N_SPLIT] = {0};
     int n = 0;
@@ -194,8 +197,26 @@ static void why(const outcome *o, ls_str *out)
         ls_str_addf(out, "%s%s %+.3f ms", n++ ? ", " : "", ls_split[best].words, 1e3 * o->diff[FACT_SPLIT + best].mean);
     }
     if (!n) ls_str_add(out, "no part of a step differs by more than its confidence interval");
+}
+
+/* Without parts of a step: what else differs by more than its interval. */
+static void changed_facts(const outcome *o, ls_str *out)
+{
+    int n = 0;
+    for (int f = FACT_EPOCH; f < N_FACT; f++)
+        if (shown(&o->diff[f]))
+            ls_str_addf(out, "%s%s: %+.3f", n++ ? "; " : "", fact[f].words, fact[f].scale * o->diff[f].mean);
+    if (!n) ls_str_add(out, "not known, since the runs did not record the parts of a step");
+}
+
+static void why(const outcome *o, ls_str *out)
+{
+    bool known = false;
+    for (int k = 0; k < LS_N_SPLIT; k++) known = known || !isnan(o->diff[FACT_SPLIT + k].mean);
+    if (known) changed_parts(o, out);
+    else changed_facts(o, out);
     static const int counts[] = {FACT_CALLS, FACT_BYTES};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && known; i++) {
         const int f = counts[i];
         if (isnan(o->diff[f].mean)) continue;
         const double a = o->side[0][f].mean, b = o->side[1][f].mean;
@@ -256,13 +277,16 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
     for (int f = 0; f < N_FACT; f++) print_fact(o, f, out);
     ls_str_addf(out, "\nB compared with A: %s", ls_ab_words(t->verdict));
     if (t->n > 1)
-        ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n",
-                    100 * t->change, 100 * t->low, 100 * t->high, t->p, t->n, x->by);
+        ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, %s%s%s)\n",
+                    100 * t->change, 100 * t->low, 100 * t->high, t->p, t->n, o->whole ? "of whole epochs" : "by the ",
+                    o->whole ? "" : x->by, o->whole ? "" : " step");
     else
         ls_str_addf(
             out,
             ": %+.2f %% tokens/s in one pair, which has no interval (use --repeat 2 or more, or folders of several runs)\n",
             100 * t->change);
+    if (o->allowed)
+        ls_str_add(out, "mismatch_allowed: the runs are not comparable, so the difference includes different work.\n");
     claim_words(o, out);
     if (t->n > 1 && t->verdict == LS_AB_NONE) {
         if (t->visible < 1)
@@ -279,6 +303,7 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
         why(o, out);
         ls_str_add(out, ".\n");
     }
+    cli_bench_difference_words(o->differs, out);
     if (o->steps) ls_str_addf(out, "Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
     else
         ls_str_addf(out, "Losses of the last epoch: A %.4f, B %.4f (losses of steps are not recorded).\n",
@@ -314,7 +339,7 @@ static void put_protocol(ls_jsonw *w, const outcome *o, const options *x, const 
 {
     ls_str claim = {0};
     ls_jsonw_put_open(w, "protocol", '{');
-    ls_jsonw_members(w, LS_KV("by", x->by),
+    ls_jsonw_members(w, LS_KV("by", o->whole ? "whole epochs" : x->by),
                      LS_KV("tokens_per_sec_of", o->whole ? "whole epochs" : "steps after the warm-up"));
     if (!o->whole) ls_jsonw_put_int(w, "warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0);
     claim_words(o, &claim);
@@ -360,6 +385,7 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     why(o, &line);
     ls_jsonw_put_str(&w, "words", line.data);
     ls_str_fini(&line);
+    ls_jsonw_put_value(&w, "different_settings", o->differs);
     ls_jsonw_key(&w, "same_losses");
     if (o->steps) ls_jsonw_bool(&w, o->same_loss);
     else ls_jsonw_null(&w);
@@ -401,11 +427,14 @@ static ls_status finish(const options *x, const ls_opt_list *paths)
     else st = measure(&set, &p, !strcmp(x->by, "median"), &o);
     if (st != LS_OK) goto done;
     o.commits = a.several_commits;
+    o.allowed = a.allowed;
+    o.differs = cli_bench_differences(&p);
     outcome_json(&o, x, &a, &p, &json);
     outcome_table(&o, x, &text);
     st = cli_bench_publish(&x->s, &a, "ab_report.json", &json, &text);
 done:
     ls_free(o.rate[0]);
+    json_decref(o.differs);
     cli_bench_pairs_fini(&p);
     ls_str_fini(&json);
     ls_str_fini(&text);
@@ -414,20 +443,61 @@ done:
     return st;
 }
 
-/* Parses the options of a side (--a or --b). *workers is set to its own -n. */
-static ls_status own_options(side_name *name, const char *side, const char *flags, int *workers)
+/* Parses the options of a side (--a or --b). *workers is set to its own -n. A preset, of the side or of the common options, takes the flags
+ * of its trainer out of both. */
+static ls_status own_options(side_name *name, const ls_argv *common, const char *flags, bool *preset, int *workers)
 {
     ls_train_options o = {0};
-    ls_err_kept why;
     LS_TRY(ls_argv_split(&name->words, flags));
-    const ls_status st = cli_bench_train_options(&name->words, true, &o);
-    if (st != LS_OK) {
-        ls_err_keep(&why);
-        return ls_fail(st, "%s \"%s\": %s", side, flags, why.words);
-    }
+    LS_TRY(ls_argv_add_all(&name->all, common));
+    LS_TRY(ls_argv_add_all(&name->all, &name->words));
+    LS_TRY(cli_bench_preset(&name->all, preset));
+    LS_TRY(cli_bench_train_options(*preset ? &name->all : &name->words, true, &o));
     if (!ls_train_given(&o, "n")) return LS_OK;
-    if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "%s: -n must be 1 to 1024", flags);
+    if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "-n must be 1 to 1024");
     *workers = (int)o.n;
+    return LS_OK;
+}
+
+static ls_status both_options(options *x, int own[2])
+{
+    for (int k = 0; k < 2; k++) {
+        const char *flags = k ? x->b : x->a;
+        bool preset = false;
+        const ls_status st = own_options(&x->name[k], &x->s.given, flags, &preset, &own[k]);
+        ls_err_kept why;
+        x->preset = x->preset || preset;
+        if (st == LS_OK) continue;
+        ls_err_keep(&why);
+        return ls_fail(st, "%s \"%s\": %s", k ? "--b" : "--a", flags, why.words);
+    }
+    return LS_OK;
+}
+
+/* The train options of the session are those of one side. */
+static ls_status take_whole(bench_session *s, const side_name *name)
+{
+    s->own_workers = true;
+    ls_argv_fini(&s->given);
+    return ls_argv_add_all(&s->given, &name->all);
+}
+
+/* Adds the sides. With a preset, each is the whole command line. */
+static ls_status add_sides(options *x, const int own[2])
+{
+    bench_session *s = &x->s;
+    for (int k = 0; k < 2; k++) {
+        if (x->preset) LS_TRY(take_whole(s, &x->name[k]));
+        if (x->preset) LS_TRY(cli_bench_base(s));
+        LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL,
+                              x->preset ? NULL : &x->name[k].words, 0, false));
+    }
+    const ls_bench_side *a = &s->bench.side[0], *b = &s->bench.side[1];
+    if (a->steps && b->steps && a->steps != b->steps && !s->o.allow_mismatch)
+        return ls_fail(
+            LS_E_CONFIG,
+            "A would train %lld steps and B %lld, so they are not comparable; give both the same --max_steps",
+            (long long)a->steps, (long long)b->steps);
     return LS_OK;
 }
 
@@ -446,17 +516,16 @@ static ls_status run(options *x, int argc, char **argv)
                        paths.n == 1 ? "is" : "are");
     if (!paths.n && (!x->a || !x->b))
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (use \"\" for no flags)");
-    for (int k = 0; k < 2 && !paths.n; k++)
-        LS_TRY(own_options(&x->name[k], k ? "--b" : "--a", k ? x->b : x->a, &own[k]));
+    if (!paths.n) LS_TRY(both_options(x, own));
     s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
+    if (x->preset) LS_TRY(take_whole(s, &x->name[0]));
     LS_TRY(cli_bench_begin(s));
     for (int k = 0; k < 2 && paths.n; k++) x->name[k].folder = paths.word[k];
     if (paths.n) return finish(x, &paths);
     if (s->n_worker != 1)
         return ls_fail(LS_E_ARG, "-n %s: must be one number; put a different -n for each setting inside --a or --b",
                        s->o.n);
-    for (int k = 0; k < 2; k++)
-        LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL, &x->name[k].words, 0, false));
+    LS_TRY(add_sides(x, own));
     LS_TRY(cli_bench_go(s));
     return s->o.dry_run ? LS_OK : finish(x, &paths);
 }
@@ -465,7 +534,10 @@ ls_status cli_bench_ab(int argc, char **argv)
 {
     options x = {0};
     const ls_status st = run(&x, argc, argv);
-    for (int k = 0; k < 2; k++) ls_argv_fini(&x.name[k].words);
+    for (int k = 0; k < 2; k++) {
+        ls_argv_fini(&x.name[k].words);
+        ls_argv_fini(&x.name[k].all);
+    }
     cli_bench_end(&x.s);
     return st;
 }

@@ -16,6 +16,7 @@ enum { BENCH_MAX_N = 16 };
 
 typedef struct bench_opts {
     const char *n, *out;
+    const char *n_flag; /* that gave n, for messages; NULL: -n */
     int64_t repeat, steps, warmup;
     bool resume, dry_run, allow_mismatch, keep_checkpoints, json;
 } bench_opts;
@@ -30,6 +31,7 @@ typedef struct bench_session {
     int64_t enforce;    /* --enforce_global_batch_size of the train options; 0: not given */
     char layout[16];    /* of the train options (--strategy) or their DeepSpeed JSON; "": none */
     bool own_strategy;  /* layout is from --strategy */
+    bool own_workers;   /* the train options may have -n */
     int cores;
     double
         load; /* runnable processes of the machine at the start; NaN: unknown. A busy machine gives wide confidence intervals */
@@ -59,12 +61,16 @@ typedef struct bench_session {
  * cli_parse, may be NULL. */
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
                           bool *cut, unsigned char *given);
+/* Replaces --preset and the flags of its trainer among train options by flags of ours; *found: there was one. */
+ls_status cli_bench_preset(ls_argv *words, bool *found);
 /* Appends "--name value". */
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 /* Parses train options. Rejects those that the benchmark sets itself; own_workers: -n is allowed. */
 ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_train_options *o);
 /* From the options and the train options to a session without sides. */
 ls_status cli_bench_begin(bench_session *s);
+/* Sets s->base from s->given, for the sides that are added from now on. */
+ls_status cli_bench_base(bench_session *s);
 /* Sets micro and one from the train options on one worker. Fails if they cannot work there. */
 ls_status cli_bench_learn(bench_session *s);
 /* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the further arguments, and gradient accumulation such that a step has
@@ -95,6 +101,9 @@ typedef struct bench_pairs {
 ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
                                bench_pairs *p);
 void cli_bench_pairs_fini(bench_pairs *p);
+/* Settings in which the sides differ: {"gpu": {"a": ["V100"], "b": ["A100"]}}; a list has the values of all runs of a side. */
+json_t *cli_bench_differences(const bench_pairs *p);
+void cli_bench_difference_words(const json_t *all, ls_str *out);
 
 /* Reads the runs of the sides of the session (or of paths) and compares them. */
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);

@@ -5,6 +5,7 @@
  *
  * As in R3, epoch 0 is warm-up, and training time and tokens/s are means over the other epochs with their standard deviation. */
 #include "cli/bench_impl.h"
+#include "config/preset.h"
 #include "core/fs.h"
 #include "report/chart/chart.h"
 
@@ -12,11 +13,13 @@
 
 typedef struct options {
     bench_session s;
-    int64_t epochs, batch, stages, pipe_batch, chunks;
+    int64_t epochs, batch, stages, pipe_batch, chunks, world;
+    char n[32]; /* of --world_size */
 } options;
 
 static const ls_opt table[] = {
     CLI_STR("n", s.o.n, "LIST", "1,2", "numbers of workers of the data-parallel comparison", "Settings"),
+    CLI_INT_IN(1, 1024, "world_size", world, "N", NULL, "same as -n 1,N"),
     CLI_INT_IN(1, 65536, "batch_size", batch, "N", "64", "pairs per worker and step of the data-parallel comparison"),
     CLI_INT_IN(2, 1024, "pipe_stages", stages, "P", "2", "workers of the pipeline comparison"),
     CLI_INT_IN(1, 65536, "pipe_batch_size", pipe_batch, "N", "32", "pairs per step of the pipeline comparison"),
@@ -34,8 +37,38 @@ static const cli_page page = {
     table, CLI_COUNT(table), "bench r3 [OPTIONS] -- TRAIN OPTIONS",
     "Train the translation task on 1, 2, ... workers with the same batch per worker, and on a pipeline whose stages run "
     "one after the other (model_parallel) or with micro-batches (pipeline_parallel). The optimizer is that of R3, unless "
-    "the train options have another: AdamW, constant learning rate 1e-4.\n\n"
-    "  lockstep bench r3 --out runs/r3 -- --data data --seq_length 128"};
+    "the train options have another: AdamW, constant learning rate 1e-4. R3's --dataset and --model_max_length are train "
+    "options, too; they and --preset r3 set its length of 128 tokens.\n\n"
+    "  lockstep bench r3 --out runs/r3 -- --data data --seq_length 128\n"
+    "  lockstep bench r3 --world_size 2 -- --preset r3 --dataset data"};
+
+/* R3's flags among the train options: those of the data are replaced by ours, the others are options of the benchmark. */
+static ls_status replace_flags(ls_argv *given)
+{
+    enum { PRESET, DATASET, LENGTH, MODE, WORLD, BATCH, EPOCHS, CHUNKS, N_FLAG };
+    static const preset_flag r3[N_FLAG] = {
+        [PRESET] = {"preset", false},           [DATASET] = {"dataset", false},
+        [LENGTH] = {"model_max_length", false}, [MODE] = {"model_parallel_mode", false},
+        [WORLD] = {"world_size", false},        [BATCH] = {"batch_size", false},
+        [EPOCHS] = {"n_epochs", false},         [CHUNKS] = {"n_chunk", false}};
+    const char *value[N_FLAG] = {0};
+    ls_argv all = {0}, rest = {0};
+    ls_status st = preset_take(given->n, given->word, r3, N_FLAG, value, &rest);
+    for (int f = MODE; f < N_FLAG && st == LS_OK; f++)
+        if (value[f])
+            st = ls_fail(LS_E_ARG, "--%s is not allowed in the train options of bench r3; %s", r3[f].name,
+                         f == MODE ? "both modes are compared" : "give it to bench instead, before --");
+    if (st == LS_OK && value[PRESET] && strcmp(value[PRESET], "r3"))
+        st = ls_fail(LS_E_ARG, "--preset '%.40s': must be r3 in bench r3", value[PRESET]);
+    if (st == LS_OK && (value[PRESET] || value[DATASET] || value[LENGTH]))
+        st = ls_argv_addf(&all, "--seq_length=%s", value[LENGTH] ? value[LENGTH] : "128"); /* R3's */
+    if (st == LS_OK && value[DATASET]) st = ls_argv_addf(&all, "--data=%s", value[DATASET]);
+    if (st == LS_OK) st = ls_argv_add_all(&all, &rest);
+    ls_argv_fini(&rest);
+    ls_argv_fini(given); /* after the last use of value, which points into it */
+    *given = all;
+    return st;
+}
 
 /* Refuses train options that the comparison sets, or with which its settings would not do the same work. */
 static ls_status check_options(const ls_argv *given)
@@ -219,7 +252,9 @@ static void put_table(const result *r, int n, ls_str *out)
 static ls_status draw(const char *dir, const char *file, const char *title, const result *r, int n, bool rate,
                       report_pen *pen)
 {
-    ls_chart c = ls_chart_bars(LS_CHART_BARS, file, title, rate ? "tokens per second" : "seconds per epoch",
+    ls_chart c = ls_chart_bars(LS_CHART_BARS, file, title,
+                               rate ? "tokens per second; \xc2\xb1 and line: standard deviation over epochs"
+                                    : "seconds per epoch; \xc2\xb1 and line: standard deviation over epochs",
                                rate ? "tokens/s" : "s", 1, rate ? 0 : 2);
     ls_series *s = ls_chart_series(&c, "mean over epochs");
     for (int i = 0; i < n; i++) {
@@ -286,9 +321,16 @@ static ls_status finish(const options *x)
 static ls_status run(options *x, int argc, char **argv)
 {
     bool cut;
-    LS_TRY(cli_bench_parse(&page, x, &x->s, argc, argv, NULL, &cut, NULL));
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_bench_parse(&page, x, &x->s, argc, argv, NULL, &cut, given));
+    if (x->world && cli_given(&page, given, "n"))
+        return ls_fail(LS_E_ARG, "-n %s and --world_size %lld contradict each other; leave one out", x->s.o.n,
+                       (long long)x->world);
+    snprintf(x->n, sizeof x->n, x->world > 1 ? "1,%lld" : "%lld", (long long)x->world);
+    if (x->world) x->s.o.n = x->n;
     if (!cut)
         return ls_fail(LS_E_ARG, "train options are missing; add them after --, such as: -- --data data --model tiny");
+    LS_TRY(replace_flags(&x->s.given));
     LS_TRY(check_options(&x->s.given));
     LS_TRY(put_defaults(x));
     x->s.most = (int)x->stages; /* for the number of threads */

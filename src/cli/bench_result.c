@@ -21,40 +21,11 @@ static void say_mismatches(const ls_analysis *a)
         ls_jsonw_init(&w, &y, 0);
         ls_jsonw_value(&w, m->other);
         fprintf(stderr, "not comparable: %s: %s is %s, but %s has %s\n", a->set->run[m->run].name, m->field,
-                y.data ? y.data : "?", a->set->run[a->baseline].name, x.data ? x.data : "?");
+                y.data ? y.data : "?", a->set->run[m->base].name, x.data ? x.data : "?");
         ls_str_fini(&x);
         ls_str_fini(&y);
     }
     if (a->n_mismatch > 12) fprintf(stderr, "not comparable: %d more differences\n", a->n_mismatch - 12);
-}
-
-static bool ends_in(const char *name, const char *end)
-{
-    const size_t n = strlen(name), k = strlen(end);
-    return n >= k && !strcmp(name + n - k, end);
-}
-
-/* Adds the runs at a path of the command line. In a folder that has metrics files but no run folders, each file is a run. */
-static ls_status add_path(ls_run_set *set, const char *path)
-{
-    char **name = NULL, inside[4352];
-    size_t n = 0;
-    bool files = false, folders = false;
-    ls_status st = LS_OK;
-    if (!ls_fs_is_dir(path)) return ls_run_set_add(set, path);
-    LS_TRY(ls_fs_list(path, &name, &n));
-    for (size_t i = 0; i < n; i++) {
-        snprintf(inside, sizeof inside, "%.4000s/%s", path, name[i]);
-        folders = folders || ls_fs_is_dir(inside) || !strcmp(name[i], "training_metrics.json");
-        files = files || ends_in(name[i], ".json");
-    }
-    const bool each = files && !folders;
-    for (size_t i = 0; i < n && each && st == LS_OK; i++) {
-        snprintf(inside, sizeof inside, "%.4000s/%s", path, name[i]);
-        if (ends_in(name[i], ".json") && !ends_in(name[i], "_report.json")) st = ls_run_set_add(set, inside);
-    }
-    ls_fs_list_free(name, n);
-    return each ? st : ls_run_set_add(set, path);
 }
 
 /* Adds the runs that the session made of a side. */
@@ -110,7 +81,7 @@ static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a)
 {
     set->warm = (int)s->o.warmup;
-    for (int i = 0; i < paths->n; i++) LS_TRY(add_path(set, paths->word[i]));
+    for (int i = 0; i < paths->n; i++) LS_TRY(ls_run_set_add(set, paths->word[i]));
     for (int i = 0; i < s->bench.n_side && !paths->n; i++) LS_TRY(add_side(s, &s->bench.side[i], set));
     print_notes(set);
     return compare(s, weak, set, a);
@@ -218,7 +189,7 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
     int end[2];
     set->warm = (int)s->o.warmup;
     for (int k = 0; k < 2; k++) {
-        LS_TRY(paths->n ? add_path(set, paths->word[k]) : add_side(s, &s->bench.side[k], set));
+        LS_TRY(paths->n ? ls_run_set_add(set, paths->word[k]) : add_side(s, &s->bench.side[k], set));
         end[k] = set->n;
     }
     print_notes(set);

@@ -1,6 +1,8 @@
 /* bench_scaling.c - `lockstep bench scaling` and `lockstep bench strategies`. */
 #include "cli/bench_impl.h"
 
+#include "core/fs.h"
+
 #include <math.h>
 
 typedef struct options {
@@ -9,7 +11,7 @@ typedef struct options {
     const char *layout, *layouts;
     bool weak;
     int64_t epochs, seq_len;
-    const char *dataset_mode, *deepspeed_config;
+    const char *dataset_mode, *deepspeed_config, *precision;
     bool tmpdir, no_tmpdir; /* --use_slurm_tmpdir, --no_use_slurm_tmpdir */
 } options;
 
@@ -26,6 +28,7 @@ static const ls_opt scaling_table[] = {
     CLI_CHOICE("dataset_mode", dataset_mode, "small|full", NULL,
                "use train_small.bin and val_small.bin, or train.bin and val.bin, of the current folder"),
     CLI_STR("deepspeed_config", deepspeed_config, "FILE", NULL, "same as in train"),
+    CLI_STR("precision", precision, "TYPE", NULL, "same as in train"),
     CLI_SWITCH(
         "use_slurm_tmpdir", tmpdir,
         "make runs in $SLURM_TMPDIR, if it is set, and copy each to --out when it ends [on without train options, else off]"),
@@ -36,7 +39,7 @@ static const cli_page scaling_page = {
     scaling_table, CLI_COUNT(scaling_table),
     "bench scaling [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench scaling RUN_DIR...",
     "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
-    "(cores / largest number of workers). The first --warmup steps are excluded. With options of the reference runner and without train options, its defaults, model, validation, folder names and files are used. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
+    "(cores / largest number of workers). The first --warmup steps are excluded. With options of the reference runner and without train options, or without any in a folder that has src/deepspeed_config.json, its defaults, model, validation, folder names and files are used. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
     "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 --micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data data --model gpt2 --seq_length 512\n"
     "  lockstep bench scaling runs/mine\n  lockstep bench scaling --gpus 1,2,4 --dataset_mode small"};
 
@@ -64,6 +67,10 @@ static ls_status reference_flags(const options *x, ls_argv *w)
         LS_TRY(ls_argv_add(w, "--deepspeed_config"));
         LS_TRY(ls_argv_add(w, x->deepspeed_config));
     }
+    if (x->precision) {
+        LS_TRY(ls_argv_add(w, "--precision"));
+        LS_TRY(ls_argv_add(w, x->precision));
+    }
     if (!x->dataset_mode) return LS_OK;
     const char *tail = !strcmp(x->dataset_mode, "small") ? "_small" : "";
     LS_TRY(ls_argv_add(w, "--train_data_path"));
@@ -72,21 +79,36 @@ static ls_status reference_flags(const options *x, ls_argv *w)
     return ls_argv_addf(w, "val%s.bin", tail);
 }
 
-/* A command line of R1's runner: one of its options, neither train options nor run folders. Then its defaults hold, and the model is R1's. */
-static ls_status as_reference(options *x, const unsigned char *given)
+static const char reference_config[] = "src/deepspeed_config.json";
+
+/* A command line of R1's runner, which has neither train options nor run folders: one of its own options, or none but those that both have,
+ * in the folder of R1. */
+static bool is_reference(const unsigned char *given)
 {
     static const char *const own[] = {"out_dir",          "gpus",
                                       "epochs",           "seq_len",
                                       "dataset_mode",     "deepspeed_config",
                                       "use_slurm_tmpdir", "no_use_slurm_tmpdir"};
+    static const char *const both[] = {"repeat", "dry-run", "allow-mismatch", "precision"};
+    size_t n = 0, n_both = 0;
+    for (size_t i = 0; i < CLI_COUNT(own); i++)
+        if (cli_given(&scaling_page, given, own[i])) return true;
+    for (size_t i = 0; i < CLI_COUNT(both); i++) n_both += cli_given(&scaling_page, given, both[i]);
+    for (size_t i = 0; i < scaling_page.n; i++) n += given[i] != 0;
+    return n == n_both && ls_fs_exists(reference_config);
+}
+
+/* The defaults of R1's runner, and its model. */
+static ls_status as_reference(options *x, const unsigned char *given)
+{
     bench_session *s = &x->s;
-    for (size_t i = 0; i < CLI_COUNT(own); i++) s->reference = s->reference || cli_given(&scaling_page, given, own[i]);
+    s->reference = is_reference(given);
     if (!s->reference) return LS_OK;
     if (!cli_given(&scaling_page, given, "repeat")) s->o.repeat = 1;
     if (!x->epochs) x->epochs = 1;
     if (!x->seq_len) x->seq_len = 512;
     if (!x->dataset_mode) x->dataset_mode = "small";
-    if (!x->deepspeed_config) x->deepspeed_config = "src/deepspeed_config.json";
+    if (!x->deepspeed_config) x->deepspeed_config = reference_config;
     LS_TRY(ls_argv_add(&s->given, "--run_type"));
     return ls_argv_add(&s->given, "optimized");
 }
@@ -244,6 +266,9 @@ static ls_status run(options *x, int argc, char **argv)
     bool cut;
     unsigned char given[CLI_COUNT(scaling_table)] = {0};
     LS_TRY(cli_bench_parse(x->strategies ? &strategies_page : &scaling_page, x, s, argc, argv, &paths, &cut, given));
+    bool preset;
+    LS_TRY(cli_bench_preset(&s->given, &preset));
+    if (!x->strategies && cli_given(&scaling_page, given, "gpus")) s->o.n_flag = "--gpus";
     if (!x->strategies && !cut && !paths.n) LS_TRY(as_reference(x, given));
     LS_TRY(find_scratch(x));
     LS_TRY(reference_flags(x, &s->given));
@@ -253,7 +278,8 @@ static ls_status run(options *x, int argc, char **argv)
     if (!paths.n && !cut && !s->given.n)
         return ls_fail(
             LS_E_ARG,
-            "train options are missing; add them after --, such as: -- --data data --model tiny (or give run folders to compare)");
+            "train options are missing; add them after --, such as: -- --data data --model tiny (or give run folders to compare%s)",
+            x->strategies ? "" : ", or run it where src/deepspeed_config.json is, as the reference runner");
     LS_TRY(cli_bench_begin(s));
     if (s->own_strategy && (x->strategies || x->layout))
         return ls_fail(LS_E_ARG, "--strategy %s in the train options contradicts --layout%s; leave one out", s->layout,

@@ -14,12 +14,12 @@
 
 /* --- options --- */
 
-/* The runs get our flags instead of those of a preset. */
-static ls_status replace_preset(ls_argv *given)
+ls_status cli_bench_preset(ls_argv *given, bool *found)
 {
     ls_argv words = {0};
-    const ls_status st = cli_preset_words(given->n, given->word, true, &words);
-    if (st != LS_OK || !words.n) {
+    const ls_status st = cli_preset_words(given->n, given->word, true, &words, NULL);
+    *found = st == LS_OK && words.n;
+    if (!*found) {
         ls_argv_fini(&words);
         return st;
     }
@@ -35,7 +35,6 @@ ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, in
     while (at < argc && strcmp(argv[at], "--") != 0) at++;
     *cut = at < argc;
     for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(&s->given, argv[i]));
-    LS_TRY(replace_preset(&s->given));
     return cli_parse(p, options, at, argv, paths, given);
 }
 
@@ -106,16 +105,27 @@ static ls_status learn_common(bench_session *s, const ls_train_options *o)
 
 static ls_status parse_workers(bench_session *s)
 {
-    LS_TRY(cli_parse_workers(s->o.n, 1024, s->worker, BENCH_MAX_N, &s->n_worker, &s->most));
+    const char *flag = s->o.n_flag ? s->o.n_flag : "-n";
+    LS_TRY(cli_parse_workers(flag, s->o.n, 1024, s->worker, BENCH_MAX_N, &s->n_worker, &s->most));
     for (int i = 0; i < s->n_worker; i++)
         for (int k = 0; k < i; k++)
-            if (s->worker[k] == s->worker[i]) return ls_fail(LS_E_ARG, "-n %s: %d occurs twice", s->o.n, s->worker[i]);
+            if (s->worker[k] == s->worker[i])
+                return ls_fail(LS_E_ARG, "%s %s: %d occurs twice", flag, s->o.n, s->worker[i]);
     return LS_OK;
+}
+
+ls_status cli_bench_base(bench_session *s)
+{
+    ls_train_options o = {0};
+    ls_argv_fini(&s->base);
+    LS_TRY(cli_bench_train_options(&s->given, s->own_workers, &o));
+    if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
+    LS_TRY(with_defaults(s, &o));
+    return learn_common(s, &o);
 }
 
 ls_status cli_bench_begin(bench_session *s)
 {
-    ls_train_options o = {0};
     char stamp[24];
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
@@ -125,10 +135,7 @@ ls_status cli_bench_begin(bench_session *s)
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
-    LS_TRY(cli_bench_train_options(&s->given, false, &o));
-    if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
-    LS_TRY(with_defaults(s, &o));
-    LS_TRY(learn_common(s, &o));
+    LS_TRY(cli_bench_base(s));
     s->bench = (ls_bench){.program = s->program,
                           .out = s->out,
                           .repeat = (int)s->o.repeat,

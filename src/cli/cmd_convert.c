@@ -8,7 +8,9 @@ typedef struct options {
     bool force;
 } options;
 
-#define FORCE_ROW CLI_ROW(SWITCH, 0, 0, "force", force, NULL, "false", "replace the folder if it exists")
+#define FORCE_ROW                                        \
+    CLI_ROW(SWITCH, 0, 0, "force", force, NULL, "false", \
+            "replace the folder if it exists; it may contain only files of a checkpoint or an export")
 
 static const ls_opt export_table[] = {
     CLI_STR("checkpoint", from, "DIR", NULL, "checkpoint, or run folder (uses its newest checkpoint)", "Input"),
@@ -26,7 +28,7 @@ ls_status cmd_export(int argc, char **argv)
     LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out DIR");
     char *path = NULL;
-    LS_TRY(ls_ckpt_resolve(o.from, &path));
+    LS_TRY(ls_ckpt_resolve("--checkpoint", o.from, &path));
     const ls_status st = ls_hf_export(path, o.out, o.force);
     if (st == LS_OK) printf("exported %s to %s\n", path, o.out);
     ls_free(path);

@@ -170,6 +170,17 @@ static ls_status check_prompt(const ls_session *s, const ls_ids *ids)
     return LS_OK;
 }
 
+static void print_stats(const text *t)
+{
+    const long long n_new = t->n - t->n_prompt, n_prompt = t->n_prompt;
+    fprintf(stderr, "%lld prompt token%s in %.3f s, %lld new in %.3f s: %.1f tokens/s", n_prompt,
+            n_prompt == 1 ? "" : "s", t->prompt_seconds, n_new, t->seconds,
+            (double)n_new / (t->prompt_seconds + t->seconds));
+    if (t->drafted) fprintf(stderr, ", %lld of %lld drafts accepted", (long long)t->accepted, (long long)t->drafted);
+    if (!strcmp(t->stop, "max-new-tokens")) fprintf(stderr, "; stopped at --max-new-tokens\n");
+    else fprintf(stderr, "; stopped: %s\n", t->stop);
+}
+
 static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sample_work *work, int64_t limit,
                               ls_jsonw *w)
 {
@@ -180,12 +191,7 @@ static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sampl
         if (o->json) LS_TRY(write_json(w, s, t));
         else putchar('\n');
         if (!o->stats) continue;
-        const long long n_new = t->n - t->n_prompt;
-        fprintf(stderr,
-                "%lld prompt tokens in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
-                (long long)t->n_prompt, t->prompt_seconds, n_new, t->seconds,
-                (double)n_new / (t->prompt_seconds + t->seconds), (long long)t->accepted, (long long)t->drafted,
-                t->stop);
+        print_stats(t);
     }
     return LS_OK;
 }

@@ -10,12 +10,15 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
+#include <ctype.h>
+#include <math.h>
+
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS 1024
 
 typedef struct options {
     ls_planner_query q;
-    const char *variant, *cluster, *out, *check, *precision, *device;
+    const char *variant, *cluster, *out, *check, *precision, *device, *tokens;
     int64_t vocab_size, seq_length, workers, top, max_tp;
     double memory, seconds, dropout;
     ls_opt_list micro, measure_workers;
@@ -32,13 +35,15 @@ static const ls_opt table[] = {
     CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
     CLI_POSITIVE("global_batch", q.global_batch, "N", "0",
                  "sequences per optimizer step over all workers [required to rank layouts]"),
-    CLI_POSITIVE("seq_length", seq_length, "N", "512", "tokens per sequence"),
+    CLI_POSITIVE("seq_length", seq_length, "N", "0",
+                 "tokens per sequence [512, or the model's positions if these are fewer]"),
     CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
                "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
-    CLI_REAL("tokens", q.tokens, "N", NULL,
-             "tokens of the whole training; prints its time and, if the power is known, its energy"),
+    CLI_STR(
+        "tokens", tokens, "N", NULL,
+        "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
     CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL("memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
@@ -96,6 +101,22 @@ static const struct {
      {"global_batch", "tokens", "workers", "memory", "strategy", "max_tp", "top", "all"}},
 };
 
+/* A number of tokens, with one of the suffixes that papers use. */
+static ls_status parse_tokens(const char *text, double *out)
+{
+    static const char suffix[] = "KMBT";
+    char number[64];
+    const size_t n = strlen(text);
+    const char *at = n ? strchr(suffix, toupper((unsigned char)text[n - 1])) : NULL;
+    snprintf(number, sizeof number, "%.*s", (int)(at ? n - 1 : n), text);
+    if (n >= sizeof number || !ls_parse_f64(number, out))
+        return ls_fail(LS_E_ARG, "--tokens %s: not a number; write 300e9 or 300B (K, M, B, T: 1e3, 1e6, 1e9, 1e12)",
+                       text);
+    if (at) *out *= pow(1e3, (double)(at - suffix + 1));
+    if (!(*out >= 1 && *out <= 1e18)) return ls_fail(LS_E_ARG, "--tokens %s: must be 1 to 1e18", text);
+    return LS_OK;
+}
+
 static ls_status check_modes(const options *o, const unsigned char *given)
 {
     const int mode = o->measure ? MEASURE : (o->check ? CHECK : RANK) | (strcmp(o->cluster, "this") ? 0 : TIMES);
@@ -104,8 +125,6 @@ static ls_status check_modes(const options *o, const unsigned char *given)
             if (cli_given(&page, given, *name)) return ls_fail(LS_E_ARG, "--%s %s; leave it out", *name, only[i].words);
     if (cli_given(&page, given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
         return ls_fail(LS_E_ARG, "--memory %g: must be at least one byte and less than 4e9 GiB", o->memory);
-    if (cli_given(&page, given, "tokens") && !(o->q.tokens >= 1 && o->q.tokens <= 1e18))
-        return ls_fail(LS_E_ARG, "--tokens %g: must be 1 to 1e18", o->q.tokens);
     if (cli_given(&page, given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: must be more than 0", o->seconds);
@@ -157,7 +176,7 @@ static ls_status read_data(const options *o, const char *name, ls_model_config *
     return st;
 }
 
-static ls_status read_model(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
+static ls_status read_model(options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
 {
     ls_variant v;
     LS_TRY(ls_model_config_named(name, m));
@@ -167,9 +186,10 @@ static ls_status read_model(const options *o, const char *name, ls_model_config 
     }
     if (o->dropout >= 0) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
     LS_TRY(ls_model_config_check(m));
+    if (!o->seq_length) o->seq_length = m->n_ctx < 512 ? m->n_ctx : 512;
     if (o->seq_length > m->n_ctx)
-        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has only %d positions", (long long)o->seq_length, name,
-                       m->n_ctx);
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has only %d positions; use --seq_length %d",
+                       (long long)o->seq_length, name, m->n_ctx, m->n_ctx);
     LS_TRY(read_data(o, name, m, val_seqs));
     return ls_model_config_check(m);
 }
@@ -213,12 +233,13 @@ static ls_status open_cluster(const options *o, ls_measure_opts *mo, ls_cluster 
     return strcmp(o->cluster, "this") ? ls_cluster_open(o->cluster, cl) : measure_this(o, mo, cl);
 }
 
-static ls_status measure(const options *o)
+static ls_status measure(options *o)
 {
-    ls_measure_opts mo = {.seq_len = (int)o->seq_length};
+    ls_measure_opts mo = {0};
     ls_cluster cl = {0};
     ls_str text = {0};
     LS_TRY(read_model(o, o->q.from ? o->q.from : "gpt2", &mo.model, NULL));
+    mo.seq_len = (int)o->seq_length;
     LS_TRY(measure_this(o, &mo, &cl));
     ls_cluster_text(&cl, &text);
     ls_status st = LS_OK;
@@ -280,20 +301,20 @@ static bool open_same_gpu(const ls_cluster *cl, const ls_planner_query *q, ls_co
     return false;
 }
 
-static ls_status rank(const options *o)
+static ls_status rank(options *o)
 {
     ls_planner_query q = o->q;
     if (!q.from || !q.global_batch)
         return ls_fail(
             LS_E_ARG,
             "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
-    q.seq_len = (int)o->seq_length;
     q.memory = (int64_t)(o->memory * GIB);
     q.max_tp = (int)o->max_tp;
     q.precision_given = o->precision != NULL;
     q.vocab_given = o->vocab_size > 0;
     q.dropout_given = o->dropout >= 0;
     LS_TRY(read_model(o, o->q.from, &q.model, &q.val_seqs));
+    q.seq_len = (int)o->seq_length;
     snprintf(q.model.name, sizeof q.model.name, "%s", o->q.from);
     ls_cluster cl = {0};
     ls_measure_opts mo = {.model = q.model, .seq_len = q.seq_len};
@@ -356,5 +377,6 @@ ls_status cmd_plan(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
+    if (o.tokens) LS_TRY(parse_tokens(o.tokens, &o.q.tokens));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);
 }

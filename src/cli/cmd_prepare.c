@@ -16,7 +16,7 @@ typedef struct options {
     ls_prepare_opts p;
     ls_opt_list input, val_input;
     const char *task, *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
-    int64_t vocab_size, train_mb, threads;
+    int64_t vocab_size, train_mb, threads, files;
     double journal_seconds;
     bool json, quiet, text_key_given;
 } options;
@@ -29,8 +29,9 @@ static const ls_opt table[] = {
         "input", input, "PATH...",
         "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
-    CLI_STR("out", p.out_dir, "DIR", NULL,
-            "output folder for train.bin, val.bin, tokenizer.json and meta.json; replaced as a whole when all is done"),
+    CLI_STR(
+        "out", p.out_dir, "DIR", NULL,
+        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
                "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
     CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
@@ -63,6 +64,10 @@ static const ls_opt table[] = {
                "use only the first N documents of --val-input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
                "Execution"),
+    CLI_INT_IN(
+        0, 1024, "files-at-once", files, "N", "0",
+        "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
+        "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
                "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
     CLI_REAL("journal-seconds", journal_seconds, "S", "10", "record the progress for --resume every S seconds"),
@@ -193,6 +198,11 @@ static ls_status check(const options *o, const unsigned char *given)
                        (long long)o->p.shard_tokens);
     if (!(o->journal_seconds >= 0))
         return ls_fail(LS_E_ARG, "--journal-seconds %g: must be at least 0", o->journal_seconds);
+    if (o->files > 1 && (o->p.limit_docs || o->p.limit_val_docs))
+        return ls_fail(LS_E_ARG,
+                       "--files-at-once %lld: files are read one after the other with --limit-docs and "
+                       "--limit-val-docs; leave it out",
+                       (long long)o->files);
     if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
@@ -280,14 +290,15 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
     char bytes[32], rate[32], shards[64] = "";
     double s = r->encode_seconds;
     if (o->p.shard_tokens) snprintf(shards, sizeof shards, "_000.bin ... (%d files)", r->train_files);
-    printf("train  %12lld tokens  %lld documents  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
-           o->p.out_dir, *shards ? shards : ".bin");
+    printf("train  %12lld tokens  %lld document%s  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
+           r->train_doc == 1 ? "" : "s", o->p.out_dir, *shards ? shards : ".bin");
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
-        printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->p.out_dir);
+        printf("val    %12lld tokens  the last %g %% of the tokens  %s/val.bin\n", (long long)r->val_token,
+               100 * o->p.val_fraction, o->p.out_dir);
     else
-        printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
-               o->p.out_dir);
+        printf("val    %12lld tokens  %lld document%s  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
+               r->val_doc == 1 ? "" : "s", o->p.out_dir);
     printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->p.out_dir);
     if (r->n_short + r->n_long + r->n_duplicate)
         printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",
@@ -343,6 +354,7 @@ static ls_status prepare(options *o, const char *command)
                                                   : LS_BAD_UTF8_ERROR;
     if (o->val_input.n) p->val_fraction = 0;
     p->threads = (int)(o->threads ? o->threads : cores > 0 ? cores : 1);
+    p->files = (int)o->files;
     p->command = command;
     p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;

@@ -10,6 +10,7 @@
 
 #include "bench/child.h"
 #include "core/fs.h"
+#include "core/stop.h"
 #include "config/options.h"
 #include "report/compat/profile_summary.h"
 #include "train/profile.h"
@@ -202,10 +203,12 @@ static ls_status run_under_nsys(const char *nsys, const char *run_dir, const ls_
 static ls_status status_of(int code)
 {
     static const ls_status by_code[] = {LS_OK, LS_E_NUMERIC, LS_E_CONFIG, LS_E_FORMAT, LS_E_COMM, LS_E_NOMEM};
-    if (code != 143 && code >= (int)CLI_COUNT(by_code))
+    const bool stopped = code == 143 || code == 130;
+    if (!stopped && code >= (int)CLI_COUNT(by_code))
         return ls_fail(LS_E_COMM, "the profiled run ended with exit code %d", code);
     ls_err_clear();
-    return code == 143 ? LS_E_STOPPED : by_code[code];
+    ls_stop_ended_with(code);
+    return stopped ? LS_E_STOPPED : by_code[code];
 }
 
 /* ---- the command ---- */
@@ -228,7 +231,7 @@ static ls_status profile_train(int argc, char **argv)
 {
     ls_train_options o;
     ls_argv preset = {0};
-    LS_TRY(cli_preset_words(argc, argv, false, &preset));
+    LS_TRY(cli_preset_words(argc, argv, false, &preset, NULL));
     const ls_argv train = preset.n ? preset : (ls_argv){.word = argv, .n = argc};
     char nsys[4096];
     const char *name = env_or("NSYS_BIN", "nsys");

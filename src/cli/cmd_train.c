@@ -395,14 +395,15 @@ static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
 /* Parses the command line; R3's flags belong to the translation task, those of a trainer to its preset. Parsing reorders its arguments, so it gets a copy of the list. */
 static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_train_options *o)
 {
-    LS_TRY(cli_preset_words(argc, argv, false, words));
+    ls_train_preset preset;
+    LS_TRY(cli_preset_words(argc, argv, false, words, &preset));
     if (!words->n && !cli_task_is(argc, argv, "translate")) return ls_train_options_parse(argc, argv, o);
-    if (!words->n) LS_TRY(ls_train_r3_words(argc, argv, words));
+    if (!words->n) LS_TRY(ls_train_r3_words(argc, argv, false, words, &preset));
     const size_t nbytes = ((size_t)words->n + 1) * sizeof *words->word;
     *moved = ls_alloc(nbytes);
     if (!*moved) return ls_nomem(nbytes, "the command line");
     memcpy(*moved, words->word, nbytes);
-    return ls_train_options_parse(words->n, *moved, o);
+    return ls_train_options_parse_preset(&preset, words->n, *moved, o);
 }
 
 ls_status cmd_train(int argc, char **argv)

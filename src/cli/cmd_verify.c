@@ -65,7 +65,8 @@ static void print_row(void *ctx, const ls_verify_row *r)
     const bool close = !r->identical && r->s.tp > 1 && r->within;
     const char *verdict = r->identical ? "identical" : close ? "within" : r->ran ? "differs" : "failed";
     char bounds[64] = "";
-    p->n++;
+    if (!p->n++ && !p->o->json)
+        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     p->n_identical += r->identical;
     p->n_within += close;
     if (p->o->json) {
@@ -87,14 +88,13 @@ static ls_status parse_list(options *o, const ls_start_env *e, int *most)
     ls_verify_opts *v = &o->v;
     const int all = e->size > 1 ? e->size : 4;
     *most = 1;
-    if (o->n) LS_TRY(cli_parse_workers(o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
+    if (o->n) LS_TRY(cli_parse_workers("-n", o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
     else
         for (int w = 1; w <= all && w <= 64; w *= 2) v->world[v->n_world++] = *most = w;
     for (int i = 0; i < v->n_world; i++)
-        if (*most % v->world[i] || (v->world[i] & (v->world[i] - 1)))
-            return ls_fail(LS_E_ARG,
-                           "-n %s: the micro-batches of %d workers do not divide over those of %d; use powers of two",
-                           o->n ? o->n : "", v->world[i], *most);
+        if (v->world[i] & (v->world[i] - 1))
+            return ls_fail(LS_E_ARG, "-n %s: %d is not a power of two; use powers of two, such as 1,2,4",
+                           o->n ? o->n : "", v->world[i]);
     return LS_OK;
 }
 
@@ -150,12 +150,13 @@ static ls_status verify_and_print(const options *o)
         return other;
     }
     ls_jsonw_put_open(p.w, "layouts", '[');
-    if (!o->json)
-        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     const ls_status st = ls_verify(v, print_row, &p);
     ls_jsonw_close(p.w);
     ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("of", p.n));
-    if (o->json) LS_TRY(cli_json_end(&j));
+    if (!p.n && st != LS_OK) {
+    } /* nothing ran: the error is all there is to print */
+    else if (o->json)
+        LS_TRY(cli_json_end(&j));
     else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&j.text);

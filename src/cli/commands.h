@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "core/opt.h"
 #include "comm/start.h"
+#include "config/options.h"
 #include "infer/session.h"
 #include "train/profile.h"
 
@@ -28,8 +29,8 @@ ls_status cli_prepare_pairs(int argc, char **argv, const char *command);
 /* Whether argv has --task with this value. The tasks of a command can have option tables of their own. */
 bool cli_task_is(int argc, char **argv, const char *task);
 
-/* ls_train_preset_words; prints its notes. */
-ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words);
+/* ls_train_preset_words; prints its notes. p: NULL where sources are not printed. */
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words, ls_train_preset *p);
 
 typedef struct cli_command {
     const char *name, *help;
@@ -68,8 +69,8 @@ ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 
-/* Parses "1,2,4" of -n to at most `cap` numbers from 1 to `most`; *largest may be set before. LS_E_ARG. */
-ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest);
+/* Parses "1,2,4" of `flag` ("-n") to at most `cap` numbers from 1 to `most`; *largest may be set before. LS_E_ARG. */
+ls_status cli_parse_workers(const char *flag, const char *text, int most, int *out, int cap, int *n, int *largest);
 
 /* The options of commands that compute in this process, in a structure `on` of the options. */
 typedef struct cli_device {

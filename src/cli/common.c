@@ -50,7 +50,7 @@ bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
     return given[i];
 }
 
-ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest)
+ls_status cli_parse_workers(const char *flag, const char *text, int most, int *out, int cap, int *n, int *largest)
 {
     for (const char *p = text; *p;) {
         char word[16];
@@ -58,12 +58,13 @@ ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *
         int64_t v;
         snprintf(word, sizeof word, "%.*s", (int)(len < 15 ? len : 15), p);
         if (!ls_parse_i64(word, &v) || v < 1 || v > most || *n == cap)
-            return ls_fail(LS_E_ARG, "-n %s: must be up to %d numbers from 1 to %d, such as 1,2,4", text, cap, most);
+            return ls_fail(LS_E_ARG, "%s %s: must be up to %d numbers from 1 to %d, such as 1,2,4", flag, text, cap,
+                           most);
         out[(*n)++] = (int)v;
         *largest = v > *largest ? (int)v : *largest;
         p += len + (p[len] == ',');
     }
-    return *n ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+    return *n ? LS_OK : ls_fail(LS_E_ARG, "%s needs at least one number of workers", flag);
 }
 
 /* ---- output ---- */
@@ -188,10 +189,11 @@ bool cli_task_is(int argc, char **argv, const char *task)
     return is;
 }
 
-ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words)
+ls_status cli_preset_words(int argc, char **argv, bool bench, ls_argv *words, ls_train_preset *p)
 {
     ls_str notes = {0};
-    const ls_status st = ls_train_preset_words(argc, argv, bench, words, &notes);
+    ls_train_preset ignored;
+    const ls_status st = ls_train_preset_words(argc, argv, bench, words, p ? p : &ignored, &notes);
     if (st == LS_OK && notes.data) fputs(notes.data, stderr);
     ls_str_fini(&notes);
     return st;

@@ -161,14 +161,6 @@ void doctor_look_cuda(part *p)
 
 /* ---- our plugin ----------------------------------------------------------------------------------------------------- */
 
-static void one_line(char *s)
-{
-    size_t n = strlen(s);
-    while (n && s[n - 1] == '\n') s[--n] = '\0';
-    for (char *c = s; *c; c++)
-        if (*c == '\n') *c = ';';
-}
-
 void doctor_look_plugin(part *p)
 {
     ls_plugin lib;
@@ -191,7 +183,6 @@ void doctor_look_plugin(part *p)
         return;
     }
     const int n = table->probe ? table->probe(words, sizeof words) : 0;
-    one_line(words);
     if (n > 0) doctor_put(p, PART_OK, NULL, "%.200s loads; %s", lib.path, words);
     else
         doctor_put(p, PART_MISSING, "see the row cuda; not needed for --device cpu",

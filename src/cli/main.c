@@ -30,7 +30,8 @@ static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
                "Train GPT-2 under data, tensor and pipeline parallelism on CPUs and GPUs.\n"
-               "Every command has its own --help.\n\n"
+               "`lockstep help COMMAND` or `lockstep COMMAND --help` lists the options of a\n"
+               "command. In names of options, - and _ are equal: --seq_length is --seq-length.\n\n"
                "Commands:\n");
     for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
@@ -58,9 +59,15 @@ static void overview(FILE *f)
 
 static ls_status run_command(int argc, char **argv)
 {
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) {
         overview(stdout);
         return LS_OK;
+    }
+    if (help) { /* help COMMAND: COMMAND --help */
+        static char option[] = "--help";
+        for (int i = 1; i + 1 < argc; i++) argv[i] = argv[i + 1];
+        argv[argc - 1] = option;
     }
     if (!strcmp(argv[1], "--version")) {
         printf("lockstep %s\n", LS_VERSION);
@@ -82,7 +89,7 @@ int main(int argc, char **argv)
     if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, NULL, st);
-    const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);
+    const int code = st == LS_E_STOPPED ? ls_stop_exit_code() : ls_status_exit_code(st);
     (void)ls_deadline_arm(EXIT_TIME, code, "leaving the program (exit handlers of libraries)");
     return code;
 }

@@ -6,12 +6,14 @@
  *   WORKDIR/eval_results_epoch<e>.json, gen_epoch<e>.json     the same of a pipeline
  *
  * All replicas have the same weights, so validation loss, BLEU and translations of an epoch are equal; a replica's tokens/s is its part of
- * the run's. Epochs count from 0. */
+ * the run's. Epochs count from 0. Files that are not older than the run's training_metrics.json are kept: after an interruption only missing
+ * epochs are translated, and a run with nothing left to do changes no file. */
 #include "cli/translation.h"
 #include "cli/commands.h"
 #include "core/fs.h"
 
 #include <math.h>
+#include <sys/stat.h>
 
 /* Results of one epoch. */
 typedef struct epoch {
@@ -55,7 +57,14 @@ static ls_status copy_file(const char *from_dir, const char *to_dir, const char 
     return st;
 }
 
-/* One line; rank < 0: the file of a pipeline, without times. */
+/* rank < 0: the file of a pipeline. */
+static ls_status results_path(const char *dir, int e, int rank, char path[PATH_MAX])
+{
+    return rank < 0 ? ls_path_in(path, dir, "eval_results_epoch%d.json", e)
+                    : ls_path_in(path, dir, "rank%d_results_epoch%d.json", rank, e);
+}
+
+/* One line; without times for a pipeline. */
 static ls_status write_results(const char *dir, int e, int rank, const epoch *x)
 {
     ls_str s = {0};
@@ -67,12 +76,16 @@ static ls_status write_results(const char *dir, int e, int rank, const epoch *x)
     if (rank >= 0) ls_jsonw_members(&w, LS_KV("training_time", x->time), LS_KV("tokens_per_sec", x->tokens_per_sec));
     ls_jsonw_put_real(&w, "chrf", x->chrf); /* ours, after the keys of R3 */
     ls_jsonw_close(&w);
-    ls_status st = s.failed ? ls_nomem(s.len, "the results") : LS_OK;
-    if (st == LS_OK && rank >= 0) st = ls_path_in(path, dir, "rank%d_results_epoch%d.json", rank, e);
-    else if (st == LS_OK) st = ls_path_in(path, dir, "eval_results_epoch%d.json", e);
+    ls_status st = s.failed ? ls_nomem(s.len, "the results") : results_path(dir, e, rank, path);
     if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
     ls_str_fini(&s);
     return st;
+}
+
+static ls_status gen_path(const char *dir, int e, int rank, char path[PATH_MAX])
+{
+    return rank < 0 ? ls_path_in(path, dir, "gen_epoch%d.json", e)
+                    : ls_path_in(path, dir, "rank%d_gen_epoch%d.json", rank, e);
 }
 
 static ls_status write_epoch(const char *dir, int e, int dp, bool pipe, const epoch *x, const ls_translation_set *set,
@@ -81,8 +94,7 @@ static ls_status write_epoch(const char *dir, int e, int dp, bool pipe, const ep
     char path[PATH_MAX];
     for (int r = pipe ? -1 : 0; r < (pipe ? 0 : dp); r++) {
         LS_TRY(write_results(dir, e, r, x));
-        if (pipe) LS_TRY(ls_path_in(path, dir, "gen_epoch%d.json", e));
-        else LS_TRY(ls_path_in(path, dir, "rank%d_gen_epoch%d.json", r, e));
+        LS_TRY(gen_path(dir, e, r, path));
         LS_TRY(cli_write_translations(set, langs, path));
     }
     return LS_OK;
@@ -117,7 +129,32 @@ typedef struct evaluation {
     char pairs[PATH_MAX], workdir[PATH_MAX];
     int dp;
     bool pipe;
+    struct timespec written; /* training_metrics.json */
 } evaluation;
+
+static bool is_current(const evaluation *v, const char *path)
+{
+    struct stat sb;
+    if (stat(path, &sb)) return false;
+    return sb.st_mtim.tv_sec > v->written.tv_sec ||
+           (sb.st_mtim.tv_sec == v->written.tv_sec && sb.st_mtim.tv_nsec >= v->written.tv_nsec);
+}
+
+/* All files of an epoch exist and are of this run. */
+static bool is_evaluated(const evaluation *v, int e)
+{
+    char path[PATH_MAX];
+    for (int r = v->pipe ? -1 : 0; r < (v->pipe ? 0 : v->dp); r++) {
+        if (results_path(v->workdir, e, r, path) != LS_OK || !is_current(v, path)) return false;
+        if (gen_path(v->workdir, e, r, path) != LS_OK || !is_current(v, path)) return false;
+    }
+    return true;
+}
+
+static ls_status copy_if_old(const evaluation *v, const char *from_dir, const char *file)
+{
+    return is_current(v, ls_path_of(v->workdir, file).text) ? LS_OK : copy_file(from_dir, v->workdir, file);
+}
 
 /* Translates the test pairs with the checkpoint of epoch e, counted from 0. */
 static ls_status evaluate(evaluation *v, const char *checkpoint, int e, epoch *x)
@@ -150,7 +187,7 @@ static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
     double *time = ls_alloc((size_t)n * sizeof *time), *rate = ls_alloc((size_t)n * sizeof *rate);
     ls_status st = time && rate ? LS_OK : ls_nomem((size_t)n * sizeof *time, "the epochs");
     char checkpoint[PATH_MAX], last[PATH_MAX] = "";
-    int done = 0;
+    int done = 0, evaluated = 0;
     for (int e = 0; e < n && st == LS_OK; e++) {
         const json_t *row = json_array_get(epochs, (size_t)e);
         epoch x = {.val_loss = real_at(row, "val_loss_avg_global"),
@@ -158,16 +195,20 @@ static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
                    .tokens_per_sec = real_at(row, "tokens_per_sec_global") / v->dp};
         st = ls_path_in(checkpoint, v->o->checkpoint_path, "epoch-%d", e + 1);
         if (st != LS_OK || !ls_fs_exists(checkpoint)) continue;
-        st = evaluate(v, checkpoint, e, &x);
+        if (!is_evaluated(v, e)) {
+            st = evaluate(v, checkpoint, e, &x);
+            evaluated++;
+        }
         memcpy(last, checkpoint, sizeof last);
         time[done] = x.time;
         rate[done++] = x.tokens_per_sec * v->dp;
     }
     if (st == LS_OK && !done)
         st = ls_fail(LS_E_IO, "%s has no checkpoint of an epoch to translate with", v->o->checkpoint_path);
-    if (st == LS_OK) st = copy_file(last, v->workdir, "config.json");
-    if (st == LS_OK) st = copy_file(last, v->workdir, "tokenizer.json");
-    if (st == LS_OK) {
+    if (st == LS_OK) st = copy_if_old(v, last, "config.json");
+    if (st == LS_OK) st = copy_if_old(v, last, "tokenizer.json");
+    if (st == LS_OK && !evaluated) printf("translations and results exist: %s\n", v->workdir);
+    if (st == LS_OK && evaluated) {
         print_average("Training Time", time, done);
         print_average("Tokens_per_sec of all workers", rate, done);
         printf("translations and results: %s\n", v->workdir);
@@ -177,24 +218,32 @@ static ls_status evaluate_epochs(evaluation *v, const json_t *epochs)
     return st;
 }
 
+/* The layout and the precision as the run had them: options and the DeepSpeed JSON are resolved there. */
+static ls_status read_run(evaluation *v, const ls_device_choice *device, json_t **root)
+{
+    char path[PATH_MAX];
+    struct stat sb;
+    LS_TRY(ls_path_in(path, v->o->checkpoint_path, "training_metrics.json"));
+    LS_TRY(ls_json_load(path, root));
+    if (!stat(path, &sb)) v->written = sb.st_mtim;
+    const int dp = (int)json_integer_value(ls_json_at(*root, "lockstep.dp")); /* 0: one worker */
+    v->dp = dp ? dp : 1;
+    v->pipe = json_integer_value(ls_json_at(*root, "lockstep.pp")) > 1;
+    return ls_session_where(&v->open, device, json_string_value(ls_json_at(*root, "lockstep.precision")), v->o->compute,
+                            v->o->tf32);
+}
+
 ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice *device)
 {
     evaluation v = {.o = o, .open = {.threads = (int)o->threads}};
     json_t *root = NULL;
-    char path[PATH_MAX];
     if (strcmp(o->task, "translate") != 0) return LS_OK;
-    LS_TRY(ls_session_where(&v.open, device, o->precision, o->compute, o->tf32));
     LS_TRY(cli_test_pairs(o->data, v.pairs));
     snprintf(v.workdir, sizeof v.workdir, "%s", o->workdir ? o->workdir : "");
     if (!o->workdir) LS_TRY(ls_path_in(v.workdir, o->checkpoint_path, "workdir"));
     LS_TRY(ls_fs_mkdirs(v.workdir));
-    LS_TRY(ls_path_in(path, o->checkpoint_path, "training_metrics.json"));
-    LS_TRY(ls_json_load(path, &root));
-    const int world = (int)json_integer_value(ls_json_at(root, "hardware.world_size"));
-    const int per_replica = (int)(o->pp * o->tp);
-    v.pipe = o->pp > 1;
-    v.dp = world > per_replica ? world / per_replica : 1;
-    const ls_status st = evaluate_epochs(&v, json_object_get(root, "epochs"));
+    ls_status st = read_run(&v, device, &root);
+    if (st == LS_OK) st = evaluate_epochs(&v, json_object_get(root, "epochs"));
     json_decref(root);
     return st;
 }

@@ -1,6 +1,6 @@
 #include "comm/clock_sync.h"
+#include "comm/comm_impl.h"
 
-#include "core/fs.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
@@ -15,16 +15,10 @@ static int64_t monotonic(void *ctx)
 
 ls_clock ls_clock_monotonic(void)
 {
-    char text[256] = "", *boot = NULL, ns[64] = "";
-    size_t n = 0;
-    if (ls_fs_read("/proc/sys/kernel/random/boot_id", &boot, &n) != LS_OK) { /* then the host's name has to do */
-        ls_err_clear();
-        gethostname(text, sizeof text - 1);
-    }
+    char text[256], kernel[80], ns[64] = "";
+    comm_kernel_id(kernel, sizeof kernel);
     const ssize_t k = readlink("/proc/self/ns/time", ns, sizeof ns - 1);
-    const int len =
-        snprintf(text, sizeof text, "%.100s%.100s%.*s", boot ? boot : "", boot ? "" : text, k > 0 ? (int)k : 0, ns);
-    ls_free(boot);
+    const int len = snprintf(text, sizeof text, "%s %.*s", kernel, k > 0 ? (int)k : 0, ns);
     return (ls_clock){.id = (int64_t)ls_xxh64(text, (size_t)len), .now = monotonic};
 }
 

@@ -26,7 +26,7 @@ typedef struct ls_clock_fix { /* nanoseconds */
     int64_t offset, error;    /* ahead of rank 0's by, give or take              */
 } ls_clock_fix;
 
-/* This host's: the kernel's boot and the process's time namespace name it. */
+/* The monotonic clock. Identifier of this host's clock: boot id and time namespace. */
 ls_clock ls_clock_monotonic(void);
 
 /* Collective over c. LS_E_COMM, LS_E_NOMEM. */

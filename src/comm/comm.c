@@ -9,11 +9,13 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/deadline.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -104,6 +106,26 @@ const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
     *local_rank = c->hosts ? (int)c->hosts[rank].local_rank : rank;
     return c->hosts ? c->hosts[rank].name : c->hostname;
 }
+
+void comm_kernel_id(char *out, size_t room)
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    const bool known = f && fgets(out, (int)room, f);
+    if (f) fclose(f);
+    if (known) out[strcspn(out, "\n")] = '\0';
+    else if (gethostname(out, room)) snprintf(out, room, "?");
+    out[room - 1] = '\0';
+}
+
+int64_t ls_comm_machine(void)
+{
+    const char *set = getenv("LOCKSTEP_HOST_ID");
+    char text[80] = "";
+    if (set && *set) snprintf(text, sizeof text, "=%.60s", set);
+    else comm_kernel_id(text, sizeof text);
+    return (int64_t)ls_xxh64(text, strlen(text));
+}
+
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
     return c->ops->alloc ? c->ops->alloc(c, nbytes) : ls_comm_alloc(c->inner, nbytes);

@@ -78,6 +78,9 @@ typedef struct ls_comm_place {
 ls_comm_place ls_comm_where(const ls_comm *c);
 /* The host name of a rank, and its local rank there; owned by c. */
 const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank);
+/* A number of the machine that this process runs on, for comparing: that of its running kernel, in every container on it. LOCKSTEP_HOST_ID
+ * replaces it (tests). Names of hosts may be equal on different machines. */
+int64_t ls_comm_machine(void);
 
 /* ---- requests; with t == NULL the call waits for completion ---- */
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t);

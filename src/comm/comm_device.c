@@ -165,3 +165,13 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
     pthread_mutex_unlock(&c->lock);
     return LS_OK;
 }
+
+comm_position comm_note_read(comm_note *n)
+{
+    comm_position p = {
+        .queued = atomic_load(&n->queued), .begun = atomic_load(&n->begun), .done = atomic_load(&n->done)};
+    p.ago = ls_now() - atomic_load(&n->since);
+    p.kind = atomic_load(&n->kind);
+    for (size_t i = 0; i < sizeof n->site; i++) p.site[i] = atomic_load_explicit(&n->site[i], memory_order_relaxed);
+    return p;
+}

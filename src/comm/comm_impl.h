@@ -36,6 +36,29 @@ enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
 #define LANE_RING        (LS_COMM_PENDING + 1)
 #define COMM_TRACE_SPANS 16384 /* of each row of a trace */
 
+/* Where a worker is in the collectives of a communicator that the device carries out, for its peers; in shared memory. Numbers are those of
+ * comm_req.seq. */
+typedef struct comm_note {
+    _Atomic uint64_t queued, begun, done;
+    _Atomic double since; /* of the newest that is queued */
+    _Atomic int kind;
+    _Atomic char site[56];
+} comm_note;
+
+typedef struct comm_position { /* the same as values, which go to other hosts as well */
+    uint64_t queued, begun, done;
+    double ago; /* seconds */
+    int kind;
+    char site[57];
+} comm_position;
+comm_position comm_note_read(comm_note *n);
+
+/* What a rank on another host said when it was asked where it is. */
+typedef struct comm_answer {
+    enum { COMM_NOT_ASKED, COMM_SILENT, COMM_LEFT, COMM_ANSWERED } how; /* LEFT: it no longer has the communicator */
+    comm_position at;
+} comm_answer;
+
 typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
@@ -45,6 +68,9 @@ typedef struct comm_ops {
     void *(*alloc)(ls_comm *c, size_t nbytes);
     ls_status (*reserve)(ls_comm *c);             /* (optional) allocates device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
+    /* (optional) Asks the ranks on other hosts where they are, for some seconds: out[p] of every rank p of c. Returns a rank of the world
+     * that does not answer, in c or not; -1: none. */
+    int (*ask)(ls_comm *c, comm_answer *out);
     /* A communicator over another one, c->inner, has no split; alloc and abort are those of inner if they are NULL. */
     /* One like c over `part`, which it takes if it succeeds. */
     ls_status (*over)(ls_comm *c, ls_comm *part, ls_comm **out);
@@ -114,6 +140,7 @@ struct ls_comm {
     comm_host *hosts;             /* of every rank, in memory of c or inner; NULL: this one, in the order of ranks */
     char hostname[64];
     void *impl;
+    _Atomic(comm_note *) note; /* of the communicator over device memory that is made over this one; NULL: none */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     comm_lane lane[N_LANE];
@@ -150,14 +177,17 @@ bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */
 
+/* The id of the running kernel; where there is none, the name of the host. */
+void comm_kernel_id(char *out, size_t room);
+
 /* ls_comm_close with another limit. */
 void comm_close_within(ls_comm **c, ls_status st, double seconds);
 
 /* The part that a worker moves without the others, from one of its buffers to the other: bytes, 0: nothing. */
 size_t comm_own_part(const ls_comm *c, const comm_req *r, char **to, const char **from);
 
-/* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
-int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
+/* Bytes that each worker moves by the formulas of the strategies (self.c). */
+int64_t comm_formula_bytes(const ls_comm *c, const comm_req *r);
 
 /* out = sum of n sources of type dt in the tree; out may be one of the sources. Its type is dt, or another one of float and 16-bit reals. */
 void comm_tree_sum(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt);

@@ -42,6 +42,7 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     snprintf(label, sizeof label, "rank %d", rank);
     ls_stack_install(label);
     ls_deadline_name(label);
+    ls_stop_note(&world->early[rank]);
     ls_stop_set_mode(LS_STOP_ASK);
     ls_local_world_join(world, rank);
     const int n_core = comm_take_cores(rank, l->n, l->share, l->pin);
@@ -141,11 +142,15 @@ static void kill_all(child *ch, int n, int sig)
 }
 
 /* The message for a worker that did not report its own end. */
-static void died(const child *c, int rank, char words[512])
+static void died(const child *c, const ls_local_world *world, int rank, char words[512])
 {
+    const int early = atomic_load(&world->early[rank]);
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
-    if (WIFSIGNALED(c->status))
+    if (early)
+        snprintf(words, 512, "rank %d was stopped by %s before the first step", rank,
+                 early == SIGINT ? "SIGINT" : "SIGTERM");
+    else if (WIFSIGNALED(c->status))
         snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid,
                  WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
     else snprintf(words, 512, "rank %d (pid %d) exited with code %d", rank, (int)c->pid, WEXITSTATUS(c->status));
@@ -218,8 +223,10 @@ static void reap(family *f)
         }
         if (!c->killed && (WIFSIGNALED(c->status) || !atomic_load(&f->world->ended[r]))) { /* it reported nothing */
             char words[512];
-            died(c, r, words);
+            died(c, f->world, r, words);
             give_up(f, r, words);
+            if (atomic_load(&f->world->early[r]) && !ls_stop_requested())
+                finish(f, NULL); /* nobody has anything to save */
         }
         if (f->trouble_at == 0) f->trouble_at = ls_now();
     }
@@ -273,7 +280,8 @@ static void watch(family *f)
 
 /* ---- how it went ---- */
 
-/* How much a worker's end reveals about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
+/* How much a worker's end reveals about the cause: its own failure, a death, a stop before the first step, a stop, what it only heard of,
+ * being killed by the parent. */
 static int weight(const family *f, int r)
 {
     const child *c = &f->ch[r];
@@ -281,6 +289,7 @@ static int weight(const family *f, int r)
     if (WIFSIGNALED(c->status)) return WTERMSIG(c->status) == SIGKILL ? 5 : 6;
     const ls_status st = status_of(c, f->world, r);
     if (st == LS_OK) return 0;
+    if (atomic_load(&f->world->early[r])) return 4;
     if (st == LS_E_STOPPED) return f->asked ? 3 : 2;
     return st == LS_E_COMM ? f->asked ? 2 : 3 : r + 1 == atomic_load(&f->world->aborted) ? 8 : 7;
 }
@@ -306,10 +315,16 @@ static ls_status outcome(const family *f)
     if (weight(f, at) == 0) return LS_OK;
     if (WIFSIGNALED(c->status)) {
         char words[512];
-        died(c, at, words);
+        died(c, f->world, at, words);
         return ls_fail(LS_E_COMM, "%s%s", words, c->killed ? ": it did not exit after the run failed" : "");
     }
+    if (at > 0 && atomic_load(&f->world->early[at])) { /* rank 0 prints that itself */
+        char words[512];
+        died(c, f->world, at, words);
+        fprintf(stderr, "lockstep: %s; nothing to save\n", words);
+    }
     ls_err_clear(); /* the worker has printed its error */
+    ls_stop_ended_with(WEXITSTATUS(c->status));
     return status_of(c, f->world, at);
 }
 

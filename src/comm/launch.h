@@ -27,7 +27,8 @@ typedef struct ls_launch {
  *
  *   the run fails      each worker has 8 s to end, then ends itself with exit code 4; 2 s later those left (a worker that is stopped by
  *                      SIGSTOP) are named and killed
- *   SIGTERM, SIGINT    passed on; LS_E_STOPPED when the workers stopped. A second signal kills them at once
+ *   SIGTERM, SIGINT    passed on; LS_E_STOPPED when the workers stopped (ls_stop_exit_code). A second signal kills them at once. One that
+ *                      a worker gets by itself ends the run the same way; before the first step the rank is named
  *   the end            closing the communicator may take LS_COMM_CLOSE_TIME; then the worker ends with the exit code of its status */
 ls_status ls_launch_local(const ls_launch *l);
 

@@ -184,6 +184,7 @@ ls_status ls_launch_agent(void)
     if (a.left) watch(&a);
     if (st == LS_OK && a.code) { /* a worker has printed it */
         ls_err_clear();
+        ls_stop_ended_with(a.code);
         st = ls_launch_status(a.code);
     }
     ls_argv_fini(&a.job.env);

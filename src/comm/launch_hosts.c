@@ -245,6 +245,7 @@ static ls_status outcome(const team *t)
                        t->l->host[t->worst].name,
                        is_here(t->l->host[t->worst].name) ? t->l->program : t->l->rsh.word[0], t->code);
     ls_err_clear(); /* a worker has printed it */
+    ls_stop_ended_with(t->code);
     return ls_launch_status(t->code);
 }
 

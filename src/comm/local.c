@@ -135,7 +135,7 @@ static void all_reduce(ls_comm *c, comm_req *r)
     if (r->copy) { /* small, anywhere: everyone sums copies for itself */
         for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p);
         comm_tree_sum(r->out.data, r->in.dt, src, c->size, n, r->in.dt);
-        r->moved = comm_law_bytes(c, r);
+        r->moved = comm_formula_bytes(c, r);
         return;
     }
     const int64_t first = n * c->rank / W, len = n * (c->rank + 1) / W - first,

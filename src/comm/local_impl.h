@@ -65,6 +65,7 @@ struct ls_local_world {
     _Atomic int rank[MAX_RANK];    /* in the world of all hosts          */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
+    _Atomic int early[MAX_RANK];   /* the signal that ended them before the first step (ls_stop_note) */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
     char abort_words[2048];
 };
@@ -92,7 +93,8 @@ typedef struct local {
     struct net_watch *watch; /* of a world that this process opened itself: both end with the communicator; else NULL */
     const ls_comm *outer;    /* the communicator that this one serves, or itself: whose limit holds */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
-    ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
+    /* (optional) A wider table. `peer`: the other side of a message, as a label; -1: r is a collective. */
+    ls_status (*hang)(void *ctx, const comm_req *r, int peer, double waited);
     void *ctx;
 } local;
 
@@ -154,9 +156,15 @@ bool local_where(ls_str *out, const local_position *p, int label, const char *ho
 void local_ask_stacks(ls_local_world *w);
 /* Whether a process is stopped (SIGSTOP): it neither works nor ends. */
 bool local_is_stopped(int pid);
-/* Names the cause of a hang: "; rank 3 is stopped (SIGSTOP, pid 99)" if a worker of this host is (true), in the waiting communicator or not;
- * else "; look at rank N" for a suspect (-1: none). w may be NULL. Ranks are those of the world. */
-bool local_name_culprit(char *who, size_t room, ls_local_world *w, int suspect);
+/* Names the cause of a hang: "; rank 3 is stopped (SIGSTOP, pid 99)" if a worker of this host is, in the waiting communicator or not; else
+ * "; rank N does not answer …" for one on another host (-1: none); else "; look at rank N" for a suspect (-1: none). w may be NULL. Ranks
+ * are those of the world. */
+void local_name_culprit(char *who, size_t room, ls_local_world *w, int silent, int suspect);
+
+/* The table of a hang: a line for each of n ranks, those to look at first; what does not fit is counted. `line` writes that of rank p.
+ * Returns the first one that is late; -1: none. */
+typedef enum local_state { LOCAL_SILENT, LOCAL_LATE, LOCAL_OTHER, LOCAL_NO_LINE } local_state;
+int local_table(ls_str *out, int n, local_state (*line)(void *ctx, int p, ls_str *out), void *ctx);
 /* Adds " (stopped by SIGSTOP, pid N)" when world rank `rank` is. */
 void local_note_stopped(ls_str *out, ls_local_world *w, int rank);
 

@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define TABLE_MAX 1500 /* bytes: an error message is cut at 2000 */
+
 local_position local_position_of(const place *at)
 {
     local_position p = {.posted = atomic_load(&at->posted), .done = atomic_load(&at->done)};
@@ -63,17 +65,50 @@ void local_note_stopped(ls_str *out, ls_local_world *w, int rank)
     if (local_is_stopped(pid)) ls_str_addf(out, " (stopped by SIGSTOP, pid %d)", pid);
 }
 
-bool local_name_culprit(char *who, size_t room, ls_local_world *w, int suspect)
+void local_name_culprit(char *who, size_t room, ls_local_world *w, int silent, int suspect)
 {
     for (int p = 0; w && p < w->size; p++) {
         const int pid = atomic_load(&w->pid[p]);
         if (atomic_load(&w->left[p]) || !local_is_stopped(pid)) continue;
         snprintf(who, room, "; rank %d is stopped (SIGSTOP, pid %d)", atomic_load(&w->rank[p]), pid);
-        return true;
+        return;
     }
     who[0] = '\0';
-    if (suspect >= 0) snprintf(who, room, "; look at rank %d", suspect);
-    return false;
+    if (silent >= 0)
+        snprintf(who, room, "; rank %d does not answer: it is stopped, or its host is not reachable", silent);
+    else if (suspect >= 0) snprintf(who, room, "; look at rank %d", suspect);
+}
+
+int local_table(ls_str *out, int n, local_state (*line)(void *ctx, int p, ls_str *out), void *ctx)
+{
+    ls_str text = {0};
+    int late = -1, n_left_out = 0;
+    for (int state = LOCAL_SILENT; state <= LOCAL_OTHER; state++)
+        for (int p = 0; p < n; p++) {
+            text.len = 0;
+            if ((int)line(ctx, p, &text) != state) continue;
+            if (state == LOCAL_LATE && late < 0) late = p;
+            if (out->len + text.len < TABLE_MAX) ls_str_addn(out, text.data, text.len);
+            else n_left_out++;
+        }
+    if (n_left_out) ls_str_addf(out, "\n  … and %d more", n_left_out);
+    ls_str_fini(&text);
+    return late;
+}
+
+typedef struct scene {
+    const ls_comm *c;
+    const comm_req *r;
+} scene;
+
+static local_state line_of(void *ctx, int p, ls_str *out)
+{
+    const scene *s = ctx;
+    const local *l = s->c->impl;
+    const local_position at = local_position_of(&l->ctl->at[p]);
+    const bool late = local_where(out, &at, l->label[p], s->c->hostname, s->r);
+    local_note_stopped(out, l->world, l->member[p]);
+    return late ? LOCAL_LATE : LOCAL_OTHER;
 }
 
 /* The position of each rank, in a table. The suspect is a rank that has not posted this collective, or the other side of a message, which no
@@ -81,18 +116,13 @@ bool local_name_culprit(char *who, size_t room, ls_local_world *w, int suspect)
 static ls_status hang(ls_comm *c, const comm_req *r, double waited)
 {
     local *l = c->impl;
-    if (l->hang) return l->hang(l->ctx, r, waited);
     const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
-    int suspect = message ? l->label[r->peer] : -1;
-    char who[96];
+    if (l->hang) return l->hang(l->ctx, r, message ? l->label[r->peer] : -1, waited);
+    scene s = {c, r};
+    char who[128];
     ls_str table = {0};
-    for (int p = 0; p < c->size && !message; p++) {
-        const local_position at = local_position_of(&l->ctl->at[p]);
-        const bool late = local_where(&table, &at, l->label[p], c->hostname, r);
-        local_note_stopped(&table, l->world, l->member[p]);
-        if (late && suspect < 0) suspect = l->label[p];
-    }
-    (void)local_name_culprit(who, sizeof who, l->world, suspect);
+    const int suspect = message ? r->peer : local_table(&table, c->size, line_of, &s);
+    local_name_culprit(who, sizeof who, l->world, -1, suspect < 0 ? -1 : l->label[suspect]);
     local_ask_stacks(l->world);
     const ls_status st =
         ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),

@@ -22,7 +22,7 @@
 #define PAIR_BLOCKS      8 /* of a group of two, at most */
 #define GROUPS_IN_FLIGHT 4 /* of one rank: its data, tensor and world groups, and pairs */
 
-/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which needs nobody. */
+/* Seconds to wait for peers at the end, for all communicators together; then groups are aborted, which does not wait for other ranks. */
 #define CLOSE_LIMIT 10.0
 
 /* ---- giving up ---- */
@@ -196,7 +196,7 @@ ls_status nccl_pace(nccl_try *t, const comm_req *r, ls_mark m)
         if (give_up(t)) return nccl_status(t, NULL, LS_NCCL_GAVE_UP);
         if (begun == 0 && d->test(d->ctx, r->from)) begun = ls_now();
         if (begun > 0 && limit > 0 && ls_now() - begun > limit) { /* the watch does not know this request yet */
-            const nccl_under_way u = {.kind = r->kind, .peer = r->peer, .seq = r->seq, .k = n->n_note, .site = r->site};
+            const nccl_under_way u = {.kind = r->kind, .peer = r->peer, .seq = r->seq, .site = r->site};
             nccl_hang(n, &u, ls_now() - begun, t->words, sizeof t->words);
             return ls_fail(LS_E_COMM, "%s", t->words);
         }
@@ -228,7 +228,7 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
     LS_TRY(comm_lane_mark(d, *lane, r->ready, &r->from));
     LS_TRY(queue_request(t, r, *lane));
     LS_TRY(comm_lane_mark(d, *lane, 0, &r->after));
-    r->moved = t->c->size > 1 ? comm_law_bytes(t->c, r) : 0;
+    r->moved = t->c->size > 1 ? comm_formula_bytes(t->c, r) : 0;
     nccl_under(m, r, comm_lane_of(r->kind));
     return nccl_pace(t, r, r->after);
 }

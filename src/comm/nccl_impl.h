@@ -19,24 +19,15 @@
 #include "comm/comm_impl.h"
 #include "comm/nccl_plugin.h"
 
-#define NCCL_RING 512
 #define NCCL_AHEAD \
     16 /* pieces of work that a lane queues before the device has done the first of them: streams have less room than requests need */
-
-/* Where a worker is, for its peers on the host; in shared memory. */
-typedef struct nccl_note {
-    _Atomic uint64_t queued, begun, done; /* sequence numbers of collectives on device memory, from 1 */
-    _Atomic double since;                 /* of the newest */
-    _Atomic int kind;
-    _Atomic char site[56];
-} nccl_note;
+#define NCCL_RING 64 /* requests that the watch looks at; at most NCCL_AHEAD + 1 of them are not done */
 
 typedef struct nccl_under_way {
     ls_mark from, after;
     ls_coll kind;
     int peer;
-    uint64_t seq; /* in the request's lane        */
-    uint64_t k;   /* among those of nccl_note     */
+    uint64_t seq; /* in the request's lane */
     const char *site;
 } nccl_under_way;
 
@@ -78,9 +69,8 @@ typedef struct nccl_comm {
     nccl_queue queue[N_LANE];     /* under self->lock */
     ls_mark recent[N_LANE][NCCL_AHEAD]; /* of the lane's thread: what it queued last (nccl_pace) */
     uint64_t n_recent[N_LANE];
-    nccl_note *note, **notes; /* its own, and everyone's (NULL: on another host) */
+    comm_note *note, **notes; /* its own, and everyone's (NULL: on another host) */
     int *label;               /* rank in the world, of every rank */
-    uint64_t n_note;
 } nccl_comm;
 
 static inline int nccl_n_group(const nccl_comm *m, int lane)

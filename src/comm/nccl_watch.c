@@ -6,12 +6,14 @@
  *   then          the groups are aborted, so that kernels end and the device's queue goes on; the other workers are notified; every wait
  *                 from then on fails with the same message.
  *
- * Workers note in shared memory which collective they have queued, begun and done: who is late is named. */
+ * Workers note in shared memory which collective they have queued, begun and done: who is late is named. Workers on other hosts are asked
+ * over boot, whose transport answers while they hang; one that does not answer is named first. */
 #include "comm/nccl_impl.h"
 
 #include "comm/local_impl.h"
 #include "core/clock.h"
 #include "core/deadline.h"
+#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +29,13 @@ typedef struct where {
     int64_t world, rank, offset, label;
 } where;
 
+/* The one that c is made over in the end, which has the transport. */
+static ls_comm *lowest(ls_comm *c)
+{
+    while (c->inner) c = c->inner;
+    return c;
+}
+
 ls_status nccl_share_notes(nccl_comm *m)
 {
     ls_comm *c = m->self->inner;
@@ -39,16 +48,16 @@ ls_status nccl_share_notes(nccl_comm *m)
     for (int p = 0; p < c->size; p++) {
         m->label[p] = (int)all[p].label;
         if (c->world && all[p].world == mine.world)
-            m->notes[p] = (nccl_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
+            m->notes[p] = (comm_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
     }
     m->notes[c->rank] = m->note;
+    atomic_store(&lowest(c)->note, m->note);
     return LS_OK;
 }
 
 void nccl_note_request(nccl_comm *m, const comm_req *r)
 {
     if (comm_lane_of(r->kind) != LANE_COLL) return;
-    m->n_note++; /* the collectives' thread counts */
     atomic_store(&m->note->kind, (int)r->kind);
     atomic_store(&m->note->since, ls_now());
     for (size_t i = 0; i < sizeof m->note->site; i++) { /* peers may be reading it */
@@ -56,55 +65,85 @@ void nccl_note_request(nccl_comm *m, const comm_req *r)
         atomic_store_explicit(&m->note->site[i], c, memory_order_relaxed);
         if (!c) break;
     }
-    atomic_store(&m->note->queued, m->n_note);
+    atomic_store(&m->note->queued, r->seq);
+}
+
+/* With the communicator's lock held: drops the requests of a lane that the device has done, notes that the next one has begun. */
+static void retire(nccl_comm *m, int lane)
+{
+    const ls_device *d = m->w->dev;
+    nccl_queue *q = &m->queue[lane];
+    for (; q->first < q->end; q->first++, q->begun = 0) {
+        const nccl_under_way *u = &q->at[q->first % NCCL_RING];
+        if (q->begun == 0 && d->test(d->ctx, u->from)) {
+            q->begun = ls_now();
+            if (lane == LANE_COLL) atomic_store(&m->note->begun, u->seq);
+        }
+        if (!d->test(d->ctx, u->after)) return;
+        if (lane == LANE_COLL) atomic_store(&m->note->done, u->seq);
+    }
 }
 
 void nccl_under(nccl_comm *m, const comm_req *r, int lane)
 {
     nccl_queue *q = &m->queue[lane];
-    const uint64_t k = lane == LANE_COLL ? m->n_note : 0;
     pthread_mutex_lock(&m->self->lock);
-    if (q->end - q->first < NCCL_RING)
-        q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, k, r->site};
+    if (q->end - q->first == NCCL_RING) retire(m, lane); /* the watch has not looked for long */
+    LS_ASSERT(q->end - q->first < NCCL_RING);            /* nccl_pace */
+    q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, r->site};
     pthread_mutex_unlock(&m->self->lock);
 }
 
-/* A line of the table about rank p, and whether it is late. */
-static bool where_is(const nccl_comm *m, int p, const nccl_under_way *u, ls_str *out)
+typedef struct scene {
+    const nccl_comm *m;
+    const nccl_under_way *u;
+    const comm_answer *answer; /* of the ranks on other hosts; NULL: they cannot be asked */
+} scene;
+
+/* Where rank p is, as a line of the table. */
+static local_state line_of(void *ctx, int p, ls_str *out)
 {
-    nccl_note *o = m->notes[p];
-    int seat = 0;
-    const char *host = ls_comm_host(m->self, p, &seat);
-    char site[sizeof o->site + 1] = "";
-    if (!o) {
-        ls_str_addf(out, "\n  rank %d on %s: its state is not visible from this host", m->label[p], host);
-        return false;
+    const scene *s = ctx;
+    const nccl_comm *m = s->m;
+    const uint64_t seq = s->u->seq;
+    const comm_answer *a = s->answer ? &s->answer[p] : &(comm_answer){COMM_NOT_ASKED, {0}};
+    int local_rank = 0;
+    const char *host = ls_comm_host(m->self, p, &local_rank);
+    if (!m->notes[p] && a->how != COMM_ANSWERED) {
+        ls_str_addf(out, "\n  rank %d on %s %s", m->label[p], host,
+                    a->how == COMM_SILENT ? "does not answer"
+                    : a->how == COMM_LEFT ? "no longer has this communicator"
+                                          : "cannot be asked where it is");
+        return a->how == COMM_SILENT ? LOCAL_SILENT : LOCAL_OTHER;
     }
-    for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
-    const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
-    const bool late = queued < u->k || (begun < u->k && done < u->k);
-    ls_str_addf(out, "\n  rank %d on %s %s (its latest is #%llu, %s at %s, %.1f s ago)", m->label[p], host,
-                queued < u->k  ? "is late: it has not posted this"
-                : late         ? "is late: its device has not reached this"
-                : done >= u->k ? "has completed this"
-                               : "is waiting in it",
-                (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
-                ls_short_path(site), ls_now() - atomic_load(&o->since));
-    return late;
+    const comm_position at = m->notes[p] ? comm_note_read(m->notes[p]) : a->at;
+    const bool late = at.queued < seq || (at.begun < seq && at.done < seq);
+    ls_str_addf(out, "\n  rank %d on %s %s", m->label[p], host,
+                at.queued < seq  ? "is late: it has not posted this"
+                : late           ? "is late: its device has not reached this"
+                : at.done >= seq ? "has completed this"
+                                 : "is waiting in it");
+    if (at.queued)
+        ls_str_addf(out, " (its latest is #%llu, %s at %s, %.1f s ago)", (unsigned long long)at.queued,
+                    ls_coll_word((ls_coll)at.kind), ls_short_path(at.site), at.ago);
+    return late ? LOCAL_LATE : LOCAL_OTHER;
 }
 
 void nccl_hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room)
 {
     const bool message = u->kind == LS_COLL_SEND || u->kind == LS_COLL_RECV;
-    int culprit = message ? m->label[u->peer] : -1;
-    char who[96] = "";
+    ls_comm *boot = lowest(m->self->inner);
+    comm_answer *answer = boot->ops->ask ? ls_alloc((size_t)m->self->size * sizeof *answer) : NULL;
+    const int silent = answer ? boot->ops->ask(boot, answer) : -1;
+    scene s = {m, u, answer};
+    char who[128];
     ls_str table = {0};
-    for (int p = 0; p < m->self->size && !message; p++)
-        if (table.len < 1500 && where_is(m, p, u, &table) && culprit < 0) culprit = m->label[p];
-    local_name_culprit(who, sizeof who, m->self->world, culprit);
+    const int suspect = message ? u->peer : local_table(&table, m->self->size, line_of, &s);
+    local_name_culprit(who, sizeof who, m->self->world, silent, suspect < 0 ? -1 : m->label[suspect]);
     snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
              (unsigned long long)u->seq, ls_short_path(u->site), who, table.data ? table.data : "");
     ls_str_fini(&table);
+    ls_free(answer);
 }
 
 /* ---- the watch ---- */
@@ -112,22 +151,14 @@ void nccl_hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words
 /* A lane's oldest request: how long it has been in flight. */
 static double oldest(nccl_comm *m, int lane, nccl_under_way *u)
 {
-    const ls_device *d = m->w->dev;
     nccl_queue *q = &m->queue[lane];
     double waited = 0;
     pthread_mutex_lock(&m->self->lock);
-    while (q->first < q->end) {
+    retire(m, lane);
+    if (q->first < q->end) {
         *u = q->at[q->first % NCCL_RING];
-        if (q->begun == 0 && d->test(d->ctx, u->from)) {
-            q->begun = ls_now();
-            if (lane == LANE_COLL) atomic_store(&m->note->begun, u->k);
-        }
-        if (!d->test(d->ctx, u->after)) break;
-        if (lane == LANE_COLL) atomic_store(&m->note->done, u->k);
-        q->first++;
-        q->begun = 0;
+        if (q->begun > 0) waited = ls_now() - q->begun;
     }
-    if (q->first < q->end && q->begun > 0) waited = ls_now() - q->begun;
     pthread_mutex_unlock(&m->self->lock);
     return waited;
 }

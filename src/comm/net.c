@@ -13,7 +13,7 @@
  *   up to LS_COMM_SMALL bytes: (H-1) n, all_gather (H-1) L n/W, broadcast (H-1) n in the root's team
  *   send              n, to another host
  * Partial sums of 16-bit reals travel as float where a team has made one (L > 1, or small): twice the bytes of what is given, not of results.
- * ls_comm_stat.bytes follows the law of every backend (self.c). */
+ * ls_comm_stat.bytes follows the formulas of every backend (self.c). */
 #include "comm/net_impl.h"
 
 #include "core/clock.h"
@@ -38,7 +38,12 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
 {
     net_comm *m = c->impl;
     const double begin = ls_now();
-    while (!m->w->t->wait(m->w->net, op, n, SLICE)) LS_TRY(local_trouble(m->host, r, ls_now() - begin));
+    while (!m->w->t->wait(m->w->net, op, n, SLICE)) {
+        const double limit = atomic_load(&c->limit->seconds), waited = ls_now() - begin;
+        const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
+        LS_TRY(local_trouble(m->host, r, 0));
+        if (limit > 0 && waited > limit) return net_hang(c, r, message ? r->peer : -1, waited);
+    }
     for (int i = 0; i < n; i++) {
         char words[400];
         if (op[i]->failed) {
@@ -216,7 +221,7 @@ static ls_status direct(ls_comm *c, comm_req *r)
 static ls_status net_run(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
-    r->moved = comm_law_bytes(c, r);
+    r->moved = comm_formula_bytes(c, r);
     r->site = ls_short_path(r->site);
     if (r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) {
         if (m->w->host[m->member[r->peer]] != m->w->host[m->w->rank]) return direct(c, r);
@@ -227,9 +232,9 @@ static ls_status net_run(ls_comm *c, comm_req *r)
         return local_run(m->host, &near);
     }
     if (m->one_host) {
-        const int64_t law = r->moved;
+        const int64_t by_formula = r->moved;
         ls_status st = local_run(m->team, r);
-        r->moved = law;
+        r->moved = by_formula;
         return st;
     }
     if (m->team != m->host) local_note(m->host, r, false);
@@ -256,8 +261,13 @@ static void abort_all(ls_comm *c, const char *words)
     net_abort(((net_comm *)c->impl)->w, words);
 }
 
-static const comm_ops net_ops = {
-    .name = "net", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
+static const comm_ops net_ops = {.name = "net",
+                                 .run = net_run,
+                                 .split = net_split,
+                                 .alloc = net_alloc,
+                                 .abort = abort_all,
+                                 .ask = net_ask,
+                                 .destroy = net_destroy};
 
 static int count_on(const net_world *w, const int *member, int n, int host)
 {

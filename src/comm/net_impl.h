@@ -35,7 +35,9 @@ typedef struct net_world {
     struct net_comm *dead; /* those that ended with requests in flight */
     ls_net_op service;
     struct net_msg *inbox;
-    net_status *status; /* by world rank: answers to a question that is open */
+    net_status *status;     /* by world rank: answers to the question that is open */
+    _Atomic int asked;      /* the communicator that it is about */
+    pthread_mutex_t asking; /* one question at a time, until its answers have been read */
 } net_world;
 
 typedef struct net_comm {
@@ -62,6 +64,7 @@ typedef struct net_msg {
     int type, from, comm, rank;
     int stack;
     local_position at;
+    comm_position device; /* of the communicator over device memory that is made over this one; 0: none */
     char host[64];
     char words[NET_MSG_WORDS];
 } net_msg;
@@ -80,7 +83,8 @@ void net_world_free(net_world *w);
 ls_status net_service_open(net_world *w);
 /* Ends the run: waits on this host and on the others end with this message. */
 void net_abort(net_world *w, const char *words);
-ls_status net_hang(void *ctx, const comm_req *r, double waited);
+ls_status net_hang(void *ctx, const comm_req *r, int peer, double waited); /* peer: a rank of the communicator, or -1 */
+int net_ask(ls_comm *c, comm_answer *out);                                 /* comm_ops.ask */
 
 /* ---- a request ---- */
 /* Waits for operations of request r; ends with an abort's words or a table. */

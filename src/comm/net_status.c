@@ -13,8 +13,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define ANSWER_TIME 2.0  /* seconds */
-#define TABLE_MAX   1500 /* bytes: an error message is cut at 2000 */
+#define ANSWER_TIME 2.0 /* seconds */
 
 enum { QUESTION = 1, ANSWER, GONE };
 
@@ -55,6 +54,8 @@ static void answer(net_world *w, const net_msg *q)
         if (m->id != q->comm) continue;
         a.rank = c->rank;
         a.at = local_position_of(&((local *)m->host->impl)->ctl->at[m->host->rank]);
+        comm_note *note = atomic_load(&c->note);
+        if (note) a.device = comm_note_read(note);
     }
     pthread_mutex_unlock(&w->lock);
     tell(w, q->from, &a);
@@ -72,7 +73,8 @@ static void came(ls_net_op *op)
     } else if (op->failed || op->got != (int)sizeof *m) return; /* the transport is ending */
     else if (m->type == QUESTION) answer(w, m);
     else if (m->type == GONE) ls_local_world_abort(w->world, w->local_rank, m->words);
-    else if (m->type == ANSWER && m->from >= 0 && m->from < w->size) {
+    else if (m->type == ANSWER && m->from >= 0 && m->from < w->size && m->comm == atomic_load(&w->asked) &&
+             !atomic_load(&w->status[m->from].here)) { /* else to an earlier question */
         w->status[m->from].msg = *m;
         atomic_store(&w->status[m->from].here, true);
     }
@@ -107,96 +109,116 @@ void net_abort(net_world *w, const char *words)
         if (w->host[p] != w->host[w->rank]) tell(w, p, &m);
 }
 
-/* ---- the table ---- */
+/* ---- questions ---- */
 
 static bool elsewhere(const net_world *w, int rank)
 {
     return w->host[rank] != w->host[w->rank];
 }
 
-/* Asks every rank on another host, also those outside of the communicator: the one that is stopped may be any of them. */
-static void ask(net_comm *m)
+/* Asks every rank on another host, also those outside of the communicator: the one that is stopped may be any of them. Returns one that
+ * does not answer; -1: none. With `asking` held. */
+static int ask(net_comm *m, bool stack)
 {
     net_world *w = m->w;
-    net_msg q = {.type = QUESTION, .from = w->rank, .comm = m->id, .stack = 1};
+    net_msg q = {.type = QUESTION, .from = w->rank, .comm = m->id, .stack = stack};
+    int silent = -1;
+    atomic_store(&w->asked, m->id);
     for (int p = 0; p < w->size; p++) {
         if (!elsewhere(w, p)) continue;
         atomic_store(&w->status[p].here, false);
         tell(w, p, &q);
     }
-    for (const double end = ls_now() + ANSWER_TIME; ls_now() < end;) {
-        int missing = 0;
-        for (int p = 0; p < w->size; p++) missing += elsewhere(w, p) && !atomic_load(&w->status[p].here);
-        if (!missing) return;
+    for (const double end = ls_now() + ANSWER_TIME;;) {
+        silent = -1;
+        for (int p = w->size - 1; p >= 0; p--)
+            if (elsewhere(w, p) && !atomic_load(&w->status[p].here)) silent = p;
+        if (silent < 0 || ls_now() >= end) return silent;
         nanosleep(&(struct timespec){0, 5000000}, NULL);
     }
 }
 
-enum { SILENT, LATE, OTHER };
-
-/* What rank p of c is doing, as a line of the table. Ranks are those of the world. */
-static int where(const net_comm *m, int p, const comm_req *r, ls_str *out)
+int net_ask(ls_comm *c, comm_answer *out)
 {
+    const net_comm *m = c->impl;
+    net_world *w = m->w;
+    pthread_mutex_lock(&w->asking);
+    const int silent = ask(c->impl, false);
+    for (int p = 0; p < c->size; p++) {
+        const net_status *s = &w->status[m->member[p]];
+        out[p] = (comm_answer){.how = COMM_NOT_ASKED};
+        if (!elsewhere(w, m->member[p])) continue;
+        if (!atomic_load(&s->here)) out[p].how = COMM_SILENT;
+        else if (s->msg.rank < 0) out[p].how = COMM_LEFT;
+        else out[p] = (comm_answer){COMM_ANSWERED, s->msg.device};
+    }
+    pthread_mutex_unlock(&w->asking);
+    return silent;
+}
+
+/* ---- the table ---- */
+
+typedef struct scene {
+    const net_comm *m;
+    const comm_req *r;
+    bool message; /* numbers of collectives tell nothing about it */
+} scene;
+
+/* What rank p is doing, as a line of the table. Ranks are those of the world. */
+static local_state line_of(void *ctx, int p, ls_str *out)
+{
+    const scene *sc = ctx;
+    const net_comm *m = sc->m;
     const net_world *w = m->w;
     const local *here = m->host->impl;
     const int rank = m->member[p];
+    const net_status *s = &w->status[rank];
+    if (elsewhere(w, rank) && !atomic_load(&s->here)) {
+        if (m->self->hosts) ls_str_addf(out, "\n  rank %d on %s does not answer", rank, m->self->hosts[p].name);
+        else ls_str_addf(out, "\n  rank %d on host %d does not answer", rank, w->host[rank]);
+        return LOCAL_SILENT;
+    }
+    if (sc->message) return LOCAL_NO_LINE;
     for (int q = 0; q < m->host->size; q++)
         if (here->label[q] == p) {
             const local_position at = local_position_of(&here->ctl->at[q]);
-            const bool late = local_where(out, &at, rank, w->hostname, r);
+            const bool late = local_where(out, &at, rank, w->hostname, sc->r);
             local_note_stopped(out, w->world, here->member[q]);
-            return late ? LATE : OTHER;
+            return late ? LOCAL_LATE : LOCAL_OTHER;
         }
-    const net_status *s = &w->status[rank];
-    if (!atomic_load(&s->here)) {
-        if (m->self->hosts) ls_str_addf(out, "\n  rank %d on %s does not answer", rank, m->self->hosts[p].name);
-        else ls_str_addf(out, "\n  rank %d on host %d does not answer", rank, w->host[rank]);
-        return SILENT;
-    }
     if (s->msg.rank < 0) { /* it may have ended the same way, a moment ago */
         ls_str_addf(out, "\n  rank %d on %s no longer has this communicator", rank, s->msg.host);
-        return OTHER;
+        return LOCAL_OTHER;
     }
-    return local_where(out, &s->msg.at, rank, s->msg.host, r) ? LATE : OTHER;
+    return local_where(out, &s->msg.at, rank, s->msg.host, sc->r) ? LOCAL_LATE : LOCAL_OTHER;
 }
 
-/* The cause of a hang: a stopped process of this host; a rank of another host whose transport does not answer, in the communicator or not; a
- * rank that is late. */
-static void name_culprit(const net_world *w, int late, char *who, size_t room)
+/* With `asking` held. */
+static ls_status report(ls_comm *c, const comm_req *r, int peer, double waited)
 {
-    if (local_name_culprit(who, room, w->world, late)) return;
-    for (int p = 0; p < w->size; p++)
-        if (elsewhere(w, p) && !atomic_load(&w->status[p].here)) {
-            snprintf(who, room, "; rank %d does not answer: it is stopped, or its host is not reachable", p);
-            return;
-        }
-}
-
-ls_status net_hang(void *ctx, const comm_req *r, double waited)
-{
-    ls_comm *c = ctx;
     net_comm *m = c->impl;
-    ls_str table = {0}, line = {0};
-    int late = -1, n_left_out = 0;
-    char who[128], more[64] = "";
-    ask(m);
+    scene s = {m, r, peer >= 0};
+    ls_str table = {0};
+    char who[128];
+    const int silent = ask(m, true);
     if (comm_aborted(c, who, 1))
         return local_trouble(m->host, r, 0); /* another rank was faster, and may have ended since */
     local_ask_stacks(m->w->world);
-    for (int group = SILENT; group <= OTHER; group++) /* those to look at first */
-        for (int p = 0; p < c->size; p++) {
-            line.len = 0;
-            if (where(m, p, r, &line) != group) continue;
-            if (group == LATE && late < 0) late = m->member[p];
-            if (table.len + line.len < TABLE_MAX) ls_str_addn(&table, line.data, line.len);
-            else n_left_out++;
-        }
-    name_culprit(m->w, late, who, sizeof who);
-    if (n_left_out) snprintf(more, sizeof more, "\n  … and %d more", n_left_out);
+    const int late = local_table(&table, c->size, line_of, &s), suspect = peer >= 0 ? peer : late;
+    local_name_culprit(who, sizeof who, m->w->world, silent, suspect < 0 ? -1 : m->member[suspect]);
     const ls_status st =
-        ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s%s", waited, ls_coll_word(r->kind),
-                (unsigned long long)r->seq, r->site, who, table.data ? table.data : "", more);
+        ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),
+                (unsigned long long)r->seq, r->site, who, table.data ? table.data : "");
     ls_str_fini(&table);
-    ls_str_fini(&line);
+    return st;
+}
+
+ls_status net_hang(void *ctx, const comm_req *r, int peer, double waited)
+{
+    ls_comm *c = ctx;
+    net_world *w = ((net_comm *)c->impl)->w;
+    pthread_mutex_lock(&w->asking);
+    const ls_status st = report(c, r, peer, waited);
+    pthread_mutex_unlock(&w->asking);
     return st;
 }

@@ -172,6 +172,7 @@ void net_world_free(net_world *w)
     ls_free(w->host);
     ls_free(w->local_of);
     pthread_mutex_destroy(&w->lock);
+    pthread_mutex_destroy(&w->asking);
     ls_free(w);
 }
 
@@ -219,6 +220,7 @@ ls_status net_world_over(const ls_transport *t, void *net, const ls_net_info *in
                      .start_until = ls_now() + limit,
                      .start_limit = limit};
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->asking, NULL);
     gethostname(w->hostname, sizeof w->hostname - 1);
     ls_status st = build(w, info->host, arena_nbytes, out);
     if (st != LS_OK) { /* others wait for this rank: its connections end, or the launcher ends them when it is gone */

@@ -60,7 +60,7 @@ static ls_status self_run(ls_comm *c, comm_req *r)
     return alone(c, r);
 }
 
-int64_t comm_law_bytes(const ls_comm *c, const comm_req *r)
+int64_t comm_formula_bytes(const ls_comm *c, const comm_req *r)
 {
     const int64_t W = c->size, n = r->in.n > r->out.n ? r->in.n : r->out.n,
                   e = (int64_t)ls_dtype_nbytes(r->in.n ? r->in.dt : r->out.dt);
@@ -79,7 +79,7 @@ int64_t comm_law_bytes(const ls_comm *c, const comm_req *r)
 
 static ls_status dry_run(ls_comm *c, comm_req *r)
 {
-    r->moved = comm_law_bytes(c, r);
+    r->moved = comm_formula_bytes(c, r);
     return alone(c, r);
 }
 
@@ -144,7 +144,7 @@ void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r)
     k->busy += sec;
     s->calls++;
     s->elements += n;
-    s->bytes += comm_law_bytes(c, r);
+    s->bytes += comm_formula_bytes(c, r);
     s->busy += sec;
 }
 

@@ -257,7 +257,7 @@ static ls_status stage(ls_comm *c, comm_req *r)
         const ls_mark end = j.slot[i / 2].copy[i % 2][1];
         if (end) (void)d->wait(d->ctx, end);
     }
-    r->moved = comm_law_bytes(c, r);
+    r->moved = comm_formula_bytes(c, r);
     r->wire = ls_comm_label_stats(c->inner, r->kind, 0).wire - before.wire;
     return st;
 }
@@ -284,7 +284,7 @@ static ls_status run_alone(ls_comm *c, comm_req *r)
     char *to;
     ls_mark done = 0;
     if (!r->device || r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) return comm_forward(c->inner, r);
-    if (c->size > 1) r->moved = comm_law_bytes(c, r);
+    if (c->size > 1) r->moved = comm_formula_bytes(c, r);
     const size_t nbytes = comm_own_part(c, r, &to, &from);
     if (!nbytes) return LS_OK;
     LS_TRY(d->copy(d->ctx, s->at->lane[TO_DEVICE], to, from, nbytes, r->ready, &done));

@@ -78,7 +78,7 @@ ls_status ls_start_env_read(ls_start_env *out)
         *out = e;
         return LS_OK;
     }
-    *out = (ls_start_env){.by = LS_STARTED_ALONE, .words = "nobody", .size = 1, .local_rank = -1};
+    *out = (ls_start_env){.by = LS_STARTED_ALONE, .words = "none", .size = 1, .local_rank = -1};
     return LS_OK;
 }
 

@@ -20,7 +20,9 @@
 typedef struct gpu_of {
     char host[56], gpu[56];
     char version[48];        /* of the NCCL that it has loaded */
-    int64_t number, allowed; /* 0: the version is not known */
+    char variable[24];       /* "not set", "1", "'yes', not 1" */
+    int64_t number, allowed; /* number 0: the version is not known */
+    int64_t machine;
 } gpu_of;
 
 static void describe_nccl(const ls_nccl *t, gpu_of *mine)
@@ -30,6 +32,8 @@ static void describe_nccl(const ls_nccl *t, gpu_of *mine)
     t->head.version(mine->version, sizeof mine->version);
     if (sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2) mine->number = NUMBER(major, minor);
     mine->allowed = value && !strcmp(value, "1");
+    if (!value || mine->allowed) snprintf(mine->variable, sizeof mine->variable, "%s", value ? value : "not set");
+    else snprintf(mine->variable, sizeof mine->variable, "'%.12s', not 1", value);
 }
 
 static bool may_share(const gpu_of *g)
@@ -37,19 +41,20 @@ static bool may_share(const gpu_of *g)
     return g->number >= SHARE && g->allowed;
 }
 
-/* Ranks p and q have the same GPU: LS_OK if both allow it. */
-static ls_status check_pair(const gpu_of *all, int q, int p)
+/* Ranks p and q have the same GPU: LS_OK if both allow it. through: the communicator without NCCL. */
+static ls_status check_pair(const gpu_of *all, int q, int p, const char *through)
 {
     const int why = may_share(&all[q]) ? p : q;
     if (may_share(&all[why])) return LS_OK;
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded %s, and the variable is %s there); %s, or use one GPU per rank",
+        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded %s, and there the variable is %s); %s, use --comm %.*s (through host memory), or use one GPU per rank",
         q, p, all[p].gpu, all[p].host, SHARE / 1000, SHARE % 1000, SHARE_VARIABLE, why, all[why].version,
-        all[why].allowed ? "set" : "not set",
-        all[why].number >= SHARE ? "set it"
+        all[why].variable,
+        all[why].number >= SHARE ? "set it to 1"
         : all[why].allowed       ? "install a newer NCCL"
-                                 : "install a newer NCCL and set the variable");
+                                 : "install a newer NCCL and set the variable to 1",
+        (int)strcspn(through, ","), through);
 }
 
 static ls_status check_version(const gpu_of *all, int n)
@@ -71,6 +76,7 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, 
         st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
     LS_TRY(ls_comm_agree(c, st, LS_SITE));
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
+    mine.machine = ls_comm_machine();
     describe_nccl(t, &mine);
     LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
     LS_TRY(check_version(all, c->size));
@@ -78,8 +84,8 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev, 
     for (int p = 0; p < c->size; p++) {
         int ranks = 1;
         for (int q = 0; q < p; q++) {
-            if (strcmp(all[p].host, all[q].host) != 0 || strcmp(all[p].gpu, all[q].gpu) != 0) continue;
-            LS_TRY(check_pair(all, q, p));
+            if (all[p].machine != all[q].machine || strcmp(all[p].gpu, all[q].gpu) != 0) continue;
+            LS_TRY(check_pair(all, q, p, ls_comm_name(c)));
             ranks++;
         }
         if (ranks > *sharing) *sharing = ranks;
@@ -95,7 +101,9 @@ static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic
     LS_TRY(ls_comm_agree(staged, ls_plugin_table("nccl", LS_NCCL_SYMBOL, LS_NCCL_ABI, &p, &h), LS_SITE));
     const ls_nccl *t = (const ls_nccl *)(const void *)h;
     int sharing = 1;
-    LS_TRY(check_gpus(staged, t, dev, &sharing));
+    const ls_status st = check_gpus(staged, t, dev, &sharing);
+    if (st != LS_OK && staged->rank) ls_err_set_peers(); /* the same for all: rank 0 reports it */
+    LS_TRY(st);
     return nccl_over(staged, dev, t, sharing, deterministic, out);
 }
 

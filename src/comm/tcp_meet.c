@@ -6,6 +6,7 @@
  *   rank r      connects to ranks 1 … r-1 and accepts r+1 …; then closes its port
  *
  * The connections with rank 0 stay. A worker's address is the one from which it reached rank 0, or rank 0's own where they share a host. */
+#include "comm/comm_impl.h"
 #include "comm/meet_impl.h"
 #include "comm/tcp_impl.h"
 
@@ -138,18 +139,14 @@ static meet_key run_key(const ls_start_env *e, const master *at)
 static void host_id(char out[64])
 {
     const char *set = getenv("LOCKSTEP_HOST_ID");
-    char boot[40] = "", name[64] = "";
+    char kernel[64], name[64] = "";
     struct stat s = {0};
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (f) {
-        if (!fgets(boot, sizeof boot, f)) boot[0] = '\0';
-        fclose(f);
-    }
+    comm_kernel_id(kernel, sizeof kernel);
     gethostname(name, sizeof name - 1);
     (void)stat("/proc/self/ns/pid", &s);
     meet_key k = meet_key_of(NULL, "");
     char all[160];
-    snprintf(all, sizeof all, "%s %s %llu", boot, name, (unsigned long long)s.st_ino);
+    snprintf(all, sizeof all, "%s %s %llu", kernel, name, (unsigned long long)s.st_ino);
     k = meet_key_derive(&k, all, strlen(all));
     if (set && *set) snprintf(out, 64, "=%.60s", set);
     else

@@ -19,7 +19,7 @@ typedef struct ls_plugin_host {
 typedef struct ls_compute_plugin {
     int abi;
     const char *name; /* "cuda" */
-    /* Which devices there are, or why there are none, in one or more lines of text; the number of usable ones. For doctor. */
+    /* Which devices there are, or why there are none, in one line of text; the number of usable ones. For doctor. */
     int (*probe)(char *words, size_t room);
     /* What open would take: chooses the device and sees that this plugin's code runs there, no more. For compute/look.h. */
     ls_status (*look)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_device_info *out);

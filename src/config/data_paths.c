@@ -70,15 +70,28 @@ static ls_status take_tokenizer(const char *dir, size_t i, const char *first, ls
     return st;
 }
 
+static ls_status no_folder(const char *path)
+{
+    const char *colon = strrchr(path, ':');
+    if (ls_fs_exists(path)) return ls_fail(LS_E_IO, "--data %s: not a folder; in a list, name data folders only", path);
+    if (colon) {
+        char *dir = ls_strndup(path, (size_t)(colon - path));
+        const bool weighted = dir && ls_fs_is_dir(dir);
+        ls_free(dir);
+        if (weighted) return ls_fail(LS_E_IO, "--data %s: '%s' is not a weight (a number above 0)", path, colon + 1);
+    }
+    return ls_fail(LS_E_IO, "--data %s: does not exist; create it with `lockstep prepare TEXT --out %s`", path, path);
+}
+
 /* Adds the files of one data folder to the two lists. */
 static ls_status take_folder(const ls_data_source *from, ls_data_sources *train, ls_data_sources *val)
 {
     char *file[2] = {NULL, NULL};
-    if (!ls_fs_is_dir(from->path)) return ls_fail(LS_E_IO, "--data %s: not a folder", from->path);
+    if (!ls_fs_is_dir(from->path)) return no_folder(from->path);
     ls_status st = find_part(from->path, "train", &file[0]);
     if (st == LS_OK && !file[0])
-        st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare --input TEXT --out %s`",
-                     from->path, from->path);
+        st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare TEXT --out %s`", from->path,
+                     from->path);
     if (st == LS_OK) st = find_part(from->path, "val", &file[1]);
     if (st == LS_OK) st = ls_sources_add(train, file[0], from->weight);
     if (st == LS_OK && file[1]) st = ls_sources_add(val, file[1], 0);

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PLACE_MAX = 256, WORD_MAX = 128 };
@@ -42,6 +43,7 @@ void train_ds_note(ds_reader *r, const char *fmt, ...)
     }
     reason[-1] = '\0';
     reason[strlen(reason) - 1] = '\0'; /* ')' */
+    train_ds_unused(r, text);
     group_line(&r->groups->ignored, text, reason + 1);
 }
 
@@ -58,16 +60,21 @@ void train_ds_used(ds_reader *r, const char *place)
     if (r->groups) group_line(&r->groups->honoured, place, flag ? flag : "");
 }
 
-/* A value that is right by itself may be refused later, beside another one. */
-static void take_back(ls_str *group, const char *place)
+void train_ds_unused(ds_reader *r, const char *place)
 {
-    char line[PLACE_MAX];
-    snprintf(line, sizeof line, "    %s ", place);
-    char *at = group->data ? strstr(group->data, line) : NULL, *end = at ? strchr(at, '\n') : NULL;
-    if (!end) return;
-    const size_t rest = strlen(end + 1);
-    memmove(at, end + 1, rest + 1);
-    group->len = (size_t)(at - group->data) + rest;
+    char start[PLACE_MAX];
+    const int n = snprintf(start, sizeof start, "    %s", place);
+    char *at = r->groups ? r->groups->honoured.data : NULL;
+    while (at && *at) {
+        char *next = strchr(at, '\n') + 1;
+        if (strncmp(at, start, (size_t)n) || (at[n] != ' ' && at[n] != '.')) {
+            at = next;
+            continue;
+        }
+        memmove(at, next, strlen(next) + 1);
+        r->groups->honoured.len -= (size_t)(next - at);
+    }
+    if (r->groups && !r->groups->honoured.len) ls_str_fini(&r->groups->honoured);
 }
 
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
@@ -80,7 +87,7 @@ ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
         snprintf(r->words, sizeof r->words, "%s", words);
     }
     if (!strncmp(words, r->what, n) && words[n] == ':') words += n + 2;
-    if (r->groups) take_back(&r->groups->honoured, place);
+    train_ds_unused(r, place);
     if (r->groups)
         ls_str_addf(&r->groups->refused, "    %s%s%s%s\n", words, flag ? " (flag: " : "", flag ? flag : "",
                     flag ? ")" : "");
@@ -141,17 +148,18 @@ static bool is_nothing(const json_t *v)
     return json_is_string(v) && !*json_string_value(v);
 }
 
-static bool is_auto(const json_t *v)
+bool train_ds_auto(const json_t *v)
 {
     return json_is_string(v) && !strcmp(json_string_value(v), "auto");
 }
 
 static ls_status wrong_type(ds_reader *r, const char *place, const json_t *v, const char *wanted)
 {
-    if (is_auto(v))
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is \"auto\", which is not resolved here; give %s or leave the key out",
-                       r->what, place, wanted);
-    return ls_fail(LS_E_CONFIG, "%s: '%s' must be %s", r->what, place, wanted);
+    char *is = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    const ls_status st =
+        ls_fail(LS_E_CONFIG, "%s: '%s' is %.60s, but must be %s", r->what, place, is ? is : "of another type", wanted);
+    free(is);
+    return st;
 }
 
 static ls_status read_number(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
@@ -192,9 +200,9 @@ static ls_status read_text(ds_reader *r, const char *place, const json_t *v, con
     return LS_OK;
 }
 
-static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
+static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
-    if (json_is_null(v) || (strict && is_auto(v))) return LS_OK; /* the default */
+    if (json_is_null(v) || (train_ds_auto(v) && row->kind != DS_CALL)) return LS_OK; /* the default */
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is enabled but not supported; remove or disable it", r->what, place);
@@ -207,7 +215,7 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
     case DS_TEXT: return read_text(r, place, v, row);
     case DS_BLOCK:
         if (!json_is_object(v)) return wrong_type(r, place, v, "an object");
-        return train_ds_block(r, place, v, row->sub, row->n_sub, strict || row->strict);
+        return train_ds_block(r, place, v, row->sub, row->n_sub);
     case DS_CALL: return row->call(r, place, v);
     case DS_ANY: break;
     }
@@ -215,11 +223,11 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
 }
 
 /* Reads a row, and enters it in its group: blocks and rows with functions of their own enter what is in them. */
-static ls_status place_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
+static ls_status place_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
     const size_t noted = r->c->no_effect.len;
     const int refused = r->n_refused;
-    LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row, strict)));
+    LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row)));
     const bool entered = r->c->no_effect.len != noted || r->n_refused != refused;
     if (!entered && row->kind != DS_BLOCK && row->kind != DS_CALL) train_ds_used(r, place);
     return LS_OK;
@@ -231,7 +239,7 @@ static bool is_comment(const char *key)
     return *key == '_' || !strcmp(key, "comment");
 }
 
-ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict)
+ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n)
 {
     const char *key;
     json_t *item;
@@ -246,8 +254,8 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
             if (r->groups) group_line(&r->groups->ignored, where, "a comment");
         } else if (!hit) {
             LS_TRY(train_ds_refuse(r, where, unknown_key(r, place, row, n, key)));
-        } else { /* At the top a block's own rows decide ("auto" is for DeepSpeed's strict blocks). */
-            LS_TRY(place_row(r, where, item, hit, strict));
+        } else {
+            LS_TRY(place_row(r, where, item, hit));
         }
     }
     return LS_OK;
@@ -258,7 +266,7 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
 const json_t *ls_ds_get(const ls_ds_config *ds, const char *key)
 {
     const json_t *v = ds ? ls_json_at(ds->root, key) : NULL;
-    return json_is_null(v) || is_auto(v) ? NULL : v;
+    return json_is_null(v) || train_ds_auto(v) ? NULL : v;
 }
 
 bool ls_ds_bool(const ls_ds_config *ds, const char *key, bool missing)
@@ -328,7 +336,7 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
     if (!json_is_object(c->root))
         return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", r->what);
     if (rewrite_boolean(c->root)) return ls_nomem(n, "a DeepSpeed configuration");
-    LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n, false));
+    LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n));
     if (json_is_object(json_object_get(c->root, "bf16")) && ls_ds_get(c, "bfloat16"))
         LS_TRY(train_ds_refuse(
             r, "bfloat16",
@@ -360,7 +368,7 @@ ls_status ls_ds_config_explain(const char *path, ls_str *out)
     LS_TRY(ls_fs_read(path, &text, &n));
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
-        ls_str_addf(out, "keys of the DeepSpeed JSON %s, and the flag of lockstep train for the same\n", path);
+        ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
         ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
         ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");
         ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : "    none\n");

@@ -2,7 +2,7 @@
  *
  * Strict JSON without duplicate keys; "comment" and keys that begin with _ are comments. A key that DeepSpeed does not know, at any depth,
  * is LS_E_CONFIG; the message has the nearest known key and its place. Of several problems the error has the first and their number. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
- * LS_E_UNSUPPORTED. "auto" in the strict blocks means the default; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
+ * LS_E_UNSUPPORTED. "auto" is as if the key were missing; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
 #ifndef LS_CONFIG_DSCONFIG_H
 #define LS_CONFIG_DSCONFIG_H
 

@@ -41,7 +41,6 @@ typedef struct ds_row {
     ds_effect effect;
     double lo, hi;
     const char *words; /* choices of DS_TEXT */
-    bool strict;       /* a block where "auto" means the default */
     const struct ds_row *sub;
     size_t n_sub;
     ls_status (*call)(ds_reader *r, const char *place, const json_t *v);
@@ -64,12 +63,16 @@ typedef struct ds_flag {
 extern const ds_flag train_ds_flags[];
 extern const size_t train_ds_n_flags;
 
-/* Reads object v by the rows, all of them: a key that is refused is counted in the reader. `strict`: "auto" means the default. */
-ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict);
+/* Reads object v by the rows, all of them: a key that is refused is counted in the reader. */
+ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n);
+/* "auto": as if the key were missing. Rows with functions of their own decide themselves. */
+bool train_ds_auto(const json_t *v);
 /* Adds to the list of keys without effect. */
 void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Adds to the group of keys that are honoured. */
 void train_ds_used(ds_reader *r, const char *place);
+/* Takes a key, and all that is in its block, out of that group: it may be refused or without effect beside another one. */
+void train_ds_unused(ds_reader *r, const char *place);
 /* Counts a refused key; other failures are returned. st is the status of a check of it, with its message. */
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st);
 /* Rules between keys, after everything was read. */

@@ -22,7 +22,6 @@
 #define INERT(k, kind_)      {.key = k, .kind = kind_, .effect = DS_INERT}
 #define REFUSE(k, kind_)     {.key = k, .kind = kind_, .effect = DS_REFUSE}
 #define BLOCK(k, rows)       {.key = k, .kind = DS_BLOCK, .sub = rows, .n_sub = COUNT(rows)}
-#define STRICT(k, rows)      {.key = k, .kind = DS_BLOCK, .strict = true, .sub = rows, .n_sub = COUNT(rows)}
 #define CALL(k, f)           {.key = k, .kind = DS_CALL, .call = f}
 
 static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v);
@@ -179,10 +178,10 @@ static const ds_row top_rows[] = {
     INT("gradient_accumulation_steps", 1, 9e15),
     CALL("optimizer", read_optimizer),
     CALL("scheduler", read_scheduler),
-    STRICT("fp16", fp16_rows),
-    STRICT("bf16", bf16_rows),
-    STRICT("bfloat16", bf16_rows),
-    STRICT("zero_optimization", zero_rows),
+    BLOCK("fp16", fp16_rows),
+    BLOCK("bf16", bf16_rows),
+    BLOCK("bfloat16", bf16_rows),
+    BLOCK("zero_optimization", zero_rows),
     REAL("gradient_clipping", 0, 1e300),
     {.key = "communication_data_type", .kind = DS_TEXT, .words = "fp16|bf16|fp32"},
     INERT("seq_parallel_communication_data_type", DS_TEXT),
@@ -195,9 +194,9 @@ static const ds_row top_rows[] = {
     SIZE("steps_per_print"), BOOL("wall_clock_breakdown"),
     INERT("memory_breakdown", DS_BOOL), INERT("dump_state", DS_BOOL),
     BLOCK("activation_checkpointing", activation_rows), BLOCK("flops_profiler", flops_rows),
-    STRICT("comms_logger", comms_rows), STRICT("tensorboard", monitor_rows), STRICT("csv_monitor", monitor_rows),
-    STRICT("wandb", wandb_rows), REFUSE("comet", DS_ANY),
-    STRICT("timers", timers_rows),
+    BLOCK("comms_logger", comms_rows), BLOCK("tensorboard", monitor_rows), BLOCK("csv_monitor", monitor_rows),
+    BLOCK("wandb", wandb_rows), REFUSE("comet", DS_ANY),
+    BLOCK("timers", timers_rows),
     CALL("dataloader_drop_last", read_drop_last),
     BLOCK("checkpoint", checkpoint_rows), BLOCK("data_types", data_types_rows), BLOCK("pipeline", pipeline_rows),
     {.key = "torch_autocast", .kind = DS_BLOCK, .effect = DS_REFUSE, .sub = autocast_rows, .n_sub = COUNT(autocast_rows)},
@@ -282,7 +281,7 @@ static ls_status read_type(ds_reader *r, const char *place, const json_t *v, con
     *type = NULL;
     *params = NULL;
     LS_TRY(need_object(r, place, v));
-    LS_TRY(train_ds_block(r, place, v, row, n, false));
+    LS_TRY(train_ds_block(r, place, v, row, n));
     if (r->n_refused != before) return LS_OK; /* the type may be what is wrong */
     *type = json_string_value(json_object_get(v, "type"));
     *params = json_object_get(v, "params");
@@ -295,7 +294,7 @@ static ls_status read_type(ds_reader *r, const char *place, const json_t *v, con
 
 static ls_status read_betas(ds_reader *r, const json_t *v)
 {
-    if (!v || json_is_null(v)) return LS_OK;
+    if (!v || json_is_null(v) || train_ds_auto(v)) return LS_OK;
     double b[2] = {-1, -1};
     for (size_t i = 0; i < 2; i++)
         if (json_is_number(json_array_get(v, i))) b[i] = json_number_value(json_array_get(v, i));
@@ -326,8 +325,8 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
                 LS_E_CONFIG,
                 "%s: 'optimizer.params.max_grad_norm' is not supported; use the top-level key 'gradient_clipping'",
                 r->what);
-        LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
-        LS_TRY(read_betas(r, json_object_get(params, "betas")));
+        LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows)));
+        LS_TRY(train_ds_refuse(r, "optimizer.params.betas", read_betas(r, json_object_get(params, "betas"))));
     }
     if (i == 1 && json_is_false(json_object_get(params, "adam_w_mode")))
         train_ds_note(r, "optimizer.params.adam_w_mode (AdamW always decouples weight decay)");
@@ -361,15 +360,18 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
             "%s: unknown scheduler '%.60s'%s%s%s; use WarmupLR, WarmupDecayLR, WarmupCosineLR or LRRangeTest", r->what,
             type, near ? " (did you mean '" : "", near ? near : "", near ? "'? case matters)" : "");
     }
-    if (params) LS_TRY(train_ds_block(r, "scheduler.params", params, rows[t], n_row[t], false));
+    if (params) LS_TRY(train_ds_block(r, "scheduler.params", params, rows[t], n_row[t]));
     if ((rows[t] == warmup_rows || rows[t] == warmup_cosine_rows) &&
-        !ls_ds_get(r->c, "scheduler.params.total_num_steps"))
+        !ls_ds_get(r->c, "scheduler.params.total_num_steps") &&
+        !train_ds_auto(json_object_get(params, "total_num_steps"))) /* then it is the length of the run */
         return ls_fail(LS_E_CONFIG, "%s: scheduler %s needs 'scheduler.params.total_num_steps'", r->what, type);
     const json_t *warm = json_object_get(params, "warmup_type");
-    if (warm && !json_is_null(warm)) {
+    if (warm && !json_is_null(warm) && !train_ds_auto(warm)) {
         const char *word = json_string_value(warm);
         if (!word)
-            return ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what);
+            return train_ds_refuse(
+                r, "scheduler.params.warmup_type",
+                ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what));
         if (strcmp(word, "linear") && strcmp(word, "log")) /* as DeepSpeed does, and says */
             train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is not log or linear; log is used)", word);
     }
@@ -388,8 +390,7 @@ static ls_status read_drop_last(ds_reader *r, const char *place, const json_t *v
 /* "auto", one stage, or a number. */
 static ls_status read_stages(ds_reader *r, const char *place, const json_t *v)
 {
-    const bool automatic = json_is_string(v) && !strcmp(json_string_value(v), "auto");
-    if (!automatic && (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 65536))
+    if (!train_ds_auto(v) && (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 65536))
         return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"auto\" or a whole number of 1 to 65536", r->what, place);
     train_ds_used(r, place);
     return LS_OK;
@@ -457,9 +458,12 @@ ls_status train_ds_check(ds_reader *r)
                             ls_fail(LS_E_UNSUPPORTED,
                                     "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean", r->what)));
     LS_TRY(check_offload(r));
-    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
+    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false)) {
+        train_ds_unused(r, "fp16.enabled");
+        train_ds_unused(r, "bfloat16.enabled");
         LS_TRY(train_ds_refuse(r, "bf16.enabled",
                                ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what)));
+    }
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
         LS_TRY(train_ds_refuse(
             r, "fp16.fp16_master_weights_and_grads",

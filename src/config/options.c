@@ -1,6 +1,8 @@
 #include "config/options.h"
+#include "config/preset.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* clang-format off */
@@ -105,7 +107,7 @@ const ls_opt ls_train_opts[] = {
     ROW("seed", LS_OPT_INT, seed, "N", "1337", "random seed of weights, sample order and dropout"),
     ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only the inputs of blocks and recompute activations in the backward pass"),
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "make every run give the same bits (the default)"),
-    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts and GPU kernels whose summation order varies"),
+    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts, sums of micro-batches and GPU kernels whose order varies; needs less memory with accumulation"),
 
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
         .section = "Checkpoints"),
@@ -128,11 +130,11 @@ const ls_opt ls_train_opts[] = {
     ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]"),
     ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped"),
 
-    /* Other spellings (see `alias`), and an old flag of R1 (docs/REFERENCES.md) without effect. */
+    /* Other spellings (see `alias`): old flags of R1 (docs/REFERENCES.md). The last two have no effect there. */
     ROW("gradient_accumulation_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, NULL),
     ROW("learning_rate", LS_OPT_REAL, lr, "R", NULL, NULL),
     ROW("gradient_clipping", LS_OPT_REAL, clip, "R", NULL, NULL),
-    ROW("pipeline_stages", LS_OPT_INT, pp, "N", NULL, NULL),
+    ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
 };
 /* clang-format on */
@@ -142,10 +144,8 @@ _Static_assert(sizeof ls_train_opts / sizeof ls_train_opts[0] <= LS_TRAIN_OPTION
 /* Rows that share a value; an option is given if one of its spellings is. */
 static const struct {
     const char *name, *of;
-} alias[] = {{"gradient_accumulation_steps", "grad_accum_steps"},
-             {"learning_rate", "lr"},
-             {"gradient_clipping", "clip"},
-             {"pipeline_stages", "pp"}};
+} alias[] = {
+    {"gradient_accumulation_steps", "grad_accum_steps"}, {"learning_rate", "lr"}, {"gradient_clipping", "clip"}};
 
 static size_t row_of(const char *name)
 {
@@ -155,19 +155,65 @@ static size_t row_of(const char *name)
     return i;
 }
 
-ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
+/* "unknown option --x ...": names the preset that accepts it, if there is one, and the options that contain its name. */
+static ls_status explain_unknown(ls_status st)
 {
+    static const char start[] = "unknown option --";
+    char name[64];
+    const char *words = ls_err_words();
+    if (st != LS_E_ARG || strncmp(words, start, sizeof start - 1) != 0) return st;
+    words += sizeof start - 1;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
+    const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
+    if (!r2 && !r3) return st;
+    char hint[192] = "";
+    const char *names = strstr(words, "; did you mean ");
+    if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);
+    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)%s", name,
+                   !r3   ? "R2"
+                   : !r2 ? "R3"
+                         : "R2 and R3",
+                   !r3   ? "r2"
+                   : !r2 ? "r3"
+                         : "r2 or --preset r3",
+                   hint);
+}
+
+ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
+{
+    unsigned char typed[LS_TRAIN_OPTION_MAX] = {0};
     *o = (ls_train_options){0};
     LS_TRY(ls_opt_defaults(ls_train_opts, ls_train_n_opts, o));
-    LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, argc, argv, NULL, &o->help));
+    LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, p->n_default, argv, NULL, NULL));
+    if (p->n_default) argv += p->n_default;
+    LS_TRY(explain_unknown(
+        ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv, NULL, &o->help)));
     for (size_t i = 0; i < sizeof alias / sizeof alias[0]; i++)
-        if (o->given[row_of(alias[i].name)]) o->given[row_of(alias[i].of)] = 1;
+        if (typed[row_of(alias[i].name)]) typed[row_of(alias[i].of)] = 1;
+    for (size_t i = 0; i < ls_train_n_opts; i++)
+        o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
+    if (p->name) o->preset = p->name;
+    /* R1 accepted --pipeline_stages without effect; elsewhere it is --pp */
+    if (!o->run_type && ls_train_given(o, "pipeline_stages") && !ls_train_given(o, "pp")) {
+        o->pp = o->old_pipeline_stages;
+        o->given[row_of("pp")] = LS_GIVEN_TYPED;
+    }
     return LS_OK;
+}
+
+ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
+{
+    return ls_train_options_parse_preset(&(ls_train_preset){0}, argc, argv, o);
 }
 
 bool ls_train_given(const ls_train_options *o, const char *name)
 {
     return o->given[row_of(name)];
+}
+
+bool ls_train_by_preset(const ls_train_options *o, const char *name)
+{
+    return o->given[row_of(name)] == LS_GIVEN_PRESET;
 }
 
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
@@ -177,9 +223,14 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     } old[] = {
         {"use_flash_attention", "attention is always computed without storing the whole score matrix"},
         {"num_workers", "data is memory-mapped"},
+        {"pipeline_stages", "R1 ignores it, too (use --pp for a pipeline)"}, /* last: only with --run_type */
     };
-    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++)
+    const size_t n = sizeof old / sizeof old[0] - !o->run_type;
+    for (size_t i = 0; i < n; i++)
         if (ls_train_given(o, old[i].name)) ls_str_addf(out, "--%s has no effect; %s\n", old[i].name, old[i].instead);
+    for (size_t i = 0; o->run_type && i < sizeof alias / sizeof alias[0]; i++)
+        if (ls_train_given(o, alias[i].name))
+            ls_str_addf(out, "--%s is an old flag of R1; it is used as --%s\n", alias[i].name, alias[i].of);
 }
 
 void ls_train_options_help(ls_str *out)
@@ -187,14 +238,19 @@ void ls_train_options_help(ls_str *out)
     ls_str_add(out, "usage: lockstep train --data DIR [OPTIONS]\n"
                     "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]\n\n"
                     "Train a GPT-2 model and write metrics, logs and checkpoints to the run folder.\n"
-                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n");
+                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n"
+                    "In names of options, - and _ are equal.\n");
     ls_opt_help(ls_train_opts, ls_train_n_opts, out);
     ls_str_add(out, "\nEnvironment:\n"
-                    "  RANK, LOCAL_RANK, WORLD_SIZE\n"
-                    "                            set by launchers such as torchrun (one host); mpirun\n"
-                    "                            and srun set their own and may use several hosts\n"
-                    "  LS_PLUGIN_DIR             folder of lockstep_mpi.so and lockstep_cuda.so\n"
-                    "                            [folder of the program]\n"
+                    "  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
+                    "                            set by launchers such as lockstep launch and\n"
+                    "                            torchrun, on one or several hosts; mpirun and srun\n"
+                    "                            set their own\n"
+                    "  LOCKSTEP_TOKEN            secret of a run on several hosts: only workers that\n"
+                    "                            know it may join [lockstep launch makes one]\n"
+                    "  LS_PLUGIN_DIR             folder of lockstep_mpi.so, lockstep_cuda.so and\n"
+                    "                            lockstep_nccl.so [folder of the program, else\n"
+                    "                            lib/lockstep beside it]\n"
                     "  LS_DEVICE                 default of --device [auto]\n"
                     "  LS_LOG=info,train=debug   log lines on stderr (docs/LOGGING.md) [warn]\n"
                     "  PROFILE_MODE=1            same as --profile_mode\n"
@@ -213,8 +269,8 @@ void ls_train_options_help(ls_str *out)
                     "\nExamples:\n"
                     "  lockstep prepare --input text.txt --out data/mine --tokenizer train \\\n"
                     "      --vocab-size 4096\n"
-                    "  lockstep train --data data/mine --model tiny --seq-length 256 \\\n"
-                    "      --micro-batch-size-per-gpu 8 --max-steps 500\n"
+                    "  lockstep train --data data/mine --model tiny --seq_length 256 \\\n"
+                    "      --micro_batch_size_per_gpu 8 --max_steps 500\n"
                     "  lockstep train --run_type baseline --train_data_path train.bin \\\n"
                     "      --val_data_path val.bin --deepspeed_config deepspeed_config.json \\\n"
                     "      --precision fp32 --print_config\n");

@@ -13,6 +13,14 @@
 
 #define LS_TRAIN_OPTION_MAX 96
 
+enum { LS_GIVEN_TYPED = 1, LS_GIVEN_PRESET };
+
+/* A command line that a preset has changed (config/preset.h): its first n_default words are options that nobody typed. */
+typedef struct ls_train_preset {
+    const char *name; /* "r2", "r3" */
+    int n_default;
+} ls_train_preset;
+
 /* Elements of a bucket unless asked otherwise: gradients, parameters that are gathered, parameters ahead of use. */
 #define LS_BUCKET          1048576
 #define LS_BUCKET_GPU      6553600 /* the same on GPUs, where each request launches kernels */
@@ -49,22 +57,28 @@ typedef struct ls_train_options {
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data;
     const char *cluster, *tensorboard;
     /* launcher and loader */
-    int64_t local_rank, num_workers;
+    int64_t local_rank, num_workers, old_pipeline_stages;
     bool old_use_flash_attention; /* accepted, no effect, a warning */
 
-    unsigned char given[LS_TRAIN_OPTION_MAX]; /* by row of ls_train_opts */
+    unsigned char given[LS_TRAIN_OPTION_MAX]; /* by row of ls_train_opts: 0, or who gave the option */
 } ls_train_options;
 
 extern const ls_opt ls_train_opts[];
 extern const size_t ls_train_n_opts;
 
-/* Sets the defaults, then parses the words after `train`. --help sets o->help. LS_E_ARG. */
+/* Sets the defaults, then parses the words after `train`. --help sets o->help. LS_E_ARG; if --preset accepts an unknown option, the
+ * message names the preset. */
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
+/* The same for words of a preset. */
+ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o);
 
 /* Whether the option with this name (as in the table), or another spelling of it, was on the command line. An unknown name asserts. */
 bool ls_train_given(const ls_train_options *o, const char *name);
+/* Whether its value is a default of o->preset. */
+bool ls_train_by_preset(const ls_train_options *o, const char *name);
 
-/* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'. */
+/* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'. --run_type: R1's old
+ * flags, too. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
 /* The text of --help: usage, options by section, environment, examples. */

@@ -1,6 +1,7 @@
 #include "config/preset.h"
 #include "config/r3.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -45,36 +46,54 @@ ls_status preset_number(const char *name, const char *text, int64_t lo, int64_t 
     return ls_fail(LS_E_ARG, "--%s '%s': must be a number of at least %lld", name, text, (long long)lo);
 }
 
-/* R3's flags, for the translation task; a benchmark sets the number of workers itself. */
-static ls_status preset_r3(int argc, char **argv, bool bench, ls_argv *out)
+bool ls_train_preset_has(const char *preset, const char *name)
 {
-    static char task[] = "--task=translate", length[] = "--model_max_length=128"; /* any flag of R3 sets its defaults */
-    ls_argv all = {0}, words = {0};
-    ls_status st = ls_argv_add(&all, length);
-    for (int i = 0; i < argc && st == LS_OK; i++) {
-        if (bench && after_name(argv[i], "world_size"))
-            st = ls_fail(LS_E_ARG,
-                         "--world_size is not allowed in the train options of a benchmark; give -n to bench instead");
-        else st = ls_argv_add(&all, argv[i]);
-    }
-    if (st == LS_OK) st = ls_train_r3_words(all.n, all.word, &words);
-    if (st == LS_OK) st = ls_argv_add(out, task);
-    for (int i = 0; i < words.n && st == LS_OK; i++)
+    const bool r2 = !strcmp(preset, "r2");
+    const preset_flag *flag = r2 ? preset_r2_flags : preset_r3_flags;
+    const int n = r2 ? preset_r2_n_flag : preset_r3_n_flag;
+    char word[80];
+    snprintf(word, sizeof word, "--%.76s", name);
+    for (int i = 0; i < n; i++)
+        if (after_name(word, flag[i].name)) return true;
+    return false;
+}
+
+ls_status preset_join(const char *name, ls_argv *out, const ls_argv *typed, const ls_argv *rest, ls_train_preset *p)
+{
+    *p = (ls_train_preset){name, out->n};
+    LS_TRY(ls_argv_add_all(out, typed));
+    return ls_argv_add_all(out, rest);
+}
+
+/* R3's flags, for the translation task; a benchmark sets the number of workers itself. */
+static ls_status preset_r3(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p)
+{
+    ls_argv words = {0};
+    for (int i = 0; i < argc && bench; i++)
+        if (after_name(argv[i], "world_size"))
+            return ls_fail(LS_E_ARG,
+                           "--world_size is not allowed in the train options of a benchmark; give -n to bench instead");
+    ls_status st = ls_train_r3_words(argc, argv, true, &words, p);
+    if (st == LS_OK) st = ls_argv_add(out, "--task=translate");
+    const int n_default = p->n_default++; /* the task */
+    for (int i = 0; i < words.n && st == LS_OK; i++) {
         if (!bench || strncmp(words.word[i], "--n=", 4) != 0) st = ls_argv_add(out, words.word[i]);
-    ls_argv_fini(&all);
+        else if (i < n_default) p->n_default--;
+    }
     ls_argv_fini(&words);
     return st;
 }
 
-ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes)
+ls_status ls_train_preset_words(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p, ls_str *notes)
 {
     static const preset_flag flag = {.name = "preset"};
     const char *name = NULL;
     ls_argv rest = {0};
+    *p = (ls_train_preset){0};
     ls_status st = preset_take(argc, argv, &flag, 1, &name, &rest);
     const bool r2 = name && !strcmp(name, "r2"), r3 = name && !strcmp(name, "r3");
-    if (st == LS_OK && r2) st = preset_r2(rest.n, rest.word, bench, out, notes);
-    if (st == LS_OK && r3) st = preset_r3(rest.n, rest.word, bench, out);
+    if (st == LS_OK && r2) st = preset_r2(rest.n, rest.word, bench, out, p, notes);
+    if (st == LS_OK && r3) st = preset_r3(rest.n, rest.word, bench, out, p);
     if (st == LS_OK && name && !r2 && !r3) st = ls_fail(LS_E_ARG, "--preset '%.40s': must be r2 or r3", name);
     ls_argv_fini(&rest);
     return st;

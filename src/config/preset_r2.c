@@ -17,7 +17,7 @@
 enum { FRAMEWORK, GPUS, NODES, WORLD, MICRO, GLOBAL, ITERS, BETA1, BETA2, FP16, SIZED };
 
 /* Taken one by one, then those of `same`, then those without effect. */
-static const preset_flag flags[] = {
+const preset_flag preset_r2_flags[] = {
     [FRAMEWORK] = {"framework", false},
     [GPUS] = {"num_gpus", false},
     [NODES] = {"num_nodes", false},
@@ -71,7 +71,8 @@ static const preset_flag flags[] = {
     {"log_validation_ppl_to_tensorboard", true},
     {"cuda_max_connections", false},
 };
-enum { N_FLAG = sizeof flags / sizeof flags[0] };
+enum { N_FLAG = sizeof preset_r2_flags / sizeof preset_r2_flags[0] };
+const int preset_r2_n_flag = N_FLAG;
 
 /* Our names of the flags from SIZED on, and R2's defaults; NULL: none. alone: a switch. In a benchmark `folder` ones have no default. */
 static const struct {
@@ -138,55 +139,67 @@ static ls_status read_layout(const char *const value[N_FLAG], bool bench, layout
     return LS_OK;
 }
 
-static ls_status add_layout(const char *const value[N_FLAG], bool bench, ls_argv *out)
+/* R2's defaults go to *out, what follows from flags to *typed. */
+static ls_status add_layout(const char *const value[N_FLAG], bool bench, ls_argv *out, ls_argv *typed)
 {
     layout l;
     const char *started = getenv("WORLD_SIZE");
     LS_TRY(read_layout(value, bench, &l));
-    LS_TRY(ls_argv_addf(out, "--max_steps=%lld", (long long)l.iters));
+    LS_TRY(ls_argv_addf(value[ITERS] ? typed : out, "--max_steps=%lld", (long long)l.iters));
     LS_TRY(ls_argv_addf(out, "--warmup_steps=%lld", (long long)(l.iters / 10 < 2000 ? l.iters / 10 : 2000)));
     LS_TRY(ls_argv_addf(out, "--lr_schedule=%s", l.deepspeed ? "WarmupCosineLR" : "cosine"));
     LS_TRY(ls_argv_addf(out, "--min_lr_ratio=%s", l.deepspeed ? "0.001" : "0"));
-    LS_TRY(ls_argv_addf(out, "--micro_batch_size_per_gpu=%lld", (long long)l.micro));
+    LS_TRY(ls_argv_addf(value[MICRO] ? typed : out, "--micro_batch_size_per_gpu=%lld", (long long)l.micro));
     if (bench) { /* the same batch in all settings */
         LS_TRY(ls_argv_addf(out, "--global_batch_size=%s", value[GLOBAL] ? value[GLOBAL] : "32"));
         return value[FRAMEWORK] ? ls_argv_addf(out, "--strategy=%s", l.strategy) : LS_OK;
     }
-    LS_TRY(ls_argv_addf(out, "--grad_accum_steps=%lld", (long long)l.accumulate));
-    LS_TRY(ls_argv_addf(out, "--strategy=%s", l.strategy));
-    return started && *started ? LS_OK : ls_argv_addf(out, "--n=%lld", (long long)l.workers);
+    LS_TRY(
+        ls_argv_addf(value[GLOBAL] && l.deepspeed ? typed : out, "--grad_accum_steps=%lld", (long long)l.accumulate));
+    LS_TRY(ls_argv_addf(value[FRAMEWORK] ? typed : out, "--strategy=%s", l.strategy));
+    if (started && *started) return LS_OK;
+    const bool sized = value[FRAMEWORK] && (value[GPUS] || value[NODES] || value[WORLD]);
+    return ls_argv_addf(sized ? typed : out, "--n=%lld", (long long)l.workers);
 }
 
-static ls_status add_same(const char *const value[N_FLAG], bool bench, ls_argv *out)
+static ls_status add_same(const char *const value[N_FLAG], bool bench, ls_argv *out, ls_argv *typed)
 {
     for (int i = 0; i < N_SAME; i++) {
         const char *v = value[SIZED + i];
+        ls_argv *to = v ? typed : out;
         if (!v && !(bench && same[i].folder)) v = same[i].missing;
         if (!v || (same[i].alone && !on(v))) continue;
-        LS_TRY(same[i].alone ? ls_argv_addf(out, "--%s", same[i].ours) : ls_argv_addf(out, "--%s=%s", same[i].ours, v));
+        LS_TRY(same[i].alone ? ls_argv_addf(to, "--%s", same[i].ours) : ls_argv_addf(to, "--%s=%s", same[i].ours, v));
     }
     return LS_OK;
 }
 
-static void note_unused(const char *const value[N_FLAG], ls_str *notes)
+static void note_unused(const char *const value[N_FLAG], bool bench, ls_str *notes)
 {
-    bool any = false;
-    for (int i = SIZED + N_SAME; i < N_FLAG; i++) {
-        if (!value[i]) continue;
-        ls_str_addf(notes, "%s--%s", any ? ", " : "flags of R2 without effect: ", flags[i].name);
-        any = true;
+    const char *name = value[FRAMEWORK] ? value[FRAMEWORK] : "none";
+    const bool one = !strcmp(name, "none"), deepspeed = !strcmp(name, "deepspeed");
+    ls_str list = {0};
+    for (int i = 0; i < N_FLAG; i++) {
+        const char *why = "";
+        if (!value[i] || (i >= SIZED && i < SIZED + N_SAME)) continue;
+        if (i == GPUS || i == NODES || i == WORLD)
+            why = one && strcmp(value[i], "1") ? " (without --framework: one worker)" : NULL;
+        else if (i == GLOBAL) why = deepspeed || bench ? NULL : " (only with --framework deepspeed)";
+        else if (i < SIZED) why = NULL;
+        if (why) ls_str_addf(&list, "%s--%s%s", list.len ? ", " : "", preset_r2_flags[i].name, why);
     }
-    if (any) ls_str_addc(notes, '\n');
+    if (list.len) ls_str_addf(notes, "flags of R2 without effect: %s\n", list.data);
+    ls_str_fini(&list);
 }
 
-ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_str *notes)
+ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p, ls_str *notes)
 {
     static const char *const defaults[] = {"--model=gpt2", "--seq_length=1024", "--lr=1.5e-4", "--weight_decay=0.01",
                                            "--seed=42"};
     const char *value[N_FLAG] = {0};
-    ls_argv rest = {0};
+    ls_argv typed = {0}, rest = {0};
     ls_status st;
-    LS_TRY_GOTO(st, done, preset_take(argc, argv, flags, N_FLAG, value, &rest));
+    LS_TRY_GOTO(st, done, preset_take(argc, argv, preset_r2_flags, N_FLAG, value, &rest));
     if (bench && (value[GPUS] || value[NODES] || value[WORLD])) {
         st = ls_fail(LS_E_ARG, "--%s is not allowed in the train options of a benchmark; give -n to bench instead",
                      value[GPUS]    ? "num_gpus"
@@ -196,16 +209,18 @@ ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_str *not
     }
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         LS_TRY_GOTO(st, done, ls_argv_add(out, defaults[i]));
-    LS_TRY_GOTO(
-        st, done,
-        ls_argv_addf(out, "--betas=%s,%s", value[BETA1] ? value[BETA1] : "0.9", value[BETA2] ? value[BETA2] : "0.95"));
-    LS_TRY_GOTO(st, done, ls_argv_addf(out, "--precision=%s", on(value[FP16]) ? "fp16" : "fp32"));
+    LS_TRY_GOTO(st, done,
+                ls_argv_addf(value[BETA1] || value[BETA2] ? &typed : out, "--betas=%s,%s",
+                             value[BETA1] ? value[BETA1] : "0.9", value[BETA2] ? value[BETA2] : "0.95"));
+    LS_TRY_GOTO(st, done,
+                ls_argv_addf(value[FP16] ? &typed : out, "--precision=%s", on(value[FP16]) ? "fp16" : "fp32"));
     if (!bench) LS_TRY_GOTO(st, done, ls_argv_add(out, "--checkpoint_path=checkpoints"));
-    LS_TRY_GOTO(st, done, add_same(value, bench, out));
-    LS_TRY_GOTO(st, done, add_layout(value, bench, out));
-    note_unused(value, notes);
-    st = ls_argv_add_all(out, &rest);
+    LS_TRY_GOTO(st, done, add_same(value, bench, out, &typed));
+    LS_TRY_GOTO(st, done, add_layout(value, bench, out, &typed));
+    note_unused(value, bench, notes);
+    st = preset_join("r2", out, &typed, &rest, p);
 done:
+    ls_argv_fini(&typed);
     ls_argv_fini(&rest);
     return st;
 }

@@ -13,10 +13,11 @@
 #ifndef LS_CONFIG_R3_H
 #define LS_CONFIG_R3_H
 
+#include "config/options.h"
 #include "core/argv.h"
 
-/* Appends the arguments to *out, R3's flags replaced. Without any of them nothing changes. LS_E_ARG, LS_E_CONFIG (a batch that
- * cannot be divided). */
-ls_status ls_train_r3_words(int argc, char **argv, ls_argv *out);
+/* Appends the arguments to *out, R3's flags replaced, and sets *p. Without any of them nothing changes, unless `always`. LS_E_ARG,
+ * LS_E_CONFIG (a batch that cannot be divided). */
+ls_status ls_train_r3_words(int argc, char **argv, bool always, ls_argv *out, ls_train_preset *p);
 
 #endif

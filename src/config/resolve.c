@@ -1,4 +1,5 @@
 /* resolve.c - workers, batch, mesh and plain settings; ls_train_resolve runs all parts in order. */
+#include "ckpt/checkpoint.h"
 #include "model/model.h"
 #include "parallel/schedule.h"
 #include "comm/launch.h"
@@ -149,7 +150,7 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
     if (ls_train_given(o, "enforce_global_batch_size") && all != asked)
         return ls_fail(
             LS_E_CONFIG,
-            "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation %lld * %lld worker%s = %lld",
+            "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation %lld * %lld worker%s = %lld; change it or the batch options",
             asked, b.B, b.A, b.G, b.G == 1 ? "" : "s", all);
     if (c->sequence_parallel && R % T)
         return ls_fail(
@@ -346,6 +347,12 @@ static void note_unused(const ls_train_options *o, ls_train_config *c)
         ls_str_addf(&c->notes, "--prefetch_bucket has no effect with strategy %s; zero3 uses it\n", s);
     if (ls_train_given(o, "profile_spans") && !c->profile)
         ls_str_add(&c->notes, "--profile_spans has no effect without --profile\n");
+    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
+        ls_str_add(&c->notes, "--keep_last has no effect without --save_every: checkpoints of epochs are all kept\n");
+    if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
+        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+    if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
+        ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
 }
 
 /* What print_config lists of the machine beside its switches. */
@@ -431,6 +438,18 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
+/* --checkpoint_path names a checkpoint: the run folder is the one that contains it. */
+static ls_status not_a_run(const char *checkpoint, bool resume)
+{
+    size_t n = strlen(checkpoint);
+    while (n > 1 && checkpoint[n - 1] == '/') n--;
+    while (n && checkpoint[n - 1] != '/') n--;
+    while (n > 1 && checkpoint[n - 1] == '/') n--;
+    return ls_fail(LS_E_CONFIG, "--checkpoint_path %s is a checkpoint, not a run folder; use --checkpoint_path %.*s%s",
+                   checkpoint, n ? (int)n : 1, n ? checkpoint : ".",
+                   resume ? " --resume" : " --resume, or --init_from for a new run with its weights");
+}
+
 static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *p,
                                ls_train_config *c)
 {
@@ -443,6 +462,7 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
         snprintf(c->deepspeed_sha256, sizeof c->deepspeed_sha256, "%s", ds->sha256);
     }
     if (!*c->run_dir) return ls_fail(LS_E_CONFIG, "--checkpoint_path is empty");
+    if (ls_ckpt_is(c->run_dir)) return not_a_run(c->run_dir, o->resume);
     train_origin val = {LS_FROM_CLI, o->val_data_path ? "--val_data_path" : "--data"};
     if (!c->val_path) val = (train_origin){LS_FROM_DEFAULT, "no validation"};
     train_put_text(c, "train_data_path", c->train_path,
@@ -513,6 +533,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     note_unused(o, &c);
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
+    train_settings_preset(o, &c);
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);

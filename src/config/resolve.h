@@ -25,7 +25,9 @@ typedef enum ls_source {
     LS_FROM_MODEL,
     LS_FROM_ENV,
     LS_FROM_DATA,
-    LS_FROM_RULE
+    LS_FROM_RULE,
+    LS_FROM_R2, /* defaults of --preset r2, r3 */
+    LS_FROM_R3
 } ls_source;
 
 typedef struct ls_setting {

@@ -26,6 +26,8 @@ void train_put_real(ls_train_config *c, const char *name, double value, train_or
 void train_put_bool(ls_train_config *c, const char *name, bool value, train_origin from);
 void train_put_text(ls_train_config *c, const char *name, const char *value, train_origin from); /* NULL: null */
 ls_status train_settings_check(ls_train_config *c);
+/* Names the preset as the source of options that it set. */
+void train_settings_preset(const ls_train_options *o, ls_train_config *c);
 
 /* The part of resolve that is about the model; settings included. */
 ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c);

@@ -12,6 +12,7 @@ static const char *const source_word[] = {
     [LS_FROM_JSON] = "DeepSpeed JSON", [LS_FROM_MODEL] = "model",
     [LS_FROM_ENV] = "environment",     [LS_FROM_DATA] = "data",
     [LS_FROM_RULE] = "rule",           [LS_FROM_DEEPSPEED] = "DeepSpeed default",
+    [LS_FROM_R2] = "preset r2",        [LS_FROM_R3] = "preset r3",
 };
 
 train_origin train_from(const ls_train_options *o, const char *flag, const char *key)
@@ -76,6 +77,18 @@ void train_put_real(ls_train_config *c, const char *name, double value, train_or
 void train_put_text(ls_train_config *c, const char *name, const char *value, train_origin from)
 {
     put(c, name, value, true, from);
+}
+
+void train_settings_preset(const ls_train_options *o, ls_train_config *c)
+{
+    for (int i = 0; o->preset && i < c->n_setting; i++) {
+        ls_setting *s = &c->setting[i];
+        char name[64];
+        if (s->source != LS_FROM_CLI) continue;
+        const char *flag = s->detail + strspn(s->detail, "-"); /* "-n", "--lr", "--model gpt2" */
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(flag, " "), flag);
+        if (ls_train_by_preset(o, name)) s->source = !strcmp(o->preset, "r2") ? LS_FROM_R2 : LS_FROM_R3;
+    }
 }
 
 ls_status train_settings_check(ls_train_config *c)

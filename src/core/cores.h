@@ -21,8 +21,8 @@ bool ls_cores_owned(void);
 void ls_cores_keep(int i);
 /* The calling thread may use all of them. A thread inherits its maker's cores, so whoever is not computing begins with this. */
 void ls_cores_roam(void);
-/* The calling thread works little and often, and others wait for it: it asks the kernel for short turns (Linux 6.12 lets those that have
- * them interrupt a long one; before, waking up did). */
+/* The calling thread works little and often, and others wait for it: it requests short scheduler time slices (Linux 6.12 lets a
+ * thread with a short slice interrupt one with a long slice; before, waking up did). */
 void ls_cores_prompt(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATTERN_RING = 4, LINE = 1536 };
 
@@ -25,6 +26,7 @@ void ls_nccl_log_init(ls_nccl_log *l)
 /* ---- lines ---- */
 
 typedef struct line {
+    char host[64];
     long pid, tid;   /* -1: not stated */
     const char *say; /* the message, NUL-terminated */
     bool warns;
@@ -37,7 +39,10 @@ static void read_thread(const char *text, const char *end, line *out)
     int colons = 0;
     while (p > text && p[-1] != ' ' && colons < 2) colons += *--p == ':';
     out->pid = out->tid = -1;
-    if (colons == 2) (void)sscanf(p, ":%ld:%ld", &out->pid, &out->tid);
+    if (colons != 2 || sscanf(p, ":%ld:%ld", &out->pid, &out->tid) != 2) return;
+    const char *host = p;
+    while (host > text && host[-1] != ' ') host--;
+    snprintf(out->host, sizeof out->host, "%.*s", (int)(p - host), host);
 }
 
 /* One line of the file, copied into buf; false: it is none of NCCL's. */
@@ -45,7 +50,7 @@ static bool read_line(char *buf, line *out)
 {
     static const char info[] = " NCCL INFO ", warn[] = " NCCL WARN ";
     const char *at = strstr(buf, info), *device;
-    *out = (line){-1, -1, NULL, false};
+    *out = (line){.pid = -1, .tid = -1};
     if (!at && (at = strstr(buf, warn))) out->warns = true;
     if (!at) {
         out->say = buf; /* older versions print the version without more */
@@ -271,25 +276,54 @@ static void take(ls_nccl_log *l, const line *x)
         if (kind[i](l, x)) return;
 }
 
+/* Copies the line at *at into buf and moves on; false at the end. */
+static bool next_line(const char *text, size_t n, size_t *at, char buf[LINE])
+{
+    if (*at >= n) return false;
+    const char *begin = text + *at, *end = memchr(begin, '\n', n - *at);
+    const size_t len = end ? (size_t)(end - begin) : n - *at, keep = len < LINE - 1 ? len : LINE - 1;
+    memcpy(buf, begin, keep);
+    buf[keep] = '\0'; /* a NUL inside cuts the line */
+    if (keep && buf[keep - 1] == '\r') buf[keep - 1] = '\0';
+    *at += len + 1;
+    return true;
+}
+
+void ls_nccl_writer_self(ls_nccl_writer *out)
+{
+    *out = (ls_nccl_writer){.pid = getpid()};
+    (void)gethostname(out->host, sizeof out->host - 1);
+    out->host[strcspn(out->host, "./")] = '\0';
+}
+
+int ls_nccl_writer_order(const void *a, const void *b)
+{
+    const ls_nccl_writer *x = a, *y = b;
+    return x->pid != y->pid ? (x->pid > y->pid) - (x->pid < y->pid) : strcmp(x->host, y->host);
+}
+
+static bool counts(const ls_nccl_log *l, const line *x)
+{
+    ls_nccl_writer key = {.pid = x->pid};
+    memcpy(key.host, x->host, sizeof key.host);
+    return !l->only || bsearch(&key, l->only, (size_t)l->n_only, sizeof key, ls_nccl_writer_order);
+}
+
 void ls_nccl_log_add(ls_nccl_log *l, const char *text, size_t n)
 {
     char buf[LINE];
-    bool any = false;
-    l->n_thread = 0; /* another process */
-    for (size_t at = 0; at < n;) {
-        const char *end = memchr(text + at, '\n', n - at);
-        const size_t len = end ? (size_t)(end - (text + at)) : n - at, keep = len < LINE - 1 ? len : LINE - 1;
-        line x;
-        memcpy(buf, text + at, keep);
-        buf[keep] = '\0'; /* a NUL inside cuts the line */
-        if (keep && buf[keep - 1] == '\r') buf[keep - 1] = '\0';
-        if (read_line(buf, &x)) {
-            any = true;
-            take(l, &x);
-        }
-        at += len + 1;
+    line x;
+    bool ours = false, any = false;
+    for (size_t at = 0; !ours && next_line(text, n, &at, buf);)
+        if (read_line(buf, &x)) any = true, ours = counts(l, &x);
+    if (!ours) {
+        l->n_foreign += any;
+        return;
     }
-    l->n_file += any;
+    l->n_thread = 0; /* another process */
+    for (size_t at = 0; next_line(text, n, &at, buf);)
+        if (read_line(buf, &x) && (x.pid < 0 || counts(l, &x))) take(l, &x);
+    l->n_file++;
 }
 
 /* ---- what follows from it ---- */

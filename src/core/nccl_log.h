@@ -29,7 +29,20 @@ typedef struct ls_nccl_transport {
     int64_t out, in; /* connections that senders, and that receivers reported */
 } ls_nccl_transport;
 
+/* A process, as NCCL names it in its lines: the host name up to its first dot. */
+typedef struct ls_nccl_writer {
+    char host[64];
+    int64_t pid;
+} ls_nccl_writer;
+
+void ls_nccl_writer_self(ls_nccl_writer *out);
+/* The order that `only` needs, for qsort. */
+int ls_nccl_writer_order(const void *a, const void *b);
+
 typedef struct ls_nccl_log {
+    const ls_nccl_writer *only; /* borrowed, set after init: lines of other processes are skipped; NULL: all count */
+    int n_only;
+    int n_foreign;              /* files with lines of other processes alone */
     int n_file;                 /* that had a line of NCCL */
     char version[32], cuda[16]; /* "2.30.7", "13.0" */
     bool versions_differ;

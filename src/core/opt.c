@@ -1,6 +1,9 @@
 #include "core/opt.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static char fold(char c)
@@ -15,37 +18,75 @@ static bool same_name(const char *row, const char *text, size_t n)
     return true;
 }
 
-/* The row that `text` (n bytes) names: exactly, or as the only one it begins. */
-static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_t n, const ls_opt **out)
+/* Appends "--a, --b or --c": at most `most` rows whose names begin with `text`, or (not prefix) visible ones that contain it. */
+static void list_names(const ls_opt *table, size_t n_row, const char *text, size_t n, bool prefix, int most,
+                       ls_str *out)
 {
-    const ls_opt *hit = NULL, *second = NULL;
-    for (size_t i = 0; i < n_row; i++) {
-        if (!same_name(table[i].name, text, n)) continue;
-        if (!table[i].name[n]) {
-            *out = &table[i];
-            return LS_OK;
-        }
-        if (hit) second = &table[i];
-        else hit = &table[i];
+    const ls_opt *last = NULL; /* added when it is known whether another follows */
+    int k = 0;
+    for (size_t i = 0; i < n_row && k < most; i++) {
+        bool has = false;
+        for (const char *at = table[i].name; *at && !has && (!prefix || at == table[i].name); at++)
+            has = same_name(at, text, n);
+        if (!has || (!prefix && !table[i].help)) continue;
+        if (last) ls_str_addf(out, "%s--%s", k > 1 ? ", " : "", last->name);
+        last = &table[i];
+        k++;
     }
-    if (hit && second)
-        return ls_fail(LS_E_ARG, "ambiguous option --%.*s: it could be --%s or --%s", (int)n, text, hit->name,
-                       second->name);
-    if (hit) {
-        *out = hit;
-        return LS_OK;
-    }
+    if (last) ls_str_addf(out, "%s--%s", k > 1 ? " or " : "", last->name);
+}
+
+static ls_status ambiguous(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n)
+{
+    ls_str names = {0};
+    list_names(table, n_row, text, n, true, INT_MAX, &names);
+    const ls_status st = ls_fail(LS_E_ARG, "ambiguous option %s%.*s: it could be %s", typed, (int)n, text,
+                                 names.data ? names.data : "one of several");
+    ls_str_fini(&names);
+    return st;
+}
+
+/* Names the options that contain what was typed, or else the one with the nearest spelling. */
+static ls_status unknown(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n)
+{
     const char *names[256];
     char folded[64] = {0};
+    ls_str near = {0};
     size_t k = 0;
     for (size_t i = 0; i < n_row && k < 256; i++)
         if (table[i].help) names[k++] = table[i].name;
     snprintf(folded, sizeof folded, "%.*s", (int)n, text);
     bool under = k && strchr(names[0], '_');
     for (char *p = folded; *p; p++) *p = under && *p == '-' ? '_' : *p;
-    const char *near = ls_nearest_word(folded, names, k);
-    return ls_fail(LS_E_ARG, "unknown option --%.*s%s%s%s (--help lists the options)", (int)n, text,
-                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+    const char *nearest = ls_nearest_word(folded, names, k);
+    if (n >= 4) list_names(table, n_row, text, n, false, 3, &near);
+    if (nearest && !near.len) ls_str_addf(&near, "--%s", nearest);
+    const ls_status st =
+        ls_fail(LS_E_ARG, "unknown option %s%.*s%s%s%s (--help lists the options)", typed, (int)n, text,
+                near.len ? "; did you mean " : "", near.len ? near.data : "", near.len ? "?" : "");
+    ls_str_fini(&near);
+    return st;
+}
+
+/* The row that `text` (n bytes) names: exactly, or as the only one it begins. typed: its dashes, for messages. */
+static ls_status find(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n,
+                      const ls_opt **out)
+{
+    const ls_opt *hit = NULL;
+    bool several = false;
+    for (size_t i = 0; i < n_row; i++) {
+        if (!same_name(table[i].name, text, n)) continue;
+        several = hit;
+        hit = &table[i];
+        if (!hit->name[n]) {
+            *out = hit;
+            return LS_OK;
+        }
+    }
+    if (several) return ambiguous(table, n_row, typed, text, n);
+    if (!hit) return unknown(table, n_row, typed, text, n);
+    *out = hit;
+    return LS_OK;
 }
 
 static bool choice_has(const char *choices, const char *text)
@@ -57,6 +98,14 @@ static bool choice_has(const char *choices, const char *text)
         p += k + (p[k] == '|');
     }
     return false;
+}
+
+/* Text that ls_parse_f64 refuses because the number is infinite or NaN, or larger than a double can be. */
+static bool is_infinite(const char *text)
+{
+    char *end;
+    const double v = strtod(text, &end);
+    return end != text && !*end && !isfinite(v);
 }
 
 static const char *dashes(const ls_opt *row)
@@ -81,7 +130,8 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
         return LS_OK;
     case LS_OPT_REAL:
         if (!ls_parse_f64(text, (double *)(void *)at))
-            return ls_fail(LS_E_ARG, "%s%s %s: not a number", dashes(row), row->name, text);
+            return ls_fail(LS_E_ARG, "%s%s %s: %s", dashes(row), row->name, text,
+                           is_infinite(text) ? "must be a finite number" : "not a number");
         return LS_OK;
     case LS_OPT_CHOICE:
         if (!choice_has(row->arg, text))
@@ -150,8 +200,8 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
         const char *typed = a[1] == '-' ? "--" : "-", *name = a + strlen(typed);
         size_t len = strcspn(name, "=");
-        const ls_opt *row;
-        LS_TRY(find(table, n, name, len, &row));
+        const ls_opt *row = NULL;
+        LS_TRY(find(table, n, typed, name, len, &row));
         if (given) given[row - table] = 1;
         if (row->kind == LS_OPT_LIST) {
             ls_opt_list *l = (ls_opt_list *)(void *)((char *)target + row->offset);

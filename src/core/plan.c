@@ -139,18 +139,30 @@ static int64_t available_bytes(void)
     return kib * 1024;
 }
 
-static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const char *who)
+/* Bytes of a part in the device's memory, or in host memory, that all workers of the host take there. */
+static int64_t bytes_on(const ls_plan *p, ls_part part, bool device)
 {
-    char need_s[32], have_s[32], act_s[32], par_s[32], sum_s[32], sums[80] = "";
-    if (p->beside)
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->row[i].part == part && (!p->device || p->row[i].host != device)) sum += p->row[i].nbytes;
+    return device || p->n_copy < 2 ? sum : sum * p->n_copy;
+}
+
+/* gpu: the device whose memory is too small; NULL: the host's is. */
+static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ls_device_info *gpu)
+{
+    char need_s[32], have_s[32], act_s[32], par_s[32], grad_s[32], sum_s[32], sums[80] = "";
+    const int64_t grad = bytes_on(p, LS_PART_GRAD, gpu),
+                  rest = bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_OPT, gpu);
+    const char *advice = rest + grad > have ? p->less_state : p->less_act;
+    if (gpu && p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s%s); use a smaller micro-batch, --recompute or a smaller model",
-        ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
-        ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                                       ls_plan_part_bytes(p, LS_PART_OPT))),
-        ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)), sums);
+        "not enough memory: the run needs %s, but only %s are available on %s (parameters and optimizer: %s; gradients: %s; activations: %s%s); use %s",
+        ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), gpu ? gpu->name : "this machine",
+        ls_human_bytes(par_s, (double)rest), ls_human_bytes(grad_s, (double)grad),
+        ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums, *advice ? advice : "a smaller model");
 }
 
 static ls_status alloc_device(ls_plan *p)
@@ -197,11 +209,11 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     ls_info("memory",
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
-    if (need > have) return too_much(p, need, have, "this machine");
+    if (need > have) return too_much(p, need, have, NULL);
     if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
         ls_device_info info;
         LS_TRY(p->device->info(p->device->ctx, &info));
-        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, info.name);
+        if (p->total + p->beside > info.free) return too_much(p, p->total + p->beside, info.free, &info);
     }
     if (check_only) return LS_OK;
     if (!p->device) {

@@ -60,6 +60,8 @@ typedef struct ls_plan {
     bool host_borrowed, host_mapped; /* not owned by the plan; owned, and pinned by it */
     int64_t beside; /* bytes of the device that others will allocate: with the arena they must be free */
     int n_copy;     /* workers on this machine that allocate such an arena; 0 = 1 */
+    char less_state[128],
+        less_act[128]; /* advice if the state alone, or all, is too large: "use ..."; "": a smaller model */
     char *arena;
     bool borrowed; /* the arena is not owned by the plan */
 } ls_plan;
@@ -76,7 +78,7 @@ int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
 /* Assigns the offset of every row: rows of the time of peak use first, each at the lowest offset that is free during its lifetime. */
 ls_status ls_plan_layout(ls_plan *p);
 
-/* Allocates `total` bytes at once. LS_E_NOMEM reports the needed and the available memory and the largest parts. With check_only
+/* Allocates `total` bytes at once. LS_E_NOMEM reports the needed and the available memory, the largest parts and what to do. With check_only
  * nothing is allocated. */
 ls_status ls_plan_alloc(ls_plan *p, int check_only);
 /* Uses host memory of the caller (shared between workers), ls_plan_host_bytes zeroed bytes, instead of an allocation; device memory

@@ -1,13 +1,15 @@
-/* stat.h - means with intervals, and Student's t: what every claim about a measurement rests on. */
+/* stat.h - means with 95 % intervals, Student's t distribution, medians. */
 #ifndef LS_CORE_STAT_H
 #define LS_CORE_STAT_H
 
 #include <stdbool.h>
 
 typedef struct ls_estimate {
-    double mean, stdev, half; /* NaN: not known; mean +- half is the 95 % interval, over repeats unless `within` */
-    int n;
-    bool within; /* the interval is over the steps of one run       */
+    double mean;  /* NaN: not known, as the two others       */
+    double stdev; /* sample standard deviation               */
+    double half;  /* mean +- half is the 95 % interval       */
+    int n;        /* values                                  */
+    bool within;  /* the values are steps of one run; else repeats */
 } ls_estimate;
 
 /* NaNs are left out; sample standard deviation, 0 for one value; the interval needs two. */

@@ -18,6 +18,8 @@ static _Atomic int mode;
 static _Atomic double first_at;
 static _Atomic int bound;
 static _Atomic double expected = -1; /* seconds; -1: not set */
+static _Atomic int *note;            /* set before signals come */
+static int workers_code;
 
 static bool at_first(int m)
 {
@@ -30,6 +32,12 @@ static _Noreturn void end_now(int signal, const char *why)
     ls_stack_say(signal == SIGINT ? "lockstep: stopped by SIGINT " : "lockstep: stopped by SIGTERM ");
     ls_stack_say(why);
     _exit(128 + signal);
+}
+
+static _Noreturn void end_early(int signal)
+{
+    if (note) atomic_store(note, signal);
+    end_now(signal, "before the first step; nothing to save\n");
 }
 
 static void arm(bool stopping)
@@ -48,7 +56,7 @@ static void first(int signal)
 {
     stop_signal = signal;
     atomic_store(&first_at, ls_now());
-    if (at_first(atomic_load(&mode))) end_now(signal, "before the first step; nothing to save\n");
+    if (at_first(atomic_load(&mode))) end_early(signal);
     if (atomic_load(&bound) != LS_BOUND_OFF) arm(true);
 }
 
@@ -84,8 +92,13 @@ void ls_stop_install(void)
 ls_stop_mode ls_stop_set_mode(ls_stop_mode to)
 {
     const ls_stop_mode before = (ls_stop_mode)atomic_exchange(&mode, (int)to);
-    if (at_first((int)to) && stop_signal) end_now(stop_signal, "before the first step; nothing to save\n");
+    if (at_first((int)to) && stop_signal) end_early(stop_signal);
     return before;
+}
+
+void ls_stop_note(_Atomic int *at)
+{
+    note = at;
 }
 
 bool ls_stop_requested(void)
@@ -99,6 +112,14 @@ bool ls_stop_at_once(void)
 int ls_stop_signal(void)
 {
     return stop_signal;
+}
+int ls_stop_exit_code(void)
+{
+    return again ? 128 + stop_signal : workers_code == 128 + SIGINT ? workers_code : 128 + SIGTERM;
+}
+void ls_stop_ended_with(int code)
+{
+    workers_code = code;
 }
 void ls_stop_raise(int signal)
 {

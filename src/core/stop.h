@@ -17,10 +17,17 @@ typedef enum ls_stop_mode {
 void ls_stop_install(void); /* from now on the signals are handled here, in the mode LS_STOP_ASK */
 /* LS_STOP_NOW (and _QUIET) ends the process here when a signal has come already. Returns the mode before. */
 ls_stop_mode ls_stop_set_mode(ls_stop_mode mode);
+/* A process that LS_STOP_NOW (or _QUIET) ends leaves the signal there: memory that its parent sees. */
+void ls_stop_note(_Atomic int *at);
 bool ls_stop_requested(void);
 bool ls_stop_at_once(void);     /* the second one has come: do not save */
 int ls_stop_signal(void);       /* the signal that came last, 0 when none did */
 void ls_stop_raise(int signal); /* sets the flag as the signal would; 0 clears it (tests) */
+
+/* The exit code of LS_E_STOPPED: 143, or 130 when SIGINT ended the run without saving: the second one, or the workers of this process (which
+ * have ended with `code`). */
+int ls_stop_exit_code(void);
+void ls_stop_ended_with(int code);
 
 /* What ends a process that makes no progress (ls_deadline_tick), without saving and with exit code 4. */
 typedef enum ls_stop_bound {

@@ -7,7 +7,8 @@
 
 void ls_blocks_init(ls_blocks *b, const ls_inputs *inputs, int64_t limit_docs, int64_t limit_bytes)
 {
-    *b = (ls_blocks){.inputs = inputs, .limit_docs = limit_docs, .limit_bytes = limit_bytes, .pos.line = 1};
+    *b = (ls_blocks){
+        .inputs = inputs, .end = inputs->n, .limit_docs = limit_docs, .limit_bytes = limit_bytes, .pos.line = 1};
 }
 
 void ls_blocks_fini(ls_blocks *b)
@@ -115,7 +116,6 @@ static ls_status next_in_file(ls_blocks *b, ls_text_block *out, bool *eof)
     b->n_carry = 0;
     out->offset = b->pos.offset;
     out->line = b->pos.line;
-    out->first_doc = b->pos.n_doc;
     out->ends_doc = false;
     LS_TRY(read_up_to(b, out, LS_BLOCK_BYTES, eof));
     LS_TRY(out->in->format == LS_TEXT_JSONL ? cut_lines(b, out, *eof) : cut_plain(b, out, *eof));
@@ -129,7 +129,7 @@ ls_status ls_blocks_next(ls_blocks *b, ls_text_block *out, bool *end)
     for (;;) {
         bool enough = (b->limit_docs && b->pos.n_doc >= b->limit_docs && !b->pos.in_doc) ||
                       (b->limit_bytes && b->pos.text_bytes >= b->limit_bytes);
-        *end = b->pos.at >= b->inputs->n || enough;
+        *end = b->pos.at >= b->end || enough;
         if (*end) return LS_OK;
         out->in = &b->inputs->item[b->pos.at];
         if (!b->source) LS_TRY(ls_byte_stream_open(out->in->path, out->in->fd, &b->source));

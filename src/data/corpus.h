@@ -54,6 +54,8 @@ void ls_byte_stream_close(ls_byte_stream **s);
 ls_status ls_byte_stream_read(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n);
 /* Bytes read from the file so far (compressed size), for progress. */
 int64_t ls_byte_stream_taken(const ls_byte_stream *s);
+/* Memory that it needs now. */
+size_t ls_byte_stream_memory(const ls_byte_stream *s);
 
 /* ---- blocks ---- */
 
@@ -64,7 +66,7 @@ int64_t ls_byte_stream_taken(const ls_byte_stream *s);
 typedef struct ls_corpus_pos {
     size_t at;                 /* input */
     int64_t offset, line;      /* in it: bytes of text, number of the next line */
-    int64_t n_doc, text_bytes; /* of all inputs so far */
+    int64_t n_doc, text_bytes; /* of the inputs so far */
     int64_t taken_before;      /* bytes of finished files */
     bool in_doc;               /* plain text: inside a document */
 } ls_corpus_pos;
@@ -75,13 +77,13 @@ typedef struct ls_text_block {
     size_t n, cap;
     int64_t offset;      /* of text[0] in the unpacked file                       */
     int64_t line;        /* number of the first line, from 1 (JSON lines)         */
-    int64_t first_doc;   /* number of the first document, from 0 over all inputs  */
     bool ends_doc;       /* plain text: the document's last block                 */
     ls_corpus_pos after; /* the place after it */
 } ls_text_block;
 
 typedef struct ls_blocks {
     const ls_inputs *inputs;
+    size_t end;          /* the input to stop before */
     int64_t limit_docs;  /* maximum number of documents; 0: no limit */
     int64_t limit_bytes; /* stop after the block that reaches it; 0: no limit */
     ls_byte_stream *source;

@@ -75,6 +75,11 @@ int64_t data_count_chars(const unsigned char *p, size_t n)
     return k;
 }
 
+bool data_drops_docs(const data_job_rules *rules)
+{
+    return rules->min_chars || rules->max_chars || rules->dedup;
+}
+
 bool data_length_ok(const data_job_rules *rules, int64_t chars)
 {
     return chars >= rules->min_chars && (!rules->max_chars || chars <= rules->max_chars);
@@ -170,6 +175,7 @@ static ls_status to_tokens(data_job *j)
     LS_TRY(ls_reserve(&j->token, &j->cap_token, j->ids.n, sizeof *j->token, "the tokens of a block"));
     for (size_t i = 0; i < j->ids.n; i++)
         j->token[i] = (uint16_t)j->ids.id[i]; /* ls_prepare has checked that the vocabulary fits */
+    j->n_token = j->ids.n;
     return LS_OK;
 }
 

@@ -100,8 +100,19 @@ static int64_t pair_counted(const ls_tokens *t, const ls_token_source *s, int64_
 
 /* ---- opening ---- */
 
+static ls_status refuse_text(const char *path)
+{
+    static const char *const text[] = {".txt", ".json", ".jsonl", ".tsv", ".csv", ".md"};
+    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++)
+        if (ls_ends_in(path, text[i]))
+            return ls_fail(LS_E_FORMAT, "%s is text, not a token file; convert it with `lockstep prepare %s --out DIR`",
+                           path, path);
+    return LS_OK;
+}
+
 static ls_status open_file(ls_token_source *s, const char *path, int vocab_size)
 {
+    LS_TRY(refuse_text(path));
     ls_token_file *f = &s->file[s->n_file];
     f->path = ls_strdup(path);
     if (!f->path) return ls_nomem(strlen(path), "a path");

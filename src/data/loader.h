@@ -47,7 +47,7 @@ typedef struct ls_tokens {
     uint32_t *slot_nth; /* and how many of them before it have the same source */
 } ls_tokens;
 
-/* Opens the files that the text names (data/sources.h). LS_E_FORMAT: an odd number of bytes, shorter than one sequence, or an id at or
+/* Opens the files listed in the source string (data/sources.h). LS_E_FORMAT: a name of a text file, an odd number of bytes, shorter than one sequence, or an id at or
  * beyond vocab_size (files up to 256 MiB are read once here; in larger ones the first are, and every batch is checked as it is
  * fetched), or a mask that does not fit. LS_E_CONFIG: text and pairs in one blend, a weight that is too small. */
 ls_status ls_tokens_open(ls_tokens *t, const char *text, int seq_len, int vocab_size);

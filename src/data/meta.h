@@ -14,7 +14,7 @@
 
 #define LS_DATA_SMALL ((size_t)16 << 20) /* bytes of a file that is always read as a whole */
 
-/* Compares the token files that the text names (data/sources.h), and the tokenizer.json beside them, with the meta.json beside them. Files
+/* Compares the token files listed in the source string (data/sources.h), and the tokenizer.json beside them, with the meta.json beside them. Files
  * without a meta.json of prepare, or that it does not list, are not compared. whole: reads every byte. LS_E_FORMAT with the difference,
  * LS_E_IO. */
 ls_status ls_data_check(const char *text, bool whole);

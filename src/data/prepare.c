@@ -13,11 +13,11 @@
 #define WORD_BYTES ((size_t)16 << 20) /* of different words in training: keeps the trainer below 1 GiB */
 #define MAX_VOCAB  65536
 
-static void report(data_run *r, const ls_blocks *at)
+static void report(data_run *r, int64_t taken)
 {
     if (!r->o->progress) return;
     ls_prepare_progress p = {.phase = r->phase,
-                             .done = r->done_before + (at ? ls_blocks_taken(at) : 0),
+                             .done = r->done_before + taken,
                              .done_start = r->done_start,
                              .total = r->total,
                              .text_bytes = r->text_bytes - r->text_start,
@@ -53,7 +53,12 @@ static ls_status pass(data_run *r, const ls_inputs *inputs, const ls_corpus_pos 
     ls_blocks_init(&blocks, inputs, limit_docs, limit_bytes);
     ls_status st = pos ? ls_blocks_seek(&blocks, pos, see_again, r) : LS_OK;
     if (pos) r->done_start = r->done_before + ls_blocks_taken(&blocks);
-    if (st == LS_OK) st = data_pipeline_run(&blocks, rules, r->o->threads, take, r);
+    const data_pipeline how = {.threads = r->o->threads,
+                               .files = r->o->journal_seconds < 0 ? 1 : r->o->files, /* pipes: one after the other */
+                               .dir = r->stage.dir,
+                               .take = take,
+                               .ctx = r};
+    if (st == LS_OK) st = data_pipeline_run(&how, &blocks, rules);
     if (st == LS_E_STOPPED && rules->tok && r->o->journal_seconds >= 0 && r->pos.text_bytes)
         LS_TRY(journal_now(r, &r->pos));
     r->done_before += ls_blocks_taken(&blocks);
@@ -71,12 +76,12 @@ static void begin_phase(data_run *r, const char *phase, int64_t total)
 
 /* ---- training the vocabulary ---- */
 
-static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
+static ls_status take_words(void *ctx, const data_job *j, int64_t taken)
 {
     data_run *r = ctx;
     LS_TRY(ls_words_add_all(&r->words, &j->words));
     r->text_bytes += j->n_text_byte;
-    report(r, at);
+    report(r, taken);
     return LS_OK;
 }
 
@@ -99,7 +104,7 @@ static ls_status train_vocab(data_run *r, ls_tokenizer **out)
                 o->train_bytes, take_words));
     if (!r->words.n) return no_text(o->train, "--input");
     begin_phase(r, "training the vocabulary", r->total);
-    report(r, NULL);
+    report(r, 0);
     LS_TRY(ls_bpe_train(&r->words, o->train_vocab, o->train_min_count, out));
     ls_words_fini(&r->words);
     return ls_tokenizer_save(*out, file.text);
@@ -175,7 +180,7 @@ static ls_status drop_doc(data_run *r, const data_job *j, data_sink *s)
 /* A block of one document. Whether it is kept is known at its end: then what was written of it is dropped again. */
 static ls_status take_plain(data_run *r, const data_job *j)
 {
-    const bool judged = r->rules.min_chars || r->rules.max_chars || r->rules.dedup;
+    const bool judged = data_drops_docs(&r->rules);
     data_plain_doc *d = &r->doc;
     bool keep = true;
     if (!d->open) {
@@ -187,7 +192,7 @@ static ls_status take_plain(data_run *r, const data_job *j)
     }
     data_sink *s = d->to_val ? &r->val : &r->train;
     if (judged) see_again(r, j->block.text, j->block.n);
-    LS_TRY(data_sink_add(s, j->token, j->ids.n));
+    LS_TRY(data_sink_add(s, j->token, j->n_token));
     if (!j->block.ends_doc) return LS_OK;
     d->open = false;
     if (judged) LS_TRY(judge(r, d->chars, ls_xxh_value(&d->hash), &keep));
@@ -196,13 +201,13 @@ static ls_status take_plain(data_run *r, const data_job *j)
     return LS_OK;
 }
 
-static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
+static ls_status take_tokens(void *ctx, const data_job *j, int64_t taken)
 {
     data_run *r = ctx;
     r->text_bytes += j->n_text_byte;
     LS_TRY(j->block.in->format == LS_TEXT_JSONL ? take_lines(r, j) : take_plain(r, j));
     r->pos = j->block.after;
-    report(r, at);
+    report(r, taken);
     if (r->o->journal_seconds < 0 || ls_now() - r->last_entry < r->o->journal_seconds) return LS_OK;
     return journal_now(r, &j->block.after);
 }

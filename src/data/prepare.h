@@ -40,6 +40,7 @@ typedef struct ls_prepare_opts {
     bool resume;                        /* continue unfinished work in the same folder, if there is any */
     double journal_seconds; /* between entries of the journal; below 0: none (inputs that cannot be read again) */
     int threads;
+    int files; /* input files read at the same time, at most; 0: as many as keep the threads busy */
     const char *out_dir;
     const char *command;                                       /* for meta.json; may be NULL */
     void (*progress)(void *ctx, const ls_prepare_progress *p); /* may be NULL; called often */

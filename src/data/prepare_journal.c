@@ -1,6 +1,7 @@
 /* prepare_journal.c - what a killed `prepare` needs to continue. */
 #include "data/prepare_impl.h"
 #include "data/meta.h"
+#include "data/spill.h"
 #include "core/fs.h"
 #include "core/mem.h"
 
@@ -181,8 +182,9 @@ ls_status data_journal_write(data_run *r, const ls_corpus_pos *pos, const data_m
 
 ls_status data_journal_end(data_run *r)
 {
-    static const char *const name[] = {FILE_NAME, FILE_NAME ".tmp", "hashes.bin"};
-    for (size_t i = 0; i < 3; i++) LS_TRY(ls_fs_remove_tree(ls_path_of(r->stage.dir, name[i]).text));
+    static const char *const name[] = {FILE_NAME, FILE_NAME ".tmp", "hashes.bin", DATA_SPILL_NAME};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        LS_TRY(ls_fs_remove_tree(ls_path_of(r->stage.dir, name[i]).text));
     r->has_entry = false;
     return LS_OK;
 }

@@ -1,5 +1,6 @@
 #include "data/prepare_pairs.h"
 #include "data/bpe_train.h"
+#include "data/stage.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/hash.h"
@@ -7,11 +8,9 @@
 #include "core/mem.h"
 #include "core/stop.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WORD_BYTES ((size_t)16 << 20) /* of different words in training */
 #define MAX_VOCAB  65536
@@ -31,6 +30,7 @@ typedef struct part {
 
 typedef struct run {
     const ls_prepare_pairs_opts *o;
+    data_stage stage;
     part part[LS_N_PAIR_PART];
     ls_encoder *e;
     ls_ids ids;
@@ -115,7 +115,12 @@ static ls_status open_part(run *r, ls_pair_part p)
     for (int f = 0; f < N_FILE; f++) {
         char path[PATH_MAX];
         if (!wanted[p][f]) continue;
-        LS_TRY(ls_path_in(path, r->o->out_dir, "%s.%s", part_name[p], ending[f]));
+        LS_TRY(ls_path_in(path, r->stage.out, "%s.%s", part_name[p], ending[f]));
+        if (f == TEXTS && !r->stage.pairs && ls_fs_exists(path))
+            return ls_fail(
+                LS_E_IO, "%s exists, but `prepare --task translate` did not write it; move it or choose another --out",
+                path);
+        LS_TRY(ls_path_in(path, r->stage.dir, "%s.%s", part_name[p], ending[f]));
         LS_TRY(ls_fs_out_open(&x->out[f], path));
         x->open[f] = true;
     }
@@ -202,8 +207,9 @@ static void meta_part(ls_jsonw *w, const ls_prepare_pairs_result *res, int p)
     ls_jsonw_close(w);
 }
 
-static ls_status write_meta(const ls_prepare_pairs_opts *o, const ls_prepare_pairs_result *res)
+static ls_status write_meta(const run *r, const ls_prepare_pairs_result *res)
 {
+    const ls_prepare_pairs_opts *o = r->o;
     ls_str s = {0};
     ls_jsonw w;
     ls_jsonw_init(&w, &s, 2);
@@ -217,27 +223,19 @@ static ls_status write_meta(const ls_prepare_pairs_opts *o, const ls_prepare_pai
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
     char path[PATH_MAX];
-    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : ls_path_in(path, o->out_dir, "meta.json");
+    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : ls_path_in(path, r->stage.dir, "meta.json");
     if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
     ls_str_fini(&s);
     return st;
 }
 
-/* Commits the files of a part; removes those of an earlier run that this one does not have. */
-static ls_status finish_part(run *r, ls_pair_part p)
+/* A part without pairs has no files. */
+static ls_status finish_part(part *x)
 {
-    part *x = &r->part[p];
-    for (int f = N_FILE - 1; f >= 0;
-         f--) { /* the mask after the text, the ids last: ids without a mask mean other data */
-        char path[PATH_MAX];
-        if (x->open[f] && x->pairs) {
-            x->open[f] = false;
-            LS_TRY(ls_fs_out_commit(&x->out[f]));
-            continue;
-        }
-        if (!wanted[p][f]) continue;
-        LS_TRY(ls_path_in(path, r->o->out_dir, "%s.%s", part_name[p], ending[f]));
-        if (unlink(path) && errno != ENOENT) return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
+    for (int f = 0; f < N_FILE && x->pairs; f++) {
+        if (!x->open[f]) continue;
+        x->open[f] = false;
+        LS_TRY(ls_fs_out_commit(&x->out[f]));
     }
     return LS_OK;
 }
@@ -254,17 +252,24 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_pairs_result
         res->targets[p] = r->part[p].targets;
         if (p < LS_PAIR_TEST && res->pairs[p]) ls_sha256_hex(&r->part[p].sha, res->sha256[p]);
     }
-    LS_TRY(ls_path_in(path, r->o->out_dir, "tokenizer.json"));
+    LS_TRY(ls_path_in(path, r->stage.dir, "tokenizer.json"));
     LS_TRY(ls_tokenizer_save(tok, path));
-    for (int p = LS_N_PAIR_PART - 1; p >= 0; p--) LS_TRY(finish_part(r, (ls_pair_part)p));
-    return write_meta(r->o, res);
+    for (int p = 0; p < LS_N_PAIR_PART; p++) LS_TRY(finish_part(&r->part[p]));
+    return write_meta(r, res);
+}
+
+static void close_files(run *r)
+{
+    for (int p = 0; p < LS_N_PAIR_PART; p++)
+        for (int f = 0; f < N_FILE; f++) {
+            if (r->part[p].open[f]) ls_fs_out_abort(&r->part[p].out[f]);
+            r->part[p].open[f] = false;
+        }
 }
 
 static void fini(run *r)
 {
-    for (int p = 0; p < LS_N_PAIR_PART; p++)
-        for (int f = 0; f < N_FILE; f++)
-            if (r->part[p].open[f]) ls_fs_out_abort(&r->part[p].out[f]);
+    close_files(r);
     ls_encoder_destroy(&r->e);
     ls_ids_fini(&r->ids);
     ls_free(r->token);
@@ -274,22 +279,26 @@ static void fini(run *r)
 
 ls_status ls_prepare_pairs(const ls_prepare_pairs_opts *o, ls_prepare_pairs_result *result)
 {
-    run r = {.o = o};
+    run r = {.o = o, .stage.lock = -1};
     ls_prepare_pairs_result res = {0};
     ls_tokenizer *trained = NULL;
-    const bool new_dir = !ls_fs_exists(o->out_dir);
     const double start = ls_now();
+    bool complete = false;
     ls_status st = LS_OK;
+    LS_TRY_GOTO(st, done, data_stage_open(&r.stage, o->out_dir, false));
     if (!o->tok) LS_TRY_GOTO(st, done, train_vocab(o, &trained));
     const ls_tokenizer *tok = o->tok ? o->tok : trained;
     LS_TRY_GOTO(st, done, check_tokenizer(o, tok));
     LS_TRY_GOTO(st, done, encode_all(&r, tok));
     LS_TRY_GOTO(st, done, finish(&r, tok, &res));
+    close_files(&r); /* of parts without pairs */
+    complete = true;
+    LS_TRY_GOTO(st, done, data_stage_commit(&r.stage));
     res.seconds = ls_now() - start;
     *result = res;
 done:
     fini(&r);
-    if (st != LS_OK && new_dir) (void)rmdir(o->out_dir); /* only if nothing is in it */
+    data_stage_close(&r.stage, complete && st != LS_OK);
     ls_tokenizer_destroy(&trained);
     return st;
 }

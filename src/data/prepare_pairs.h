@@ -6,7 +6,7 @@
  *   tokenizer.json, meta.json
  *
  * Validation pairs are those of the validation inputs, or with a fraction f every (1/f)-th pair of the training inputs, as in prepare.h.
- * The files depend only on the corpus and the settings and are written atomically. */
+ * The files depend only on the corpus and the settings. The output folder is replaced as a whole (data/stage.h). */
 #ifndef LS_DATA_PREPARE_PAIRS_H
 #define LS_DATA_PREPARE_PAIRS_H
 
@@ -36,8 +36,8 @@ typedef struct ls_prepare_pairs_result {
     double seconds;
 } ls_prepare_pairs_result;
 
-/* LS_E_ARG, LS_E_FORMAT (with the line), LS_E_CONFIG (a vocabulary beyond 16 bits), LS_E_IO, LS_E_NOMEM, LS_E_STOPPED. On failure none of
- * the files is touched. */
+/* LS_E_ARG, LS_E_FORMAT (with the line), LS_E_CONFIG (a vocabulary beyond 16 bits), LS_E_IO (also: a val.jsonl or test.jsonl of the user
+ * is in the folder), LS_E_NOMEM, LS_E_STOPPED. On failure none of the files is touched. */
 ls_status ls_prepare_pairs(const ls_prepare_pairs_opts *o, ls_prepare_pairs_result *result);
 
 #endif

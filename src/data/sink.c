@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define BUF_TOKENS ((size_t)256 << 10)
+#define SYNC_BYTES ((off_t)32 << 20) /* given to the disk at a time, so that syncing at the end is short */
 
 void data_sink_file_name(const data_sink *s, size_t k, char name[64])
 {
@@ -54,6 +55,10 @@ ls_status data_sink_flush(data_sink *s)
     LS_TRY(ls_fs_append(s->fd, path, s->buf, s->n_buf * sizeof *s->buf));
     ls_sha256_add(&s->at.sha, s->buf, s->n_buf * sizeof *s->buf);
     s->n_buf = 0;
+    const off_t end = (off_t)(2 * s->at.in_file) / SYNC_BYTES * SYNC_BYTES;
+    if (end > s->sync_at)
+        (void)sync_file_range(s->fd, s->sync_at, end - s->sync_at, SYNC_FILE_RANGE_WRITE); /* a hint */
+    s->sync_at = end;
     return LS_OK;
 }
 

@@ -35,6 +35,7 @@ typedef struct data_sink {
     size_t cap;
     uint16_t *buf; /* not yet written */
     size_t n_buf;
+    int64_t sync_at; /* bytes of the current file that the disk was asked to write */
 } data_sink;
 
 /* Starts with an empty file, or, with saved, as data_sink_save has written it: the files are compared with it and cut to it, LS_E_FORMAT if

@@ -201,3 +201,8 @@ int64_t ls_byte_stream_taken(const ls_byte_stream *s)
 {
     return s->taken - (int64_t)(s->n - s->at);
 }
+
+size_t ls_byte_stream_memory(const ls_byte_stream *s)
+{
+    return RAW_BYTES + (s->zd ? ZSTD_sizeof_DCtx(s->zd) : s->z_on ? (size_t)64 << 10 : 0);
+}

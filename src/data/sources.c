@@ -92,7 +92,13 @@ ls_status ls_sources_load(const char *file, ls_data_sources *out)
 {
     ls_data_sources s = {0};
     json_t *root = NULL;
-    LS_TRY(ls_json_load(file, &root));
+    const ls_status read = ls_json_load(file, &root);
+    if (read == LS_E_FORMAT && !ls_ends_in(file, ".json"))
+        return ls_fail(
+            LS_E_FORMAT,
+            "--data %s: neither a data folder nor a blend file (JSON); convert text with `lockstep prepare %s --out data`",
+            file, file);
+    if (read != LS_OK) return read;
     const json_t *list = json_object_get(root, "blend");
     ls_status st = json_array_size(list) ? LS_OK
                                          : ls_fail(LS_E_FORMAT,

@@ -1,5 +1,6 @@
 #include "data/stage.h"
 #include "core/fs.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/str.h"
@@ -15,13 +16,19 @@
 
 #define SUFFIX ".partial"
 
-/* Names of files that prepare writes. */
-static bool is_ours(const char *name)
+static bool is_text_of_pairs(const char *name)
+{
+    return !strcmp(name, "val.jsonl") || !strcmp(name, "test.jsonl");
+}
+
+/* Files of the old folder that prepare has written. */
+static bool is_ours(const data_stage *s, const char *name)
 {
     static const char *const fixed[] = {"meta.json", "tokenizer.json", "train.bin",
                                         "val.bin",   "train.mask",     "val.mask"};
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         if (!strcmp(name, fixed[i])) return true;
+    if (s->pairs && is_text_of_pairs(name)) return true;
     const size_t head = !strncmp(name, "train_", 6) ? 6 : !strncmp(name, "val_", 4) ? 4 : 0;
     const size_t digits = head ? strspn(name + head, "0123456789") : 0;
     return digits >= 3 && !strcmp(name + head + digits, ".bin");
@@ -65,7 +72,8 @@ static ls_status find_names(data_stage *s, const char *out)
 static bool is_work(const data_stage *s, const char *name)
 {
     struct stat a, b;
-    if (is_ours(name) || !strcmp(name, "journal.json") || !strcmp(name, "hashes.bin") || ls_ends_in(name, ".tmp"))
+    if (is_ours(s, name) || is_text_of_pairs(name) || !strcmp(name, "journal.json") || !strcmp(name, "hashes.bin") ||
+        ls_ends_in(name, ".tmp"))
         return true;
     return !lstat(ls_path_of(s->dir, name).text, &a) && !lstat(ls_path_of(s->out, name).text, &b) &&
            a.st_ino == b.st_ino;
@@ -99,10 +107,23 @@ ls_status data_stage_clear(const data_stage *s)
     return st;
 }
 
+static bool has_pairs(const char *dir)
+{
+    const ls_path path = ls_path_of(dir, "meta.json");
+    json_t *meta = NULL;
+    if (!ls_fs_exists(path.text)) return false;
+    if (ls_json_load(path.text, &meta) != LS_OK) ls_err_clear(); /* it will be replaced */
+    const char *format = json_string_value(json_object_get(meta, "format"));
+    const bool yes = format && !strncmp(format, "lockstep-pairs-", 15);
+    json_decref(meta);
+    return yes;
+}
+
 ls_status data_stage_open(data_stage *s, const char *out, bool keep)
 {
     *s = (data_stage){.lock = -1};
     LS_TRY(find_names(s, out));
+    s->pairs = has_pairs(s->out);
     ls_status st = ls_fs_mkdirs(s->dir);
     if (st != LS_OK && ls_fs_is_dir(s->out)) { /* the folder above cannot be written */
         const size_t n = strlen(s->out);
@@ -129,12 +150,12 @@ static bool take_along(const data_stage *s)
     for (size_t i = 0; i < n && ok; i++) {
         const ls_path old = ls_path_of(s->out, name[i]), new = ls_path_of(s->dir, name[i]);
         struct stat sb;
-        if (is_ours(name[i])) continue;
+        if (is_ours(s, name[i])) continue;
         ok = !lstat(old.text, &sb) && S_ISREG(sb.st_mode) && !link(old.text, new.text);
     }
     if (!ok) /* take them back */
         for (size_t i = 0; i < n; i++)
-            if (!is_ours(name[i])) (void)unlink(ls_path_of(s->dir, name[i]).text);
+            if (!is_ours(s, name[i])) (void)unlink(ls_path_of(s->dir, name[i]).text);
     ls_fs_list_free(name, n);
     return ok;
 }
@@ -148,7 +169,7 @@ static ls_status replace_files(const data_stage *s)
     LS_TRY(ls_fs_list(s->out, &name, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++)
-        if (is_ours(name[i]) && strcmp(name[i], "meta.json") && !ls_fs_exists(ls_path_of(s->dir, name[i]).text))
+        if (is_ours(s, name[i]) && strcmp(name[i], "meta.json") && !ls_fs_exists(ls_path_of(s->dir, name[i]).text))
             st = ls_fs_remove_tree(ls_path_of(s->out, name[i]).text);
     ls_fs_list_free(name, n);
     name = NULL;

@@ -3,7 +3,7 @@
  *   DIR.partial/     the new files, while they are written
  *   DIR/             exchanged with it in one system call (renameat2); the old files are removed after that
  *
- * Files of DIR that are not token files are kept. A folder that cannot be exchanged (a mount point, the current folder, one with folders
+ * Files of DIR that `prepare` did not write are kept. A folder that cannot be exchanged (a mount point, the current folder, one with folders
  * in it, a file system without the call) is written in DIR/.partial or DIR.partial, and its files are renamed one by one, meta.json first:
  * until the last one is in place, the files do not match meta.json, and training refuses them. */
 #ifndef LS_DATA_STAGE_H
@@ -18,6 +18,7 @@ typedef struct data_stage {
     char out[PATH_MAX], dir[PATH_MAX]; /* dir: where to write */
     int lock;
     bool open;
+    bool pairs; /* the old folder has pairs of sentences: val.jsonl and test.jsonl are not files of the user */
 } data_stage;
 
 /* keep: files of an earlier, unfinished process stay; else they are removed. LS_E_IO; LS_E_CONFIG: another process is writing it. */

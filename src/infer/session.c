@@ -109,7 +109,7 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
 {
     ls_model_config cfg;
     LS_ASSERT(o->speculate >= LS_SPECULATE_AUTO && o->speculate <= LS_SPECULATE_MAX);
-    LS_TRY(ls_ckpt_resolve(o->checkpoint, &s->path));
+    LS_TRY(ls_ckpt_resolve("--checkpoint", o->checkpoint, &s->path));
     LS_TRY(ls_model_config_load(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
     if (o->opened) s->compute = *o->opened;

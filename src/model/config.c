@@ -239,13 +239,13 @@ static ls_status check_architecture(const json_t *root, const char *what, bool *
     const char *type;
     LS_TRY(read_text(root, what, "model_type", &type));
     if (type && strcmp(type, "gpt2"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: model_type is '%s'; this program trains gpt2", what, type);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: model_type '%s' is not supported; only gpt2 is", what, type);
     *is_gpt2 = type != NULL;
     const json_t *arch = json_object_get(root, "architectures");
     for (size_t i = 0; i < json_array_size(arch); i++) {
         const char *a = json_string_value(json_array_get(arch, i));
         if (a && strncmp(a, "GPT2", 4))
-            return ls_fail(LS_E_UNSUPPORTED, "%s: the architecture is '%s'; this program trains GPT2LMHeadModel", what,
+            return ls_fail(LS_E_UNSUPPORTED, "%s: architecture '%s' is not supported; only GPT2LMHeadModel is", what,
                            a);
     }
     LS_TRY(need_bool(root, what, "scale_attn_weights", true));

@@ -8,19 +8,26 @@ static int bit_length(unsigned x)
     return n;
 }
 
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere, bool paired,
-                           ls_plan *plan)
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere,
+                           ls_gradtree_how how, ls_plan *plan)
 {
-    LS_ASSERT(n_micro >= 1 && !(elsewhere && paired));
-    const int n_level = n_micro > 1 ? bit_length((unsigned)n_micro - 1) : 1, U = m->n_unit;
+    LS_ASSERT(n_micro >= 1 && !(elsewhere && how == LS_GRADTREE_PAIRED));
+    const bool one = n_micro == 1 || how == LS_GRADTREE_RUNNING;
+    const int n_level = one ? 1 : bit_length((unsigned)n_micro - 1), U = m->n_unit;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     ls_gradtree *t = ls_alloc(sizeof *t);
     if (!t) return ls_nomem(sizeof *t, "the gradient plan");
     int *row = ls_alloc((size_t)(n_level * U + 1) * sizeof *row);
     void **level = ls_alloc((size_t)(n_level * U) * sizeof *level);
     int64_t *count = ls_alloc((size_t)U * sizeof *count);
-    *t = (ls_gradtree){
-        .model = m, .n = count, .n_micro = n_micro, .n_level = n_level, .paired = paired, .row = row, .level = level};
+    *t = (ls_gradtree){.model = m,
+                       .n = count,
+                       .n_micro = n_micro,
+                       .n_level = n_level,
+                       .how = how,
+                       .elsewhere = elsewhere,
+                       .row = row,
+                       .level = level};
     if (!row || !level || !count) {
         ls_gradtree_destroy(&t);
         return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
@@ -42,7 +49,7 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const in
         }
     }
     row[n_level * U] = -1;
-    if (n_micro > 1 && !elsewhere && !paired)
+    if (!one && !elsewhere && how == LS_GRADTREE_PLAIN)
         row[n_level * U] =
             ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
     *out = t;
@@ -66,10 +73,15 @@ void ls_gradtree_destroy(ls_gradtree **t)
     *t = NULL;
 }
 
+static bool paired(const ls_gradtree *t)
+{
+    return t->how == LS_GRADTREE_PAIRED;
+}
+
 /* What the binary counter counts: micro-batches, or pairs of them; of these the levels above the lowest are the counter's. */
 static int turn_of(const ls_gradtree *t, int micro)
 {
-    return t->paired ? micro >> 1 : micro;
+    return paired(t) ? micro >> 1 : micro;
 }
 
 static bool carries(const ls_gradtree *t, int turn)
@@ -80,19 +92,21 @@ static bool carries(const ls_gradtree *t, int turn)
 /* Level k of the counter, of unit u; with one turn in all there is one level. */
 static void *level_at(const ls_gradtree *t, int k, int u)
 {
-    const int from = t->paired && t->n_level > 1;
+    const int from = paired(t) && t->n_level > 1;
     return t->level[(from + k) * t->model->n_unit + u];
 }
 
 void *ls_gradtree_place(const ls_gradtree *t, int u, int micro)
 {
+    if (t->how == LS_GRADTREE_RUNNING) return micro && t->elsewhere ? NULL : t->level[u];
     if (!carries(t, turn_of(t, micro))) return level_at(t, 0, u);
-    return t->paired ? t->level[u] : t->carry;
+    return paired(t) ? t->level[u] : t->carry;
 }
 
 bool ls_gradtree_adds(const ls_gradtree *t, int micro)
 {
-    return t->paired && micro & 1;
+    if (t->how == LS_GRADTREE_RUNNING) return micro > 0 && !t->elsewhere;
+    return paired(t) && micro & 1;
 }
 
 void *ls_gradtree_sum(const ls_gradtree *t, int u)
@@ -106,8 +120,10 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
 {
     ls_compute *c = t->model->compute;
     const int64_t n = t->n[u];
-    const int turn = turn_of(t, micro), n_level = t->n_level - (t->paired && t->n_level > 1);
-    if (t->paired && !(micro & 1) && micro < t->n_micro - 1) return LS_OK; /* its other half is to come */
+    const int turn = turn_of(t, micro), n_level = t->n_level - (paired(t) && t->n_level > 1);
+    if (t->how == LS_GRADTREE_RUNNING && (micro || !t->elsewhere))
+        return t->elsewhere ? c->ops->add(c, t->level[u], t->level[u], x, n) : LS_OK; /* else: it was added in place */
+    if (paired(t) && !(micro & 1) && micro < t->n_micro - 1) return LS_OK;            /* its other half is to come */
     if (!carries(t, turn)) {
         void *to = level_at(t, 0, u);
         return x == to ? LS_OK : c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide));

@@ -12,7 +12,10 @@
  * If accumulating into a gradient gives the bits of a separate addition (adds_alike in compute.h), they are paired: the second one of a
  * pair is accumulated into the first, and the tree is built over the pairs. A pair that carries is in the lowest level.
  *
- *   memory   bit_length(G-1) gradients (one when G is 1 or 2), and one largest unit when G > 1 and gradients are not paired
+ * Where the order of a sum is free (--no_deterministic), gradients are added one after the other into one buffer: a running sum.
+ *
+ *   memory   bit_length(G-1) gradients (one when G is 1 or 2), and one largest unit when G > 1 and gradients are not paired;
+ *            a running sum: one gradient
  *
  * A gradient may also be in another buffer (this worker's shard of a reduced gradient): then no scratch buffer is used.
  *
@@ -24,11 +27,14 @@
 
 #include "model/model.h"
 
+typedef enum ls_gradtree_how { LS_GRADTREE_PLAIN, LS_GRADTREE_PAIRED, LS_GRADTREE_RUNNING } ls_gradtree_how;
+
 typedef struct ls_gradtree {
     ls_model *model;
     int64_t *n;           /* elements of a gradient, by unit   */
     int n_micro, n_level; /* micro-batches, levels    */
-    bool paired;
+    ls_gradtree_how how;
+    bool elsewhere;
     int micro;    /* the current one, set by begin */
     int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
     void **level; /* [n_level * n_unit]                */
@@ -36,10 +42,9 @@ typedef struct ls_gradtree {
 } ls_gradtree;
 
 /* Plans the sums of all units over n_micro micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
- * whole gradients. elsewhere: gradients are passed to ls_gradtree_add in any buffer. paired: see above (not with elsewhere). With one
- * micro-batch a gradient lives only from its backward to the step, so that it can share memory with activations that are gone by then. */
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere, bool paired,
-                           ls_plan *plan);
+ * whole gradients. elsewhere: gradients are passed to ls_gradtree_add in any buffer; not with LS_GRADTREE_PAIRED. With one micro-batch a gradient lives only from its backward to the step, so that it can share memory with activations that are gone by then. */
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_micro, const int64_t *n, bool elsewhere,
+                           ls_gradtree_how how, ls_plan *plan);
 void ls_gradtree_bind(ls_gradtree *t, const ls_plan *plan);
 void ls_gradtree_destroy(ls_gradtree **t);
 

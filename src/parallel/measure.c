@@ -68,7 +68,7 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
     const int64_t esize = (int64_t)ls_dtype_nbytes(compute->ops->dtype);
     for (int u = 0; u < UNITS; u++)
         row[u] = ls_plan_add(&plan, LS_PART_PARAM, m->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
-    LS_TRY_GOTO(st, done, ls_gradtree_plan(&tree, m, 1, NULL, false, false, &plan));
+    LS_TRY_GOTO(st, done, ls_gradtree_plan(&tree, m, 1, NULL, false, LS_GRADTREE_PLAIN, &plan));
     LS_TRY_GOTO(st, done, ls_acts_plan(&acts, m, &(ls_acts_opts){.B = B, .T = T, .train = true}, &plan));
     LS_TRY_GOTO(st, done, ls_input_plan(&in, compute, B * T, 1, &plan));
     const int loss = ls_plan_add_host(&plan, LS_PART_WORK, (int64_t)sizeof(double), "loss");

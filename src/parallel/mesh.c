@@ -15,9 +15,8 @@ ls_status ls_mesh_build(ls_mesh *out, int world, int dp, int pp, int tp)
         if (world % inner)
             return ls_fail(
                 LS_E_CONFIG,
-                "pp=%d x tp=%d needs %lld workers per replica; %d workers make %lld replica%s with %lld left over; use %lld or %lld workers",
-                pp, tp, (long long)inner, world, (long long)(world / inner), world / inner == 1 ? "" : "s",
-                (long long)(world % inner), (long long)(world < inner ? inner : world / inner * inner),
+                "--pp %d x --tp %d needs a multiple of %lld workers, but this run has %d; use %lld or %lld workers", pp,
+                tp, (long long)inner, world, (long long)(world < inner ? inner : world / inner * inner),
                 (long long)((world / inner + 1 + (world < inner)) * inner));
         dp = (int)(world / inner);
     }

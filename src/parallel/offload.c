@@ -24,8 +24,8 @@
 #include "core/minmax.h"
 
 enum {
-    SLOTS = LS_OFFLOAD_SLOTS, /* units of the CPU whose gradients are there or on their way; units queued on the GPU */
-    SLICE = 4 << 20           /* elements that the CPU updates before it looks at the GPU */
+    SLOTS = LS_OFFLOAD_SLOTS, /* units of the CPU whose gradients are copied or being copied; units queued on the GPU */
+    SLICE = 2 << 20           /* elements that the CPU updates before it looks at the GPU */
 };
 
 typedef struct job {
@@ -176,7 +176,7 @@ static ls_status update_on_cpu(job *j)
     ls_adamw h;
     j->hyper(j->ctx, u, &o, &h);
     LS_TRY(j->d->wait(j->d->ctx, j->ready[k]));
-    LS_TRY(j->d->wait(j->d->ctx, off->sent[k])); /* the parameters that were there before */
+    LS_TRY(j->d->wait(j->d->ctx, off->sent[k])); /* the buffer is free again */
     LS_TRY(update_slices(j, &o, &h, k));
     j->slot = (k + 1) % SLOTS;
     j->n_cpu--;

@@ -16,24 +16,24 @@ typedef struct buffer { /* memory that is received into and sent from */
     ls_ticket sent; /* of the message that leaves from it */
 } buffer;
 
-typedef struct seat { /* one set of activations of a chunk */
+typedef struct act_slot { /* one set of activations of a chunk */
     ls_acts *acts;
     ls_micro mb;
     buffer buf;
-} seat;
+} act_slot;
 
-typedef struct grad_seat {
+typedef struct grad_slot {
     int row;
     void *d;
     buffer buf;
-} grad_seat;
+} grad_slot;
 
 typedef struct chunk {
     int first, last; /* units */
     bool head;       /* the last unit of the model is in it */
-    int n_seat, n_grad;
-    seat *seat;
-    grad_seat *grad;
+    int n_act, n_grad;
+    act_slot *act;
+    grad_slot *grad;
     ls_input input; /* for every set of activations, where ids or targets are read */
 } chunk;
 
@@ -74,16 +74,16 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
     chunk *k = &p->chunk[c];
     *k = (chunk){.first = st->first[part],
                  .last = st->first[part + 1],
-                 .n_seat = p->list->peak[c],
+                 .n_act = p->list->peak[c],
                  .n_grad = p->list->grad_peak[c]};
     k->head = k->last == o->model->n_unit;
     ls_debug("pipeline", "stage %d, part %d: units %d to %d, at most %d micro-batches in flight", p->rank, c, k->first,
-             k->last - 1, k->n_seat);
-    k->seat = ls_alloc((size_t)k->n_seat * sizeof *k->seat);
+             k->last - 1, k->n_act);
+    k->act = ls_alloc((size_t)k->n_act * sizeof *k->act);
     k->grad = ls_alloc((size_t)k->n_grad * sizeof *k->grad);
-    if (!k->seat || !k->grad) return ls_nomem((size_t)k->n_seat * sizeof *k->seat, "a pipeline's buffers");
-    for (int i = 0; i < k->n_seat; i++) {
-        seat *s = &k->seat[i];
+    if (!k->act || !k->grad) return ls_nomem((size_t)k->n_act * sizeof *k->act, "a pipeline's buffers");
+    for (int i = 0; i < k->n_act; i++) {
+        act_slot *s = &k->act[i];
         const ls_acts_opts ao = {.B = o->B,
                                  .T = o->T,
                                  .train = true,
@@ -97,7 +97,7 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
         LS_TRY(ls_acts_plan(&s->acts, o->model, &ao, plan));
         if (!*share || k->head) *share = s->acts; /* the one with head has the classifier's scratch, too */
     }
-    LS_TRY(ls_input_plan(&k->input, o->model->compute, reads(k) ? R : 0, k->n_seat, plan));
+    LS_TRY(ls_input_plan(&k->input, o->model->compute, reads(k) ? R : 0, k->n_act, plan));
     for (int i = 0; i < k->n_grad; i++)
         k->grad[i].row = ls_plan_add(plan, LS_PART_ACT, ls_model_stream(o->model, R) * esize, LS_PLAN_ALWAYS,
                                      "chunk %d d x %d", c, i);
@@ -147,7 +147,7 @@ void ls_pipe_bind(ls_pipe *p, const ls_plan *plan)
 {
     for (int c = 0; c < p->n_chunk; c++) {
         chunk *k = &p->chunk[c];
-        for (int i = 0; i < k->n_seat; i++) ls_acts_bind(k->seat[i].acts, p->o.model, plan);
+        for (int i = 0; i < k->n_act; i++) ls_acts_bind(k->act[i].acts, p->o.model, plan);
         ls_input_bind(&k->input, plan);
         for (int i = 0; i < k->n_grad; i++) k->grad[i].d = ls_plan_at(plan, k->grad[i].row);
     }
@@ -158,9 +158,9 @@ void ls_pipe_destroy(ls_pipe **pp)
     ls_pipe *p = *pp;
     if (!p) return;
     for (int c = 0; p->chunk && c < p->n_chunk; c++) {
-        for (int i = 0; p->chunk[c].seat && i < p->chunk[c].n_seat; i++) ls_acts_destroy(&p->chunk[c].seat[i].acts);
+        for (int i = 0; p->chunk[c].act && i < p->chunk[c].n_act; i++) ls_acts_destroy(&p->chunk[c].act[i].acts);
         ls_input_fini(&p->chunk[c].input);
-        ls_free(p->chunk[c].seat);
+        ls_free(p->chunk[c].act);
         ls_free(p->chunk[c].grad);
     }
     ls_free(p->chunk);
@@ -216,8 +216,8 @@ static ls_status post_receive(ls_pipe *p, int i, bool must)
     const bool grad = a->kind == LS_PIPE_RECV_GRAD;
     ls_comm *comm = grad ? p->o.grads : p->o.acts;
     chunk *k = &p->chunk[a->chunk];
-    buffer *b = grad ? &k->grad[a->grad_slot].buf : &k->seat[a->slot].buf;
-    void *to = grad ? k->grad[a->grad_slot].d : k->seat[a->slot].acts->slot[k->first].x;
+    buffer *b = grad ? &k->grad[a->grad_slot].buf : &k->act[a->slot].buf;
+    void *to = grad ? k->grad[a->grad_slot].d : k->act[a->slot].acts->slot[k->first].x;
     if (p->posted[i] || (!must && (b->busy || !ls_test(comm, b->sent)))) return LS_OK;
     LS_TRY(take(comm, b));
     LS_TRY(ls_recv(comm, view_of(p, to), a->peer, LS_SITE, &p->ticket[i]));
@@ -242,9 +242,9 @@ static ls_status look_ahead(ls_pipe *p, int from)
 /* ---- computing ---- */
 
 /* A chunk in the middle reads no ids, but its masks have keys. */
-static ls_status load_seat(chunk *k, int i, int micro, ls_pipe_load load, void *ctx)
+static ls_status load_slot(chunk *k, int i, int micro, ls_pipe_load load, void *ctx)
 {
-    seat *s = &k->seat[i];
+    act_slot *s = &k->act[i];
     int32_t *ids, *target;
     LS_TRY(ls_input_open(&k->input, i, &ids, &target));
     LS_TRY(load(ctx, micro, k->first == 0 ? ids : NULL, k->head ? target : NULL, &s->mb));
@@ -253,19 +253,19 @@ static ls_status load_seat(chunk *k, int i, int micro, ls_pipe_load load, void *
     return LS_OK;
 }
 
-static ls_status take_seat(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_load load, void *ctx)
+static ls_status take_slot(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_load load, void *ctx)
 {
-    seat *s = &k->seat[a->slot];
+    act_slot *s = &k->act[a->slot];
     if (k->first == 0) LS_TRY(take(p->o.acts, &s->buf)); /* nothing was received into it */
     s->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .train = true};
-    return load_seat(k, a->slot, a->micro, load, ctx);
+    return load_slot(k, a->slot, a->micro, load, ctx);
 }
 
 static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hooks *h, double (*pair)[2])
 {
     ls_model *m = p->o.model;
-    seat *s = &k->seat[a->slot];
-    grad_seat *g = &k->grad[a->grad_slot];
+    act_slot *s = &k->act[a->slot];
+    grad_slot *g = &k->grad[a->grad_slot];
     s->acts->da = g->d;
     if (a->kind == LS_PIPE_BWD_W) return ls_walk_bwd_w(m, s->acts, &s->mb, h, k->first, k->last);
     if (k->head) {
@@ -283,7 +283,7 @@ static ls_status free_buffers(ls_pipe *p, const ls_action *a)
 {
     if (a->frees & LS_FREES_GRAD) p->chunk[a->chunk].grad[a->grad_slot].buf.busy = false;
     if (!(a->frees & LS_FREES_SLOT)) return LS_OK;
-    p->chunk[a->chunk].seat[a->slot].buf.busy = false;
+    p->chunk[a->chunk].act[a->slot].buf.busy = false;
     return ls_input_used(&p->chunk[a->chunk].input, a->slot);
 }
 
@@ -356,16 +356,16 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
         LS_TRY(post_receive(p, i, true));
         return ls_wait(a->kind == LS_PIPE_RECV_ACT ? p->o.acts : p->o.grads, p->ticket[i]);
     case LS_PIPE_SEND_ACT: {
-        seat *s = &k->seat[a->slot];
+        act_slot *s = &k->act[a->slot];
         return ls_send(p->o.acts, view_of(p, s->acts->slot[k->last].x), a->peer, LS_SITE, &s->buf.sent);
     }
     case LS_PIPE_SEND_GRAD: {
-        grad_seat *g = &k->grad[a->grad_slot];
+        grad_slot *g = &k->grad[a->grad_slot];
         return ls_send(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &g->buf.sent);
     }
     default: break;
     }
-    if (a->kind == LS_PIPE_FWD) LS_TRY(take_seat(p, k, a, load, ctx));
+    if (a->kind == LS_PIPE_FWD) LS_TRY(take_slot(p, k, a, load, ctx));
     static const char *const word[] = {"F", "B", "I", "W"};
     ls_nvtx_push(a->kind == LS_PIPE_FWD ? "train/forward" : "train/backward");
     const int64_t traced = ls_span_begin();
@@ -374,7 +374,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     LS_TRY(put_mark(p, &p->mark[p->n_span][0]));
     ls_strategy_begin(strategy, a->micro);
     if (a->kind == LS_PIPE_FWD)
-        LS_TRY(ls_walk_fwd(p->o.model, k->seat[a->slot].acts, &k->seat[a->slot].mb, h, k->first, k->last - k->head));
+        LS_TRY(ls_walk_fwd(p->o.model, k->act[a->slot].acts, &k->act[a->slot].mb, h, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
     LS_TRY(put_mark(p, &p->mark[p->n_span++][1]));
     *span = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin,
@@ -397,7 +397,7 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
     LS_TRY(put_mark(p, &p->first));
     for (int i = 0; i < l->n_action; i++) p->posted[i] = false;
     for (int c = 0; c < p->n_chunk; c++) { /* a step that was given up left its buffers taken */
-        for (int k = 0; k < p->chunk[c].n_seat; k++) p->chunk[c].seat[k].buf.busy = false;
+        for (int k = 0; k < p->chunk[c].n_act; k++) p->chunk[c].act[k].buf.busy = false;
         for (int k = 0; k < p->chunk[c].n_grad; k++) p->chunk[c].grad[k].buf.busy = false;
     }
     for (int i = 0; i < l->n_action; i++) {
@@ -418,14 +418,14 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
     for (int i = 0; i < n; i++) {
         for (int c = 0; c < p->n_chunk; c++) {
             chunk *k = &p->chunk[c];
-            seat *q = &k->seat[0];
+            act_slot *q = &k->act[0];
             LS_TRY(ls_wait(p->o.acts, q->buf.sent));
             q->buf.sent = 0;
             if (k->first)
                 LS_TRY(ls_recv(p->o.acts, view_of(p, q->acts->slot[k->first].x), ls_pipe_prev(sch, p->rank, c), LS_SITE,
                                NULL));
             q->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .loss = &pair[i][0]};
-            LS_TRY(load_seat(k, 0, i, load, ctx));
+            LS_TRY(load_slot(k, 0, i, load, ctx));
             LS_TRY(ls_walk_fwd(p->o.model, q->acts, &q->mb, hooks, k->first, k->last));
             LS_TRY(ls_input_used(&k->input, 0));
             if (k->head) pair[i][1] = (double)q->mb.n_counted;

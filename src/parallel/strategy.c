@@ -84,7 +84,12 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
     for (int u = 0; u < m->n_unit; u++)
         if (ls_strategy_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
-    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, s->opts.adds_alike && !cut, plan);
+    /* tensor parallelism sums parts of a gradient after it is computed, so nothing may be in it before */
+    const bool running = !s->opts.deterministic && (cut || !s->opts.tensor);
+    const ls_gradtree_how how = running                      ? LS_GRADTREE_RUNNING
+                                : s->opts.adds_alike && !cut ? LS_GRADTREE_PAIRED
+                                                             : LS_GRADTREE_PLAIN;
+    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, how, plan);
     ls_free(n);
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);

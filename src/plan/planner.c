@@ -105,6 +105,11 @@ int64_t ls_planner_comm_bytes(const ls_train_config *c)
     return (int64_t)(ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_DP]) + ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_TP]));
 }
 
+int64_t ls_planner_reserve(const ls_planner_query *q)
+{
+    return q->cuda ? (int64_t)(0.6 * (1 << 30)) : 0;
+}
+
 ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
 {
     const ls_train_config *c = &l->cfg;
@@ -119,18 +124,20 @@ ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q
 static void judge(const search *s, ls_planned *l)
 {
     const ls_cluster *cl = s->cl;
-    const int64_t have = s->q->memory ? s->q->memory : cl->memory;
+    const int64_t total = s->q->memory ? s->q->memory : cl->memory, reserve = ls_planner_reserve(s->q);
+    const int64_t have = total > reserve ? total - reserve : 0;
     const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
     l->comm_bytes = ls_planner_comm_bytes(&l->cfg);
     const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total + l->comm_bytes;
-    char a[32], b[32], c[32], d[32];
-    l->host_bytes = l->worst.total * on_host;
+    char a[32], b[32], c[32], d[32], kept[64] = "";
+    l->host_bytes = cl->cpu ? l->worst.total * on_host : 0;
     l->fits = need <= have;
     if (l->fits) return;
     const int64_t *part = l->worst.part;
+    if (reserve) snprintf(kept, sizeof kept, " (%s are reserved)", ls_human_bytes(a, (double)reserve));
     snprintf(l->why, sizeof l->why,
-             "needs %s%s, %s available; worker %d: parameters, gradients, optimizer %s, activations %s",
-             ls_human_bytes(a, (double)need), cl->cpu ? " per host" : "", ls_human_bytes(b, (double)have),
+             "needs %s%s, %s available%s; worker %d: parameters, gradients, optimizer %s, activations %s",
+             ls_human_bytes(a, (double)need), cl->cpu ? " per host" : "", ls_human_bytes(b, (double)have), kept,
              l->worst_rank, ls_human_bytes(c, (double)(part[LS_PART_PARAM] + part[LS_PART_GRAD] + part[LS_PART_OPT])),
              ls_human_bytes(d, (double)part[LS_PART_ACT]));
 }

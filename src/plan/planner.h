@@ -36,7 +36,7 @@ typedef struct ls_planned {
     ls_train_config cfg; /* owns nothing          */
     ls_plan_memory worst;
     int worst_rank;
-    int64_t host_bytes; /* of all workers on a host */
+    int64_t host_bytes; /* of all workers on a host; 0: GPUs, which have memory of their own */
     int64_t comm_bytes; /* GPU memory outside the plan: work space of ordered sums over NCCL */
     bool fits;
     char why[240]; /* reason if it does not fit */
@@ -93,6 +93,8 @@ ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threa
                             ls_plan_memory *out);
 /* GPU memory of a worker outside the plan: work space of ordered sums over NCCL (comm/nccl_tree.c), for each group that sums. */
 int64_t ls_planner_comm_bytes(const ls_train_config *c);
+/* Memory of a GPU that is not available to layouts: about what the CUDA context, the code of the libraries and their own buffers take. */
+int64_t ls_planner_reserve(const ls_planner_query *q);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);

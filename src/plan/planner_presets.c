@@ -1,5 +1,7 @@
 /* planner_presets.c - data of GPUs, to plan for them without a measurement. docs/PLAN.md has the source of each number.
  *
+ * memory: totalGlobalMem as drivers report it, which is less than the number in the name of a GPU (ECC and the driver take a part).
+ *
  * ramp: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a multiprocessor does rate / multiprocessors
  * of them per second; ramp is a quarter of that time, fitted on runs of 16 x 512 and 4 x 4 x 512 on an H200. */
 #include "plan/cluster_file.h"
@@ -10,25 +12,26 @@
 const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
 #define GB                    1e9
+#define GIB(x)                ((int64_t)((x) * (double)(1 << 30)))
 #define TERA                  1e12
 #define RAMP(processors, fma) (0.25 * 65536 * (processors) / (fma))
 
 /* clang-format off */
-/* A GPU that reaches the fractions of the data sheet values that an H200 reaches; peaks in TFLOP/s of fp32 and of 16 bit, GB/s of memory. */
+/* A GPU that reaches the fractions of the data sheet values that an H200 reaches; peaks in TFLOP/s of fp32 and of 16 bit, memory bandwidth in GB/s. */
 #define LIKE_H200(peak32, peak16, memory_rate, processors)                                                                      \
     .rates = {{0.69 * ((peak32) * TERA), 0.69 * ((peak32) * TERA), (peak32) * TERA},                                                \
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA},                                              \
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA}},                                             \
     .bandwidth = 0.7 * (memory_rate) * GB, .ramp = RAMP(processors, 0.728 * (peak16) * TERA)
-#define SOURCE_LIKE_H200 ". Peaks, memory and power are those of the data sheet; links and rates are estimates: the fractions of the data sheet that an H200 reaches"
+#define SOURCE_LIKE_H200 ". Peaks and power are those of the data sheet, the memory size is what drivers report; links, rates and memory bandwidth are estimates: the fractions of the data sheet that an H200 reaches"
 /* clang-format on */
 
 static const ls_cluster preset[] = {
     {.name = "v100",
      .source =
-         "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: same as products; fp32 and memory: the fractions of their peaks that an H200 reaches",
+         "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, power: data sheet; memory size: as drivers report it; fp16 products and the link: fitted on a published GPT-2 run; attention: same as products; fp32 and memory bandwidth: the fractions of their peaks that an H200 reaches",
      .devices = 4,
-     .memory = 16LL << 30,
+     .memory = GIB(15.77),
      .rates = {{10.8 * TERA, 10.8 * TERA, 15.7 * TERA}, {0}, {26.95 * TERA, 26.95 * TERA, 125 * TERA}},
      .bandwidth = 0.7 * 900 * GB,
      .ramp = RAMP(80, 91 * TERA),
@@ -37,21 +40,21 @@ static const ls_cluster preset[] = {
      .between = {25e-6, 10 * GB}},
     {.name = "a100",
      .source = "A100-SXM4-80GB, 8 per node, NVLink 3, InfiniBand 200 Gb/s per GPU, 400 W" SOURCE_LIKE_H200,
-     .memory = 80LL << 30,
+     .memory = GIB(79.15),
      LIKE_H200(19.5, 312, 2039, 108),
      .power = 400,
      .inside = {12e-6, 230 * GB},
      .between = {20e-6, 22 * GB}},
     {.name = "h100",
      .source = "H100-SXM5-80GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W" SOURCE_LIKE_H200,
-     .memory = 80LL << 30,
+     .memory = GIB(79.11),
      LIKE_H200(67, 989.5, 3350, 132),
      .power = 700,
      .inside = {10e-6, 360 * GB}},
     {.name = "h200",
      .source =
-         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, memory, power: data sheet; links: a fraction of it; 16-bit rates, memory, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/gpu_h200_2026-11-15.md",
-     .memory = 141000000000,
+         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, power: data sheet; links: a fraction of it; memory size: as the driver reports it; 16-bit rates, memory bandwidth, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/gpu_h200_2026-11-15.md",
+     .memory = GIB(139.8),
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA},
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA}},
@@ -63,7 +66,7 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB}},
     {.name = "b200",
      .source = "B200-SXM-180GB, 8 per node, NVLink 5, InfiniBand 400 Gb/s per GPU, 1000 W" SOURCE_LIKE_H200,
-     .memory = 180000000000,
+     .memory = GIB(178.4),
      LIKE_H200(75, 2250, 8000, 148),
      .power = 1000,
      .inside = {10e-6, 720 * GB}},

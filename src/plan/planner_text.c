@@ -30,13 +30,16 @@ void ls_crowd_words(const ls_cluster *cl, int world, char buf[128])
 
 static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
 {
-    char size[96], a[32], crowd[128];
-    const int64_t have = q->memory ? q->memory : cl->memory;
+    char size[96], a[32], b[32], kept[96] = "", crowd[128];
+    const int64_t have = q->memory ? q->memory : cl->memory, reserve = ls_planner_reserve(q);
+    if (reserve)
+        snprintf(kept, sizeof kept, ", of which %s are reserved for the CUDA context and libraries",
+                 ls_human_bytes(b, (double)reserve));
     ls_str_addf(out,
-                "model %s (%s, vocabulary %d), %lld sequences of %d tokens per step, %s, %d worker%s of %s (%s%s)\n",
+                "model %s (%s, vocabulary %d), %lld sequences of %d tokens per step, %s, %d worker%s of %s (%s%s%s)\n",
                 q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
                 q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s",
-                cl->name, ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device");
+                cl->name, ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
     ls_crowd_words(cl, q->workers, crowd);
     if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
@@ -68,11 +71,11 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
         int64_t sum = 0;
         for (int k = 0; k < LS_N_PART; k++) sum += p[k];
         const double saved = (double)(sum - l->worst.total) / by;
-        ls_str_addf(out, " %5.2f %6.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
-                    saved < 0.005 ? 0.0 : -saved, (double)l->worst.total / by);
+        ls_str_addf(out, " %5.2f %6.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK] + l->comm_bytes) / by,
+                    saved < 0.005 ? 0.0 : -saved, (double)(l->worst.total + l->comm_bytes) / by);
     }
     ls_str_addf(out, "  shared: memory of buffers that are never in use together%s\n",
-                cl->cpu ? "" : ", and buffers in host memory");
+                cl->cpu ? "" : ", and buffers in host memory; rest and total include the buffers for sums over NCCL");
     if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
 }
 
@@ -163,7 +166,11 @@ static void memory(ls_jsonw *w, const ls_planned *l)
     ls_jsonw_put_open(w, "memory", '{');
     ls_jsonw_put_int(w, "worst_rank", l->worst_rank);
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), l->worst.part[p]);
-    ls_jsonw_members(w, LS_KV("planned", l->worst.total), LS_KV("host", l->host_bytes), LS_KV("comm", l->comm_bytes));
+    ls_jsonw_put_int(w, "planned", l->worst.total);
+    ls_jsonw_key(w, "host");
+    if (l->host_bytes) ls_jsonw_int(w, l->host_bytes);
+    else ls_jsonw_null(w);
+    ls_jsonw_put_int(w, "comm", l->comm_bytes);
     ls_jsonw_close(w);
 }
 
@@ -207,6 +214,7 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
         ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
     ls_jsonw_members(&w, LS_KV("cluster", cl->name), LS_KV("source", cl->source),
                      LS_KV("memory_bytes", q->memory ? q->memory : cl->memory),
+                     LS_KV("reserved_bytes", ls_planner_reserve(q)),
                      LS_KV("working_space_by", !q->cuda ? "cpu"
                                                : q->gpu ? "this machine's GPU"
                                                         : "formulas, without cuDNN"),

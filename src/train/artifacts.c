@@ -384,7 +384,7 @@ static void write_places(ls_jsonw *w, const ls_comm *comm)
     ls_jsonw_put_open(w, "lockstep", '{');
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     if (ls_start_env_read(&e) == LS_OK && e.by != LS_STARTED_ALONE) ls_jsonw_put_str(w, "started_by", e.words);
-    else ls_jsonw_put_str(w, "started_by", ls_comm_size(comm) > 1 ? "-n" : "nobody");
+    else ls_jsonw_put_str(w, "started_by", ls_comm_size(comm) > 1 ? "-n" : "none");
     ls_jsonw_put_int(w, "hosts", ls_comm_where(comm).n_host);
     ls_jsonw_put_open(w, "workers", '[');
     for (int r = 0; r < ls_comm_size(comm); r++) {
@@ -430,7 +430,7 @@ void ls_launcher_metadata_text(const ls_trainer *t, const ls_run_end *m, ls_str 
         ls_jsonw_put_str(&w, name, *e + n + 1);
     }
     ls_jsonw_close(&w);
-    if (t->dp) write_places(&w, t->dp);
+    if (t->comm) write_places(&w, t->comm);
     ls_jsonw_close(&w);
 }
 

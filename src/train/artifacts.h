@@ -79,7 +79,7 @@ typedef struct ls_worker_facts {
     double peak_rss_bytes;
     double cpu_utilisation; /* CPU seconds / (wall seconds * threads)      */
     double exposed;         /* seconds waited for others, in all           */
-    double device_bytes;    /* planned memory of its device; 0: the CPU    */
+    double device_bytes;    /* ls_trainer_held_bytes; 0: the CPU           */
     double comm_bytes;      /* ls_trainer_comm_bytes                       */
 } ls_worker_facts;
 

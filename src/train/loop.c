@@ -38,9 +38,12 @@ static ls_status one_step(ls_trainer *t)
     ls_event e = {.kind = LS_ON_STEP_LOG, .step = &r};
     LS_TRY(ls_trainer_step(t, &r));
     const bool ends = s->epoch_step == c->steps_per_epoch || reached_limit(t);
+    ls_status validated = LS_OK;
     if (c->eval_every > 0 && s->step % c->eval_every == 0 && !ends && t->val.n_seq)
-        LS_TRY(ls_trainer_validate(t, &e.val_loss, &e.n_val));
-    LS_TRY(ls_observe(t, &e));
+        validated = ls_trainer_validate(t, &e.val_loss, &e.n_val);
+    if (validated != LS_E_STOPPED) LS_TRY(validated);
+    LS_TRY(ls_observe(t, &e)); /* also if the validation was stopped: the step is complete, and saved with the stop */
+    LS_TRY(validated);
     e.kind = LS_ON_VALIDATED;
     if (e.n_val) LS_TRY(ls_observe(t, &e));
     return c->save_every > 0 && s->step % c->save_every == 0 && !ends ? save(t, false) : LS_OK;
@@ -85,11 +88,15 @@ static ls_status save_and_stop(ls_trainer *t)
 /* The files of a complete run stay as they are. */
 static ls_status nothing_left(const ls_trainer *t)
 {
-    char text[700];
+    char text[800];
+    const ls_train_config *c = t->cfg;
+    const ls_run_state *s = &t->state;
+    const bool limited = c->max_train_steps >= 0 || s->step < c->total_steps;
     snprintf(text, sizeof text,
-             "nothing is left to do: the run in %.400s is complete after %lld steps and %lld epochs; "
-             "to continue it, raise --max_steps or --epochs\n",
-             t->cfg->run_dir, (long long)t->state.step, (long long)t->state.epoch);
+             "nothing is left to do: the run in %.400s is complete after %lld step%s and %lld epoch%s; "
+             "to continue it, raise --max_steps or --epochs%s\n",
+             c->run_dir, (long long)s->step, s->step == 1 ? "" : "s", (long long)s->epoch, s->epoch == 1 ? "" : "s",
+             limited ? " (a higher --max_train_steps does not continue epochs that are complete)" : "");
     if (t->io.line) t->io.line(t->io.ctx, text);
     return LS_OK;
 }

@@ -150,7 +150,7 @@ static void say_progress(ls_trainer *t, const ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     const ls_run_state *s = &t->state;
-    const double held = (double)t->plan.total, peak = t->compute.device ? held : (double)train_peak_rss(),
+    const double held = (double)ls_trainer_held_bytes(t), peak = t->compute.device ? held : (double)train_peak_rss(),
                  batch = (double)c->global_batch, giga = 1073741824.0;
     const ls_monitor *m = &t->monitor;
     char text[400], lr[32], b1[32], b2[32];

@@ -3,7 +3,6 @@
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "core/nccl_log.h"
 #include "core/str.h"
 #include "train/evidence.h"
 
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TOOL_SECONDS 8.0
@@ -25,7 +23,7 @@ enum { DEBUG, SUBSYS, FILE_NAME, TOPO, N_VARIABLE };
 
 struct ls_nccl_proof {
     char run[PATH_MAX], dir[PATH_MAX]; /* the run folder, and nccl/ in it, by their one name */
-    char host[72];
+    char host[64];
     int rank, local_rank;
     double tool_seconds;
     bool ours[N_VARIABLE];     /* set by us */
@@ -34,7 +32,9 @@ struct ls_nccl_proof {
     char log_file[PATH_MAX];   /* where NCCL writes this worker's log */
     char **before;             /* rank 0: what lay in nccl/ before this start */
     size_t n_before;
-    time_t since;
+    ls_nccl_writer *worker; /* rank 0: of this run, in the order of ls_nccl_writer_order */
+    int n_worker;
+    char version[32]; /* of the NCCL that this program uses; "": not known */
     ls_evidence tools;
     ls_nccl_log log;
     json_t *notes; /* of strings */
@@ -121,9 +121,9 @@ void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o)
     p->local_rank = o->local_rank;
     p->tool_seconds = o->tool_seconds > 0 ? o->tool_seconds : TOOL_SECONDS;
     p->full = !strcmp(o->mode, "full");
-    p->since = time(NULL);
-    gethostname(p->host, sizeof p->host - 1);
-    p->host[strcspn(p->host, "./")] = '\0';
+    ls_nccl_writer self;
+    ls_nccl_writer_self(&self);
+    memcpy(p->host, self.host, sizeof p->host);
     if (!make_folder(p, o->run_dir))
         note(p, "the folder nccl in the run folder cannot be made: no logs, no files of tools");
     else if (!p->rank && ls_fs_list(p->dir, &p->before, &p->n_before) != LS_OK) ls_err_clear();
@@ -164,12 +164,24 @@ static void rename_topology(ls_nccl_proof *p, bool to_run)
         note(p, "NCCL did not write its topology: nccl_topo.xml is missing");
 }
 
-void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use)
+/* Without memory the summary has no lines of logs. */
+static void keep_workers(ls_nccl_proof *p, const ls_nccl_writer *worker, int n)
+{
+    p->worker = ls_alloc((size_t)n * sizeof *worker);
+    if (!p->worker) return;
+    memcpy(p->worker, worker, (size_t)n * sizeof *worker);
+    qsort(p->worker, (size_t)n, sizeof *worker, ls_nccl_writer_order);
+    p->n_worker = n;
+}
+
+void ls_nccl_proof_joined(ls_nccl_proof *p, const ls_nccl_writer *worker, int n, const char *version)
 {
     if (!p) return;
-    p->in_use = in_use;
-    if (in_use) {
+    p->in_use = n > 0;
+    if (p->in_use) {
         rename_topology(p, false);
+        if (!p->rank) keep_workers(p, worker, n);
+        snprintf(p->version, sizeof p->version, "%s", version ? version : "");
         return;
     }
     for (int i = 0; i < N_VARIABLE; i++)
@@ -285,7 +297,6 @@ static void read_log(ls_nccl_proof *p, const char *path)
     char *text = NULL;
     size_t n = 0;
     if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > MAX_LOG_BYTES) return;
-    if (!p->ours[FILE_NAME] && s.st_mtime + 2 < p->since) return; /* of another run */
     if (ls_fs_read(path, &text, &n) != LS_OK) {
         note_error(p);
         return;
@@ -367,13 +378,38 @@ static void summary_text(ls_nccl_proof *p, ls_str *out)
     ls_str_addc(out, '\n');
 }
 
+/* Where the logs contradict this run. */
+static void note_differences(ls_nccl_proof *p)
+{
+    const ls_nccl_log *l = &p->log;
+    char text[160];
+    if (!l->n_file) note(p, "no line of NCCL from this run was found in a log: nothing is stated about its transports");
+    if (l->n_foreign) {
+        snprintf(text, sizeof text, "%d log%s of other processes %s not counted", l->n_foreign,
+                 l->n_foreign == 1 ? "" : "s", l->n_foreign == 1 ? "is" : "are");
+        note(p, text);
+    }
+    if (l->n_rank >= 0 && l->n_rank != p->n_worker) {
+        snprintf(text, sizeof text, "the logs state a communicator of %d ranks, but this run has %d", l->n_rank,
+                 p->n_worker);
+        note(p, text);
+    }
+    if (l->version[0] && p->version[0] && strcmp(l->version, p->version) != 0) {
+        snprintf(text, sizeof text, "the logs state NCCL %s, but this program uses %s", l->version, p->version);
+        note(p, text);
+    }
+}
+
 static void sum_up(ls_nccl_proof *p)
 {
     char path[PATH_MAX + 32];
     ls_str text = {0};
     ls_nccl_log_init(&p->log);
-    read_logs(p);
-    if (!p->log.n_file) note(p, "no line of NCCL was found in a log: nothing is stated about its transports");
+    p->log.only = p->worker;
+    p->log.n_only = p->n_worker;
+    if (p->worker) read_logs(p);
+    p->log.only = NULL;
+    note_differences(p);
     summary_text(p, &text);
     snprintf(path, sizeof path, "%s/summary.json", p->dir);
     if (text.failed || ls_fs_write(path, text.data, text.len) != LS_OK) ls_err_clear();
@@ -422,6 +458,7 @@ void ls_nccl_proof_destroy(ls_nccl_proof **pp)
         if (p->made_run) (void)rmdir(p->run);
     }
     ls_fs_list_free(p->before, p->n_before);
+    ls_free(p->worker);
     json_decref(p->notes);
     ls_free(p);
     *pp = NULL;

@@ -16,6 +16,7 @@
 #define LS_TRAIN_NCCL_PROOF_H
 
 #include "core/json.h"
+#include "core/nccl_log.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -31,8 +32,9 @@ typedef struct ls_nccl_proof_opts {
 
 /* On every worker, before NCCL is loaded: creates the folder and sets the environment. */
 void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o);
-/* When workers have their communicator. in_use false: it is not NCCL, and the environment is restored. */
-void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use);
+/* Call after the communicator is created. n: workers that communicate over NCCL, 0: it is not in use, and the environment is restored.
+ * worker: all of them (core/nccl_log.h), whose lines alone count in the summary; version: that of NCCL, NULL: not known. */
+void ls_nccl_proof_joined(ls_nccl_proof *p, const ls_nccl_writer *worker, int n, const char *version);
 /* Rank 0, before the first step and before ls_nccl_proof_started of any worker: moves the files of an earlier run, if nccl/ has any. p NULL:
  * this run collects nothing. where: the folder earlier-<k> of this start; "": it is created when it is needed. */
 ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char where[PATH_MAX]);

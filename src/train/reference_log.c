@@ -110,7 +110,7 @@ static void show_step(ls_trainer *t, const ls_step_result *r)
     const ls_train_config *c = t->cfg;
     if (c->profile_mode || c->steps_per_print <= 0) return;
     const int64_t end = t->state.epoch_step * c->grad_accum, begin = end - c->grad_accum;
-    const double held = (double)t->plan.total; /* on a device this is its only allocation, which never grows */
+    const double held = (double)ls_trainer_held_bytes(t);
     const double peak = t->compute.device ? held : (double)train_peak_rss();
     for (int64_t s = begin; s < end; s++)
         if (s % c->steps_per_print == 0)
@@ -134,7 +134,7 @@ static ls_status log_ready(ls_trainer *t)
 static ls_status log_trained(ls_trainer *t)
 {
     const ls_run_state *s = &t->state;
-    const double device_bytes = t->compute.device ? (double)t->plan.total : 0;
+    const double device_bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0;
     const double loss[2] = {s->loss_sum, (double)s->targets}, steps = (double)(s->epoch_step * t->cfg->grad_accum);
     LS_TRY(log_barrier(t, s->epoch + 1, "train_loop_end"));
     LS_TRY(log_reduce(t, s->epoch + 1, "train_loss_tokens_sum", loss, 2));

@@ -60,7 +60,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
                             .peak_rss_bytes = (double)train_peak_rss(),
-                            .device_bytes = t->compute.device ? (double)t->plan.total : 0,
+                            .device_bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0,
                             .comm_bytes = (double)ls_trainer_comm_bytes(t),
                             .cpu_utilisation = ls_step_clock_cpu(t),
                             .exposed = ls_trainer_exposed(t, false)};

@@ -184,7 +184,8 @@ static void reopen_epoch(ls_run_state *s, const ls_train_config *c)
 static void note_length(const ls_trainer *t, int64_t then, const char *path)
 {
     const ls_train_config *c = t->cfg;
-    if (!then || then == c->total_steps || !c->lr_by_length) return;
+    const bool over = t->state.step >= c->total_steps || t->state.epoch >= c->epochs; /* no step is left */
+    if (!then || then == c->total_steps || !c->lr_by_length || over) return;
     train_tell(
         t,
         "%.400s was written by a run of %lld steps: from step %lld on, learning rates are those of a %s schedule over %lld steps "

@@ -13,6 +13,7 @@
 #include "core/rng.h"
 #include "core/stop.h"
 
+#include <limits.h>
 #include <math.h>
 
 ls_status train_acquire(void *ctx, int u, ls_pass pass)
@@ -28,12 +29,12 @@ ls_status train_release(void *ctx, int u, ls_pass pass)
     return ls_strategy_release(((ls_trainer *)ctx)->strategy, u, pass);
 }
 
-ls_status train_agree_to_stop(ls_trainer *t)
+ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 {
-    int stop = 0;
-    if (ls_comm_size(t->comm) == 1) return LS_OK;
-    LS_TRY(ls_agree(t->comm, ls_stop_requested(), LS_SITE, &stop));
-    return stop ? ls_fail(LS_E_STOPPED, "a worker was asked to stop") : LS_OK;
+    int all = mine;
+    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, ls_stop_requested() ? INT_MAX : mine, LS_SITE, &all));
+    if (most) *most = all;
+    return all == INT_MAX ? ls_fail(LS_E_STOPPED, "a worker was asked to stop") : LS_OK;
 }
 
 static ls_status grad_ready(void *ctx, int u)
@@ -223,7 +224,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     t->n_target = count_targets(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
-    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t));
+    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, 0, NULL));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));

@@ -260,7 +260,7 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     const ls_train_config *c = t->cfg;
     const ls_run_state *s = &t->state;
     const ls_step_clock *k = &t->clock;
-    const double bytes = t->compute.device ? (double)t->plan.total : 0; /* the plan is the only allocation */
+    const double bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0;
     double most_bytes;
     LS_TRY(max_over_workers(t, bytes, &most_bytes));
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,

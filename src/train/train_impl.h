@@ -16,8 +16,9 @@
 ls_status train_acquire(void *ctx, int u, ls_pass pass);
 ls_status train_release(void *ctx, int u, ls_pass pass);
 
-/* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. */
-ls_status train_agree_to_stop(ls_trainer *t);
+/* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. *most (if not NULL) is
+ * the largest `mine` (below INT_MAX) of all workers. */
+ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most);
 
 /* Remembers that this worker failed. A stop is common to all workers, and a failed collective has been reported to all. */
 ls_status train_own_failure(ls_trainer *t, ls_status st);

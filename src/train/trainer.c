@@ -71,6 +71,11 @@ int64_t ls_trainer_comm_bytes(const ls_trainer *t)
     return (int64_t)(ls_comm_device_nbytes(t->dp) + (t->tp ? ls_comm_device_nbytes(t->tp) : 0));
 }
 
+int64_t ls_trainer_held_bytes(const ls_trainer *t)
+{
+    return t->plan.total + ls_trainer_comm_bytes(t);
+}
+
 static ls_status take_shared(ls_trainer *t)
 {
     void *memory = ls_comm_alloc(t->comm, (size_t)ls_plan_host_bytes(&t->plan));
@@ -80,11 +85,27 @@ static ls_status take_shared(ls_trainer *t)
     return t->tp ? ls_comm_reserve(t->tp) : LS_OK;
 }
 
+/* What reduces the memory of this run; what it uses already is left out. */
+static void advise_memory(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
+    const bool may_offload = gpu && !c->offload && strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
+    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",
+             may_offload ? "--offload_optimizer cpu, " : "", zero3 ? "" : "--strategy zero3, ",
+             gpu                                   ? " on more GPUs"
+             : zero3 || ls_comm_size(t->comm) == 1 ? " on more hosts"
+                                                   : "");
+    snprintf(t->plan.less_act, sizeof t->plan.less_act, "%s%sa smaller --seq_length or a smaller model",
+             c->recompute ? "" : "--recompute, ", c->micro_batch > 1 ? "a smaller micro-batch, " : "");
+}
+
 /* A single worker allocates private memory; several use memory that their peers can read. When one has not enough, all fail. */
 static ls_status take_memory(ls_trainer *t)
 {
     t->plan.n_copy = ls_comm_size(t->comm);
     t->plan.beside = ls_trainer_comm_bytes(t);
+    advise_memory(t);
     if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
     LS_TRY(ls_comm_agree(t->comm, ls_plan_alloc(&t->plan, true), LS_SITE));
     return ls_comm_agree(t->comm, take_shared(t), LS_SITE);
@@ -250,8 +271,10 @@ static void say_plan(ls_trainer *t)
     ls_plan_print(&t->plan, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
     if (sums)
-        ls_str_addf(&s, "  %-12s %10.1f   on the GPU: buffers for sums in a fixed order; NCCL's own come on top\n",
-                    "NCCL", (double)sums / 1048576.0);
+        ls_str_addf(&s,
+                    "  %-12s %10.1f   buffers for sums in a fixed order; NCCL's own buffers are not counted\n"
+                    "  %-12s %10.1f   of this program on the GPU\n",
+                    "NCCL", (double)sums / 1048576.0, "with NCCL", (double)ls_trainer_held_bytes(t) / 1048576.0);
     if (s.data) t->io.note(t->io.ctx, s.data);
     ls_str_fini(&s);
 }
@@ -274,20 +297,21 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
-/* Collective: by host and bus address, whatever numbers the ranks have for their GPUs. */
+/* Collective: by machine and bus address, whatever numbers the ranks have for their GPUs. */
 static ls_status find_shared_gpus(ls_trainer *t)
 {
     const int W = ls_comm_size(t->comm);
-    char mine[sizeof t->device.bus] = "", (*all)[sizeof mine] = NULL;
-    int seat;
+    struct {
+        int64_t machine;
+        char bus[sizeof t->device.bus];
+    } mine = {.machine = ls_comm_machine()}, *all = NULL;
     if (!t->compute.device || W == 1) return LS_OK;
-    if (t->device.bus[0]) memcpy(mine, t->device.bus, sizeof mine);
-    else snprintf(mine, sizeof mine, "%d", t->device.index);
-    LS_TRY(ls_comm_gather(t->comm, mine, sizeof mine, LS_SITE, &all));
+    if (t->device.bus[0]) memcpy(mine.bus, t->device.bus, sizeof t->device.bus);
+    else snprintf(mine.bus, sizeof mine.bus, "%d", t->device.index);
+    LS_TRY(ls_comm_gather(t->comm, &mine, sizeof mine, LS_SITE, &all));
     for (int p = 1; p < W; p++)
         for (int q = 0; q < p && !t->gpu_shared; q++)
-            t->gpu_shared =
-                !strcmp(all[p], all[q]) && !strcmp(ls_comm_host(t->comm, p, &seat), ls_comm_host(t->comm, q, &seat));
+            t->gpu_shared = all[p].machine == all[q].machine && !strcmp(all[p].bus, all[q].bus);
     return LS_OK;
 }
 
@@ -319,6 +343,17 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
                                                          .mode = c->nccl_proof,
                                                          .rank = ls_comm_rank(t->comm),
                                                          .local_rank = ls_comm_where(t->comm).local_rank});
+}
+
+/* Collective. */
+static ls_status nccl_joined(ls_trainer *t)
+{
+    ls_nccl_writer mine, *all = NULL;
+    const bool in_use = !strcmp(ls_comm_name(t->comm), "nccl");
+    ls_nccl_writer_self(&mine);
+    if (in_use) LS_TRY(ls_comm_gather(t->comm, &mine, sizeof mine, LS_SITE, &all));
+    ls_nccl_proof_joined(t->proof, all, in_use ? ls_comm_size(t->comm) : 0, ls_comm_library(t->comm));
+    return LS_OK;
 }
 
 /* Compares the token files with their meta.json, once per host. Collective. */
@@ -354,7 +389,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (t->io.opened) t->io.opened(t->io.ctx, t);
     LS_TRY(join_device(t));
     LS_TRY(find_shared_gpus(t));
-    ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
+    LS_TRY(nccl_joined(t));
     LS_TRY(open_data(t, cfg));
     if (ls_tokens_paired(&t->train))
         train_tell(t, "%s: %lld pairs, the loss counts their targets; %lld are longer than %d tokens and are cut\n",

@@ -176,6 +176,8 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
 
 /* GPU memory beside the plan: the communicators' buffers for sums in a fixed order. */
 int64_t ls_trainer_comm_bytes(const ls_trainer *t);
+/* The plan and these buffers: all that this program allocates for a step, on a device or in host memory. It never grows. */
+int64_t ls_trainer_held_bytes(const ls_trainer *t);
 
 /* The whole run with its files, which rank 0 writes. After SIGTERM: saves, and returns LS_E_STOPPED on every worker. */
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);

@@ -236,13 +236,13 @@ static void keep_last_prunes_steps_but_not_epochs(void **state)
 
     assert_int_equal(mkdir(test_path(dir, "step-999", NULL), 0777), 0); /* an empty folder: not a checkpoint */
     assert_int_equal(mkdir(test_path(dir, "step-9x", NULL), 0777), 0);
-    assert_int_equal(ls_ckpt_resolve(dir, &path), LS_OK);
+    assert_int_equal(ls_ckpt_resolve("--checkpoint", dir, &path), LS_OK);
     assert_string_equal(path, test_path(dir, "epoch-2", NULL));
     ls_free(path);
-    assert_int_equal(ls_ckpt_resolve(test_path(dir, "epoch-1", NULL), &path), LS_OK);
+    assert_int_equal(ls_ckpt_resolve("--checkpoint", test_path(dir, "epoch-1", NULL), &path), LS_OK);
     assert_string_equal(path, test_path(dir, "epoch-1", NULL));
     ls_free(path);
-    assert_int_equal(ls_ckpt_resolve(test_path(dir, "step-999", NULL), &path), LS_E_IO);
+    assert_int_equal(ls_ckpt_resolve("--checkpoint", test_path(dir, "step-999", NULL), &path), LS_E_IO);
     assert_words("no checkpoint found");
     assert_int_equal(truncate(test_path(dir, "epoch-2", "trainer_state.json"), 20), 0);
     path = NULL;

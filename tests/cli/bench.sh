@@ -162,6 +162,7 @@ fi
 
 # --- refusals ---
 expect 2 "train options are missing; add them after --" bench scaling
+expect 2 "^lockstep: bad usage: --gpus 1,x: must be" bench scaling --gpus 1,x
 expect 2 "give -n to bench instead" bench scaling -- "${train[@]}" -n 2
 expect 2 "is not a layout" bench scaling --layout zero9 -- "${train[@]}"
 expect 2 "not a multiple of micro-batch size" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
@@ -208,6 +209,7 @@ for side, rates in (("A", (100, 101, 99, 102)), ("B", (121, 119, 120, 122))):
     for k, rate in enumerate(rates, 1):
         r = json.load(open(made / "study/base/training_metrics.json"))
         r["git_commit"] = side * 40
+        r["hardware"]["gpu_name"], r["host"]["hostname"] = ("V100", "h1") if side == "A" else ("A100", f"h{1 + k % 2}")
         r["summary"]["mean_tokens_per_sec_global"] = r["epochs"][0]["tokens_per_sec_global"] = rate
         (made / side / f"run_{k}").mkdir(parents=True, exist_ok=True)
         (made / side / f"run_{k}/training_metrics.json").write_text(json.dumps(r))
@@ -222,7 +224,14 @@ r = json.load(open("json"))
 assert r["verdict"] == "better" and r["difference"]["pairs"] == 4 and r["same_losses"] is None, r
 assert r["protocol"]["tokens_per_sec_of"] == "whole epochs" and "several commits" in r["protocol"]["claim"], r["protocol"]
 assert r["mechanism"]["sampled_p95_sec"]["a"] == 0.078, r["mechanism"]
+d = r["different_settings"]
+assert d["gpu"] == {"a": ["V100"], "b": ["A100"]} and d["host"]["a"] == ["h1"] and sorted(d["host"]["b"]) == ["h1", "h2"], d
+assert sorted(d) == ["commit", "gpu", "host"], d
 PY
+bench ab "$made"/{A,B} >out 2>err || bad "ab of repeats of R1: $(cat err)"
+grep -q "4 pairs, of whole epochs)" out && grep -q "gpu (A: V100; B: A100)" out && grep -q "different machines: the difference may come" out || bad "what differs: $(cat out)"
+! grep -q "no part of a step\|mean step" out || bad "parts that are not known: $(cat out)"
+expect 0 "^mismatch_allowed: the runs are not comparable" bench scaling --allow-mismatch "$made"/{1,2,4}gpu.json
 expect 1 "optimizer_steps is 75, but .* has 150" bench ab "$made"/study/base "$made/short"
 expect 1 "optimizer_steps is 75, but .* has 150" bench scaling "$made"/study/base "$made/short"
 done_tests

@@ -64,7 +64,7 @@ expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1
 expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
 
 # --- the command line of R1's runner: its defaults, model, folders and validation ---
-mkdir -p r1/src && cp d/train.bin r1/train_small.bin && cp d/val.bin r1/val_small.bin
+mkdir -p r1/src && tokens r1/train_small.bin 10000 && tokens r1/val_small.bin 2000 2
 echo '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}' >r1/src/deepspeed_config.json
 (cd r1 && bench scaling --gpus 1,2,4 --seq_len 32 --dry_run --use_slurm_tmpdir >../out 2>../err) || bad "R1's runner: $(cat err)"
 [ "$(ls r1/checkpoint/scaling_runs/*)" = "$(printf '1gpu_baseline\n2gpu_deepspeed\n4gpu_deepspeed')" ] || bad "the folders of R1's runner: $(ls -R r1/checkpoint)"
@@ -73,6 +73,11 @@ grep -q -- "--epochs 1 --seq_length 32 --deepspeed_config src/deepspeed_config.j
   bad "the options of R1's runner: $(cat out)"
 (cd r1 && eval "$(sed -n 's/^DRY RUN: \(.*-n 2 .*\)/\1/p' ../out) --print_config" >../out 2>../err) || bad "$(cat err)"
 grep -q "^ *variant *r1 " out || bad "the model of R1's runner: $(grep variant out)"
+for flags in "" "--repeat 2" --allow_mismatch "--precision fp32"; do # none of its own: in its folder it is the runner
+  (cd r1 && bench scaling --dry_run $flags >../out 2>../err) && grep -q "train --run_type optimized .*/4gpu_deepspeed/run_1" out || bad "R1's runner with '$flags': $(cat err out)"
+done
+grep -q -- "--precision fp32 " out || bad "the precision: $(cat out)"
+(cd r1 && bench scaling --dry_run --steps 3 >../out 2>../err) && bad "an option that R1's runner does not have"
 expect 2 "contradict each other" bench scaling --gpus 1,2 --use_slurm_tmpdir --no_use_slurm_tmpdir
 # made in scratch space, and copied when they end, also after a failure
 export SLURM_TMPDIR=$SCRATCH/fast

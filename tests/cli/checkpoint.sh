@@ -38,9 +38,23 @@ for variant in hf r1; do
 done
 refuse 2 "exists; choose another folder" "$lockstep" export --checkpoint run-hf --out out-hf
 "$lockstep" export --checkpoint run-hf --out out-hf --force >/dev/null
+mkdir data-out && echo keep >data-out/notes.txt
+refuse 2 "data-out also has notes.txt" "$lockstep" export --checkpoint run-hf --out data-out --force
+refuse 2 "also has notes.txt" "$lockstep" import --from out-hf --out data-out --force
+[ "$(cat data-out/notes.txt)" = keep ] || fail "--force deleted a file of the user"
+refuse 2 "is not a folder" "$lockstep" export --checkpoint run-hf --out text.txt --force
+refuse 2 "--out run-hf contains the source run-hf/epoch-1" "$lockstep" export --checkpoint run-hf --out run-hf --force
+refuse 2 "contains the source" "$lockstep" import --from run-hf/epoch-1 --out ./run-hf/. --force
+refuse 2 "--out run-hf/../out-hf is the source" "$lockstep" import --from out-hf --out run-hf/../out-hf --force
+refuse 2 "is inside the source" "$lockstep" export --checkpoint run-hf/epoch-1 --out run-hf/epoch-1/a/b
+ln -s run-hf/epoch-1 link
+refuse 2 "is inside the source" "$lockstep" import --from run-hf/epoch-1 --out link/new
+[ -e run-hf/epoch-1/model.safetensors ] && [ ! -e run-hf/epoch-1/a ] || fail "a refused command changed its source"
+refuse 2 "run-hf/epoch-1 is a checkpoint, not a run folder; use --checkpoint_path run-hf --resume$" train --checkpoint_path run-hf/epoch-1 --max-steps 9 --resume
+refuse 2 "epoch-1/ is a checkpoint, not a run folder; use --checkpoint_path \. --resume, or --init_from" sh -c "cd run-hf && '$lockstep' train --data ../data --model ../small.json --seq_length 16 --checkpoint_path epoch-1/"
 refuse 2 "needs --checkpoint" "$lockstep" export --out x
-refuse 3 "no such folder" "$lockstep" export --checkpoint none --out x
-refuse 2 "GELU" "$lockstep" import --from out-hf --out x --variant r1
+refuse 3 "--checkpoint none: no such folder" "$lockstep" export --checkpoint none --out x
+refuse 2 "GELU.*; use --variant hf" "$lockstep" import --from out-hf --out x --variant r1
 [ ! -e x ] || fail "a refused command left x"
 
 # damage in the newest checkpoint stops --resume and names the older one

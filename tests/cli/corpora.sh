@@ -125,7 +125,7 @@ expect 2 'a blend of training data' "$LOCKSTEP" train "${t[@]}" --checkpoint_pat
 train r-all --data a,b
 expect 2 'give a weight to every source' "$LOCKSTEP" train "${t[@]}" --data a:0.5,b
 expect 2 'weight -1: must be a number above 0' "$LOCKSTEP" train "${t[@]}" --data a:-1,b:2
-expect 3 'nowhere: not a folder' "$LOCKSTEP" train "${t[@]}" --data a:1,nowhere:2
+expect 3 'data nowhere: does not exist; create it with .lockstep prepare TEXT --out nowhere' "$LOCKSTEP" train "${t[@]}" --data a:1,nowhere:2
 "$LOCKSTEP" prepare --quiet --tokenizer train --vocab-size 300 --text-key body tree --out other >/dev/null
 expect 2 'different tokenizers' "$LOCKSTEP" train "${t[@]}" --data a:1,other:2
 mv b/train_001.bin b/hidden; expect 3 'each once' "$LOCKSTEP" train "${t[@]}" --data b; mv b/hidden b/train_001.bin

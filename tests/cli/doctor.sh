@@ -81,7 +81,7 @@ C
 #include <stdlib.h>
 static int probe(char *words, size_t room)
 {
-    snprintf(words, room, "0: Fake H200, 141 GiB\nattention by cuDNN 9.14\n");
+    snprintf(words, room, "0: Fake H200, 141 GiB; attention by cuDNN 9.14");
     return getenv("FAKE_NONE") ? 0 : 1;
 }
 __attribute__((visibility("default"))) const struct ls_compute_plugin *entry(void) __asm__(LS_COMPUTE_SYMBOL);
@@ -111,7 +111,7 @@ C
     look cuda failed "install driver 580 or newer" FAKE_DRIVER=12040
     look cuda missing "finds no GPU" FAKE_COUNT=0
     look libraries '(ok|missing)' "runtime 13.0"
-    look plugin ok "loads; 0: Fake H200, 141 GiB;attention by cuDNN 9.14"
+    look plugin ok "loads; 0: Fake H200, 141 GiB; attention by cuDNN 9.14"
     look plugin missing "there is no device" FAKE_NONE=1
     look plugin failed "has interface version 77" FAKE_ABI=1
     echo 'garbage' >"$work/plugin/lockstep_cuda.so"

@@ -30,6 +30,9 @@ for c in "bench scaling" "bench strategies" "bench ab" "bench comm" "bench gemm"
 done
 "$LOCKSTEP" --help | awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' || fail "--help has lines of more than 80 columns"
 
+"$LOCKSTEP" help bench scaling >"$work/out" || fail "help COMMAND does not exit 0"
+"$LOCKSTEP" bench scaling --help | cmp -s - "$work/out" || fail "help bench scaling differs from bench scaling --help"
+
 "$LOCKSTEP" --version | grep -Eqx 'lockstep [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"
 
 rc=0

@@ -55,7 +55,7 @@ SECONDS=0
 kill -INT "$(pgrep -f "^$LOCKSTEP launch .*$SCRATCH/hangs( |$)")"
 wait $job
 got=$?
-[ $got = 143 ] && [ $SECONDS -lt 60 ] || bad "a shell that hangs: exit code $got after $SECONDS s: $(cat "$SCRATCH/hangs.log")"
+[ $got = 130 ] && [ $SECONDS -lt 60 ] || bad "a shell that hangs: exit code $got after $SECONDS s: $(cat "$SCRATCH/hangs.log")"
 grep -q "stopping; press Ctrl-C again to kill the workers" "$SCRATCH/hangs.log" || bad "a shell that hangs: $(cat "$SCRATCH/hangs.log")"
 grep -q "host hangs does not answer; its remote shell is killed" "$SCRATCH/hangs.log" || bad "the shell that hangs is not named: $(cat "$SCRATCH/hangs.log")"
 

@@ -90,7 +90,7 @@ expect 3 "cannot create the folder /proc/no" plan --schedule gpipe --pp 2 --micr
 expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
 expect 0 "bubble  exposed" plan --model gpt2 --global-batch 16 --cluster v100 --top 3
 expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
-expect 5 "no layout of 4 workers fits in memory; the smallest: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
+expect 5 "no layout of 4 workers fits in memory; the smallest: needs .* 1.4 GiB available (614.4 MiB are reserved)" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
 expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
 expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
@@ -123,6 +123,9 @@ expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
 expect 2 "'tpu': must be auto, cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
 expect 2 "--tokens is not for --measure and --check" plan --measure --tokens 1e9
 expect 2 "--tokens -1: must be 1 to 1e18" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
+expect 2 "--tokens 300X: not a number; write 300e9 or 300B" plan --model gpt2 --global-batch 16 --cluster h200 --tokens 300X
+expect 2 "--tokens B: not a number" plan --model gpt2 --global-batch 16 --cluster h200 --tokens B
+expect 0 "^3e+11 tokens: " plan --model gpt2 --global-batch 16 --cluster h200 --workers 1 --tokens 0.3t
 expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
 grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
 for p in fp32 bf16; do plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done

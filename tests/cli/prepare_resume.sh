@@ -53,6 +53,13 @@ killed() {
 }
 found=0
 killed jsonl --tokenizer bytes --threads 2 --dedup --min-chars 20 --shard-tokens 500000 a.jsonl.zst c.txt
+# many files, of which several are read at the same time: the documents and so the files of one
+split -n l/3 a.jsonl part- --additional-suffix=.jsonl; zstd -q --rm part-*.jsonl
+killed many --tokenizer bytes --threads 8 --files-at-once 3 --dedup --min-chars 20 --shard-tokens 500000 part-*.zst c.txt
+for f in jsonl/*.bin; do same "$f" "many/${f#*/}"; done
+LS_LOG=data=debug "$LOCKSTEP" prepare --quiet --tokenizer bytes --threads 8 --files-at-once 3 --out log part-*.zst >/dev/null 2>err
+grep -Eq ' [1-9][0-9]* of [0-9]+ blocks through files' err || bad "no block went through a file: $(grep blocks err)"
+expect 2 'read one after the other with --limit-docs' "$LOCKSTEP" prepare --tokenizer bytes --files-at-once 3 --limit-docs 5 --out x c.txt
 killed plain --tokenizer train --vocab-size 300 --threads 1 --dedup b.txt c.txt d.txt
 killed tail --tokenizer bytes --threads 2 --shard-tokens 1000000 b.txt
 killed val --tokenizer bytes --threads 2 --max-chars 600 --input c.txt a.jsonl.zst --val-input b.txt a.jsonl

@@ -18,12 +18,25 @@ assert m["epochs"][0]["optimizer_steps"] == 3 and "--preset r2 --framework ddp" 
 PY
 expect 0 "^strategy  *zero2 " "$LOCKSTEP" train --preset r2 --framework deepspeed --num_gpus 2 --global-batch-size 8 "${small[@]}" --print_config
 grep -q '^grad_accum_steps  *2 ' out || bad "accumulation: $(cat out)"
+for row in 'lr  *0.00015  *preset r2 (--lr)' 'world_size  *2  *command line (-n)' 'total_steps  *3 ' 'max_steps  *3  *command line' 'seed  *42  *preset r2 (--seed)'; do
+  grep -q "^$row" out || bad "--print_config has no row '$row': $(cat out)"
+done
+expect 0 '"source": "preset r2"' "$LOCKSTEP" train --preset r2 "${small[@]}" --num-gpus 2 --print_config --json
+grep -q "^flags of R2 without effect: --num_gpus (without --framework: one worker)$" err || bad "no note about --num_gpus: $(cat err)"
 expect 2 "'fsdp'" "$LOCKSTEP" train --preset r2 --framework fsdp "${small[@]}"
-expect 2 "framework" "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
+expect 2 "add --preset r2 " "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
+expect 2 "add --preset r2 or --preset r3" "$LOCKSTEP" train --world_size 2 --data d
 
 expect 0 "micro_batch_size_per_gpu" "$LOCKSTEP" bench strategies -n 2 --dry-run --warmup 1 --out b -- --preset r2 --global-batch-size 8 "${small[@]}"
 grep -q -- "--preset\|--train-iters" out && bad "the runs of a benchmark get flags of a preset: $(cat out)"
 grep -q -- "--max_steps=3" out || bad "the benchmark lost the number of steps: $(cat out)"
+"$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 1 --out ab --a "--framework dp" --b "--framework ddp --use-fp16 false" -- --preset r2 "${small[@]}" >out 2>err ||
+  bad "a preset in bench ab: $(cat err)"
+[ "$(grep -c -- "--strategy=dp .*-n 2 .*/2gpu_a/" out)" = 1 ] && [ "$(grep -c -- "--strategy=ddp .*-n 2 .*/2gpu_b/" out)" = 1 ] || bad "the sides of a preset: $(cat out)"
+expect 0 "--strategy=dp .*/2gpu_a/" "$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 1 --out ab --a "--preset r2 --framework dp" --b "--preset r2 --framework ddp" -- "${small[@]}"
+expect 0 "-n 1 .*/1gpu_b/" "$LOCKSTEP" bench ab -n 2 --dry-run --repeat 1 --warmup 50 --out ab --a "" --b "-n 1 --framework ddp" -- --preset r2 "${small[@]}" --train-iters 60
+expect 2 "A would train 30 steps and B 20" "$LOCKSTEP" bench ab -n 2 --dry-run --out ab --a "--framework dp" --b "--framework ddp" -- --preset r2 --data-path d --model tiny --seq-length 32
+expect 2 '--b "--framework x": --framework .x.: must be' "$LOCKSTEP" bench ab -n 2 --dry-run --a "" --b "--framework x" -- --preset r2 "${small[@]}"
 expect 2 "give -n to bench" "$LOCKSTEP" bench scaling -n 1,2 --dry-run -- --preset r2 --num-gpus 2 "${small[@]}"
 expect 0 "Wrote q/profiles" "$LOCKSTEP" profile -- train --data d --model tiny --num_layers 1 --seq_length 32 --max_steps 1 --betas=0.9,0.95 --checkpoint_path q
 expect 0 "Wrote p/profiles/profile_summary.json" "$LOCKSTEP" profile -- train --preset r2 "${small[@]}" --checkpoint-path p --tensorboard-logs-path t
@@ -40,4 +53,6 @@ expect 0 "RUN_COMPLETE.*world_size=2" "$LOCKSTEP" train --preset r3 --dataset pa
 [ -s r3/workdir/rank0_results_epoch0.json ] || bad "no result file of R3: $(ls r3 r3/workdir)"
 expect 0 "^schedule  *naive " "$LOCKSTEP" train --preset r3 --dataset pairs --model_parallel_mode model_parallel --model_max_length 32 --model tiny \
   --print_config
+grep -q '^lr  *0.0001  *preset r3 (--lr)' out || bad "R3's rate has another source: $(cat out)"
+expect 0 '^lr  *0.0001  *preset r3 (--lr)' "$LOCKSTEP" train --task translate --dataset pairs --batch_size 8 --model_max_length 32 --model tiny --print_config
 done_tests

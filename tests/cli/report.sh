@@ -89,8 +89,8 @@ grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$S
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "not-there does not exist" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 : >"$SCRATCH/empty.json"
-expect 3 "no run that can be read in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
-expect 3 "no run that can be read" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
+expect 3 "no readable run found in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
+expect 3 "no readable run found" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
 [ ! -e "$SCRATCH/none" ] || bad "a report without runs"
 expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no-png --out "$out"
@@ -142,9 +142,18 @@ PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/reference/study" --out "$ou
 grep -q '^set label "204 ± 11" at 22[.0-9]*,0 left front' "$SCRATCH/script" || bad "no number on a bar with an interval: $(grep "set label" "$SCRATCH/script")"
 grep -q '^set label "35,300" at ' "$SCRATCH/script" && grep -q '"zero1 (steps 40, profiled, config\\ncdcdcdcd, max_val_steps 0) × 8"' "$SCRATCH/script" || bad "bars of the study: $(grep "label\|ytics" "$SCRATCH/script")"
 [ "$(grep -c "^set [lrtb]margin at screen" "$SCRATCH/script")" = $((4 * $(grep -c "^set terminal" "$SCRATCH/script"))) ] || bad "margins of PNG charts"
+# in a key, every line of a long name has a line of its own
+mkdir -p "$SCRATCH/long"
+for k in 1 2; do
+  cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/long/$k"
+  sed -i "s/--epochs 1 /--epochs 1 --an_option_with_a_very_long_name_indeed and_its_value_$k /" "$SCRATCH/long/$k/training_metrics.json"
+done
+rm "$SCRATCH/script" && PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/long" --out "$out" >/dev/null 2>&1
+grep -A1 'title "ddp (an_option_with' "$SCRATCH/script" | grep -q '^  NaN with dots lc rgb "#ffffff" title ".*and_its_value_2) × 2"' && ! grep -q 'title "[^"]*\\n' "$SCRATCH/script" ||
+  bad "long names in a key: $(grep title "$SCRATCH/script")"
 # older files: 4 ranks recorded the speed of one
 printf '{"train_time_per_epoch": [1600.0], "train_throughput": [1000.0]}' >"$SCRATCH/t1.json"
-printf '{"train_time_per_epoch": [500.0], "train_throughput": [800.0]}' >"$SCRATCH/t4.json"
+printf '{"train_time_per_epoch": [500.0], "train_throughput": [800.0], "gpus_tested": 4}' >"$SCRATCH/t4.json"
 printf '{"train_time_per_epoch": [500.0], "train_throughput": [1234.5]}' >"$SCRATCH/t5.json"
 rm "$SCRATCH/bin/gnuplot"
 expect 0 "t4.json: 800.0 tokens/s are of one of 4 ranks: not compared" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t4.json" --out "$SCRATCH/pair4"
@@ -199,6 +208,9 @@ cat >"$SCRATCH/want" <<'T'
 T
 same "$SCRATCH/table" "$SCRATCH/want"
 expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no-png --out "$SCRATCH/once"
+mkdir "$SCRATCH/mixed" && cp "$made"/?gpu.json "$SCRATCH/mixed" && cp -r "$made/study" "$SCRATCH/mixed" && echo '{"name": "x"}' >"$SCRATCH/mixed/other.json"
+expect 1 "(6 runs," "$LOCKSTEP" report "$SCRATCH/mixed" --no-png --out "$out" # files of metrics beside folders
+! grep -q "other.json" "$SCRATCH/err" || bad "a JSON file without metrics is read as a run: $(cat "$SCRATCH/err")"
 expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
 python3 - "$SCRATCH" <<'PY' || bad "numbers of files in the format of R1"
 import json, sys
@@ -227,11 +239,14 @@ expect 0 "what tools recorded about it is shown" "$LOCKSTEP" report "$SCRATCH/cu
 grep -q "| curated/profile | :train/forward | 61.0 | 77 ns | 111,320 |" "$SCRATCH/curated_page/report.md" || bad "a summary in the root of a folder"
 grep -q "8gpu, ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" "$SCRATCH/curated_page/report.md" && grep -q "| curated/8gpu | nccl | 2.30.7 | 4 on 2 hosts | IB |" "$SCRATCH/curated_page/report.md" ||
   bad "evidence without metrics: $(grep curated "$SCRATCH/curated_page/report.md")"
-grep -q "| t4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no-png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
+grep -q "| t4 | 4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no-png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
 # our own run with a profiler
 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
 expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
 expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
+# copies of a run are no repeats of it
+cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/copy_1" && cp -r "$SCRATCH/copy_1" "$SCRATCH/copy_2"
+expect 0 "copy_2: a copy of .*copy_1 (all metrics and times are equal), which counts once" "$LOCKSTEP" report "$SCRATCH/copy_1" "$SCRATCH/copy_2" --no-png --out "$SCRATCH/copies"
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
@@ -246,7 +261,7 @@ m["lockstep"].update(device="cuda", step_split={"input": 0.001, "forward": 0.010
                            "broadcast": {"calls": 1, "bytes_moved": 1, "busy_sec": None, "exposed_sec": None, "busbw_bytes_per_sec": None}})
 m["lockstep"].pop("workers", None)
 m["epochs"][0].update(train_loss_avg_global=3.0)
-(gpu / "bare/training_metrics.json").write_text(json.dumps(m))
+(gpu / "bare/training_metrics.json").write_text(json.dumps(dict(m, run_id="another run")))
 (gpu / "ours/training_metrics.json").write_text(json.dumps(m))
 (gpu / "ours/nccl/summary.json").write_text(json.dumps({"version": "2.30.7", "n_ranks": 2, "n_ranks_logged": 1, "n_nodes": 1, "network": "Socket",
     "transports": {"P2P/CUMEM": 32, "NVLS": 2}, "rings": 16, "first_ring": "0 1", "ring_path": "NVL", "gpudirect_rdma": False, "nvlink": True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Signals: a stopped rank is named and the run ends; a second SIGTERM ends at once; SIGTERM before the first step; nothing is left running.
+# Signals: a stopped rank is named and the run ends; a second SIGTERM ends at once; SIGTERM in a validation and before the first step; nothing is left running.
 source "$(dirname "$0")/../support/lib.sh"
 tokens "$SCRATCH/t.bin" 60000
 head -c 4000000 /dev/zero >"$SCRATCH/long.bin" # for steps that take minutes
@@ -73,6 +73,20 @@ sleep 1
 kill -INT "$pid"
 ends "$pid" 130 20 int
 
+# in a validation that takes minutes: all workers stop together, the last step is saved and has its line in the metrics
+truncate -s 100M "$SCRATCH/val.bin"
+stops_in_validation() { # NAME OPTIONS...
+  begin "$@" -n 2 --global_batch_size 4 --val_data_path "$SCRATCH/val.bin"
+  await "$pid" [ -e "$SCRATCH/$1/metrics.jsonl" ] || bad "$1: no run folder"
+  sleep 1.5
+  kill -TERM "$pid"
+  ends "$pid" 143 20 "$1"
+  grep -q "saved .*step-1" "$SCRATCH/$1.err" && [ -d "$SCRATCH/$1/step-1" ] || bad "$1: step 1 is not saved: $(tail -3 "$SCRATCH/$1.err")"
+  [ "$(wc -l <"$SCRATCH/$1/metrics.jsonl")" = 1 ] || bad "$1: $(wc -l <"$SCRATCH/$1/metrics.jsonl") lines of metrics, expected 1"
+}
+stops_in_validation epoch --strategy zero3 --max_steps 1
+stops_in_validation every --pp 2 --max_steps 3 --eval_every 1
+
 # before the first step there is nothing to save: at once. Alone (others of its world never come), and in the middle of loading
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_PORT=$((20000 + $$ % 20000)) "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/alone" --global_batch_size 4 \
   >"$SCRATCH/alone.log" 2>"$SCRATCH/alone.err" &
@@ -87,5 +101,21 @@ for n in 1 2; do
   ends "$pid" 143 20 early$n
   grep -q "before the first step" "$SCRATCH/early$n.err" || bad "early$n: $(tail -3 "$SCRATCH/early$n.err")"
   [ -e "$SCRATCH/early$n/step-0" ] && bad "early$n: something was saved"
+done
+begin early_int -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+await "$pid" grep -q "^Startup" "$SCRATCH/early_int.log" || bad "early_int does not start"
+kill -INT "$pid"
+ends "$pid" 130 20 early_int
+grep -q "stopped by SIGINT before the first step" "$SCRATCH/early_int.err" || bad "early_int: $(tail -3 "$SCRATCH/early_int.err")"
+# a signal that only one worker gets: the run ends the same way, and the worker is named
+for signal in TERM:143 INT:130; do
+  code=${signal#*:} signal=${signal%:*}
+  begin "one$signal" -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+  second() { [ -n "$(pgrep -P "$pid" | sed -n 2p)" ]; }
+  await "$pid" second || bad "one$signal does not start"
+  kill "-$signal" "$(pgrep -P "$pid" | sed -n 2p)"
+  ends "$pid" "$code" 20 "one$signal"
+  [ "$(grep "^lockstep: " "$SCRATCH/one$signal.err")" = "lockstep: rank 1 was stopped by SIG$signal before the first step; nothing to save" ] ||
+    bad "one$signal: $(tail -3 "$SCRATCH/one$signal.err")"
 done
 done_tests

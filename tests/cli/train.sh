@@ -18,8 +18,17 @@ expect 3 "id 300 at position 3999" t "${base[@]}" --train_data_path "$SCRATCH/bi
 : >"$SCRATCH/empty.bin"
 expect 3 "0 tokens" t "${base[@]}" --train_data_path "$SCRATCH/empty.bin"
 
+seq 3000 >"$SCRATCH/text.txt"
+expect 3 "text.txt is text, not a token file; convert it with .lockstep prepare" t "${base[@]}" --train_data_path "$SCRATCH/text.txt"
+expect 3 "data $SCRATCH/text.txt: neither a data folder nor a blend file (JSON); convert text with .lockstep prepare" t "${base[@]}" --data "$SCRATCH/text.txt"
+expect 3 "data $d:x: 'x' is not a weight" t "${base[@]}" --data "$d:x"
+expect 3 "init_from nowhere: no such folder" t "${base[@]}" --data "$d" --init_from nowhere
+
 # flags and configuration
 expect 2 "did you mean --epochs" t --data "$d" --epoks 3
+expect 2 "unknown option --batch_size; it is an option of R3.*; did you mean --micro_batch_size_per_gpu, .*or --global_batch_size?" t --data "$d" --batch_size 8
+expect 2 "ambiguous option -s: it could be --[a-z_]*, .* or --" t --data "$d" -s 3
+expect 2 "lr inf: must be a finite number" t --data "$d" --lr inf
 expect 2 "whole number" t --data "$d" --epochs three
 expect 2 "256" t --data "$d" --model tiny --seq_length 300
 expect 2 "" t --data "$d" --model tiny --embedding_size 100 --num_heads 3
@@ -27,13 +36,15 @@ expect 2 "cpu, cuda, or cuda:N" t --data "$d" "${base[@]}" --device tpu
 expect 2 "only for the CPU" t --data "$d" "${base[@]}" --device cuda --compute cpu-ref
 expect 2 "the CPU supports only fp32.*--device cuda" t --data "$d" "${base[@]}" --precision bf16
 expect 2 "add --device cuda" t --data "$d" "${base[@]}" -n 2 --comm nccl
-expect 2 "" t --data "$d" "${base[@]}" --pp 2
+expect 2 "pp 2 x --tp 1 needs a multiple of 2 workers, but this run has 1; use 2 or 4 workers" t --data "$d" "${base[@]}" --pp 2
 expect 2 "" t --data "$d" "${base[@]}" --global_batch_size 5
-expect 2 "" t --data "$d" "${base[@]}" --enforce_global_batch_size 64
+expect 2 "= 2; change it or the batch options" t --data "$d" "${base[@]}" --enforce_global_batch_size 64
 echo '{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}' >"$SCRATCH/triple.json"
 expect 2 "7" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCRATCH/triple.json"
 echo '{"train_micro_batch_size_per_gpu": 2, "gradient_cliping": 1.0}' >"$SCRATCH/typo.json"
 expect 2 "gradient_clipping" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCRATCH/typo.json"
+echo '{"train_batch_size": "four"}' >"$SCRATCH/four.json"
+expect 2 "'train_batch_size' is \"four\", but must be a whole number" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/four.json"
 echo '{"train_micro_batch_size_per_gpu": 2,' >"$SCRATCH/cut.json"
 expect 2 "line 2" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.json"
 

@@ -54,6 +54,30 @@ echo 'no tab' >bad.tsv
 expect 3 'bad.tsv: line 1 has no tab' "$LOCKSTEP" "${p[@]}" --input train.tsv --test-input bad.tsv --out x
 [ ! -e x ] || bad "a refused corpus leaves a folder"
 
+# the folder is replaced as a whole: killed at any point it is the old one or the new one, and other files stay
+mkdir own; echo '{"text": "mine"}' >own/val.jsonl
+expect 3 'val.jsonl exists, but .* did not write it' "$LOCKSTEP" "${p[@]}" --input train.tsv --out own
+[ "$(cat own/val.jsonl)" = '{"text": "mine"}' ] && [ ! -e own.partial ] || bad "a file of the user was replaced"
+echo mine >text/notes
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out new >/dev/null 2>&1; echo mine >new/notes
+cp -r text place; cp -r text old
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out place >/dev/null 2>&1
+sed -i 's/--out place/--out new/' place/meta.json
+diff -r new place >diff.txt || bad "the folder after a second run: $(head -c 300 diff.txt)" # without val.*, test.jsonl
+rm text/notes
+if command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null; then
+  for at in fsync:2 rename,renameat:1 rename,renameat:4 link,linkat:1 renameat2:1 unlink,unlinkat:1 unlink,unlinkat:3; do
+    rm -rf place place.partial; cp -r old place
+    strace -f -qq -o /dev/null -e "inject=${at%:*}:signal=KILL:when=${at#*:}" "$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 \
+      --out place >/dev/null 2>&1 &
+    wait $! 2>/dev/null
+    sed -i 's/--out place/--out new/' place/meta.json
+    diff -r old place >/dev/null || diff -r new place >/dev/null || bad "killed at $at: $(ls place)"
+    expect 0 'val    none' "$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out place
+    [ ! -e place.partial ] || bad "work of a killed run is left after $at"
+  done
+fi
+
 # ---- train --task translate ----
 size=(--model tiny --num_layers 2 --num_heads 4 --embedding_size 32 --max_position_embeddings 48 --dropout 0 --threads 1)
 expect 0 "Epoch 1 on Rank 1: {'bleu': " "$LOCKSTEP" train --task translate --dataset text --world_size 2 --batch_size 8 --n_epochs 2 \
@@ -78,6 +102,31 @@ assert abs(metrics["epochs"][1]["tokens_per_sec_global"] - 2 * results["tokens_p
 assert metrics["training_config"]["dataset_subset_sizes"]["train"] == 54
 assert json.load(open("dp/epoch-2/config.json"))["eos_token_id"] == 1
 PY
+# a complete run that is resumed changes no file; results that are missing are computed again
+again=("$LOCKSTEP" train --task translate --dataset text --world_size 2 --batch_size 8 --n_epochs 2 --learning_rate 5e-3 --model_max_length 40
+  "${size[@]}" --checkpoint_path dp --resume)
+files() { find dp -type f -printf '%p %i %T@\n' | sort; }
+files >before.txt
+expect 0 'nothing is left to do' "${again[@]}"
+grep -q '^translations and results exist: dp/workdir$' "$SCRATCH/out" || bad "$(cat "$SCRATCH/out")"
+files >after.txt; same before.txt after.txt
+cp dp/workdir/rank1_gen_epoch1.json gen1.json; rm dp/workdir/rank1_gen_epoch1.json
+expect 0 "Epoch 1 on Rank 1: {'bleu': " "${again[@]}"
+same gen1.json dp/workdir/rank1_gen_epoch1.json
+files >after.txt
+diff <(grep -v '_epoch1.json' before.txt) <(grep -v '_epoch1.json' after.txt) >diff.txt || bad "a resumed run changed $(cat diff.txt)"
+# the layout of a DeepSpeed JSON: two stages, or one model on two workers
+for layout in '"pipeline": {"stages": 2}' '"tensor_parallel": {"autotp_size": 2}'; do
+  echo "{\"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2, $layout}" >ds.json
+  rm -rf ds
+  expect 0 'Tokens_per_sec' "$LOCKSTEP" train --task translate --data text -n 2 --deepspeed_config ds.json --epochs 1 --seq_length 40 "${size[@]}" \
+    --checkpoint_path ds
+  case $layout in
+    *stages*) want="config.json eval_results_epoch0.json gen_epoch0.json tokenizer.json" ;;
+    *) want="config.json rank0_gen_epoch0.json rank0_results_epoch0.json tokenizer.json" ;;
+  esac
+  [ "$(ls ds/workdir | tr '\n' ' ')" = "$want " ] || bad "$layout: $(ls ds/workdir)"
+done
 # layouts on pairs: all of them with LS_TEST_ALL=1
 workers=1
 [ -z "${LS_TEST_ALL:-}" ] || workers=1,2,4
@@ -117,6 +166,16 @@ for s in json.load(open("r3/r3_report.json"))["settings"]:
     assert abs(s["training_time_mean_sec"] - statistics.mean(times)) < 1e-9 and s["measured_epochs"] == 2, s
     assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
 PY
+# the page: R3's two comparisons, its training time, and BLEU
+expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no-png --out page
+grep -q '| 2gpu_pipeline_parallel/run_1 | pp2 gpipe | 2 | 3 | [0-9.]* ± ' page/report.md && [ "$(grep -c '^| [12]gpu_.* | [0-9.]* |$' page/report.md)" -ge 4 ] || bad "no BLEU: $(grep -A9 '## Translation' page/report.md)"
+grep -q 'standard deviation over epochs' r3/submit_figures/pp_vs_mp.svg || bad "the chart does not state what its interval is"
+# R3's own flags
+expect 0 '--seq_length=40 --data=text ' "$LOCKSTEP" "${r3[@]}" --world_size 2 --dry-run -- --preset r3 --dataset text --model_max_length 40 "${size[@]}"
+expect 0 '--seq_length=128 --data=text ' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --model tiny
+[ "$(grep -c 'DRY RUN' "$SCRATCH/out")" = 4 ] || bad "four runs: $(cat "$SCRATCH/out")"
+expect 2 'contradict each other' "$LOCKSTEP" "${r3[@]}" -n 1 --world_size 2 --dry-run -- --dataset text
+expect 2 '--batch_size is not allowed.*before --' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --batch_size 4
 expect 2 '--max_train_steps is not allowed.*unequal work' "$LOCKSTEP" "${r3[@]}" -- --data text --max_train_steps 3
 expect 2 'does not divide by --n_chunk 3' "$LOCKSTEP" "${r3[@]}" --n_chunk 3 -- --data text "${size[@]}" --seq_length 40
 

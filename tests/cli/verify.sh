@@ -47,6 +47,20 @@ code=$?
 gone SIGTERM
 
 expect 2 "use --device cuda" "$LOCKSTEP" verify --comm nccl
+# refusals of the device: the whole message, and no table without rows
+refused() { # TEXT COMMAND...
+  expect 2 "$@"
+  [ ! -s "$SCRATCH/out" ] && [ "$(grep -c "$1" "$SCRATCH/err")" = 1 ] || bad "$*: $(cat "$SCRATCH/out" "$SCRATCH/err")"
+}
+LS_PLUGIN_DIR=$SCRATCH refused "lockstep_cuda.so does not exist; check LS_PLUGIN_DIR" "$LOCKSTEP" verify --device cuda -n 1
+LS_PLUGIN_DIR=$SCRATCH refused "lockstep_cuda.so does not exist; check LS_PLUGIN_DIR" "$LOCKSTEP" verify --device cuda -n 1 --jobs 1 --json
+emu=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl
+if [ -e "$emu/lockstep_nccl.so" ]; then
+  export NCCL_MULTI_RANK_GPU_ENABLE=yes
+  LS_EMU_DEVICES=1 LS_PLUGIN_DIR=$emu refused "is 'yes', not 1); set it to 1, use --comm local .* or use one GPU per rank$" "$LOCKSTEP" verify --device cuda --comm nccl -n 2
+  LS_EMU_DEVICES=1 LS_PLUGIN_DIR=$emu refused "use one GPU per rank" "$LOCKSTEP" bench comm --device cuda --comm nccl -n 2 --max 4K
+  unset NCCL_MULTI_RANK_GPU_ENABLE
+fi
 expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
 expect 2 "one of auto|local|mpi|tcp|nccl" "$LOCKSTEP" verify --comm pigeon
 expect 2 "0 to 64" "$LOCKSTEP" verify --jobs 65

@@ -157,6 +157,25 @@ static void late(worker *w, ls_comm *c)
     while (atomic_load(&n_waiting)) usleep(20000); /* to answer the questions of the others */
 }
 
+/* Rank 1 does not send the sixth message. Everyone has done three collectives: nobody is late in them. */
+static void no_message(worker *w, ls_comm *c)
+{
+    float x = 0;
+    const ls_view v = {&x, 1, LS_F32};
+    if (w->rank != 1) atomic_fetch_add(&n_waiting, 1);
+    for (int k = 0; k < 3; k++) CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    ls_comm_set_limit(c, 1);
+    for (int k = 0; k < 5 && w->rank < 2; k++)
+        CHECK(&w->error, (w->rank ? ls_send(c, v, 0, LS_SITE, NULL) : ls_recv(c, v, 1, LS_SITE, NULL)) == LS_OK);
+    if (w->rank == 0) {
+        CHECK(&w->error, ls_recv(c, v, 1, LS_SITE, NULL) == LS_E_COMM);
+        CHECK(&w->error, strstr(ls_err_words(), "in recv #6") && strstr(ls_err_words(), "look at rank 1"));
+        CHECK(&w->error, !strstr(ls_err_words(), "is late") && !strstr(ls_err_words(), "does not answer"));
+    }
+    if (w->rank != 1) atomic_fetch_sub(&n_waiting, 1);
+    while (atomic_load(&n_waiting)) usleep(20000);
+}
+
 static void abandoned(worker *w, ls_comm *c)
 {
     if (w->rank == 1) {
@@ -181,6 +200,8 @@ static void a_failure_names_the_rank(void **state)
     run_hosts((const int[]){2, 2, 0}, late, w);
     run_hosts((const int[]){2, 1, 0}, late, w);
     run_hosts((const int[]){2, 2, 0}, abandoned, w);
+    run_hosts((const int[]){1, 2, 0}, no_message, w); /* from another host */
+    run_hosts((const int[]){2, 1, 0}, no_message, w); /* from this one */
 }
 
 /* Predicted time: 1 s per request plus 1 s per element, on every rank. */

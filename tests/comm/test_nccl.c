@@ -2,6 +2,7 @@
  * double of the device. The same bits as the local communicator on host memory for every kind, type and size; the sums of NCCL itself when the order
  * does not matter; splits, pairs, times on the clock of the device; errors, a late peer and a peer that ended: the message names the rank. */
 /* ls-test: long */
+#include "comm/nccl_impl.h"
 #include "comm/start.h"
 #include "core/stack.h"
 #include "device_team.h"
@@ -207,20 +208,34 @@ static void broken(worker *w, on_device *o)
     double_release(o->d, x);
 }
 
+/* Rank 2 does not post the last of several collectives, of which one is on host memory: the number of each is the same in the whole message. The
+ * watch sees none of them until all are queued. */
 static void late(worker *w, on_device *o)
 {
+    enum { N = 3 * NCCL_RING };
+    nccl_world *nccl = ((nccl_comm *)o->c->impl)->w;
     void *x = NULL;
+    char hangs[40], waits[60], behind[60];
+    snprintf(hangs, sizeof hangs, " in all_reduce #%d at ", N + 2);
+    snprintf(waits, sizeof waits, " is waiting in it (its latest is #%d, ", N + 2);
+    snprintf(behind, sizeof behind, " is late: it has not posted this (its latest is #%d, ", N);
+    o->d->nap_us = 0;
     (void)double_alloc(o->d, 4096, &x);
-    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK);
+    pthread_mutex_lock(&nccl->lock);
+    for (int k = 0; k < N; k++)
+        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK);
     CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
     ls_comm_set_limit(o->c, 1);
+    if (w->rank != 2)
+        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK); /* only queued */
+    pthread_mutex_unlock(&nccl->lock);
     if (w->rank == 2) usleep(2500000);
     else {
-        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK); /* only queued */
         (void)double_sync(o->d); /* returns although rank 2 does not take part */
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
-        CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
-        CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), "is waiting in it"));
+        CHECK(&w->error, strstr(ls_err_words(), "look at rank 2") && strstr(ls_err_words(), hangs));
+        CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), waits));
+        CHECK(&w->error, strstr(ls_err_words(), behind));
     }
     double_release(o->d, x);
 }
@@ -270,6 +285,8 @@ static void a_failure_names_the_rank(void **state)
     run_world(4, (worker){.body = broken});
     hook("fake_nccl_fail", -1);
     run_world(3, (worker){.body = late});
+    run_hosts((const int[]){2, 1, 0}, (worker){.body = late});
+    run_hosts((const int[]){1, 1, 1, 0}, (worker){.body = late});
     run_world(2, (worker){.body = alone_in_a_pair});
     run_world(3, (worker){.body = gone});
     run_world(3, (worker){.body = gone, .any_order = true});

@@ -276,7 +276,7 @@ static void every_failure_has_a_clear_message(void **state)
     check_failure(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "the NVIDIA driver is too old: it supports CUDA 13.0");
     setenv("LS_EMU_DEVICES", "2", 1);
     assert_int_equal(cuda_probe(words, sizeof words), 2);
-    assert_non_null(strstr(words, "\ndevice 1: emulated device, 8 GiB"));
+    assert_non_null(strstr(words, "devices 0 to 1: emulated device, 8 GiB"));
     o.local_rank = 3; /* four workers on two devices */
     OK(cu_device_open(&d, &o));
     ls_device_info info;

@@ -163,7 +163,8 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"train_batch_size\": 0}", LS_E_CONFIG, "train_batch_size");
     must_fail("{\"train_batch_size\": 1.5}", LS_E_CONFIG, "whole");
     must_fail("{\"train_batch_size\": true}", LS_E_CONFIG, "whole");
-    must_fail("{\"train_batch_size\": \"auto\"}", LS_E_CONFIG, "not resolved here");
+    must_fail("{\"train_batch_size\": \"automatic\"}", LS_E_CONFIG, "whole");
+    must_fail("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"high\"}}}", LS_E_CONFIG, "a number");
     must_fail("{\"gradient_clipping\": -1}", LS_E_CONFIG, "gradient_clipping");
     must_fail("{\"fp16\": {\"loss_scale\": -2}}", LS_E_CONFIG, "loss_scale");
     must_fail("{\"fp16\": {\"loss_scale\": true}}", LS_E_CONFIG, "loss_scale");
@@ -199,8 +200,11 @@ static void unsupported_features_are_refused_if_enabled(void **state)
     must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}}", LS_E_UNSUPPORTED, "amsgrad");
     must_fail("{\"scheduler\": {\"type\": \"OneCycle\"}}", LS_E_UNSUPPORTED, "OneCycle");
     must_fail("{\"scheduler\": {\"type\": \"warmuplr\"}}", LS_E_UNSUPPORTED, "'WarmupLR'? case matters");
-    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", LS_E_UNSUPPORTED, "offload");
-    must_fail("{\"zero_optimization\": {\"cpu_offload\": true}}", LS_E_UNSUPPORTED, "cpu_offload");
+    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", LS_E_CONFIG,
+              "needs 'zero_optimization.stage'");
+    must_fail("{\"zero_optimization\": {\"cpu_offload\": true}}", LS_E_CONFIG, "needs 'zero_optimization.stage'");
+    must_fail("{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}}",
+              LS_E_UNSUPPORTED, "nvme");
     must_fail("{\"zero_optimization\": {\"legacy_stage1\": true}}", LS_E_UNSUPPORTED, "legacy_stage1");
     must_fail("{\"zero_optimization\": {\"mics_shard_size\": 4}}", LS_E_UNSUPPORTED, "mics_shard_size");
     must_fail("{\"zero_optimization\": {\"zero_quantized_weights\": true}}", LS_E_UNSUPPORTED,
@@ -266,8 +270,8 @@ static void all_problems_are_listed_in_three_groups(void **state)
         " the last partial batch of an epoch is always dropped\n",
         "  refused\n    'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
         "    'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
-        "    'scheduler.type' must be text (flag: --lr_schedule)\n",
-        "    'zero_optimization.offload_param.device' is 'cpu'; offloading is not supported; use none\n"};
+        "    'scheduler.type' is 5, but must be text (flag: --lr_schedule)\n",
+        "    'zero_optimization.offload_param.device' is 'cpu', which is not supported; use none "};
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);
     ls_str s = {0};
@@ -285,6 +289,55 @@ static void all_problems_are_listed_in_three_groups(void **state)
     must_fail(text, LS_E_CONFIG, "(and 3 more problems)");
     must_fail("{\"stag\": 1, \"amp\": {\"enabled\": true}}", LS_E_CONFIG, "(and 1 more problem)");
     test_dir_close(dir);
+}
+
+/* The lines of the groups that a text has. */
+static void groups_of(const char *text, ls_str *out)
+{
+    char *dir = test_dir();
+    const char *path = test_path(dir, "ds.json", NULL);
+    assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
+    assert_int_equal(ls_ds_config_explain(path, out), LS_OK);
+    test_dir_close(dir);
+}
+
+static void a_key_is_in_one_group(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *gone; /* not honoured, though right by itself */
+        const char *kept;        /* honoured; NULL: nothing is */
+    } row[] = {
+        {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"lr\": 1}}, \"gradient_clipping\": 1}", "optimizer",
+         "gradient_clipping"},
+        {"{\"scheduler\": {\"type\": \"OneCycle\", \"params\": {}}}", "scheduler", NULL},
+        {"{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1, \"betas\": [1, 2]}}}", "optimizer.params.betas",
+         "optimizer.params.lr"},
+        {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": 3}}}", "scheduler.params.warmup_type",
+         "scheduler.type"},
+        {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"x\"}}}",
+         "scheduler.params.warmup_type", "scheduler.type"},
+        {"{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}", "optimizer.params.adam_w_mode",
+         "optimizer.type"},
+        {"{\"fp16\": {\"enabled\": true, \"hysteresis\": 2}, \"bf16\": {\"enabled\": true}}", "fp16.enabled",
+         "fp16.hysteresis"},
+        {"{\"fp16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}", "bfloat16", NULL},
+        {"{\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}", "bfloat16", "bf16.enabled"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ls_str s = {0};
+        char line[80];
+        groups_of(row[i].text, &s);
+        char *end = strstr(s.data, "\n  ignored\n");
+        assert_non_null(end);
+        *end = '\0'; /* what is honoured */
+        snprintf(line, sizeof line, "\n    %s", row[i].gone);
+        if (strstr(s.data, line)) fail_msg("%s: %s is honoured in\n%s", row[i].text, row[i].gone, s.data);
+        snprintf(line, sizeof line, "\n    %s ", row[i].kept ? row[i].kept : "");
+        if (row[i].kept && !strstr(s.data, line)) fail_msg("%s: %s is not in\n%s", row[i].text, row[i].kept, s.data);
+        if (!row[i].kept && !strstr(s.data, "  honoured\n    none")) fail_msg("%s: not empty\n%s", row[i].text, s.data);
+        ls_str_fini(&s);
+    }
 }
 
 /* A complete file as used for training with DeepSpeed: all blocks, integers with exponents, and the hash of its bytes. */
@@ -320,6 +373,7 @@ int main(void)
         cmocka_unit_test(unsupported_features_are_refused_if_enabled),
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
         cmocka_unit_test(all_problems_are_listed_in_three_groups),
+        cmocka_unit_test(a_key_is_in_one_group),
         cmocka_unit_test(a_real_configuration_file_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* Loss scales. The rows were made with DeepSpeed 0.18.3's own DynamicLossScaler, FP16_Optimizer._update_scale and with torch's
- * _amp_update_scale_ (tests/oracle/loss_scale.py runs them again, on random rows); the laws in words are those of src/config/loss_scale.h. */
+ * _amp_update_scale_ (tests/oracle/loss_scale.py runs them again, on random rows); the rules in words are those of src/config/loss_scale.h. */
 #include "config/loss_scale.h"
 #include "cmocka_all.h"
 

@@ -91,6 +91,14 @@ static void wrong_flags_and_values_are_refused(void **state)
     assert_int_equal(PARSE(&o, "--epochs"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "stray"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "--precision", "fp8"), LS_E_ARG);
+    /* options of other trainers */
+    assert_int_equal(PARSE(&o, "--world-size", "2"), LS_E_ARG);
+    assert_non_null(
+        strstr(ls_err_words(), "--world-size; it is an option of R2 and R3: add --preset r2 or --preset r3"));
+    assert_int_equal(PARSE(&o, "--framework=ddp"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "--framework; it is an option of R2: add --preset r2 "));
+    assert_int_equal(PARSE(&o, "--n_chunk", "4"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "--n_chunk; it is an option of R3: add --preset r3 "));
     assert_int_equal(PARSE(&o, "--help"), LS_OK);
     assert_true(o.help);
 }
@@ -105,6 +113,8 @@ static void other_spellings_set_the_same_options(void **state)
     assert_true(o.grad_accum_steps == 4 && o.lr == 1e-4 && o.clip == 0.5 && o.pp == 2);
     assert_true(ls_train_given(&o, "grad_accum_steps") && ls_train_given(&o, "lr") && ls_train_given(&o, "clip") &&
                 ls_train_given(&o, "pp"));
+    assert_int_equal(PARSE(&o, "--pipeline_stages", "2", "--pp", "4"), LS_OK);
+    assert_int_equal(o.pp, 4);
     assert_int_equal(PARSE(&o, "--learning_rate", "1e-4", "--lr", "2e-4"), LS_OK);
     assert_true(o.lr == 2e-4); /* the last one wins */
 }
@@ -122,6 +132,16 @@ static void flags_without_effect_are_warned_about(void **state)
     ls_str_fini(&s);
     assert_true(o.weight_decay == 0.01 && ls_train_given(&o, "weight_decay")); /* this flag has an effect here */
     assert_int_equal(parse(&o, 0, NULL), LS_OK);
+    ls_train_options_warnings(&o, &s);
+    assert_int_equal(s.len, 0);
+    /* an old command line of R1 */
+    assert_int_equal(PARSE(&o, "--pipeline_stages", "2", "--run_type", "optimized", "--learning_rate", "1e-4"), LS_OK);
+    assert_true(o.pp == 1 && !ls_train_given(&o, "pp") && o.lr == 1e-4);
+    ls_train_options_warnings(&o, &s);
+    assert_string_equal(s.data, "--pipeline_stages has no effect; R1 ignores it, too (use --pp for a pipeline)\n"
+                                "--learning_rate is an old flag of R1; it is used as --lr\n");
+    ls_str_fini(&s);
+    assert_int_equal(PARSE(&o, "--pipeline_stages", "2"), LS_OK);
     ls_train_options_warnings(&o, &s);
     assert_int_equal(s.len, 0);
 }

@@ -15,7 +15,8 @@ static ls_status words_of(const char *line, bool bench, char out[1024], ls_train
     ls_argv in = {0};
     ls_argv_fini(&words);
     assert_int_equal(ls_argv_split(&in, line), LS_OK);
-    const ls_status st = ls_train_preset_words(in.n, in.word, bench, &words, notes);
+    ls_train_preset p;
+    const ls_status st = ls_train_preset_words(in.n, in.word, bench, &words, &p, notes);
     ls_argv_fini(&in);
     *out = '\0';
     for (int i = 0; i < words.n && st == LS_OK; i++) {
@@ -23,7 +24,7 @@ static ls_status words_of(const char *line, bool bench, char out[1024], ls_train
         strcat(out, " ");
         moved[i] = words.word[i];
     }
-    if (st == LS_OK && words.n && ls_train_options_parse(words.n, moved, o) != LS_OK)
+    if (st == LS_OK && words.n && ls_train_options_parse_preset(&p, words.n, moved, o) != LS_OK)
         fail_msg("%s: %s", out, ls_err_words());
     return st;
 }
@@ -101,6 +102,45 @@ static void flags_of_r2_without_effect_are_noted(void **state)
     ls_str_fini(&notes);
 }
 
+static void flags_of_r2_that_its_framework_does_not_use_are_noted(void **state)
+{
+    (void)state;
+    char out[1024];
+    ls_train_options o;
+    ls_str notes = {0};
+    assert_int_equal(words_of("--preset r2 --num-gpus 2 --global-batch-size 8", false, out, &o, &notes), LS_OK);
+    assert_string_equal(notes.data, "flags of R2 without effect: --num_gpus (without --framework: one worker), "
+                                    "--global_batch_size (only with --framework deepspeed)\n");
+    assert_int_equal(o.n, 1);
+    ls_str_fini(&notes);
+    must("--preset r2 --num-gpus 1", false, &o);
+    must("--preset r2 --framework ddp --num-gpus 2", false, &o);
+    must("--preset r2 --global-batch-size 8", true, &o); /* of all settings of the benchmark */
+}
+
+static void defaults_of_a_preset_are_known_from_what_was_typed(void **state)
+{
+    (void)state;
+    static const char *const r2_default[] = {"lr", "model", "betas", "seed", "lr_schedule", "precision", "eval_every"},
+                             *const r2_typed[] = {"n", "strategy", "max_steps", "clip", "weight_decay"},
+                             *const r3_default[] = {"task", "lr", "lr_schedule", "seq_length", "grad_accum_steps"},
+                             *const r3_typed[] = {"n", "micro_batch_size_per_gpu", "epochs", "eps"};
+    ls_train_options o;
+    must("--preset r2 --framework ddp --num-gpus 2 --train-iters 7 --clip-grad 2 --weight-decay 0", false, &o);
+    assert_string_equal(o.preset, "r2");
+    for (size_t i = 0; i < N_OF(r2_default); i++) assert_true(ls_train_by_preset(&o, r2_default[i]));
+    for (size_t i = 0; i < N_OF(r2_typed); i++)
+        assert_true(ls_train_given(&o, r2_typed[i]) && !ls_train_by_preset(&o, r2_typed[i]));
+    must("--preset r3 --world_size 2 --batch_size 8 --n_epochs 1 --eps 1e-6", false, &o);
+    assert_string_equal(o.preset, "r3");
+    for (size_t i = 0; i < N_OF(r3_default); i++) assert_true(ls_train_by_preset(&o, r3_default[i]));
+    for (size_t i = 0; i < N_OF(r3_typed); i++)
+        assert_true(ls_train_given(&o, r3_typed[i]) && !ls_train_by_preset(&o, r3_typed[i]));
+    must("--preset r3 --batch_size 8", true, &o); /* without the workers */
+    assert_true(ls_train_by_preset(&o, "clip") && !ls_train_by_preset(&o, "micro_batch_size_per_gpu"));
+    assert_false(ls_train_given(&o, "n"));
+}
+
 static void impossible_command_lines_are_refused(void **state)
 {
     (void)state;
@@ -161,6 +201,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frameworks_of_r2_are_strategies),
         cmocka_unit_test(flags_of_r2_without_effect_are_noted),
+        cmocka_unit_test(flags_of_r2_that_its_framework_does_not_use_are_noted),
+        cmocka_unit_test(defaults_of_a_preset_are_known_from_what_was_typed),
         cmocka_unit_test(impossible_command_lines_are_refused),
         cmocka_unit_test(r3_is_the_translation_task),
         cmocka_unit_test(a_benchmark_chooses_workers_and_folders),

@@ -11,7 +11,8 @@ static char *words(const char *line)
     ls_argv in = {0}, out = {0};
     ls_str s = {0};
     assert_int_equal(ls_argv_split(&in, line), LS_OK);
-    const ls_status st = ls_train_r3_words(in.n, in.word, &out);
+    ls_train_preset p;
+    const ls_status st = ls_train_r3_words(in.n, in.word, false, &out, &p);
     if (st == LS_OK) ls_argv_show(&out, &s);
     char *text = st == LS_OK ? strdup(s.data ? s.data : "") : NULL;
     ls_str_fini(&s);
@@ -49,27 +50,26 @@ static void data_parallel_flags_set_workers_and_batch(void **state)
     (void)state;
     assert_words(
         "--task translate --dataset d --world-size 4 --batch_size=256 --n_epochs 3 --learning_rate 2e-4 --model_max_length 64",
-        "--n=4 --micro_batch_size_per_gpu=64 --grad_accum_steps=1 --epochs=3 --lr=2e-4 --seq_length=64 " ADAMW
-        " --data=d --task translate");
-    /* the defaults of the script; words that are not R3's come last and override */
+        "--grad_accum_steps=1 " ADAMW " --n=4 --micro_batch_size_per_gpu=64 --epochs=3 --lr=2e-4 --seq_length=64 "
+        "--data=d --task translate");
+    /* first the defaults of the script; words that are not R3's come last and override */
     assert_words("--n_epochs 1 --lr 1",
-                 "--n=2 --micro_batch_size_per_gpu=64 --grad_accum_steps=1 --epochs=1 --lr=1e-4 --seq_length=128 " ADAMW
-                 " --lr 1");
-    assert_words(
-        "--batch_size 9 --world_size 2", /* rounded down, as the script does */
-        "--n=2 --micro_batch_size_per_gpu=4 --grad_accum_steps=1 --epochs=10 --lr=1e-4 --seq_length=128 " ADAMW);
+                 "--n=2 --micro_batch_size_per_gpu=64 --grad_accum_steps=1 --lr=1e-4 --seq_length=128 " ADAMW
+                 " --epochs=1 --lr 1");
+    assert_words("--batch_size 9 --world_size 2", /* rounded down, as the script does */
+                 "--grad_accum_steps=1 --epochs=10 --lr=1e-4 --seq_length=128 " ADAMW
+                 " --n=2 --micro_batch_size_per_gpu=4");
 }
 
 static void pipeline_flags_set_stages_and_chunks(void **state)
 {
     (void)state;
     assert_words("--model_parallel_mode pipeline_parallel",
-                 "--n=2 --pp=2 --schedule=gpipe --micro_batch_size_per_gpu=8 --grad_accum_steps=4 --epochs=2 --lr=1e-4 "
-                 "--seq_length=128 " ADAMW);
-    assert_words(
-        "--model-parallel-mode=model_parallel --n_chunk 8 --batch_size 64 --world_size 4",
-        "--n=4 --pp=4 --schedule=naive --micro_batch_size_per_gpu=64 --grad_accum_steps=1 --epochs=2 --lr=1e-4 "
-        "--seq_length=128 " ADAMW);
+                 "--n=2 --micro_batch_size_per_gpu=8 --grad_accum_steps=4 --epochs=2 --lr=1e-4 "
+                 "--seq_length=128 " ADAMW " --pp=2 --schedule=gpipe");
+    assert_words("--model-parallel-mode=model_parallel --n_chunk 8 --batch_size 64 --world_size 4",
+                 "--epochs=2 --lr=1e-4 --seq_length=128 " ADAMW
+                 " --n=4 --pp=4 --schedule=naive --micro_batch_size_per_gpu=64 --grad_accum_steps=1");
 }
 
 static void wrong_values_are_refused(void **state)

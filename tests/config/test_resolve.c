@@ -74,6 +74,35 @@ static int clean_environment(void **state)
     return 0;
 }
 
+/* The form of Hugging Face's trainer, which fills in its own arguments. */
+static void auto_in_a_json_leaves_the_key_to_the_command_line(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_accumulation_steps\": \"auto\","
+        "\"gradient_clipping\": \"auto\", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\","
+        "\"eps\": \"auto\", \"weight_decay\": \"auto\"}}, \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": \"auto\","
+        "\"warmup_min_lr\": \"auto\", \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\", \"warmup_type\": \"auto\"}},"
+        "\"fp16\": {\"enabled\": \"auto\"}, \"bf16\": {\"enabled\": \"auto\"}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": \"auto\"}}";
+    ls_train_config c;
+    must(
+        json,
+        "--train_data_path t.bin --device cpu --micro_batch_size_per_gpu 3 --grad_accum_steps 2 --clip 0.5 --lr 3e-4 --weight_decay 0.2 --warmup_steps 7",
+        &c);
+    assert_true(c.micro_batch == 3 && c.grad_accum == 2 && c.clip == 0.5 && c.lr.max == 3e-4 && c.lr.warmup == 7);
+    assert_source(&c, "micro_batch_size_per_gpu", LS_FROM_CLI, "--micro_batch_size_per_gpu");
+    assert_int_equal(ls_train_config_fit(&c, 600, 0), LS_OK);
+    assert_true(c.lr.total == c.total_steps && c.total_steps > 0);
+    ls_train_config_fini(&c);
+    ls_train_config without; /* and without them, the defaults of a JSON that has none of these keys */
+    must(json, "--train_data_path t.bin --device cpu", &c);
+    must("{\"zero_optimization\": {\"stage\": 2}}", "--train_data_path t.bin --device cpu", &without);
+    assert_true(c.micro_batch == without.micro_batch && c.grad_accum == 1 && c.clip == without.clip);
+    assert_true(c.clip == 0 && c.bucket == without.bucket);
+    ls_train_config_fini(&c);
+    ls_train_config_fini(&without);
+}
+
 static void without_a_json_our_defaults_apply(void **state)
 {
     (void)state;
@@ -517,9 +546,9 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 64, the workers of one host");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_ARG, "profile_spans");
-    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
-    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
-    must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
+    must_fail(NULL, "--pp 2", LS_E_CONFIG, "--pp 2 x --tp 1");
+    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "--pp 3");
+    must_fail(NULL, "--tp 2", LS_E_CONFIG, "--tp 2");
     must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
     must_fail(NULL, "-n 2 --sequence_parallel", LS_E_CONFIG, "add --tp");
     must_fail(NULL, "-n 2 --tp 2 --sequence_parallel --seq_length 7 --micro_batch_size_per_gpu 1", LS_E_CONFIG,
@@ -731,7 +760,15 @@ static void options_that_a_run_does_not_use_are_noted(void **state)
     must(NULL, "--model tiny --bucket 10", &c);
     assert_true(noted(&c, "--bucket has no effect with strategy single"));
     ls_train_config_fini(&c);
-    must(NULL, "--model tiny -n 2 --strategy zero3 --prefetch_bucket 10 --bucket 10", &c);
+    must(NULL, "--model tiny --keep_last 2 --eval_every 3 --max_val_steps 0 --comm_timeout 9", &c);
+    assert_true(noted(&c, "--keep_last has no effect without --save_every"));
+    assert_true(noted(&c, "--eval_every has no effect with --max_val_steps 0"));
+    assert_true(noted(&c, "--comm_timeout has no effect with one worker"));
+    ls_train_config_fini(&c);
+    must(NULL,
+         "--model tiny -n 2 --strategy zero3 --prefetch_bucket 10 --bucket 10 --save_every 5 --keep_last 2 "
+         "--eval_every 3 --comm_timeout 9",
+         &c);
     assert_false(noted(&c, "has no effect"));
     ls_train_config_fini(&c);
 }
@@ -794,6 +831,7 @@ static void a_failed_allocation_leaks_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(auto_in_a_json_leaves_the_key_to_the_command_line),
         cmocka_unit_test(without_a_json_our_defaults_apply),
         cmocka_unit_test(flags_override_the_reference_json),
         cmocka_unit_test(blocks_of_the_json_set_the_layout_and_recompute),

@@ -125,9 +125,20 @@ static void what_cannot_fit_is_refused(void **state)
     for (int check_only = 0; check_only < 2; check_only++) {
         assert_int_equal(ls_plan_alloc(&p, check_only), LS_E_NOMEM);
         assert_non_null(strstr(ls_err_words(), "1024.0 TiB"));
+        assert_non_null(strstr(ls_err_words(), "; use a smaller model"));
         assert_null(p.arena);
     }
     ls_plan_fini(&p);
+    ls_plan acts = {.less_state = "less state", .less_act = "less activations"};
+    ls_plan_add(&acts, LS_PART_ACT, (int64_t)1 << 50, LS_PLAN_ALWAYS, "a petabyte");
+    assert_int_equal(ls_plan_layout(&acts), LS_OK);
+    assert_int_equal(ls_plan_alloc(&acts, 1), LS_E_NOMEM);
+    assert_non_null(strstr(ls_err_words(), "; use less activations"));
+    ls_plan_add(&acts, LS_PART_OPT, (int64_t)1 << 50, LS_PLAN_ALWAYS, "another");
+    assert_int_equal(ls_plan_layout(&acts), LS_OK);
+    assert_int_equal(ls_plan_alloc(&acts, 1), LS_E_NOMEM);
+    assert_non_null(strstr(ls_err_words(), "; use less state"));
+    ls_plan_fini(&acts);
     ls_plan empty = {0};
     assert_int_equal(ls_plan_layout(&empty), LS_OK);
     assert_int_equal(ls_plan_alloc(&empty, 0), LS_OK);

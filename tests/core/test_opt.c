@@ -66,7 +66,14 @@ static void prefixes_and_both_spellings_are_accepted(void **state)
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "-1"), LS_OK);
     assert_true(t.lr == -1); /* a value may start with a minus sign */
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq", "6"), LS_E_ARG);
-    assert_non_null(strstr(ls_err_words(), "could be --seq_length or --seq_len_old"));
+    assert_string_equal(ls_err_words(), "ambiguous option --seq: it could be --seq_length or --seq_len_old");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "-s", "6"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "ambiguous option -s: it could be --seq_length or --seq_len_old");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--rate", "6"), LS_E_ARG);
+    assert_string_equal(ls_err_words(),
+                        "unknown option --rate; did you mean --learning_rate? (--help lists the options)");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "inf"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--learning_rate inf: must be a finite number");
 }
 
 static void values_outside_the_range_are_refused(void **state)

@@ -37,6 +37,7 @@ for more in "--max_steps 8" "--max_steps 2" "--epochs 2 --max_steps 8 --profile"
   [ $code = 0 ] || bad "$more: exit code $code: $(tail -3 "$SCRATCH/parts.log")"
   grep -q "nothing is left to do.*8 steps" "$SCRATCH/parts.log" || bad "$more: no message: $(tail -3 "$SCRATCH/parts.log")"
   grep -q RUN_COMPLETE "$SCRATCH/parts.log" && bad "$more: RUN_COMPLETE printed again"
+  grep -q max_train_steps "$SCRATCH/parts.log" && bad "$more: advice about a limit that was not given"
 done
 [ "$before" = "$(state parts)" ] || bad "a run with nothing left to do changed its folder: $(diff <(echo "$before") <(state parts))"
 # files that are missing (the run was killed after its last checkpoint) are written
@@ -48,6 +49,13 @@ run parts --resume --max_steps 8 || bad "the last files: $(tail -3 "$SCRATCH/par
 run cosine --lr_schedule cosine --max_steps 2 || bad "cosine"
 run cosine --lr_schedule cosine --max_steps 4 --resume || bad "cosine, resumed"
 grep -q "run of 2 steps: from step 3 on, .* cosine schedule over 4 steps" "$SCRATCH/cosine.log" || bad "no message: $(cat "$SCRATCH/cosine.log")"
+run cosine --lr_schedule cosine --max_steps 3 --resume || bad "cosine, complete"
+grep -q "learning rates are those" "$SCRATCH/cosine.log" && bad "rates of steps that do not follow: $(cat "$SCRATCH/cosine.log")"
+grep -q "complete after 4 steps and 1 epoch;" "$SCRATCH/cosine.log" || bad "no message: $(cat "$SCRATCH/cosine.log")"
+# epochs that are complete stay as they are when --max_train_steps is raised; the message tells that
+run short --max_train_steps 2 || bad "--max_train_steps"
+run short --max_train_steps 6 --resume || bad "--max_train_steps, raised"
+grep -q "after 1 step and 1 epoch; .*higher --max_train_steps does not" "$SCRATCH/short.log" || bad "no message: $(cat "$SCRATCH/short.log")"
 
 # validation data without a validation batch: 0.0, as R1 writes; without validation data: null
 python3 - "$SCRATCH" "$LOCKSTEP" <<'PY' || bad "val_loss_avg_global"

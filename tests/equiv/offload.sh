@@ -10,7 +10,7 @@ mkdir -p "$d" && tokens "$d/train.bin" 3000
 run() {
   local name=$1
   shift
-  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max-steps 3 \
+  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max-steps 2 \
     --device cuda --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
@@ -30,6 +30,7 @@ part_mib() { awk -v p="$2" '$1 == p { print $2; exit }' "$SCRATCH/$1.out"; }
 both bf16 --strategy zero1 --precision bf16
 both fp32 --strategy zero1 --precision fp32 --decay matrices
 both fp16 --strategy zero2 --precision fp16 --clip 0.01
+both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_heads 8 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
 both random --strategy zero3 --precision bf16 --stochastic_rounding
 LS_EMU_PROTECT=1 run protected --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 protected
 run single --strategy single --precision bf16 --offload_optimizer cpu && bits bf16 single
@@ -47,8 +48,8 @@ PY
 # checkpoints are the same files: a run goes on with the other setting
 for way in "there none cpu" "back cpu none"; do
   set -- $way
-  run "$1" --strategy zero1 --precision bf16 --max-steps 2 --save_every 1 --lr_schedule constant --offload_optimizer "$2" &&
-    run "$1" --strategy zero1 --precision bf16 --max-steps 3 --resume --lr_schedule constant --offload_optimizer "$3"
+  run "$1" --strategy zero1 --precision bf16 --max-steps 1 --save_every 1 --lr_schedule constant --offload_optimizer "$2" &&
+    run "$1" --strategy zero1 --precision bf16 --max-steps 2 --resume --lr_schedule constant --offload_optimizer "$3"
 done
 bits there back
 

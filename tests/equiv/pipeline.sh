@@ -28,6 +28,8 @@ assert len(p["per_stage"]) == p["stages"] and 0 <= p["bubble_measured"] < 1 and 
 M, v, P, block = p["micro_batches"], p["interleave"], p["stages"], 4 * 32 * 128
 sent = sum(x["sent_bytes_per_step"] for x in p["per_stage"])
 assert sent >= 2 * M * (P * v - 1) * block, (sent, M, P, v)
+l = json.load(open(f"{sys.argv[1]}/{sys.argv[2]}/launcher_metadata.json"))
+assert l["lockstep"]["started_by"] == "-n" and len(l["lockstep"]["workers"]) == l["world_size"], l["lockstep"]
 rows = json.load(open(f"{sys.argv[1]}/{sys.argv[2]}/pipeline.json"))["rows"]
 kinds = {}
 for r in rows: kinds[r["kind"]] = kinds.get(r["kind"], 0) + 1
@@ -92,7 +94,7 @@ grep -q "rank 2.*was killed by signal 9" "$SCRATCH/killed.err" || bad "a dead st
 
 # refusals, before anything is allocated
 expect 2 "units" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 8 --pp 8
-expect 2 "pp=3" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 4 --pp 3
+expect 2 "pp 3 x --tp 1 needs a multiple of 3 workers" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 4 --pp 3
 expect 2 "interleaving 4" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --interleave 4
 expect 2 "unit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --stages 0-1,3-5
 expect 2 "recompute" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --pp 2 --schedule zb --recompute

@@ -49,6 +49,8 @@ for how in "ddp 4 1" "zero1 4 1" "zero2 4 1" "zero3 4 1" "single 4 2 --schedule 
   rm -rf "$SCRATCH/hybrid" "$SCRATCH/hybrid.log"
   run hybrid -n "$n" --tp 2 --pp "$pp" --strategy "$strategy" $more
   for at in step-12 epoch-1; do equal tp2 hybrid $at; done
+  [ "$(grep -c '"local_rank"' "$SCRATCH/hybrid/launcher_metadata.json")" = "$n" ] || bad "$how: launcher_metadata.json does not list $n workers"
+  grep -q '"started_by": "-n"' "$SCRATCH/hybrid/launcher_metadata.json" || bad "$how: started_by"
 done
 
 # the same bytes after a resume with another layout and the same tp; and through one worker to another tp
@@ -58,7 +60,7 @@ from alone step-12 wider && run wider -n 4 --tp 4 --sequence_parallel --resume &
 for name in again alone wider; do grep -q "resumed from" "$SCRATCH/$name.log" || bad "$name did not resume"; done
 
 expect 2 "4 heads over tp 3" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 3
-expect 2 "2 workers per replica" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 2
+expect 2 "needs a multiple of 2 workers, but this run has 3; use 2 or 4 workers" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 2
 expect 2 "remainder 1" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --tp 2 --sequence_parallel --seq_length 31
 [ -e "$SCRATCH/no" ] && bad "a refused run left a folder"
 done_tests

@@ -23,10 +23,11 @@ static void naive(float micro[][64], int first, int n, int width, float *out)
     for (int i = 0; i < width; i++) out[i] = a[i] + b[i];
 }
 
-static void check_every_number(bool pairs)
+static void check_every_number(ls_gradtree_how how)
 {
     int running_differs = 0;
-    fixture_pairs = pairs;
+    int64_t nbytes = 0;
+    fixture_how = how;
     for (int n = 1; n <= MAX_MICRO; n++) {
         fixture f;
         ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
@@ -38,7 +39,12 @@ static void check_every_number(bool pairs)
                 micro[l][i] = (float)ls_rng_normal(7, (uint64_t)(l * 64 + i)) * powf(10, (float)(i % 5));
             for (int i = 0; i < 64; i++) running[i] += micro[l][i];
         }
-        naive(micro, 0, n, 64, expect);
+        if (how == LS_GRADTREE_RUNNING) memcpy(expect, running, sizeof expect);
+        else naive(micro, 0, n, 64, expect);
+        if (how == LS_GRADTREE_RUNNING) { /* one gradient, however many micro-batches */
+            if (n == 1) nbytes = ls_plan_part_bytes(&f.plan, LS_PART_GRAD);
+            assert_int_equal(ls_plan_part_bytes(&f.plan, LS_PART_GRAD), nbytes);
+        }
         for (int l = 0; l < n; l++) {
             ls_gradtree_begin(f.tree, l);
             for (int u = f.model->n_unit - 1; u >= 0; u--) {
@@ -55,20 +61,26 @@ static void check_every_number(bool pairs)
         running_differs += memcmp(running, expect, sizeof expect) != 0;
         fixture_close(&f);
     }
-    assert_true(running_differs > 10);
-    fixture_pairs = false;
+    assert_true(how == LS_GRADTREE_RUNNING || running_differs > 10);
+    fixture_how = LS_GRADTREE_PLAIN;
 }
 
 static void the_tree_gives_the_naive_sum(void **state)
 {
     (void)state;
-    check_every_number(false);
+    check_every_number(LS_GRADTREE_PLAIN);
 }
 
 static void paired_gradients_give_the_naive_sum(void **state)
 {
     (void)state;
-    check_every_number(true);
+    check_every_number(LS_GRADTREE_PAIRED);
+}
+
+static void a_running_sum_takes_one_gradient(void **state)
+{
+    (void)state;
+    check_every_number(LS_GRADTREE_RUNNING);
 }
 
 /* A whole model: the sum of the tree equals the gradients of single micro-batches, added here in the same order. */
@@ -117,8 +129,8 @@ static void a_models_gradients_sum_in_tree_order(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_tree_gives_the_naive_sum),
-                                       cmocka_unit_test(paired_gradients_give_the_naive_sum),
-                                       cmocka_unit_test(a_models_gradients_sum_in_tree_order)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_tree_gives_the_naive_sum), cmocka_unit_test(a_running_sum_takes_one_gradient),
+        cmocka_unit_test(paired_gradients_give_the_naive_sum), cmocka_unit_test(a_models_gradients_sum_in_tree_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

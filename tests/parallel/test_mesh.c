@@ -78,8 +78,8 @@ static void sizes_that_do_not_multiply_are_refused(void **state)
     } bad[] = {
         {8, 2, 3, 1, "dp=2 x pp=3 x tp=1 = 6, but this run has 8 workers"},
         {4, 2, 2, 2, "dp=2 x pp=2 x tp=2 = 8, but this run has 4 workers"},
-        {10, 0, 4, 1, "10 workers make 2 replicas with 2 left over; use 8 or 12 workers"},
-        {3, 0, 2, 2, "3 workers make 0 replicas with 3 left over; use 4 or 8 workers"},
+        {10, 0, 4, 1, "--pp 4 x --tp 1 needs a multiple of 4 workers, but this run has 10; use 8 or 12 workers"},
+        {3, 0, 2, 2, "a multiple of 4 workers, but this run has 3; use 4 or 8 workers"},
         {8, 1, 0, 1, "every number must be 1 to"},
         {8, -1, 1, 1, "every number must be 1 to"},
         {0, 1, 1, 1, "every number must be 1 to"},

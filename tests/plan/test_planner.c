@@ -226,12 +226,16 @@ static void presets_know_their_precisions(void **state)
 {
     (void)state;
     static const char *const name[] = {"v100", "a100", "h100", "h200", "b200"};
+    static const double named[] = {16, 80, 80, 141, 180};
     ls_cluster cl;
     for (size_t i = 0; i < N_OF(name); i++) {
         assert_true(ls_cluster_preset(name[i], &cl));
         assert_non_null(strstr(ls_cluster_presets, name[i]));
         assert_non_null(strstr(cl.source, "data sheet"));
-        assert_true(cl.power > 0 && cl.memory > 0 && cl.inside.bandwidth > cl.between.bandwidth);
+        assert_true(cl.power > 0 && cl.inside.bandwidth > cl.between.bandwidth);
+        /* drivers report 1 to 2 % less than the number in the name, in GiB */
+        const double share = (double)cl.memory / (named[i] * (1 << 30));
+        assert_true(share < 0.995 && share > 0.98);
         assert_true(ls_cluster_peak(&cl, LS_F16) > ls_cluster_peak(&cl, LS_F32));
         for (int k = 0; k < LS_N_PRECISION; k++) assert_true(cl.rates[k].matmul <= cl.rates[k].peak);
         assert_int_equal(ls_cluster_default_precision(&cl), i ? LS_BF16 : LS_F16);
@@ -426,6 +430,27 @@ static void more_workers_than_cores_are_slower(void **state)
     assert_int_equal(ls_cluster_add_units(&host, &u), LS_OK); /* measured with 8 workers: no factor is added */
     assert_true(ls_cluster_crowd(&host, 8).slower == 1 && ls_cluster_crowd(&host, 16).slower == 2);
     ls_cluster_fini(&host);
+}
+
+static void a_gpu_keeps_memory_for_its_context(void **state)
+{
+    (void)state;
+    ls_planner_query q = {.global_batch = 4, .seq_len = 64, .workers = 1, .cuda = true, .dtype = LS_F32};
+    ls_planner_result r;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    int64_t most = 0;
+    for (int i = 0; i < r.n; i++) {
+        assert_true(r.layout[i].fits && !r.layout[i].host_bytes);
+        most = r.layout[i].worst.total > most ? r.layout[i].worst.total : most;
+    }
+    ls_planner_result_fini(&r);
+    for (int less = 0; less < 2; less++) {
+        q.memory = most + ls_planner_reserve(&q) - less;
+        assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+        assert_int_equal(r.n_fit == r.n, !less);
+        ls_planner_result_fini(&r);
+    }
 }
 
 static void all_workers_of_a_host_need_memory(void **state)
@@ -689,6 +714,7 @@ int main(void)
         cmocka_unit_test(a_stage_is_faster_while_others_wait),
         cmocka_unit_test(predictions_use_the_measured_shards),
         cmocka_unit_test(more_workers_than_cores_are_slower),
+        cmocka_unit_test(a_gpu_keeps_memory_for_its_context),
         cmocka_unit_test(all_workers_of_a_host_need_memory),
         cmocka_unit_test(several_hosts_need_a_link_between_them),
         cmocka_unit_test(fewer_threads_take_proportionally_longer),

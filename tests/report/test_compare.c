@@ -50,8 +50,8 @@ static void speedups_match_those_of_r1(void **state)
     near(a.group[2].speedup.mean, 3.2, 1e-15);
     near(a.group[2].efficiency.mean, 0.8, 1e-15);
     assert_true(a.group[2].speedup.half > 0);
-    assert_int_equal(a.best, 2);
-    assert_int_equal(a.second, 1);
+    assert_int_equal(a.top[0].best, 2);
+    assert_int_equal(a.top[0].second, 1);
     ls_str text = {0};
     json_t *root = NULL;
     ls_scaling_text(&a, NULL, NULL, NULL, &text);
@@ -99,6 +99,9 @@ static void runs_that_differ_are_not_compared(void **state)
     assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a), LS_OK);
     assert_true(a.comparable);
     near(a.group[1].speedup.mean, 1.9, 1e-15);
+    ls_winner_words(&a, &text);
+    has(text.data, "mismatch_allowed: the runs are not comparable, so differences include different work. No winner");
+    ls_str_fini(&text);
     report_page(&a, &html, &md);
     has(html.data, "mismatch_allowed");
     has(md.data, "mismatch_allowed");
@@ -231,13 +234,93 @@ static void the_page_names_the_steps_it_uses(void **state)
     near(s.run[1].split[LS_SPLIT_FORWARD], 0.7, 0);
     assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
     report_page(&a, &html, &md);
-    has(md.data, "Speeds are of whole epochs as the runs recorded them, warm-up included");
+    has(md.data,
+        "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a metrics.jsonl with times of steps.");
     has(md.data,
         "Mean over the steps after the warm-up (the first 2 are left out); for ddp × 2 over all steps of a run, warm-up included, as it recorded them. Times are those of rank 0.");
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     ls_str_fini(&one), ls_str_fini(&two);
+}
+
+/* A run that is shorter than the warm-up: the reason is stated, and other steps are not called those after the warm-up. */
+static void a_run_without_steps_after_the_warm_up_is_named(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str steps = {0}, html = {0}, md = {0};
+    made_steps(3, 0.006, 0.010, 0, 0.001, &steps);
+    add(&s, "short", (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, &steps);
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.short_of = 5}, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data,
+        "Speeds are of whole epochs as the runs recorded them, warm-up included: short has 3 steps, none after a warm-up of 5.");
+    has(md.data, "| steps after the first 1 |");
+    has(md.data, "Mean over the later steps (the first 1 is left out).");
+    assert_null(strstr(md.data, "after the warm-up"));
+    ls_str_fini(&steps), ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* R3's protocol: data parallelism has the same batch per worker, so fewer steps on more workers; pipelines have a batch of their own. */
+static void pipelines_are_compared_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        int world, batch, steps;
+        const char *strategy, *ours;
+        double rate;
+    } row[] = {{1, 8, 41, "single", "", 100},
+               {2, 16, 20, "ddp", "", 180},
+               {2, 32, 10, "single", ", \"pp\": 2, \"schedule\": \"naive\"", 90},
+               {2, 32, 10, "single", ", \"pp\": 2, \"schedule\": \"gpipe\"", 150}};
+    const ls_compare_opts r3 = {.weak = true, .apart = true};
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0}, words = {0}, text = {0};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++) {
+            add(&s, "r",
+                (made_run){.world = row[i].world,
+                           .tokens_per_sec = row[i].rate + k,
+                           .epoch_time = 1,
+                           .strategy = row[i].strategy,
+                           .ours = row[i].ours,
+                           .global_batch = row[i].batch},
+                NULL);
+            ls_run *r = &s.run[s.n - 1];
+            r->n_update = row[i].steps;
+            json_integer_set(r->n_update_json, row[i].steps);
+        }
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.weak = true}, &a), LS_OK);
+    assert_false(a.comparable); /* the batches of pipelines are not those of one worker */
+    ls_analysis_fini(&a);
+    assert_int_equal(ls_analyse(&s, &r3, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 0);
+    near(a.group[1].speedup.mean, 181.0 / 101, 1e-12);
+    assert_true(isnan(a.group[2].speedup.mean) && a.group[2].base < 0);
+    ls_winner_words(&a, &words);
+    has(words.data, "Data parallel: Fastest: ddp × 2 (181");
+    has(words.data, " Pipelines: Fastest: pp (gpipe) × 2 (151");
+    report_page(&a, &html, &md);
+    has(md.data, "- On 2 workers, pp (gpipe) is ");
+    assert_null(strstr(md.data, "faster than ddp"));
+    assert_null(strstr(md.data, "ddp is "));
+    ls_scaling_text(&a, "pp (gpipe)", NULL, NULL, &text);
+    has(text.data, "\"scaling\": \"strong\"");
+    has(text.data, "\"global_batch_size\": 32");
+    assert_null(strstr(text.data, "\"1\": {"));
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&words), ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    s.run[3].n_update = 30; /* other data than one worker had */
+    assert_int_equal(ls_analyse(&s, &r3, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 1);
+    assert_string_equal(a.mismatch[0].field, "optimizer_steps");
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
 }
 
 /* A layout that uses all workers for one axis is one setting for any number of workers; a hybrid layout is not. */
@@ -317,6 +400,7 @@ static void only_the_seed_may_differ_between_repeats(void **state)
         {"\"command_line\": \"train\"", "\"command_line\": \"train --max-val-steps=7\"", "ddp (max_val_steps 7)"},
         {"\"command_line\": \"train\"", "\"command_line\": \"train --betas 0.9 0.99 --tf32\"",
          "ddp (betas 0.9 0.99, tf32)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"train --save_every 5\"", "ddp (save_every 5)"},
         {"\"cosine\"", "\"constant\"", "ddp (lr_schedule constant)"},
         {"\"optimizer_steps\": 20", "\"optimizer_steps\": 300", "ddp (steps 300)"},
         {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (dataset u)"},
@@ -414,7 +498,7 @@ static void profiled_runs_are_not_benchmarks(void **state)
     assert_int_equal(a.n_group, 2);
     assert_int_equal(a.n_mismatch, 0);
     near(a.group[0].tokens.mean, 101, 0);
-    assert_int_equal(a.best, 0);
+    assert_int_equal(a.top[0].best, 0);
     assert_string_equal(a.group[1].short_name, "ddp (profiled)");
     report_page(&a, &html, &md);
     has(md.data, "Profiled: p. A profiler slows a run down");
@@ -429,7 +513,7 @@ static void profiled_runs_are_not_benchmarks(void **state)
     add_changed(&s, "p", 900, "\"command_line\": \"train\"", "\"command_line\": \"train --profile\"");
     assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.steady = true}, &a), LS_OK);
     near(a.group[0].tokens.mean, 900, 0);
-    assert_true(a.best < 0 && !a.comparable);
+    assert_true(a.top[0].best < 0 && !a.comparable);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     /* the summary of a profile tells it, too, unless it belongs to an earlier run of the folder */
@@ -483,7 +567,7 @@ static void overlapping_intervals_have_no_winner(void **state)
                             .world = 2, .tokens_per_sec = cases[i].rate[k][n], .epoch_time = 1, .strategy = name[k]},
                         NULL);
         assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
-        assert_int_equal(a.winner, cases[i].winner);
+        assert_int_equal(a.top[0].winner, cases[i].winner);
         ls_winner_words(&a, &words);
         assert_string_equal(words.data, cases[i].words);
         report_page(&a, &html, &md);
@@ -590,6 +674,8 @@ int main(void)
         cmocka_unit_test(one_run_has_an_interval_over_steps),
         cmocka_unit_test(the_page_names_the_steps_it_uses),
         cmocka_unit_test(one_layout_is_one_setting_everywhere),
+        cmocka_unit_test(a_run_without_steps_after_the_warm_up_is_named),
+        cmocka_unit_test(pipelines_are_compared_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,8 @@ static void result_files_of_r3_become_runs(void **state)
     has(md.data,
         "| dp/workdir | translation, data parallel | 2 | 3 | 10.50 ± 0.00 | 301.0 ± 1,270.6 | 3.5000 | 1.50 |");
     has(md.data, "| pp/workdir | translation, pipeline | – | 2 | – | – | 4.0000 | – |");
+    has(md.data, "Speeds are of the epochs after the first of each run, as it recorded them: the first is warm-up.");
+    assert_null(strstr(md.data, "warm-up included"));
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&all);
     has_note(&s.notes, "do not contain the number of workers");
@@ -143,6 +145,50 @@ static void result_files_of_r3_become_runs(void **state)
     has_note(&s.notes, "not of every rank");
     ls_run_set_fini(&s);
     ls_free(dp), ls_free(pp);
+    test_dir_close(root);
+}
+
+/* A run of ours has its times in training_metrics.json and its BLEU in workdir/, where files of an earlier run may be left. */
+static void our_translation_runs_have_a_bleu(void **state)
+{
+    (void)state;
+    static const char epoch[] = "{\"epoch_idx\": 1,",
+                      more[] = "{\"epoch_wall_time_sec\": 99, \"tokens_per_sec_global\": 1}, ";
+    char *root = test_dir(), *dir = ls_path_join(root, "workdir");
+    ls_str made = {0}, text = {0};
+    made_metrics(&(made_run){.world = 2, .tokens_per_sec = 40, .epoch_time = 8, .strategy = "ddp"}, &made);
+    const char *at = strstr(made.data, epoch);
+    ls_str_addf(&text, "%.*s%s%s", (int)(at - made.data), made.data, more, at); /* two epochs; the second counts */
+    assert_int_equal(ls_fs_mkdirs(dir), LS_OK);
+    test_write(root, "training_metrics.json", text.data);
+    test_write(dir, "rank0_results_epoch0.json", "{\"validation_loss\": 9, \"bleu\": 1}");
+    test_write(dir, "rank0_results_epoch1.json", "{\"validation_loss\": 2.25, \"bleu\": 30}");
+    test_write(dir, "rank1_results_epoch1.json", "{\"validation_loss\": 2.25, \"bleu\": 32}");
+    test_write(dir, "rank2_results_epoch1.json", "{\"validation_loss\": 2.25, \"bleu\": 99}"); /* there is no rank 2 */
+    test_write(dir, "eval_results_epoch1.json", "{\"validation_loss\": 7, \"bleu\": 99}");     /* another run's */
+    ls_run_set s = {0};
+    assert_int_equal(ls_run_set_add(&s, root), LS_OK);
+    assert_int_equal(s.n, 1);
+    assert_true(s.run[0].translation && !s.run[0].later_epochs);
+    near(s.run[0].bleu, 31, 1e-9);
+    near(s.run[0].train_time.mean, 8, 1e-9);
+    near(s.run[0].rates.mean, 40, 1e-9);
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "| ddp | 2 | 2 | 8.00 | 40.0 | 2.2500 | 31.00 |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    test_write(dir, "rank0_results_epoch1.json", "{\"validation_loss\": 3, \"bleu\": 30}");
+    test_write(dir, "rank1_results_epoch1.json", "{\"validation_loss\": 3, \"bleu\": 32}");
+    assert_int_equal(ls_run_set_add(&s, root), LS_OK);
+    assert_true(s.n == 1 && !s.run[0].translation && isnan(s.run[0].bleu));
+    has_note(&s.notes, "no results of the last epoch of training_metrics.json (epoch 1,");
+    ls_run_set_fini(&s);
+    ls_str_fini(&made), ls_str_fini(&text);
+    ls_free(dir);
     test_dir_close(root);
 }
 
@@ -187,6 +233,7 @@ int main(void)
         cmocka_unit_test(nsys_rows_are_ranked_by_time),
         cmocka_unit_test(rows_of_one_name_are_summed_over_files),
         cmocka_unit_test(result_files_of_r3_become_runs),
+        cmocka_unit_test(our_translation_runs_have_a_bleu),
         cmocka_unit_test(the_verifier_reports_every_invalid_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,7 @@ static inline ls_model_config small_config(ls_variant variant, double pdrop)
     return c;
 }
 
-static bool fixture_pairs; /* `paired` of gradtree.h for models that are opened next */
+static ls_gradtree_how fixture_how; /* for models that are opened next */
 
 /* Random ids; every fifth target is not counted. */
 static inline void fixture_batch(fixture *f, uint64_t micro)
@@ -63,7 +63,7 @@ static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cf
         for (int k = 0; k < 3; k++)
             rows[k][u] = ls_plan_add(&f->plan, k ? LS_PART_OPT : LS_PART_PARAM, f->model->unit[u].n_pad * esize,
                                      LS_PLAN_ALWAYS, "unit %d", u);
-    LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_micro, NULL, false, fixture_pairs, &f->plan));
+    LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_micro, NULL, false, fixture_how, &f->plan));
     LS_TRY(ls_acts_plan(&f->acts, f->model, &(ls_acts_opts){.B = B, .T = T, .train = true, .recompute = recompute},
                         &f->plan));
     int ids = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "ids");

@@ -100,6 +100,15 @@ static void nccl_logs(const char *folder)
     ls_fs_list_free(names, n);
 }
 
+/* The workers whose logs are in the folders ib and socket. */
+static const ls_nccl_writer on_ib[] = {{"oak2", 4103}, {"oak1", 4100}, {"oak2", 4102}, {"oak1", 4101}};
+static const ls_nccl_writer on_sockets[] = {{"elm-a", 700}, {"elm-a", 701}, {"elm-b", 702}};
+
+static void join(ls_nccl_proof *p)
+{
+    ls_nccl_proof_joined(p, on_ib, (int)N_OF(on_ib), "2.30.7");
+}
+
 /* As a run does before its first step. */
 static void start(ls_nccl_proof *p, bool resume)
 {
@@ -137,8 +146,8 @@ static void a_run_keeps_logs_and_a_summary(void **state)
     assert_null(getenv("NCCL_TOPO_DUMP_FILE"));
     nccl_logs("ib");
     ls_nccl_proof_begin(&other, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log", .rank = 1, .local_rank = 1});
-    ls_nccl_proof_joined(p, true);
-    ls_nccl_proof_joined(other, true);
+    join(p);
+    join(other);
     start(p, false);
     ls_nccl_proof_started(other);
     assert_true(has_file(nccl, "nccl_rank_oak_1.log"));
@@ -189,7 +198,7 @@ static void a_run_without_nccl_leaves_nothing(void **state)
     ls_nccl_proof *p = NULL;
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "off"});
     assert_null(p);
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     ls_nccl_proof_end(p);
     ls_nccl_proof_destroy(&p);
@@ -198,7 +207,7 @@ static void a_run_without_nccl_leaves_nothing(void **state)
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full"});
     assert_non_null(getenv("NCCL_DEBUG"));
     assert_string_equal(getenv("NCCL_DEBUG_SUBSYS"), "COLL");
-    ls_nccl_proof_joined(p, false); /* workers communicate through the host */
+    ls_nccl_proof_joined(p, NULL, 0, NULL); /* workers communicate through the host */
     assert_null(getenv("NCCL_DEBUG"));
     assert_null(getenv("NCCL_DEBUG_FILE"));
     assert_null(getenv("NCCL_TOPO_DUMP_FILE"));
@@ -224,7 +233,7 @@ static void variables_of_the_user_stay_unchanged(void **state)
     assert_string_equal(getenv("NCCL_TOPO_DUMP_FILE"), "/nowhere/topo.xml");
     test_write(scratch, "yours_x_1.txt", "yew:1:1 [0] NCCL INFO NCCL version 2.1.0+cuda9.0\n");
     nccl_logs("socket");
-    ls_nccl_proof_joined(p, true);
+    ls_nccl_proof_joined(p, on_sockets, (int)N_OF(on_sockets), NULL);
     start(p, false);
     ls_nccl_proof_end(p);
     json_t *s = load(nccl, "summary.json");
@@ -237,7 +246,7 @@ static void variables_of_the_user_stay_unchanged(void **state)
     unsetenv("NCCL_DEBUG_FILE"); /* NCCL logs to stdout: no file to read */
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
     assert_null(getenv("NCCL_DEBUG_FILE"));
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     ls_nccl_proof_end(p);
     s = load(nccl, "summary.json");
@@ -246,6 +255,41 @@ static void variables_of_the_user_stay_unchanged(void **state)
     assert_true(json_is_null(json_object_get(s, "nvlink")));
     assert_non_null(
         strstr(json_string_value(json_array_get(json_object_get(s, "notes"), 0)), "without NCCL_DEBUG_FILE"));
+    json_decref(s);
+    ls_nccl_proof_destroy(&p);
+}
+
+/* NCCL_DEBUG_FILE of a user may have logs of other runs, also of one that runs now. */
+static void logs_of_other_processes_do_not_count(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {"the log is in NCCL_DEBUG_FILE", "1 log of other processes is not counted",
+                                           "a communicator of 3 ranks, but this run has 4",
+                                           "NCCL 2.21.5, but this program uses 2.30.7"};
+    char path[700], nccl[400];
+    ls_nccl_writer worker[4] = {{"elm-a", 701}, {"elm-b", 702}, {"elm-a", 700}, {"elm-b", 703}};
+    ls_nccl_proof *p = NULL;
+    snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
+    snprintf(path, sizeof path, "%s/mine_%%h_%%p.txt", scratch);
+    setenv("NCCL_DEBUG", "INFO", 1);
+    setenv("NCCL_DEBUG_FILE", path, 1);
+    ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
+    nccl_logs("socket");
+    test_write(scratch, "mine_elm-b_700.txt", /* a process id of this run, on another host */
+               "elm-b:700:700 [0] NCCL INFO NCCL version 2.30.7+cuda13.0\n"
+               "elm-b:700:700 [0] NCCL INFO comm 0x1 rank 0 nranks 9 nNodes 9 - Init COMPLETE\n"
+               "elm-b:700:700 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n");
+    ls_nccl_proof_joined(p, worker, 4, "2.30.7");
+    start(p, false);
+    ls_nccl_proof_end(p);
+    json_t *s = load(nccl, "summary.json"), *notes = json_object_get(s, "notes");
+    assert_string_equal(json_string_value(json_object_get(s, "version")), "2.21.5");
+    assert_int_equal(json_integer_value(json_object_get(s, "logs")), 3);
+    assert_int_equal(json_integer_value(json_object_get(s, "n_ranks")), 3);
+    assert_null(json_object_get(json_object_get(s, "transports"), "P2P/CUMEM"));
+    assert_int_equal(json_array_size(notes), N_OF(expected));
+    for (size_t i = 0; i < N_OF(expected); i++)
+        assert_non_null(strstr(json_string_value(json_array_get(notes, i)), expected[i]));
     json_decref(s);
     ls_nccl_proof_destroy(&p);
 }
@@ -266,8 +310,8 @@ static void the_first_communicators_topology_is_kept(void **state)
     }
     assert_string_not_equal(file[0], file[1]);
     test_write("/", file[0] + 1, "<system version=\"2\"/>");
-    ls_nccl_proof_joined(p[0], true);
-    ls_nccl_proof_joined(p[1], true);
+    join(p[0]);
+    join(p[1]);
     test_write("/", file[0] + 1, "<system of=\"a pair\"/>"); /* from a later communicator */
     test_write("/", file[1] + 1, "<system of=\"a pair\"/>");
     assert_false(has_file(run_dir, "nccl_topo.xml"));
@@ -304,7 +348,7 @@ static void failing_tools_are_lines_of_the_summary(void **state)
     snprintf(nccl, sizeof nccl, "%s/nccl", run_dir);
     const double begin = ls_now();
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log", .tool_seconds = 0.5});
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     assert_true(ls_now() - begin < 0.4); /* tools run in the background */
     ls_nccl_proof_end(p);
@@ -323,7 +367,7 @@ static void failing_tools_are_lines_of_the_summary(void **state)
 
     put_tool("nvidia-smi", "#!/bin/sh\n");
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     ls_nccl_proof_end(p);
     s = load(nccl, "summary.json");
@@ -336,7 +380,7 @@ static void failing_tools_are_lines_of_the_summary(void **state)
 
     put_tool("nvidia-smi", "#!/bin/sh\nexec /bin/sleep 60\n"); /* a run that ends immediately does not wait for it */
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     const double end = ls_now();
     ls_nccl_proof_destroy(&p);
@@ -391,7 +435,7 @@ static void a_refused_start_changes_no_file(void **state)
         if (joined) {
             test_write("/", path + 1, "new\n");
             test_write("/", getenv("NCCL_TOPO_DUMP_FILE") + 1, "<new/>");
-            ls_nccl_proof_joined(p, true);
+            join(p);
         }
         ls_nccl_proof_cut(p);
         ls_nccl_proof_destroy(&p);
@@ -439,7 +483,7 @@ static void a_resumed_run_keeps_earlier_logs(void **state)
     put_tool("ibstat", "#!/bin/sh\nexit 9\n");
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log"});
     nccl_logs("ib");
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, true);
     ls_nccl_proof_end(p);
     ls_nccl_proof_destroy(&p);
@@ -470,7 +514,7 @@ static void an_interrupted_run_has_a_summary(void **state)
     put_tool("nvidia-smi", "#!/bin/sh\nexec /bin/sleep 60\n");
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "log", .tool_seconds = 50});
     nccl_logs("ib");
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     usleep(200000); /* the first tool runs */
     (void)ls_fail(LS_E_COMM, "rank 1 is gone");
@@ -498,7 +542,7 @@ static void an_unusable_run_folder_is_tolerated(void **state)
     ls_nccl_proof_begin(&p, &(ls_nccl_proof_opts){.run_dir = run_dir, .mode = "full"});
     assert_null(getenv("NCCL_DEBUG"));
     assert_non_null(getenv("NCCL_TOPO_DUMP_FILE")); /* the other workers set it too */
-    ls_nccl_proof_joined(p, true);
+    join(p);
     start(p, false);
     ls_nccl_proof_end(p);
     ls_nccl_proof_destroy(&p);
@@ -510,6 +554,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_run_keeps_logs_and_a_summary, before, after),
         cmocka_unit_test_setup_teardown(a_run_without_nccl_leaves_nothing, before, after),
         cmocka_unit_test_setup_teardown(variables_of_the_user_stay_unchanged, before, after),
+        cmocka_unit_test_setup_teardown(logs_of_other_processes_do_not_count, before, after),
         cmocka_unit_test_setup_teardown(the_first_communicators_topology_is_kept, before, after),
         cmocka_unit_test_setup_teardown(failing_tools_are_lines_of_the_summary, before, after),
         cmocka_unit_test_setup_teardown(an_unusable_run_folder_is_tolerated, before, after),

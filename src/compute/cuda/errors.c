@@ -92,21 +92,34 @@ int cuda_count(char *words, size_t room)
     return 0;
 }
 
+/* "": the device does not answer. Returns whether the plugin has code for it. */
+static bool describe(int i, char *text, size_t room)
+{
+    struct cudaDeviceProp p;
+    text[0] = '\0';
+    if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) return false;
+    const bool runs = cu_has_code() == cudaSuccess;
+    snprintf(text, room, "%.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s", p.name,
+             (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major, p.minor,
+             runs ? "" : " (this plugin has no code for it: -DLS_CUDA_ARCH)");
+    return runs;
+}
+
+/* Neighbours of one kind together: "devices 0 to 7: NVIDIA H200, …". */
 int cuda_probe(char *words, size_t room)
 {
     const int n = cuda_count(words, room);
-    int usable = 0;
-    size_t at = 0;
-    for (int i = 0; i < n && at + 2 < room; i++) {
-        struct cudaDeviceProp p;
-        if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
-        const bool runs = cu_has_code() == cudaSuccess;
-        const int wrote =
-            snprintf(words + at, room - at, "%sdevice %d: %.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s",
-                     at ? "\n" : "", i, p.name, (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major,
-                     p.minor, runs ? "" : " (this plugin has no code for it: -DLS_CUDA_ARCH)");
-        at += wrote > 0 ? (size_t)wrote : 0;
-        usable += runs;
+    char kind[240] = "", next[240];
+    int usable = 0, first = 0;
+    for (int i = 0; i <= n; i++) {
+        next[0] = '\0';
+        if (i < n) usable += describe(i, next, sizeof next);
+        if (!strcmp(kind, next)) continue;
+        const size_t at = strlen(words);
+        if (kind[0] && first == i - 1) snprintf(words + at, room - at, "%sdevice %d: %s", at ? "; " : "", first, kind);
+        else if (kind[0]) snprintf(words + at, room - at, "%sdevices %d to %d: %s", at ? "; " : "", first, i - 1, kind);
+        memcpy(kind, next, sizeof kind);
+        first = i;
     }
     return usable;
 }

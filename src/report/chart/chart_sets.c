@@ -164,36 +164,54 @@ void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
 
 /* --- speed --- */
 
+static bool is_winner(const ls_analysis *a, int i)
+{
+    return a->top[a->group[i].kind].winner == i;
+}
+
 void chart_throughput(const ls_analysis *a, ls_chart *c)
 {
+    const bool later = !strcmp(ls_basis_of(a), "epochs after the first");
     double most = 0;
-    for (int i = 0; i < a->n_group; i++) most = fmax(most, a->group[i].tokens.mean);
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) {
+        most = fmax(most, a->group[i].tokens.mean);
+        any = any || is_winner(a, i);
+    }
     *c = ls_chart_bars(LS_CHART_BARS, "throughput", "Throughput",
                        a->steady ? "tokens per second, all workers, after the warm-up"
+                       : later   ? "tokens per second, all workers, of the epochs after the first"
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
     static const char *const kind[] = {"fastest", "others", "profiled: no benchmark"};
     for (int k = 0; k < 3; k++) { /* a winner in colour, the others beside it in grey; profiled runs always */
-        ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && a->winner < 0) ? 0 : 6);
+        ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && !any) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if ((a->group[i].profiled ? 2 : i != a->winner) == k)
+            if ((a->group[i].profiled ? 2 : !is_winner(a, i)) == k)
                 ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
     }
 }
 
-/* The time of the runs of each setting that was not profiled; of the epochs, where a run did not record its wall time. */
-void chart_time(const ls_analysis *a, ls_chart *c)
+bool content_has_wall(const ls_analysis *a)
 {
     bool wall = true;
-    double longest = 0;
     for (int i = 0; i < a->n_group; i++) wall = wall && (a->group[i].profiled || !isnan(a->group[i].wall.mean));
+    return wall;
+}
+
+/* The time of the runs of each setting that was not profiled; of the epochs, where a run did not record its wall time. Empty if the runs are
+ * not comparable: times of different work say nothing. */
+void chart_time(const ls_analysis *a, ls_chart *c)
+{
+    const bool wall = content_has_wall(a);
+    double longest = 0;
     for (int i = 0; i < a->n_group; i++)
         longest = fmax(longest, wall ? a->group[i].wall.mean : a->group[i].epoch_time.mean);
     *c = ls_chart_bars(LS_CHART_BARS, "training_time", "Training time",
-                       wall ? "seconds of the run" : "seconds of an epoch", "s", 1, longest < 10 ? 2 : 1);
+                       wall ? "seconds of the run" : "seconds per epoch", "s", 1, longest < 10 ? 2 : 1);
     ls_series *s = ls_chart_series(c, "%s", c->title);
-    for (int i = 0; i < a->n_group && a->n_group > 1; i++) {
+    for (int i = 0; i < a->n_group && a->n_group > 1 && a->comparable; i++) {
         const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;
         if (e->mean > 0 && !a->group[i].profiled)
             ls_chart_point(c, s, with_interval(ls_chart_category(c, "%s", a->group[i].label), e));

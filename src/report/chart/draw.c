@@ -77,15 +77,15 @@ static double pixels(const char *text)
     return 7.6 * n;
 }
 
-/* A text in double quotes, in lines of at most `columns`; returns their number. out NULL: nothing is written. */
-static int quoted_lines(ls_str *out, const char *text, int columns)
+/* A text in double quotes, in lines of at most `columns`, with `between` after each; returns their number. out NULL: nothing is written. */
+static int joined_lines(ls_str *out, const char *text, int columns, const char *between)
 {
     ls_str all = {0};
     int n = 0;
     do {
         const size_t k = ls_line_of(text, columns, NULL);
         ls_str line = {0};
-        if (n++) ls_str_add(&all, "\\n");
+        if (n++) ls_str_add(&all, between);
         ls_str_addn(&line, text, k);
         plain(&all, line.data ? line.data : "");
         ls_str_fini(&line);
@@ -98,12 +98,23 @@ static int quoted_lines(ls_str *out, const char *text, int columns)
     return n;
 }
 
+static int quoted_lines(ls_str *out, const char *text, int columns)
+{
+    return joined_lines(out, text, columns, "\\n");
+}
+
+/* The name of a series in the key. gnuplot gives every entry one line, so each further line of a name is an entry without a sample. */
+static int key_entry(ls_str *out, const char *name)
+{
+    return joined_lines(out, name, KEY, "\", \\\n  NaN with dots lc rgb \"#ffffff\" title \"");
+}
+
 /* Lines of the key below the plot, one name after the other. */
 static int key_lines(const ls_chart *c)
 {
     int lines = 0;
     for (int i = 0; i < c->n_series && c->kind != LS_CHART_BARS; i++)
-        if (c->series[i].n) lines += quoted_lines(NULL, c->series[i].name, KEY);
+        if (c->series[i].n) lines += key_entry(NULL, c->series[i].name);
     return lines;
 }
 
@@ -180,7 +191,7 @@ static void plot_lines(const ls_chart *c, ls_str *out)
                         : s->n > 40 || s->ideal ? "lines"
                                                 : "linespoints",
                         s->ideal ? "#9aa5b1" : colour[ls_chart_hue(c, i)], s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
-            quoted_lines(out, s->name, KEY);
+            key_entry(out, s->name);
         }
     }
     ls_str_addc(out, '\n');
@@ -288,7 +299,7 @@ static void plot_bars(const ls_chart *c, ls_str *out)
                             i);
         } else {
             ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", colour[ls_chart_hue(c, i)]);
-            quoted_lines(out, c->series[i].name, KEY);
+            key_entry(out, c->series[i].name);
         }
     }
     ls_str_addc(out, '\n');

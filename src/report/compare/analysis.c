@@ -41,11 +41,25 @@ static double batch_by_worker(const ls_run *r)
     return json_is_number(g) ? json_number_value(g) / r->world : NAN;
 }
 
+static int kind_of(const ls_analysis *a, const ls_run *r)
+{
+    const bool pipeline = !strncmp(r->strategy, "pp", 2) || strstr(r->strategy, " pp");
+    return a->n_kind > 1 && pipeline ? LS_KIND_PIPELINE : LS_KIND_ALL;
+}
+
+/* Whether two runs trained on as many sequences, up to the incomplete batch of each epoch. */
+static bool same_sequences(const ls_run *x, const ls_run *y)
+{
+    const double bx = batch_by_worker(x) * x->world, by = batch_by_worker(y) * y->world;
+    const int epochs = x->n_epoch > y->n_epoch ? x->n_epoch : y->n_epoch;
+    return fabs(x->n_update * bx - y->n_update * by) < epochs * fmax(bx, by);
+}
+
 /* What weak scaling changes on purpose. */
 static bool excused(const ls_analysis *a, const char *field, const ls_run *base, const ls_run *r)
 {
     if (!a->weak) return false;
-    return !strcmp(field, "epochs") ||
+    return !strcmp(field, "epochs") || (!strcmp(field, "optimizer_steps") && same_sequences(base, r)) ||
            (!strcmp(field, "global_batch_size") && batch_by_worker(base) == batch_by_worker(r));
 }
 
@@ -54,18 +68,20 @@ static const char *const fields[] = {
 enum { N_FIELD = sizeof fields / sizeof *fields };
 
 /* The differences between a run and the baseline: R1's seven fields, then the number of steps. */
-static void compare_run(ls_analysis *a, int i)
+static void compare_run(ls_analysis *a, int i, int baseline)
 {
-    const ls_run *first = &a->set->run[a->baseline], *r = &a->set->run[i];
+    const ls_run *first = &a->set->run[baseline], *r = &a->set->run[i];
     const json_t *base = json_object_get(first->metrics, "training_config"),
                  *other = json_object_get(r->metrics, "training_config");
     for (int k = 0; k < N_FIELD; k++) {
         const json_t *x = json_object_get(base, fields[k]), *y = json_object_get(other, fields[k]);
         if (!alike(x, y) && !excused(a, fields[k], first, r))
-            a->mismatch[a->n_mismatch++] = (ls_mismatch){fields[k], x, y, i};
+            a->mismatch[a->n_mismatch++] = (ls_mismatch){fields[k], x, y, i, baseline};
     }
-    if (first->n_update_json && r->n_update_json && first->n_update != r->n_update)
-        a->mismatch[a->n_mismatch++] = (ls_mismatch){"optimizer_steps", first->n_update_json, r->n_update_json, i};
+    if (first->n_update_json && r->n_update_json && first->n_update != r->n_update &&
+        !excused(a, "optimizer_steps", first, r))
+        a->mismatch[a->n_mismatch++] =
+            (ls_mismatch){"optimizer_steps", first->n_update_json, r->n_update_json, i, baseline};
 }
 
 static ls_status find_mismatches(ls_analysis *a)
@@ -73,13 +89,17 @@ static ls_status find_mismatches(ls_analysis *a)
     const ls_run_set *set = a->set;
     const size_t most = (size_t)set->n * (N_FIELD + 1) + 1;
     a->baseline = -1;
-    for (int i = 0; i < set->n && a->baseline < 0; i++)
-        if (is_benchmark(&set->run[i])) a->baseline = i; /* sorted: the fewest workers, first given */
-    if (a->baseline < 0) return LS_OK;
     a->mismatch = ls_alloc(most * sizeof *a->mismatch);
     if (!a->mismatch) return ls_nomem(most * sizeof *a->mismatch, "mismatches");
-    for (int i = 0; i < set->n; i++)
-        if (is_benchmark(&set->run[i])) compare_run(a, i);
+    for (int kind = 0; kind < a->n_kind; kind++) {
+        int baseline = -1; /* sorted: the fewest workers, first given */
+        for (int i = 0; i < set->n; i++) {
+            if (!is_benchmark(&set->run[i]) || kind_of(a, &set->run[i]) != kind) continue;
+            if (baseline < 0) baseline = i;
+            compare_run(a, i, baseline);
+        }
+        if (a->baseline < 0) a->baseline = baseline;
+    }
     return LS_OK;
 }
 
@@ -96,6 +116,7 @@ static ls_status add_to_group(ls_analysis *a, int i)
         g->run = ls_alloc((size_t)a->set->n * sizeof *g->run);
         if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
         g->world = r->world;
+        g->kind = kind_of(a, r);
         g->profiled = r->profiled;
         g->first = r;
         a->n_group++;
@@ -195,12 +216,44 @@ double ls_run_rate(const ls_analysis *a, const ls_run *r)
     return run_value(r, a->steady ? 3 : 0);
 }
 
+const char *ls_basis_of(const ls_analysis *a)
+{
+    bool later = a->n_group > 0;
+    for (int i = 0; i < a->n_group; i++) later = later && a->group[i].first->later_epochs;
+    return a->steady ? "steps after the warm-up" : later ? "epochs after the first" : "whole epochs";
+}
+
+static void whole_epochs_words(const ls_analysis *a, ls_str *out)
+{
+    const ls_run *few = NULL;
+    bool any_later = false;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        if (!in_comparison(r)) continue;
+        any_later = any_later || r->later_epochs;
+        if (!few && r->n_step && r->n_step <= a->short_of) few = r;
+    }
+    if (!strcmp(ls_basis_of(a), "epochs after the first")) {
+        ls_str_add(out,
+                   "Speeds are of the epochs after the first of each run, as it recorded them: the first is warm-up.");
+        return;
+    }
+    ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included");
+    if (any_later)
+        ls_str_add(
+            out,
+            "; those of R3's scripts are of the epochs after the first, so they cannot be compared with the others");
+    else if (few)
+        ls_str_addf(out, ": %s has %d %s, none after a warm-up of %d", few->name, few->n_step,
+                    few->n_step == 1 ? "step" : "steps", a->short_of);
+    else ls_str_add(out, ": not every run has a metrics.jsonl with times of steps");
+    ls_str_addc(out, '.');
+}
+
 void ls_basis_words(const ls_analysis *a, ls_str *out)
 {
     if (!a->steady) {
-        ls_str_add(
-            out,
-            "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a metrics.jsonl with steps after the warm-up.");
+        whole_epochs_words(a, out);
         return;
     }
     if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");
@@ -267,7 +320,7 @@ static int find_base(const ls_analysis *a, const ls_group *g)
     int base = -1, most = -1;
     for (int k = 0; k < a->n_group; k++) {
         const ls_group *o = &a->group[k];
-        if (o->world != 1 || o->profiled) continue;
+        if (o->world != 1 || o->profiled || o->kind != g->kind) continue;
         const int same = !strcmp(o->first->strategy, g->first->strategy);
         const int score = 10000 * same + equal_lines(g->first->setting, o->first->setting);
         if (score > most) most = score, base = k;
@@ -340,29 +393,33 @@ bool ls_overlap(const ls_estimate *a, const ls_estimate *b)
 }
 
 /* The group with the highest upper end of those that overlap with the best; one without an interval first. */
-static void find_winner(ls_analysis *a)
+static void find_winner(const ls_analysis *a, int kind, ls_ranking *r)
 {
-    const ls_estimate *best = &a->group[a->best].tokens;
+    const ls_estimate *best = &a->group[r->best].tokens;
     double most = -INFINITY;
     for (int i = 0; i < a->n_group; i++) {
-        const ls_estimate *e = &a->group[i].tokens;
-        if (i == a->best || a->group[i].profiled || isnan(e->mean) || !ls_overlap(best, e)) continue;
+        const ls_group *g = &a->group[i];
+        const ls_estimate *e = &g->tokens;
+        if (i == r->best || g->kind != kind || g->profiled || isnan(e->mean) || !ls_overlap(best, e)) continue;
         const double top = e->half >= 0 ? e->mean + e->half : INFINITY;
-        if (a->rival < 0 || top > most) a->rival = i, most = top;
+        if (r->rival < 0 || top > most) r->rival = i, most = top;
     }
-    if (a->rival < 0 && a->second >= 0) a->winner = a->best;
+    if (r->rival < 0 && r->second >= 0) r->winner = r->best;
 }
 
-static void find_best(ls_analysis *a)
+static const ls_ranking no_ranking = {-1, -1, -1, -1};
+
+static ls_ranking rank_groups(const ls_analysis *a, int kind)
 {
-    a->best = a->second = a->winner = a->rival = -1;
+    ls_ranking r = no_ranking;
     for (int i = 0; i < a->n_group && a->comparable; i++) {
-        double x = a->group[i].tokens.mean;
-        if (isnan(x) || a->group[i].profiled) continue;
-        if (a->best < 0 || x > a->group[a->best].tokens.mean) a->second = a->best, a->best = i;
-        else if (a->second < 0 || x > a->group[a->second].tokens.mean) a->second = i;
+        const double x = a->group[i].tokens.mean;
+        if (isnan(x) || a->group[i].profiled || a->group[i].kind != kind) continue;
+        if (r.best < 0 || x > a->group[r.best].tokens.mean) r.second = r.best, r.best = i;
+        else if (r.second < 0 || x > a->group[r.second].tokens.mean) r.second = i;
     }
-    if (a->best >= 0) find_winner(a);
+    if (r.best >= 0) find_winner(a, kind, &r);
+    return r;
 }
 
 static void rate_words(const ls_group *g, ls_str *out)
@@ -372,23 +429,41 @@ static void rate_words(const ls_group *g, ls_str *out)
     if (g->tokens.half >= 0) ls_str_addf(out, " \xc2\xb1 %.*f", decimals, g->tokens.half);
 }
 
+const char *ls_kind_words(const ls_analysis *a, int kind)
+{
+    return a->n_kind < 2 ? "" : kind == LS_KIND_PIPELINE ? "Pipelines: " : "Data parallel: ";
+}
+
 void ls_winner_words(const ls_analysis *a, ls_str *out)
 {
-    if (a->best < 0 || a->second < 0) return;
-    const ls_group *g = &a->group[a->best], *o = &a->group[a->rival >= 0 ? a->rival : a->second];
+    const size_t before = out->len;
+    for (int kind = 0; kind < a->n_kind; kind++) {
+        if (a->top[kind].second < 0) continue;
+        if (out->len > before) ls_str_addc(out, ' ');
+        else if (a->allowed)
+            ls_str_add(out, "mismatch_allowed: the runs are not comparable, so differences include different work. ");
+        ls_str_add(out, ls_kind_words(a, kind));
+        ls_ranking_words(a, &a->top[kind], out);
+    }
+}
+
+void ls_ranking_words(const ls_analysis *a, const ls_ranking *r, ls_str *out)
+{
+    if (r->best < 0 || r->second < 0) return;
+    const ls_group *g = &a->group[r->best], *o = &a->group[r->rival >= 0 ? r->rival : r->second];
     const ls_group *bare = !(g->tokens.half >= 0) ? g : !(o->tokens.half >= 0) ? o : NULL;
-    if (a->winner < 0 && bare) {
+    if (r->winner < 0 && bare) {
         ls_str_addf(out, "No winner is shown: %s has no interval (%d %s); three or more repeats give one.", bare->label,
                     bare->n_run, bare->n_run == 1 ? "run" : "runs");
         return;
     }
-    ls_str_addf(out, a->winner < 0 ? "No winner is shown: the 95 %% intervals of %s (" : "Fastest: %s (", g->label);
+    ls_str_addf(out, r->winner < 0 ? "No winner is shown: the 95 %% intervals of %s (" : "Fastest: %s (", g->label);
     rate_words(g, out);
     ls_str_addf(out,
-                a->winner < 0 ? ") and %s (" : " tokens/s). Its 95 %% interval overlaps with no other; next is %s (",
+                r->winner < 0 ? ") and %s (" : " tokens/s). Its 95 %% interval overlaps with no other; next is %s (",
                 o->label);
     rate_words(o, out);
-    ls_str_add(out, a->winner < 0 ? " tokens/s) overlap." : ").");
+    ls_str_add(out, r->winner < 0 ? " tokens/s) overlap." : ").");
 }
 
 /* --- words --- */
@@ -483,12 +558,10 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
     o = o ? o : &off;
     ls_analysis a = {.set = set,
                      .baseline = -1,
-                     .best = -1,
-                     .second = -1,
-                     .winner = -1,
-                     .rival = -1,
+                     .n_kind = o->apart ? LS_N_KIND : 1,
                      .weak = o->weak,
-                     .steady = o->steady};
+                     .steady = o->steady,
+                     .short_of = o->short_of};
     ls_status st = LS_OK;
     bool benchmarks = false;
     for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&set->run[i]);
@@ -514,7 +587,7 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
         compare_with_base(&a, &a.group[i]);
         make_waterfall(&a, &a.group[i]);
     }
-    find_best(&a);
+    for (int kind = 0; kind < LS_N_KIND; kind++) a.top[kind] = rank_groups(&a, kind);
     look_at_all(&a);
     *out = a;
     return LS_OK;
@@ -532,5 +605,5 @@ void ls_analysis_fini(ls_analysis *a)
     }
     ls_free(a->group);
     ls_free(a->mismatch);
-    *a = (ls_analysis){.baseline = -1, .best = -1, .second = -1, .winner = -1, .rival = -1};
+    *a = (ls_analysis){.baseline = -1, .top = {no_ranking, no_ranking}};
 }

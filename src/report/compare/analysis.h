@@ -10,7 +10,8 @@
  *   winner     the group whose interval lies above those of all others; there is none if two overlap or one has no interval
  *
  * Only comparable runs are compared: seven fields of training_config and the number of optimizer steps must be equal
- * (docs/FORMATS.md#comparable-runs). Runs that differ are listed. */
+ * (docs/FORMATS.md#comparable-runs). Runs that differ are listed. Pipelines can be compared apart from all others, as in R3's protocol: each
+ * kind has a baseline and a winner of its own. */
 #ifndef LS_REPORT_ANALYSIS_H
 #define LS_REPORT_ANALYSIS_H
 
@@ -26,10 +27,13 @@ typedef struct ls_waterfall {
         lost[LS_N_SPLIT]; /* FORWARD: compute slowdown (forward and backward); BACKWARD is 0. May be negative: a gain */
 } ls_waterfall;
 
+/* Kinds of runs that are compared apart (ls_compare_opts.apart); else all are of the first. */
+enum { LS_KIND_ALL, LS_KIND_PIPELINE, LS_N_KIND };
+
 typedef struct ls_group {
     char *label;      /* "ddp x 2", with what differs from its neighbours */
     char *short_name; /* strategy and differences, without workers        */
-    int world;
+    int world, kind;
     bool profiled;
     const ls_run *first; /* of the repeats */
     int *run;            /* indices into the set */
@@ -48,8 +52,15 @@ typedef struct ls_group {
 typedef struct ls_mismatch {
     const char *field;
     const json_t *baseline, *other; /* NULL: absent */
-    int run;
+    int run, base;                  /* the run, and the one that it is compared with */
 } ls_mismatch;
+
+/* Groups of one kind by tokens/s; -1: none. */
+typedef struct ls_ranking {
+    int best, second;
+    int winner; /* the best, if its interval is above all others */
+    int rival;  /* without a winner: a group that is not shown to differ from the best */
+} ls_ranking;
 
 typedef struct ls_analysis {
     const ls_run_set *set;
@@ -57,30 +68,34 @@ typedef struct ls_analysis {
     int n_group;
     ls_mismatch *mismatch;
     int n_mismatch;
-    int baseline;         /* run that the others are compared with, or -1              */
-    bool comparable;      /* at least two groups, and no mismatch unless allowed       */
-    bool allowed;         /* mismatches were allowed                                   */
-    int best, second;     /* groups by tokens/s, -1: none                              */
-    int winner;           /* the best, if its interval is above all others; else -1    */
-    int rival;            /* without a winner: a group that is not shown to differ from the best; -1: none */
+    int baseline;    /* run that the others are compared with, or -1; of the first kind if there are several */
+    bool comparable; /* at least two groups, and no mismatch unless allowed       */
+    bool allowed;    /* mismatches were allowed                                   */
+    int n_kind;      /* 1, or LS_N_KIND: pipelines are compared apart             */
+    ls_ranking top[LS_N_KIND];
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */
     bool weak, steady;    /* as asked; steady: tokens/s are those after the warm-up   */
     int warm_lo, warm_hi; /* steps of warm-up, the fewest and the most of a run        */
+    int short_of;         /* as in ls_compare_opts                                     */
 } ls_analysis;
 
 typedef struct ls_compare_opts {
     bool allow_mismatch;
-    bool weak;   /* the global batch grows with the workers: it must be equal by worker, and epochs may differ  */
-    bool steady; /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
+    bool
+        weak; /* the global batch grows with the workers: it must be equal by worker. Epochs, or the steps of equal data, may differ */
+    bool apart;   /* R3's protocol: pipelines are compared with one another alone */
+    bool steady;  /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
+    int short_of; /* not steady because a run has no more steps than this warm-up; 0: another reason */
 } ls_compare_opts;
 
 /* set must be sorted and outlive the analysis. Fails only with LS_E_NOMEM. */
 ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out); /* o NULL: all off */
 void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
-/* Which steps the tokens/s are of, as a sentence. */
+/* What the tokens/s are of: "steps after the warm-up", "whole epochs" or "epochs after the first"; and as a sentence. */
+const char *ls_basis_of(const ls_analysis *a);
 void ls_basis_words(const ls_analysis *a, ls_str *out);
 /* The loss of a group (validation: the best one): of all runs if they are equal, else by seed (by_seed, and a seed has one loss), or the range. */
 void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, bool by_seed, ls_str *out);
@@ -89,8 +104,10 @@ int ls_name_width(const ls_analysis *a);
 void ls_name_rest(ls_str *out, const char *rest, int width);
 /* Whether two intervals overlap; true also if one is not known, since no difference is shown then. */
 bool ls_overlap(const ls_estimate *a, const ls_estimate *b);
-/* The winner, or why there is none, as a sentence; nothing with fewer than two groups to compare. */
+/* The winner of each kind, or why there is none, as sentences; nothing with fewer than two groups to compare. */
 void ls_winner_words(const ls_analysis *a, ls_str *out);
+void ls_ranking_words(const ls_analysis *a, const ls_ranking *r, ls_str *out); /* of one kind */
+const char *ls_kind_words(const ls_analysis *a, int kind); /* "Pipelines: ", before a sentence; "": there is one kind */
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 

@@ -18,9 +18,9 @@ static void put_mismatches(ls_jsonw *w, const ls_analysis *a)
     ls_jsonw_close(w);
 }
 
-static void put_protocol(ls_jsonw *w, const ls_analysis *a, void (*more)(const void *ctx, ls_jsonw *w), const void *ctx)
+static void put_protocol(ls_jsonw *w, const ls_analysis *a, const ls_run *base, int kind,
+                         void (*more)(const void *ctx, ls_jsonw *w), const void *ctx)
 {
-    const ls_run *base = &a->set->run[a->baseline];
     const json_t *config = json_object_get(base->metrics, "training_config");
     const char *type = json_string_value(json_object_get(json_object_get(base->metrics, "hardware"), "instance_type"));
     const char *data = json_string_value(json_object_get(config, "dataset_name"));
@@ -29,8 +29,8 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a, void (*more)(const v
     ls_jsonw_put_value(w, "seq_len", json_object_get(config, "seq_len"));
     ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
     ls_jsonw_put_value(w, "training_config", config);
-    ls_jsonw_put_str(w, "scaling", a->weak ? "weak" : "strong"); /* ours, from here on */
-    ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps after the warm-up" : "whole epochs");
+    ls_jsonw_put_str(w, "scaling", a->weak && kind == LS_KIND_ALL ? "weak" : "strong"); /* ours, from here on */
+    ls_jsonw_put_str(w, "tokens_per_sec_of", ls_basis_of(a));
     if (a->steady) ls_jsonw_put_int(w, "warmup_steps_excluded", base->n_warm);
     if (more) more(ctx, w);
     ls_jsonw_close(w);
@@ -86,9 +86,27 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     ls_jsonw_close(w);
 }
 
-static bool asked(const ls_group *g, const char *strategy)
+/* The kind of a setting; that of all runs without one. */
+static int kind_of(const ls_analysis *a, const char *strategy)
 {
-    return !strategy || g->world < 2 || !strcmp(g->short_name, strategy);
+    for (int i = 0; i < a->n_group && strategy; i++)
+        if (!strcmp(a->group[i].short_name, strategy)) return a->group[i].kind;
+    return LS_KIND_ALL;
+}
+
+/* One worker is the base of every setting of its kind. */
+static bool asked(const ls_analysis *a, const ls_group *g, const char *strategy)
+{
+    if (!strategy) return true;
+    return g->world < 2 ? g->kind == kind_of(a, strategy) : !strcmp(g->short_name, strategy);
+}
+
+/* The run whose configuration the file has: the baseline, or the first of a setting that has another. */
+static const ls_run *baseline_of(const ls_analysis *a, const char *strategy)
+{
+    for (int i = 0; i < a->n_group && kind_of(a, strategy) != LS_KIND_ALL; i++)
+        if (asked(a, &a->group[i], strategy)) return a->group[i].first;
+    return &a->set->run[a->baseline];
 }
 
 /* A number of workers is a key, so it comes once: the first of its groups; of those on one worker, the one that the setting is
@@ -97,9 +115,9 @@ static int choose(const ls_analysis *a, const char *strategy, int world)
 {
     int first = -1;
     for (int i = a->n_group - 1; i >= 0; i--)
-        if (a->group[i].world == world && !a->group[i].profiled && asked(&a->group[i], strategy)) first = i;
+        if (a->group[i].world == world && !a->group[i].profiled && asked(a, &a->group[i], strategy)) first = i;
     for (int i = 0; i < a->n_group && world == 1; i++)
-        if (a->group[i].world > 1 && asked(&a->group[i], strategy) && a->group[i].base >= 0) return a->group[i].base;
+        if (a->group[i].world > 1 && asked(a, &a->group[i], strategy) && a->group[i].base >= 0) return a->group[i].base;
     return first;
 }
 
@@ -109,7 +127,7 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
     bool any = false;
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        if (!asked(g, strategy) || choose(a, strategy, g->world) == i) continue;
+        if (!asked(a, g, strategy) || choose(a, strategy, g->world) == i) continue;
         if (!any) ls_jsonw_put_open(w, "left_out", '[');
         any = true;
         ls_jsonw_open(w, '{');
@@ -130,7 +148,7 @@ void ls_scaling_text(const ls_analysis *a, const char *strategy, void (*more)(co
     bool ok = a->comparable && a->baseline >= 0;
     ls_jsonw_put_str(&w, "status", !ok ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
     if (ok) {
-        put_protocol(&w, a, more, ctx);
+        put_protocol(&w, a, baseline_of(a, strategy), kind_of(a, strategy), more, ctx);
         ls_jsonw_put_open(&w, "runs", '{');
         for (int i = 0; i < a->n_group; i++)
             if (choose(a, strategy, a->group[i].world) == i) put_group(&w, a, &a->group[i]);

@@ -160,7 +160,7 @@ ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx,
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "status", !a->comparable ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
     ls_jsonw_put_open(&w, "protocol", '{');
-    ls_jsonw_put_str(&w, "tokens_per_sec_of", a->steady ? "steps after the warm-up" : "whole epochs");
+    ls_jsonw_put_str(&w, "tokens_per_sec_of", ls_basis_of(a));
     if (a->steady && a->baseline >= 0) ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->run[a->baseline].n_warm);
     ls_jsonw_put_str(&w, "interval", "95 %, Student's t over repeats");
     if (more) more(ctx, &w);

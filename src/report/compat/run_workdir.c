@@ -6,7 +6,8 @@
  *   tokens/s     sum over ranks of their mean over epochs      epoch time   mean over ranks and epochs
  *   loss         mean over ranks (of equal parts)              epoch 0      warm-up, where there is another: its speed is left out
  *
- * They are converted to the format of training_metrics.json and read like one. */
+ * They are converted to the format of training_metrics.json and read like one. A run of ours has both: its training_metrics.json has the times,
+ * also those of a pipeline, and workdir/ the BLEU. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/read/run_impl.h"
@@ -147,6 +148,7 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     else if (isnan(rate))
         ls_notes_add(notes, "%s: key tokens_per_sec: not of every rank from 0 to %d, so the run has no speed", dir,
                      world - 1);
+    out->later_epochs = first > 0;
     snprintf(out->strategy, sizeof out->strategy, "%s", world ? "translation, data parallel" : "translation, pipeline");
     ls_free(out->setting);
     out->setting = ls_asprintf("strategy %s\n", out->strategy);
@@ -155,25 +157,85 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     return st;
 }
 
-ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found)
+/* The results in a folder, sorted by epoch; none if it cannot be listed. Free *all. */
+static ls_status load_all(const char *dir, ls_notes *notes, result **all, int *n_all)
 {
     char **names = NULL;
     size_t n = 0;
-    int n_all = 0, n_file = 0;
+    int n_file = 0;
     result one;
-    *found = false;
+    *all = NULL;
+    *n_all = 0;
     if (ls_fs_list(dir, &names, &n) != LS_OK) { /* the caller reports it */
         ls_err_clear();
         return LS_OK;
     }
     for (size_t i = 0; i < n; i++) n_file += named(names[i], &one);
     if (n_file > MAX_FILE) n_file = MAX_FILE;
-    result *all = n_file ? ls_alloc((size_t)n_file * sizeof *all) : NULL;
-    ls_status st = n_file && !all ? ls_nomem((size_t)n_file * sizeof *all, "the results of epochs") : LS_OK;
-    if (st == LS_OK && n_file) st = load(dir, names, n, notes, all, &n_all);
-    if (st == LS_OK && n_all) st = tell(dir, all, n_all, notes, out);
-    *found = st == LS_OK && n_all > 0;
-    ls_free(all);
+    *all = n_file ? ls_alloc((size_t)n_file * sizeof **all) : NULL;
+    ls_status st = n_file && !*all ? ls_nomem((size_t)n_file * sizeof **all, "the results of epochs") : LS_OK;
+    if (st == LS_OK && n_file) st = load(dir, names, n, notes, *all, n_all);
     ls_fs_list_free(names, n);
+    return st;
+}
+
+ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found)
+{
+    result *all;
+    int n;
+    ls_status st = load_all(dir, notes, &all, &n);
+    if (st == LS_OK && n) st = tell(dir, all, n, notes, out);
+    *found = st == LS_OK && n > 0;
+    ls_free(all);
+    return st;
+}
+
+/* Times and speeds of the epochs after the first, from training_metrics.json. */
+static ls_status times_of_metrics(ls_run *r)
+{
+    const json_t *epochs = json_object_get(r->metrics, "epochs");
+    const size_t n = json_array_size(epochs), first = n > 1;
+    double *x = ls_alloc((n + 1) * 2 * sizeof *x);
+    if (!x) return ls_nomem((n + 1) * 2 * sizeof *x, "epochs");
+    for (size_t i = first; i < n; i++) {
+        const report_doc e = {.root = json_array_get(epochs, i)};
+        x[i - first] = report_num(&e, "epoch_wall_time_sec");
+        x[n + i - first] = report_num(&e, "tokens_per_sec_global");
+    }
+    r->train_time = ls_estimate_of(x, (int)(n - first));
+    r->rates = ls_estimate_of(x + n, (int)(n - first));
+    ls_free(x);
+    return LS_OK;
+}
+
+/* Whether a result is of the last epoch of a run: its files may be those of an earlier run in the same folder. */
+static bool is_of_run(const result *x, const ls_run *r)
+{
+    const double loss = r->n_epoch ? r->epoch_val[r->n_epoch - 1] : NAN;
+    const bool same = isnan(loss) ? isnan(x->loss) || x->loss == 0 : fabs(x->loss - loss) <= 1e-9 * fabs(loss);
+    return x->epoch == r->n_epoch - 1 && x->rank < r->world && same; /* NaN, or 0: no validation batch ran */
+}
+
+ls_status run_add_results(const char *dir, ls_notes *notes, ls_run *r)
+{
+    const ls_path workdir = ls_path_of(dir, "workdir");
+    result *all = NULL;
+    int n = 0, k = 0;
+    double bleu = 0;
+    if (!r->metrics || !ls_fs_is_dir(workdir.text)) return LS_OK;
+    ls_status st = load_all(workdir.text, notes, &all, &n);
+    for (int i = 0; i < n; i++)
+        if (is_of_run(&all[i], r)) bleu += all[i].bleu, k++;
+    if (st == LS_OK && n && !k)
+        ls_notes_add(
+            notes,
+            "%s: no results of the last epoch of training_metrics.json (epoch %d, with its validation loss): left out",
+            workdir.text, r->n_epoch - 1);
+    if (st == LS_OK && k) {
+        r->bleu = bleu / k;
+        r->translation = true;
+        st = times_of_metrics(r);
+    }
+    ls_free(all);
     return st;
 }

@@ -45,16 +45,34 @@ static bool draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis
     return d->n > before;
 }
 
+/* What the times are of, and whether the settings did the same work. */
+static void time_words(const ls_analysis *a, ls_str *out)
+{
+    bool later = true;
+    for (int i = 0; i < a->n_group; i++) later = later && a->group[i].first->later_epochs;
+    ls_str_add(out, "Shorter is faster. ");
+    if (content_has_wall(a)) ls_str_add(out, "Wall time of the whole run, with start, validation and checkpoints; ");
+    else ls_str_addf(out, "Mean time of %s, as recorded; ", later ? "the epochs after the first" : "an epoch");
+    ls_str_add(out, a->allowed ? "mismatch_allowed: the work of the settings differs."
+                    : later    ? "R3's files do not record how much work an epoch was."
+                    : a->n_kind > 1
+                        ? "all settings train on the same data, data parallelism and pipelines with different batches."
+                    : a->weak ? "weak scaling: the work of a step grows with the workers."
+                              : "the settings do the same work.");
+}
+
 static void speed(const ls_analysis *a, ls_doc *d)
 {
+    ls_str words = {0};
     if (!a->n_group) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
     draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
     groups_table(a, d);
     content_pivot(a, d);
-    draw(
-        a, d, chart_time,
-        "Shorter is faster. Wall time of the whole run, with start, validation and checkpoints; of settings with the same work.");
+    time_words(a, &words);
+    draw(a, d, chart_time, words.data ? words.data : "");
+    d->failed = d->failed || words.failed;
+    ls_str_fini(&words);
     content_step_times(a, d);
     draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
     draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
@@ -111,10 +129,10 @@ static void warm_words(const ls_analysis *a, ls_str *out)
         lo = lo < 0 || g->split_warm_lo < lo ? g->split_warm_lo : lo;
         hi = g->split_warm_hi > hi ? g->split_warm_hi : hi;
     }
+    const char *which = a->short_of ? "the later steps" : "the steps after the warm-up";
     if (!hi) ls_str_add(out, "all steps (too few to leave out a warm-up)");
-    else if (lo == hi)
-        ls_str_addf(out, "the steps after the warm-up (the first %d %s left out)", hi, hi == 1 ? "is" : "are");
-    else ls_str_addf(out, "the steps after the warm-up (the first %d to %d of a run are left out)", lo, hi);
+    else if (lo == hi) ls_str_addf(out, "%s (the first %d %s left out)", which, hi, hi == 1 ? "is" : "are");
+    else ls_str_addf(out, "%s (the first %d to %d of a run are left out)", which, lo, hi);
 }
 
 /* Which steps the parts of a step are averaged over: it depends on the files of the run. */
@@ -168,8 +186,8 @@ static void hidden_table(const ls_analysis *a, ls_doc *d)
 
 static void collectives_table(const ls_analysis *a, ls_doc *d)
 {
-    ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB a step", "busy, ms per step",
-                               "exposed, ms per step", "bus, GB/s");
+    ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB per step",
+                               "busy, ms per step", "exposed, ms per step", "bus, GB/s");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {

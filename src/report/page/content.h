@@ -19,7 +19,8 @@ void content_pivot(const ls_analysis *a, ls_doc *d);
 void content_translation(const ls_analysis *a, ls_doc *d);
 void content_alone(const ls_analysis *a, ls_doc *d);
 const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals); /* "12.3 ± 0.4" */
-const char *content_part_words(int part);                                            /* of the waterfall */
+bool content_has_wall(const ls_analysis *a); /* every run that was not profiled recorded its wall time */
+const char *content_part_words(int part);    /* of the waterfall */
 char *content_json_text(char *buf, size_t n, const json_t *v); /* as JSON on one line, cut where it is longer */
 const char *content_wait_words(void);                          /* how waits are charged, and what hidden time is */
 

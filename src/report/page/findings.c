@@ -66,12 +66,13 @@ static int speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
     return n;
 }
 
-/* The group with the highest (or lowest) metric on this number of workers; -1: fewer than two groups have it. */
-static int extreme(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], int m, int world, int sign)
+/* The group with the highest (or lowest) metric of those of the same kind on as many workers; -1: fewer than two groups have it. */
+static int extreme(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], int m, const ls_group *like, int sign)
 {
     int best = -1, n = 0;
     for (int i = 0; i < a->n_group; i++) {
-        if (a->group[i].world != world || a->group[i].profiled || !known(&metric[i][m])) continue;
+        const ls_group *g = &a->group[i];
+        if (g->world != like->world || g->kind != like->kind || g->profiled || !known(&metric[i][m])) continue;
         n++;
         if (best < 0 || sign * metric[i][m].mean > sign * metric[best][m].mean) best = i;
     }
@@ -84,7 +85,7 @@ static int differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC],
     int n = 0;
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        const int k = extreme(a, metric, LS_METRIC_TOKENS, g->world, 1);
+        const int k = extreme(a, metric, LS_METRIC_TOKENS, g, 1);
         char workers[48], gap[96];
         if (k < 0 || k == i || g->profiled || !known(&g->tokens) || n >= MOST) continue;
         const ls_group *best = &a->group[k];
@@ -119,16 +120,16 @@ static int memory(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_d
 {
     int n = 0;
     for (int i = 0; i < a->n_group && n < MOST; i++) {
-        const int world = a->group[i].world, low = extreme(a, metric, LS_METRIC_MEMORY, world, -1),
-                  high = extreme(a, metric, LS_METRIC_MEMORY, world, 1);
+        const int low = extreme(a, metric, LS_METRIC_MEMORY, &a->group[i], -1),
+                  high = extreme(a, metric, LS_METRIC_MEMORY, &a->group[i], 1);
         char workers[48], x[96], y[96];
         if (low != i || low == high) continue;
         const ls_estimate least = times(metric[low][LS_METRIC_MEMORY], 1 / 1048576.0),
                           most = times(metric[high][LS_METRIC_MEMORY], 1 / 1048576.0);
         if (ls_overlap(&least, &most)) continue;
         ls_doc_cell(d, b, "On %s, the peak memory of a worker is lower with %s (%s MiB) than with %s (%s MiB).",
-                    on(workers, world), a->group[low].short_name, text_of(x, &least, 1), a->group[high].short_name,
-                    text_of(y, &most, 1));
+                    on(workers, a->group[i].world), a->group[low].short_name, text_of(x, &least, 1),
+                    a->group[high].short_name, text_of(y, &most, 1));
         n++;
     }
     return n;
@@ -136,21 +137,33 @@ static int memory(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_d
 
 /* --- recommendation --- */
 
-/* The setting on several workers whose efficiency is highest, if its interval is above those of all others. */
-static int most_efficient(const ls_analysis *a)
+static ls_estimate per_worker(const ls_group *g)
 {
-    int best = -1;
+    return times(g->tokens, 1.0 / g->world);
+}
+
+/* Whether a group counts where settings on several workers are compared. */
+static bool is_several(const ls_group *g, int kind)
+{
+    return g->world > 1 && g->kind == kind && !g->profiled && !isnan(g->tokens.mean);
+}
+
+/* The setting on several workers with the most tokens/s per worker, if its interval is above those of all others. Efficiencies would not do:
+ * those of two settings have different bases. */
+static int most_per_worker(const ls_analysis *a, int kind)
+{
+    int best = -1, n = 0;
     for (int i = 0; i < a->n_group; i++) {
-        const ls_group *g = &a->group[i];
-        if (g->world < 2 || g->profiled || isnan(g->efficiency.mean)) continue;
-        if (best < 0 || g->efficiency.mean > a->group[best].efficiency.mean) best = i;
+        if (!is_several(&a->group[i], kind)) continue;
+        n++;
+        if (best < 0 || per_worker(&a->group[i]).mean > per_worker(&a->group[best]).mean) best = i;
     }
-    for (int i = 0; i < a->n_group && best >= 0; i++) {
-        const ls_group *g = &a->group[i];
-        if (i == best || g->world < 2 || g->profiled || isnan(g->efficiency.mean)) continue;
-        if (ls_overlap(&g->efficiency, &a->group[best].efficiency)) return -1;
+    for (int i = 0; i < a->n_group && n > 1; i++) {
+        if (i == best || !is_several(&a->group[i], kind)) continue;
+        const ls_estimate x = per_worker(&a->group[i]), y = per_worker(&a->group[best]);
+        if (ls_overlap(&x, &y)) return -1;
     }
-    return best >= 0 && known(&a->group[best].efficiency) ? best : -1;
+    return n > 1 ? best : -1;
 }
 
 /* Repeats of each side until a gap of this size would show: both intervals together are as wide as it. 0: not known, or too many. */
@@ -163,24 +176,26 @@ static int repeats_for(const ls_estimate *x, const ls_estimate *y)
     return 0;
 }
 
-static void recommend_speed(const ls_analysis *a, ls_doc *d, ls_block *b)
+static void recommend_speed(const ls_analysis *a, int kind, ls_doc *d, ls_block *b)
 {
     char text[96], other[96];
-    const ls_group *g = &a->group[a->best];
-    if (a->winner >= 0) {
-        ls_doc_cell(d, b, "For speed, use %s: %s tokens/s; its interval is above those of all other settings.",
+    const ls_ranking *r = &a->top[kind];
+    const ls_group *g = &a->group[r->best];
+    const char *whose = ls_kind_words(a, kind);
+    if (r->winner >= 0) {
+        ls_doc_cell(d, b, "%sFor speed, use %s: %s tokens/s; its interval is above those of all other settings.", whose,
                     g->label, text_of(text, &g->tokens, g->tokens.mean < 100));
         return;
     }
-    const ls_group *o = &a->group[a->rival];
+    const ls_group *o = &a->group[r->rival];
     if (!known(&g->tokens) || !known(&o->tokens)) {
-        ls_doc_cell(d, b,
-                    "For speed, no setting is recommended: %s has no interval. Run every setting three times or more.",
-                    known(&g->tokens) ? o->label : g->label);
+        ls_doc_cell(
+            d, b, "%sFor speed, no setting is recommended: %s has no interval. Run every setting three times or more.",
+            whose, known(&g->tokens) ? o->label : g->label);
         return;
     }
     const int n = repeats_for(&g->tokens, &o->tokens);
-    ls_doc_cell(d, b, "For speed, no setting is recommended: %s (%s tokens/s) and %s (%s tokens/s) overlap.%s",
+    ls_doc_cell(d, b, "%sFor speed, no setting is recommended: %s (%s tokens/s) and %s (%s tokens/s) overlap.%s", whose,
                 g->label, text_of(text, &g->tokens, g->tokens.mean < 100), o->label,
                 text_of(other, &o->tokens, o->tokens.mean < 100),
                 n ? LS_TEXT(" With this spread, about %d runs of each would show their difference.", n) : "");
@@ -188,19 +203,26 @@ static void recommend_speed(const ls_analysis *a, ls_doc *d, ls_block *b)
 
 static void recommend(const ls_analysis *a, ls_doc *d)
 {
-    const int e = most_efficient(a);
-    char text[96];
     ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
-    recommend_speed(a, d, b);
-    if (e < 0) return;
-    const ls_estimate share = times(a->group[e].efficiency, 100);
-    ls_doc_cell(d, b, "For the most work per worker on several workers, use %s: %s %% of ideal.", a->group[e].label,
-                text_of(text, &share, 1));
+    for (int kind = 0; kind < a->n_kind; kind++) {
+        const int k = most_per_worker(a, kind);
+        char text[96];
+        if (a->top[kind].second < 0) continue;
+        recommend_speed(a, kind, d, b);
+        if (k < 0 || k == a->top[kind].winner) continue; /* it is recommended already */
+        const ls_estimate rate = per_worker(&a->group[k]);
+        ls_doc_cell(
+            d, b,
+            "%sFor the most work per worker on several workers, use %s: %s tokens/s per worker; its interval is above those of all others.",
+            ls_kind_words(a, kind), a->group[k].label, text_of(text, &rate, rate.mean < 100));
+    }
 }
 
 void content_findings(const ls_analysis *a, ls_doc *d)
 {
-    if (a->best < 0 || a->second < 0) return;
+    bool any = false;
+    for (int kind = 0; kind < a->n_kind; kind++) any = any || a->top[kind].second >= 0;
+    if (!any) return;
     ls_estimate(*metric)[LS_N_METRIC] = ls_alloc((size_t)a->n_group * sizeof *metric);
     bool failed = !metric;
     for (int i = 0; i < a->n_group && !failed; i++) failed = ls_metrics_of(a, &a->group[i], metric[i]) != LS_OK;

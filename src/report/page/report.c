@@ -130,7 +130,7 @@ static void tell(const ls_analysis *a, ls_report_result *r)
         const ls_mismatch *m = &a->mismatch[i];
         char base[400], other[400];
         ls_notes_add(&r->notes, "%s: %s differs from %s: %s, not %s", set->run[m->run].name, m->field,
-                     set->run[a->baseline].name, content_json_text(other, sizeof other, m->other),
+                     set->run[m->base].name, content_json_text(other, sizeof other, m->other),
                      content_json_text(base, sizeof base, m->baseline));
     }
     if (a->n_mismatch > 8) ls_notes_add(&r->notes, "and %d more differences", a->n_mismatch - 8);
@@ -140,7 +140,7 @@ static void tell(const ls_analysis *a, ls_report_result *r)
 
 typedef struct protocol {
     int warm; /* steps that were left out, the largest of several; 0: unknown */
-    bool weak;
+    bool weak, apart;
 } protocol;
 
 static void read_protocol(const json_t *root, protocol *p)
@@ -156,14 +156,15 @@ static void read_protocol(const json_t *root, protocol *p)
  * folders given. */
 static ls_status find_protocol(const ls_run_set *set, const ls_report_opts *o, protocol *p)
 {
-    static const char *const file[] = {"strategies_report.json", "ab_report.json"};
+    static const char *const file[] = {"strategies_report.json", "ab_report.json", "r3_report.json"};
     *p = (protocol){0};
     for (int i = 0; i < set->n_scaling; i++) read_protocol(set->scaling[i].root, p);
     for (int i = 0; i < o->n_path; i++)
-        for (int k = 0; k < 2 && ls_fs_is_dir(o->path[i]); k++) {
+        for (int k = 0; k < 3 && ls_fs_is_dir(o->path[i]); k++) {
             json_t *root = NULL; /* one that cannot be read is no run: nothing is lost with it */
             LS_TRY(report_load(o->path[i], file[k], NULL, &root));
             read_protocol(root, p);
+            if (root && k == 2) p->weak = p->apart = true; /* the comparisons of R3 */
             json_decref(root);
         }
     return LS_OK;
@@ -184,14 +185,20 @@ static ls_status read_alike(const ls_report_opts *o, ls_run_set *set, ls_compare
 {
     protocol p;
     bool shorter = false;
+    int asked;
     LS_TRY(read_runs(o, o->warm ? o->warm : LS_REPORT_WARM, set));
     LS_TRY(find_protocol(set, o, &p));
     if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(o, p.warm, set));
     for (int i = 0; i < set->n; i++)
         shorter =
             shorter || (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= set->run[i].n_warm);
+    asked = set->warm;
     if (shorter) LS_TRY(read_runs(o, 0, set));
-    *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch, .weak = o->weak || p.weak, .steady = !shorter};
+    *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch,
+                           .weak = o->weak || p.weak,
+                           .apart = p.apart,
+                           .steady = !shorter,
+                           .short_of = shorter ? asked : 0};
     return LS_OK;
 }
 
@@ -236,7 +243,7 @@ ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
     tell(&a, &r);
     terminal_table(&a, &r.table);
     if (!any_readable(&set) && !set.n_scaling)
-        st = ls_fail(LS_E_FORMAT, "there is no run%s in %s%s", set.n ? " that can be read" : "",
+        st = ls_fail(LS_E_FORMAT, "no %srun found in %s%s", set.n ? "readable " : "",
                      o->n_path ? o->path[0] : "nothing", o->n_path > 1 ? " and the other paths" : "");
     else st = write_all(&a, o, &r);
 done:

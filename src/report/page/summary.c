@@ -70,13 +70,13 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
         1000 * diff[most]);
 }
 
-static void say_winner(const ls_analysis *a, ls_doc *d)
+static void say_winner(const ls_analysis *a, const ls_ranking *r, ls_doc *d)
 {
-    const ls_group *g = &a->group[a->winner], *o = &a->group[a->second];
+    const ls_group *g = &a->group[r->winner], *o = &a->group[r->second];
     char rate[96];
     ls_str s = {0};
-    ls_str_addf(&s, "%s on %d %s is the fastest: %s tokens per second", g->short_name, g->world, workers_word(g->world),
-                rate_text(rate, &g->tokens));
+    ls_str_addf(&s, "%s%s on %d %s is the fastest: %s tokens per second", ls_kind_words(a, g->kind), g->short_name,
+                g->world, workers_word(g->world), rate_text(rate, &g->tokens));
     if (g->world > 1 && !isnan(g->speedup.mean))
         ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
     ls_str_addc(&s, '.');
@@ -89,21 +89,29 @@ static void say_winner(const ls_analysis *a, ls_doc *d)
     say_lost(g, d);
 }
 
-static void say_no_winner(const ls_analysis *a, ls_doc *d)
+static void say_no_winner(const ls_analysis *a, const ls_ranking *r, ls_doc *d)
 {
     ls_str s = {0};
-    ls_winner_words(a, &s);
+    ls_str_add(&s, ls_kind_words(a, a->group[r->best].kind));
+    ls_ranking_words(a, r, &s);
     ls_doc_take(d, LS_BLOCK_LEAD, &s);
-    if (a->group[a->best].tokens.half >= 0 && a->group[a->rival].tokens.half >= 0)
+    if (a->group[r->best].tokens.half >= 0 && a->group[r->rival].tokens.half >= 0)
         ls_doc_add(d, LS_BLOCK_TEXT, "More repeats, or a quieter machine, could show a difference.");
 }
 
-/* Of the winner, or of the only setting. */
-static void cards(const ls_analysis *a, const ls_group *g, ls_doc *d)
+static void say_only(const ls_analysis *a, const ls_group *g, ls_doc *d)
+{
+    char rate[96];
+    ls_doc_add(d, LS_BLOCK_LEAD, "%s%s on %d %s: %s tokens per second.", ls_kind_words(a, g->kind), g->short_name,
+               g->world, workers_word(g->world), rate_text(rate, &g->tokens));
+}
+
+/* Of a winner, or of the only setting. */
+static void cards(const ls_analysis *a, const ls_group *g, bool fastest, ls_doc *d)
 {
     ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
     ls_str loss = {0}, val = {0};
-    ls_doc_cells(d, b, a->winner >= 0 ? "Fastest" : "Setting", g->label,
+    ls_doc_cells(d, b, fastest ? "Fastest" : "Setting", g->label,
                  LS_TEXT("%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs"),
                  "Tokens per second", LS_NUM(g->tokens.mean, g->tokens.mean < 100 ? 1 : 0),
                  g->tokens.half >= 0
@@ -145,7 +153,9 @@ static void say_mismatches(const ls_analysis *a, ls_doc *d)
         a->allowed
             ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups between them include different work."
             : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow-mismatch compares them anyway and marks the page.");
-    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
+    const bool several = a->mismatch[0].base != a->mismatch[a->n_mismatch - 1].base; /* one of each kind */
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s",
+                             several ? "the baseline" : a->set->run[a->mismatch[0].base].name);
     if (!b) return;
     b->n_col = 4;
     ls_doc_cells(d, b, "run", "field", "baseline", "this run");
@@ -162,7 +172,11 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
 {
     ls_str s = {0};
     ls_basis_words(a, &s);
-    if (a->weak)
+    if (a->n_kind > 1)
+        ls_str_add(
+            &s,
+            " As in R3's comparison, data parallelism is weak scaling (every worker has the batch of one), and pipelines, whose batch is another, are compared with one another only.");
+    else if (a->weak)
         ls_str_add(
             &s,
             " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal is the time of one worker.");
@@ -207,23 +221,8 @@ static void say_profiled(const ls_analysis *a, ls_doc *d)
     ls_str_fini(&names);
 }
 
-/* The value of a key in a setting; NULL: it has none. */
-static const char *value_in(const char *setting, const char *key, size_t n_key, size_t *n)
-{
-    for (const char *p = setting; *p;) {
-        const size_t k = strcspn(p, "\n");
-        if (k > n_key && !strncmp(p, key, n_key) && p[n_key] == ' ') {
-            *n = k - n_key - 1;
-            return p + n_key + 1;
-        }
-        p += k + (p[k] == '\n');
-    }
-    *n = 4;
-    return "none";
-}
-
 /* What changes with the number of workers by design. */
-static bool by_design(const char *line, size_t n)
+static bool by_design(const ls_analysis *a, const char *line, size_t n)
 {
     static const char *const key[] = {"strategy",
                                       "micro_batch_size_per_gpu",
@@ -245,7 +244,7 @@ static bool by_design(const char *line, size_t n)
                                       "nodes"};
     for (size_t i = 0; i < sizeof key / sizeof *key; i++)
         if (strlen(key[i]) == n && !strncmp(line, key[i], n)) return true;
-    return false;
+    return a->weak && n == 5 && !strncmp(line, "steps", n); /* of the same data */
 }
 
 /* Differences between a setting and the runs on one worker that its speed-up is measured against. */
@@ -257,9 +256,10 @@ static void say_base_differences(const ls_analysis *a, ls_doc *d)
         for (const char *p = g->first->setting; *p && b != g;) {
             const size_t n = strcspn(p, "\n"), key = strcspn(p, " ");
             size_t k;
-            const char *other = value_in(b->first->setting, p, key, &k);
-            if (!by_design(p, key) && (k != n - key - 1 || strncmp(other, p + key + 1, k)))
-                ls_str_addf(&s, "%s%.*s (there: %.*s)", s.len ? ", " : "", (int)n, p, (int)k, other);
+            const char *other = ls_setting_value(b->first->setting, p, key, &k);
+            if (!by_design(a, p, key) && (!other || k != n - key - 1 || strncmp(other, p + key + 1, k)))
+                ls_str_addf(&s, "%s%.*s (there: %.*s)", s.len ? ", " : "", (int)n, p, other ? (int)k : 4,
+                            other ? other : "none");
             p += n + (p[n] == '\n');
         }
         if (s.len)
@@ -272,18 +272,20 @@ static void say_base_differences(const ls_analysis *a, ls_doc *d)
 
 void content_summary(const ls_analysis *a, ls_doc *d)
 {
-    const ls_group *only = a->best >= 0 && a->second < 0 ? &a->group[a->best] : NULL;
     ls_doc_add(d, LS_BLOCK_SECTION, "Summary");
     say_mismatches(a, d);
     if (!a->set->n) ls_doc_add(d, LS_BLOCK_TEXT, "There is no run to report.");
-    if (a->winner >= 0) say_winner(a, d);
-    else if (only) {
-        char rate[96];
-        ls_doc_add(d, LS_BLOCK_LEAD, "%s on %d %s: %s tokens per second.", only->short_name, only->world,
-                   workers_word(only->world), rate_text(rate, &only->tokens));
-    } else if (a->best >= 0) say_no_winner(a, d);
+    for (int kind = 0; kind < a->n_kind; kind++) {
+        const ls_ranking *r = &a->top[kind];
+        if (r->winner >= 0) say_winner(a, r, d);
+        else if (r->second >= 0) say_no_winner(a, r, d);
+        else if (r->best >= 0) say_only(a, &a->group[r->best], d);
+    }
     say_profiled(a, d);
-    if (a->winner >= 0 || only) cards(a, only ? only : &a->group[a->winner], d);
+    for (int kind = 0; kind < a->n_kind; kind++) {
+        const ls_ranking *r = &a->top[kind];
+        if (r->winner >= 0 || (r->best >= 0 && r->second < 0)) cards(a, &a->group[r->best], r->winner >= 0, d);
+    }
     if (a->n_group) say_basis(a, d);
     say_base_differences(a, d);
     doubts(a, d);

@@ -29,6 +29,17 @@ static double step_p95(const ls_run *r)
     return isnan(r->step_time) ? r->sampled[2] : r->step_p95;
 }
 
+/* Where a run is shorter than the warm-up, fewer steps are left out than elsewhere. */
+static const char *steps_words(const ls_analysis *a, const ls_group *g, char buf[64])
+{
+    if (!a->short_of) return "steps after the warm-up";
+    if (!g->split_warm_hi) return "all steps";
+    snprintf(buf, 64,
+             g->split_warm_lo == g->split_warm_hi ? "steps after the first %d" : "steps after the first %d or more",
+             g->split_warm_lo);
+    return buf;
+}
+
 void content_step_times(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = NULL;
@@ -37,11 +48,12 @@ void content_step_times(const ls_analysis *a, ls_doc *d)
         const ls_group *g = &a->group[i];
         const double mean = group_mean(a, g, step_mean), p95 = group_mean(a, g, step_p95);
         const bool steps = !isnan(g->first->step_time);
+        char of[64];
         if (isnan(mean)) continue;
         if (!b) b = ls_doc_table(d, "Times of steps", "setting", "mean, ms", "p95, ms", "p95 / mean", "of");
         sampled = sampled || !steps;
         ls_doc_cells(d, b, g->label, LS_NUM(1000 * mean, 3), LS_NUM(1000 * p95, 3), LS_NUM(p95 / mean, 2),
-                     steps ? "steps after the warm-up" : "sampled micro-batches of rank 0");
+                     steps ? steps_words(a, g, of) : "sampled micro-batches of rank 0");
     }
     if (sampled)
         ls_doc_add(
@@ -157,7 +169,7 @@ void content_translation(const ls_analysis *a, ls_doc *d)
             ls_doc_add(d, LS_BLOCK_SECTION, "Translation");
             ls_doc_add(
                 d, LS_BLOCK_TEXT,
-                "Training time (mean over ranks) and tokens/s (sum over ranks) are means over the epochs after the first, with the 95 %% interval over epochs; they include padding. Validation loss is the best epoch's, BLEU the last one's. A dash: the script does not store it.");
+                "Training time (mean over ranks) and tokens/s (sum over ranks) are means over the epochs after the first (of a run with one epoch, of that one), with the 95 %% interval over epochs; they include padding. Validation loss is the best epoch's, BLEU the last one's. A dash: it was not stored.");
             b = ls_doc_table(d, NULL, "run", "kind", "workers", "epochs", "training time per epoch, s", "tokens/s",
                              "validation loss", "BLEU");
         }
@@ -172,20 +184,24 @@ void content_translation(const ls_analysis *a, ls_doc *d)
 void content_alone(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = NULL;
+    bool some = false; /* a file states the number of workers */
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (r->world || r->translation || isnan(r->epoch_time)) continue;
         if (!b) {
             ls_doc_section(d, "Runs that are not compared");
-            b = ls_doc_table(d, NULL, "run", "training time per epoch, s", "tokens/s", "tokens/s of", "train loss",
-                             "val loss");
+            b = ls_doc_table(d, NULL, "run", "workers", "training time per epoch, s", "tokens/s", "tokens/s of",
+                             "train loss", "val loss");
         }
-        ls_doc_cells(d, b, r->name, LS_NUM(r->epoch_time, 2), LS_NUM(r->tokens_per_sec, 1),
-                     r->legacy ? "one rank or all: not recorded" : NULL, LS_NUM(r->train_loss, 4),
-                     LS_NUM(r->val_loss, 4));
+        some = some || r->n_stated > 0;
+        ls_doc_cells(d, b, r->name, r->n_stated > 0 ? LS_TEXT("%d", r->n_stated) : NULL, LS_NUM(r->epoch_time, 2),
+                     LS_NUM(r->tokens_per_sec, 1), r->legacy ? "one rank or all: not recorded" : NULL,
+                     LS_NUM(r->train_loss, 4), LS_NUM(r->val_loss, 4));
     }
     if (b)
         ls_doc_add(
-            d, LS_BLOCK_TEXT,
-            "Their files do not contain the number of workers, so tokens/s cannot be compared with those of others.");
+            d, LS_BLOCK_TEXT, "%s, so tokens/s cannot be compared with those of others.",
+            some
+                ? "Files of the older schema do not record whether tokens/s are of one rank or of all, and most of them no number of workers"
+                : "Their files do not contain the number of workers");
 }

@@ -238,7 +238,7 @@ void content_transport(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication between GPUs");
     ls_doc_add(
         d, LS_BLOCK_TEXT,
-        "As NCCL states it in its own log%s. A dash: not stated, or not measured. The path of rings is the slowest link of a ring inside a host (NVL: NVLink; PIX, PXB, PHB, SYS: PCI Express; LOC: ranks that share a GPU).",
+        "As NCCL states it in its own log%s. A dash: not stated, or not measured. The path of rings is the slowest link of a ring inside a host (NVL: NVLink; PIX, PXB, PHB, SYS: PCI Express; LOC: ranks that share a GPU). Network IB is NCCL's name for InfiniBand and RoCE; the column InfiniBand needs the connections and the link layer of the cards, which the log states with NCCL_DEBUG=INFO.",
         logs ? " (read from the logs where a run has no summary)" : "");
     transports(a, d);
     warnings(a, d);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 5, MAX_RUN = 2000 };
+enum { MAX_DEPTH = 5, MAX_RUN = 2000, MAX_METRICS = 64 << 20 };
 
 const char *const ls_run_file[LS_N_RUN_FILE] = {
     [LS_RUN_METRICS] = "training_metrics.json",
@@ -67,6 +67,19 @@ static bool is_there(ls_run_set *s, const char *real, const char *path)
     return false;
 }
 
+/* A copy of a run's folder is that run: two runs never have the same times. */
+static bool is_copy(ls_run_set *s, const ls_run *r)
+{
+    for (int i = 0; i < s->n && r->metrics; i++) {
+        if (!s->run[i].metrics || !json_equal(s->run[i].metrics, r->metrics)) continue;
+        ls_notes_add(&s->notes, "%s: a copy of %s (all metrics and times are equal), which counts once", r->dir,
+                     s->run[i].dir);
+        s->n_again++;
+        return true;
+    }
+    return false;
+}
+
 static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path)
 {
     ls_run *r;
@@ -79,7 +92,8 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
         return st;
     }
     r->real = real;
-    s->n++;
+    if (is_copy(s, r)) ls_run_fini(r);
+    else s->n++;
     return LS_OK;
 }
 
@@ -116,7 +130,9 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;
     }
+    const int before = s->n;
     if (st == LS_OK) st = take_run(s, &t, dir);
+    if (st == LS_OK && s->n > before) st = run_add_results(dir, &s->notes, &s->run[before]);
     for (int i = 0; i < LS_N_RUN_FILE; i++) ls_free((void *)(uintptr_t)t.file[i].data);
     return st;
 }
@@ -151,6 +167,24 @@ static ls_status take_scaling(ls_run_set *s, const char *dir)
     s->scaling[s->n_scaling].path = path;
     s->scaling[s->n_scaling++].root = root;
     return LS_OK;
+}
+
+/* Whether a file is the metrics of a run under another name ("2gpu.json"): not every JSON file is. */
+static bool is_metrics(const char *path)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int64_t nbytes = 0;
+    if (!ls_ends_in(path, ".json") || ls_fs_is_dir(path)) return false;
+    ls_status st = ls_fs_size(path, &nbytes);
+    if (st == LS_OK && nbytes > 0 && nbytes <= MAX_METRICS) st = ls_fs_read(path, &text, &n);
+    if (st != LS_OK) ls_err_clear();
+    if (!text) return false;
+    const bool yes =
+        (strstr(text, "\"schema_version\"") && (strstr(text, "\"run_id\"") || strstr(text, "\"training_config\""))) ||
+        strstr(text, "\"train_time_per_epoch\"");
+    ls_free(text);
+    return yes;
 }
 
 static bool is_checkpoint(const char *name)
@@ -197,8 +231,9 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         const ls_path path = ls_path_of(dir, names[i]);
         if (evidence && (!strcmp(names[i], "profiles") || !strcmp(names[i], "nccl"))) continue; /* read with it */
-        if (names[i][0] != '.' && !is_checkpoint(names[i]) && ls_fs_is_dir(path.text))
-            st = search(s, path.text, depth + 1);
+        if (names[i][0] == '.' || is_checkpoint(names[i])) continue;
+        if (ls_fs_is_dir(path.text)) st = search(s, path.text, depth + 1);
+        else if (!evidence && is_metrics(path.text)) st = add_file(s, path.text);
     }
     ls_fs_list_free(names, n);
     return st;
@@ -214,8 +249,10 @@ ls_status ls_run_set_add(ls_run_set *s, const char *path)
     if (!ls_fs_is_dir(path)) return add_file(s, path);
     LS_TRY(search(s, path, 0));
     if (s->n == before && s->n_scaling == scaling && s->n_again == again)
-        ls_notes_add(&s->notes, "%s: no run here: neither training_metrics.json nor metrics.jsonl, %d folders deep",
-                     path, MAX_DEPTH);
+        ls_notes_add(
+            &s->notes,
+            "%s: no run found (searched %d levels for training_metrics.json, metrics.jsonl and other files of metrics)",
+            path, MAX_DEPTH);
     return LS_OK;
 }
 

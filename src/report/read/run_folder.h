@@ -81,6 +81,7 @@ typedef struct ls_run {
     char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
     int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
     bool legacy;                             /* R1's older schema: tokens/s may be those of one rank */
+    int n_stated;                            /* workers by that schema's gpus_tested; 0: not stated  */
     bool profiled;                           /* a profiler ran: its speed is no benchmark */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */
@@ -107,8 +108,9 @@ typedef struct ls_run {
     int n_rank;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
-    bool translation;              /* R3's: epochs have a BLEU, and perhaps a training time; the first is warm-up */
-    double bleu;                   /* of the last epoch, mean over ranks; NaN: unknown */
+    bool translation;  /* R3's task: epochs have a BLEU, and perhaps a training time; the first is warm-up */
+    bool later_epochs; /* tokens_per_sec and epoch_time are of the epochs after the first (R3's files) */
+    double bleu;       /* of the last epoch, mean over ranks; NaN: unknown */
     ls_estimate train_time, rates; /* over epochs after the first: seconds, mean over ranks; tokens/s, sum over ranks */
     ls_run_span *span;
     int n_span, n_lane;
@@ -150,6 +152,8 @@ typedef struct ls_run_comm_time {
     double busy, exposed, hidden;
 } ls_run_comm_time;
 bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
+/* The value of a key (n_key bytes) in a setting, which has *n bytes; NULL: it has none. */
+const char *ls_setting_value(const char *setting, const char *key, size_t n_key, size_t *n);
 /* The name of the communicators' backend ("nccl", "local", "mpi"): of the first there is. NULL: none is stated. */
 const char *ls_run_backend(const ls_run *r);
 bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */
@@ -171,7 +175,7 @@ typedef struct ls_run_set {
     int n_scaling, cap_scaling;
 } ls_run_set;
 
-/* Adds the runs at path: a run folder, a metrics file, or a folder of such folders (at most five deep). A path without any run is
+/* Adds the runs at path: a run folder, a metrics file, or a folder of such folders and files (at most five deep). A path without any run is
  * a note. LS_E_NOMEM alone. */
 ls_status ls_run_set_add(ls_run_set *s, const char *path);
 void ls_run_set_sort(ls_run_set *s);

@@ -103,10 +103,12 @@ static void read_legacy(const report_doc *d, ls_run *r)
     r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
     snprintf(r->strategy, sizeof r->strategy, "older schema");
     r->legacy = true;
-    ls_notes_add(
-        d->notes,
-        "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of comparisons",
-        d->file);
+    const int64_t stated = report_int(d, "gpus_tested");
+    r->n_stated = stated > 0 && stated <= MAX_WORLD ? (int)stated : 0;
+    ls_notes_add(d->notes, "%s: older schema without schema_version: %s, and the run is left out of comparisons",
+                 d->file,
+                 r->n_stated ? "it does not record whether tokens/s are of one rank or of all"
+                             : "the number of workers is not recorded");
 }
 
 static ls_status read_metrics(const report_doc *d, ls_run *r)

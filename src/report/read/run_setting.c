@@ -47,7 +47,8 @@ static bool one_of(const char *word, const char *const *list, size_t n)
 
 /* --- the command line --- */
 
-/* Options that are no settings: where a run writes, what it prints, how it was started; and those whose values the metrics record. */
+/* Options that are no settings: where a run writes, what it prints or keeps, how it was started, how long it waits for a lost worker; and
+ * those whose values the metrics record. */
 static const char *const not_settings[] = {"checkpoint_path",
                                            "seed",
                                            "resume",
@@ -57,7 +58,6 @@ static const char *const not_settings[] = {"checkpoint_path",
                                            "steps_per_print",
                                            "quiet_nccl_monitor",
                                            "json",
-                                           "save_every",
                                            "keep_last",
                                            "print_config",
                                            "profile",
@@ -251,6 +251,20 @@ static void read_profiled(const json_t *options, ls_run *r)
     const double rate = report_num(&p, "tokens_per_sec");
     const bool stale = !isnan(rate) && !isnan(r->tokens_per_sec) && rate != r->tokens_per_sec; /* of an earlier run */
     r->profiled = r->profiled || (r->profile && !stale) || json_object_get(options, "profile");
+}
+
+const char *ls_setting_value(const char *setting, const char *key, size_t n_key, size_t *n)
+{
+    for (const char *p = setting; *p;) {
+        const size_t k = strcspn(p, "\n");
+        if (k > n_key && !strncmp(p, key, n_key) && p[n_key] == ' ') {
+            *n = k - n_key - 1;
+            return p + n_key + 1;
+        }
+        p += k + (p[k] == '\n');
+    }
+    *n = 0;
+    return NULL;
 }
 
 ls_status run_read_setting(const report_doc *d, ls_run *r)

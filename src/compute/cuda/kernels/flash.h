@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* cudaError_t of the launches; stream is a cudaStream_t. T >= 1, D <= LS_FLASH_D_MAX, arrays 16-byte aligned; backward's scratch is delta,
- * (B,H,T) floats. tf32: one product of TF32 in place of three that make up a float's. */
+ * (B,H,T) floats. tf32: use one TF32 product instead of the three that emulate fp32. */
 int flash_fwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_fwd_f32(const cu_attention_job *j, bool tf32, void *stream);
 int flash_bwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
