@@ -230,6 +230,7 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
 
     ls_debug("checkpoint", "checksums of %s match", path);
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
+    if (st == LS_OK) st = hf_compare(&s.set, m, team);
     if (st == LS_OK) { /* from here on only device copies can fail */
         st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
         if (st == LS_OK && optimizer) st = hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);

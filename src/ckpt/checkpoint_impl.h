@@ -174,6 +174,8 @@ typedef struct hf_set {
     int n_src;
 } hf_set;
 ls_status hf_open(hf_set *s, const ls_model *m, const char *dir);
+/* Workers may read copies of their own: samples of every tensor are the same on all. LS_E_CONFIG. Collective over team; NULL: no one to ask. */
+ls_status hf_compare(const hf_set *s, const ls_model *m, ls_comm *team);
 void hf_close(hf_set *s);
 int hf_n_tensor(const ls_model *m);
 /* Fills the pieces of one kind from src (one tensor for each of the model, in unit order) and sets padding to 0. Fails only for

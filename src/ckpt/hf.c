@@ -1,13 +1,17 @@
 /* hf.c - loads weights of a Hugging Face folder; all tensors are matched with the model before the first one is copied. */
 #include "ckpt/hf.h"
 
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "ckpt/checkpoint_impl.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SAMPLE ((size_t)64 << 10) /* bytes at the begin, in the middle and at the end of a tensor */
 
 int hf_n_tensor(const ls_model *m)
 {
@@ -231,6 +235,29 @@ void hf_close(hf_set *s)
     *s = (hf_set){0};
 }
 
+ls_status hf_compare(const hf_set *s, const ls_model *m, ls_comm *team)
+{
+    int local;
+    ls_xxh h;
+    if (!team) return LS_OK;
+    ls_xxh_init(&h);
+    for (int k = 0; k < hf_n_tensor(m); k++) {
+        const ls_st_tensor *t = s->src[k];
+        const size_t n = t->nbytes < SAMPLE ? t->nbytes : SAMPLE;
+        for (size_t i = 0; i < 3; i++) ls_xxh_add(&h, (const char *)t->data + (t->nbytes - n) / 2 * i, n);
+    }
+    const int64_t mine = (int64_t)ls_xxh_value(&h);
+    int64_t first = mine;
+    ls_status st = ls_broadcast(team, (ls_view){&first, 1, LS_I64}, 0, LS_SITE, NULL);
+    if (st == LS_OK && mine != first)
+        st = ls_fail(LS_E_CONFIG,
+                     "the workers read different weights: their hash is %016" PRIx64
+                     " on rank 0 (%.100s) and %016" PRIx64 " on rank %d (%.100s); every host needs the same files",
+                     (uint64_t)first, ls_comm_host(team, 0, &local), (uint64_t)mine, ls_comm_rank(team),
+                     ls_comm_host(team, ls_comm_rank(team), &local));
+    return ckpt_agree(team, st, LS_SITE);
+}
+
 static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls_comm *team)
 {
     char sums[PATH_MAX];
@@ -247,6 +274,7 @@ ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, 
     ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
     if (st == LS_OK) st = open_compared(&s, m, dir, team);
     st = ckpt_agree(team, st, LS_SITE);
+    if (st == LS_OK) st = hf_compare(&s, m, team);
     if (st == LS_OK) ls_info("model", "weights from %s", dir);
     if (st == LS_OK) {
         st = hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);

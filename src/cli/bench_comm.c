@@ -297,7 +297,7 @@ static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
 static void comm_speak(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st != LS_OK && !ls_err_is_peers()) cli_print_error(rank, st);
+    if (st != LS_OK && !ls_err_is_peers()) cli_print_error(rank, NULL, st);
 }
 
 /* As a worker of mpirun, srun or torchrun. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define SSH "ssh -o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+#define SSH "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
 
 typedef struct options {
     const char *hosts, *hostfile, *rsh, *program, *address;

@@ -96,6 +96,8 @@ typedef struct job {
     const ls_ds_config *ds;
     const ls_run_identity *id;
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
+    const char *host;                      /* of a worker that a launcher started; NULL: -n started it */
+    bool several;                          /* hosts, whose output may be in several places */
     bool reported;                         /* the failure of this worker is printed */
     ls_device_choice device;               /* the same for every worker */
     bool device_printed;
@@ -103,6 +105,7 @@ typedef struct job {
 
 #define MAX_SHARE  256
 #define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
+#define TELL_TIME  10.0  /* seconds in which a worker that cannot start meets the others to tell them */
 
 static void startup_line(void *ctx, const ls_trainer *t)
 {
@@ -136,13 +139,15 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     return st;
 }
 
-/* Prints the failure of this worker once. A worker that only learned of the failure of another one prints nothing. */
+/* Prints the failure of this worker once. A worker that only learned of the failure of another one prints nothing, except for rank 0 of
+ * several hosts: its output may be the only one that is looked at. */
 static void worker_report(void *ctx, int rank, ls_status st)
 {
     job *j = ctx;
     if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     j->reported = true;
-    if (!ls_err_is_peers()) cli_print_error(rank, st);
+    if (!ls_err_is_peers()) cli_print_error(rank, j->host, st);
+    else if (j->several && !rank) fprintf(stderr, "lockstep: %s; its output has the reason\n", ls_err_words());
 }
 
 /* Prints and announces a failure before anything is closed: closing may wait for a device or for peers that do not know of it yet. */
@@ -190,6 +195,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     io.opened = startup_line;
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    if (comm) st = ls_comm_agree(comm, st, LS_SITE);
+    if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
         c.rank = c.local_rank = rank;
@@ -237,30 +244,48 @@ static ls_status check_configuration(const job *j, int world)
     return LS_OK;
 }
 
-/* Checks the options of a run that a launcher started. */
+/* Checks what a launcher has started: without it the workers cannot meet. */
 static ls_status check_start(const job *j, const ls_start_env *e)
 {
     if (ls_train_given(j->o, "n") && j->o->n != e->size)
         return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
     LS_TRY(cli_check_launcher(e));
-    LS_TRY(cli_check_comm(e, j->o->comm));
-    return j->device.automatic ? LS_OK
-                               : check_configuration(j, e->size); /* the workers first agree on the device of auto */
+    return cli_check_comm(e, j->o->comm);
 }
 
-/* Workers on several hosts may have found different devices: all use one kind. The same result on every rank. */
+/* Workers on several hosts may have found different devices: all use one kind. */
 static ls_status check_device(job *j, ls_comm *c)
 {
     LS_TRY(ls_device_agree(&j->device, c));
     return j->device.automatic ? check_configuration(j, ls_comm_size(c)) : LS_OK;
 }
 
-/* An error that every rank finds is printed by rank 0 only. */
-static ls_status only_on_rank_0(int rank, ls_status st)
+/* Before the workers have joined, nobody knows what the others find: each prints its own failure. */
+static ls_status report_alone(job *j, const ls_start_env *e, ls_status st)
 {
-    if (rank) ls_err_clear();
+    if (e->size == 1) return st;
+    worker_report(j, e->rank, st);
+    ls_err_clear();
     return st;
+}
+
+/* Meets the other workers, also with a configuration that does not work here: they need not wait for this one, and what all of them find is
+ * printed once. Rank 0 prints it before. */
+static ls_status join(job *j, const ls_start_env *e, double limit, ls_comm **c)
+{
+    ls_err_kept why;
+    const bool known = !j->device.automatic; /* the workers first agree on the device of auto */
+    const ls_status mine = known ? check_configuration(j, e->size) : LS_OK;
+    if (mine == LS_OK) {
+        LS_TRY(cli_join(e, limit, c));
+        return LS_OK;
+    }
+    ls_err_keep(&why);
+    if (!e->rank) worker_report(j, 0, mine);
+    const ls_status met = cli_join(e, limit > 0 && limit < TELL_TIME ? limit : TELL_TIME, c);
+    ls_err_restore(&why);
+    return met == LS_OK ? mine : report_alone(j, e, mine);
 }
 
 /* Runs this process as one worker of a run that a launcher started. */
@@ -270,20 +295,19 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_comm *c = NULL;
     ls_stop_install(); /* launchers stop all ranks at the first failure: rank 0 must finish printing its error */
     ls_status st = check_start(j, e);
-    if (st != LS_OK) return only_on_rank_0(e->rank, st);
+    if (st != LS_OK) return report_alone(j, e, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
     const double limit = ls_train_given(j->o, "comm_timeout") ? j->o->comm_timeout : -1;
-    LS_TRY(cli_join(e, limit, &c));
+    st = join(j, e, limit, &c);
+    if (!c) return st;
+    j->several = ls_comm_where(c).n_host > 1;
     if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
-    st = check_device(j, c);
-    if (st != LS_OK && st != LS_E_COMM) {
-        const int rank = ls_comm_rank(c);
-        ls_comm_close(&c, st);
-        return only_on_rank_0(rank, st);
-    }
+    else ls_comm_start_limit(c, LS_START_LIMIT);
+    st = ls_comm_agree(c, st, LS_SITE);
+    if (st == LS_OK) st = ls_comm_agree(c, check_device(j, c), LS_SITE);
     if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));
     announce(j, c, st);
     if (st == LS_E_STOPPED) worker_report(j, ls_comm_rank(c), st);
@@ -392,7 +416,7 @@ ls_status cmd_train(int argc, char **argv)
     char **moved = NULL;
     ls_status st = LS_OK;
     int saved = -1; /* stdout, with --json */
-    char program[PATH_MAX];
+    char program[PATH_MAX], host[256] = "";
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
@@ -406,7 +430,8 @@ ls_status cmd_train(int argc, char **argv)
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, load_json(&o, &ds));
     job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
-    LS_TRY_GOTO(st, done, only_on_rank_0(env.rank, choose_device(&j, &env)));
+    if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
+    LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
     if (o.json && !o.print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
     if (o.print_config) {
         st = print_settings(&j, env.size);

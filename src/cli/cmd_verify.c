@@ -178,7 +178,7 @@ static ls_status together_worker(void *ctx, ls_comm *comm, int n_core)
 static void together_report(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st != LS_OK && *ls_err_words()) cli_print_error(rank, st);
+    if (st != LS_OK && *ls_err_words()) cli_print_error(rank, NULL, st);
 }
 
 ls_status cmd_verify(int argc, char **argv)

@@ -115,9 +115,9 @@ bool cli_find_program(const char *name, char path[4096]);
 /* Writes what is left in the buffer of stdout. LS_E_IO if anything that this process printed was lost; main calls it after every
  * command. */
 ls_status cli_flush(void);
-/* Prints "lockstep: [rank N: ]<kind>: <message>" of this thread's last failure to stderr, without the rank if it is
- * negative. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
-void cli_print_error(int rank, ls_status st);
+/* Prints "lockstep: [rank N[ on HOST]: ]<kind>: <message>" of this thread's last failure to stderr, without the rank if it is negative,
+ * without the host if it is NULL. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
+void cli_print_error(int rank, const char *host, ls_status st);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_print_device(const ls_device_choice *d);
 

@@ -98,10 +98,10 @@ ls_status cli_flush(void)
     return ls_fail(LS_E_IO, "cannot write to stdout: the disk is full or the pipe is closed");
 }
 
-void cli_print_error(int rank, ls_status st)
+void cli_print_error(int rank, const char *host, ls_status st)
 {
-    char from[32] = "";
-    if (rank >= 0) snprintf(from, sizeof from, "rank %d: ", rank);
+    char from[128] = "";
+    if (rank >= 0) snprintf(from, sizeof from, "rank %d%s%.80s: ", rank, host ? " on " : "", host ? host : "");
     const bool ctrl_c = st == LS_E_STOPPED && ls_stop_signal() == SIGINT;
     fprintf(stderr, "lockstep: %s%s: %s\n%s", from, ctrl_c ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st),
             ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");

@@ -88,7 +88,7 @@ int main(int argc, char **argv)
     ls_status st = run_command(argc, argv);
     if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
-        cli_print_error(-1, st);
+        cli_print_error(-1, NULL, st);
     const int code = st == LS_E_STOPPED ? ls_stop_exit_code() : ls_status_exit_code(st);
     (void)ls_deadline_arm(EXIT_TIME, code, "leaving the program (exit handlers of libraries)");
     return code;

@@ -29,7 +29,8 @@ const char *ls_coll_word(ls_coll kind)
     return (unsigned)kind < LS_N_COLL ? word[kind] : "?";
 }
 
-#define RANKS (1 << 16) /* more than a communicator has */
+#define RANKS       (1 << 16) /* more than a communicator has */
+#define USUAL_LIMIT 600.0     /* seconds, until the time of a step is known */
 
 static ls_ticket ticket_of(int lane, uint64_t seq)
 {
@@ -50,7 +51,7 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbyte
     c->size = size;
     c->impl = impl;
     c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
-    atomic_init(&c->own_limit.seconds, 600);
+    atomic_init(&c->own_limit.seconds, USUAL_LIMIT);
     c->limit = &c->own_limit;
     for (int k = 0; k < N_LANE; k++) c->lane[k].c = c;
     gethostname(c->hostname, sizeof c->hostname - 1);
@@ -85,6 +86,10 @@ void ls_comm_set_limit(ls_comm *c, double seconds)
     c->limit->fixed = true;
     atomic_store(&c->limit->seconds, seconds);
     ls_stop_expect(seconds);
+}
+void ls_comm_start_limit(ls_comm *c, double seconds)
+{
+    if (!c->limit->fixed) atomic_store(&c->limit->seconds, seconds > 0 ? seconds : USUAL_LIMIT);
 }
 void ls_comm_expect(ls_comm *c, double step_seconds)
 {
@@ -435,8 +440,9 @@ ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
     int worst = 0;
     ls_err_kept own;
     ls_err_keep(&own);
-    /* the worst status, and the lowest rank that has it */
-    const ls_status st = ls_agree(c, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - c->rank, site, &worst);
+    /* the worst status, and the lowest rank that has it; not one that has it from a peer, which keeps the right to print it */
+    const int rank = own.of_peer ? RANKS - 1 : c->rank;
+    const ls_status st = ls_agree(c, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - rank, site, &worst);
     const int first = RANKS - 1 - worst % RANKS;
     if (mine != LS_OK) { /* keep its own message */
         ls_err_restore(&own);

@@ -124,6 +124,9 @@ ls_status ls_comm_reserve(ls_comm *c);
 /* Time limit of a wait in seconds; when it expires, the position of each rank and all stack traces are printed. 0 = no limit. May change
  * while requests are pending. Communicators split from c share its limit, and c must outlive them. */
 void ls_comm_set_limit(ls_comm *c, double seconds);
+/* The limit of the start of a run, for which ls_comm_set_limit was not called; 0: the usual one again. */
+#define LS_START_LIMIT 120.0
+void ls_comm_start_limit(ls_comm *c, double seconds);
 /* Reports the duration of a step: the limit becomes 20 times the slowest of the last eight steps, at least 30 s, unless
  * ls_comm_set_limit was called. */
 void ls_comm_expect(ls_comm *c, double step_seconds);

@@ -18,6 +18,7 @@
 
 #define GRACE     25.0 /* seconds for the other hosts after one has failed: workers and agents end earlier */
 #define KILL_TIME 5.0  /* seconds for an agent to obey "kill" */
+#define SAVE_TIME (LS_STOP_SAVE + GRACE) /* seconds for workers to save after a stop */
 
 /* ---- hosts ---- */
 
@@ -89,10 +90,9 @@ ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out)
 typedef struct team {
     const ls_launch_plan *l;
     proc *p;
-    int *in;               /* stdin of each remote shell; -1: closed */
-    int left, code, worst; /* worst: the host whose exit code it is */
-    double trouble_at, kill_at;
-    bool asked;
+    int *in;                                        /* stdin of each remote shell; -1: closed */
+    int left, code, worst;                          /* worst: the host whose exit code it is */
+    double trouble_at, asked_at, ended_at, kill_at; /* 0: not yet; ended_at: the last host that ended */
 } team;
 
 static bool is_here(const char *name)
@@ -177,8 +177,10 @@ static void reap(team *t)
 {
     for (int i = 0; i < t->l->n_host; i++) {
         if (!proc_ended(&t->p[i])) continue;
-        const int code = proc_code(&t->p[i]);
+        const bool stopped = t->p[i].killed && t->asked_at > 0; /* by us, after a stop */
+        const int code = stopped ? 128 + ls_stop_signal() : proc_code(&t->p[i]);
         t->left--;
+        t->ended_at = ls_now();
         if (t->in[i] >= 0) close(t->in[i]);
         t->in[i] = -1;
         if (!code) continue;
@@ -191,21 +193,44 @@ static void reap(team *t)
     }
 }
 
+static void ask(team *t)
+{
+    t->asked_at = ls_now();
+    fprintf(stderr, ls_stop_signal() == SIGINT ? "lockstep: stopping; press Ctrl-C again to kill the workers\n"
+                                               : "lockstep: stopping; a second signal kills the workers\n");
+    order(t, ls_stop_signal() == SIGINT ? "int\n" : "term\n");
+}
+
+/* A host of which nothing was heard: its remote shell may still try to connect. */
+static bool one_is_silent(const team *t)
+{
+    for (int i = 0; i < t->l->n_host; i++)
+        if (t->p[i].pid && !t->p[i].gone && !t->p[i].heard) return true;
+    return false;
+}
+
+/* When the hosts that are left are killed. Workers save together, so their hosts end together; while a shell has not connected, there is
+ * nothing to save. */
+static double last_moment(const team *t)
+{
+    if (t->trouble_at > 0 && (t->asked_at <= 0 || t->trouble_at < t->asked_at)) return t->trouble_at + GRACE;
+    if (t->asked_at <= 0) return 0;
+    if (one_is_silent(t)) return t->asked_at + KILL_TIME;
+    return t->ended_at > t->asked_at ? t->ended_at + GRACE : t->asked_at + SAVE_TIME;
+}
+
 static void enforce(team *t)
 {
     const double now = ls_now();
     if (ls_stop_at_once()) kill_hosts(t);
-    else if (ls_stop_requested() && !t->asked) {
-        t->asked = true;
-        order(t, ls_stop_signal() == SIGINT ? "int\n" : "term\n");
-    }
-    if (t->trouble_at > 0 && !t->asked && now - t->trouble_at > GRACE) kill_hosts(t);
+    else if (ls_stop_requested() && t->asked_at <= 0) ask(t);
+    if (last_moment(t) > 0 && now > last_moment(t)) kill_hosts(t);
     for (int i = 0; i < t->l->n_host && t->kill_at > 0 && now - t->kill_at > KILL_TIME; i++) {
         proc *p = &t->p[i];
         if (!p->pid || p->gone || p->killed) continue;
         p->killed = true;
-        fprintf(stderr, "lockstep: host %s does not answer; its workers end when they notice the lost connection\n",
-                t->l->host[i].name);
+        fprintf(stderr, "lockstep: host %s does not answer; %s\n", t->l->host[i].name,
+                p->heard ? "its workers end when they notice the lost connection" : "its remote shell is killed");
         proc_signal(p, SIGKILL);
     }
 }

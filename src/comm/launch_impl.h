@@ -25,6 +25,7 @@ typedef struct proc {
     pid_t pid; /* 0: not started */
     relay out, err;
     bool gone, killed;
+    bool heard; /* it has printed something */
     int status; /* of waitpid */
 } proc;
 

@@ -71,8 +71,8 @@ bool proc_relay(proc *p, int n, int fd, int ms)
     for (int i = 0; i < 2 * n && some; i++) {
         char buf[8192];
         size_t got;
-        if (f[i].fd >= 0 && f[i].revents)
-            (void)relay_read(i % 2 ? &p[i / 2].err : &p[i / 2].out, buf, sizeof buf, &got);
+        if (f[i].fd >= 0 && f[i].revents && relay_read(i % 2 ? &p[i / 2].err : &p[i / 2].out, buf, sizeof buf, &got))
+            p[i / 2].heard = true;
     }
     const bool ready = some && f[2 * n].revents;
     ls_free(f);

@@ -451,6 +451,13 @@ static ls_status hear_call(meeting *m, meet_call *c)
 
 /* ---- all of them ---- */
 
+/* Why a call has not succeeded, in words. */
+static const char *why_not(const meet_call *c)
+{
+    if (c->why[0]) return c->why;
+    return c->phase == CONNECTING || c->phase == IDLE ? "no answer yet" : "it has not finished the handshake";
+}
+
 static ls_status name_missing(meeting *m)
 {
     bool missing[4096] = {false};
@@ -464,7 +471,7 @@ static ls_status name_missing(meeting *m)
     for (int i = 0; i < m->n_call; i++) {
         if (m->call[i].to != first) continue;
         address_of(&m->call[i].at, at, sizeof at);
-        if (!*who) snprintf(who, sizeof who, " (%s: %s)", at, m->call[i].why);
+        if (!*who) snprintf(who, sizeof who, " (%s: %s)", at, why_not(&m->call[i]));
         if (m->call[i].why[0] && !strstr(m->call[i].why, "refused")) { /* the address that says most */
             snprintf(who, sizeof who, " (%s: %s)", at, m->call[i].why);
             break;

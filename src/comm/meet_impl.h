@@ -23,10 +23,9 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define MEET_DOORS   8     /* ports from MASTER_PORT on (or names of a local socket) that rank 0 may use     */
-#define MEET_LIMIT   120.0 /* seconds of the start-up, unless --comm_timeout says otherwise                */
-#define MEET_PENDING 64    /* connections that have not proved the token                                     */
-#define MEET_KEY     32    /* bytes */
+#define MEET_DOORS   8  /* ports from MASTER_PORT on (or names of a local socket) that rank 0 may use     */
+#define MEET_PENDING 64 /* connections that have not proved the token                                     */
+#define MEET_KEY     32 /* bytes */
 
 typedef struct meet_key {
     uint8_t byte[MEET_KEY];

@@ -238,7 +238,7 @@ static ls_status meet_hosts(const ls_start_env *e, double limit, double seconds,
 
 ls_status ls_comm_meet(const ls_start_env *e, double limit, ls_comm **out)
 {
-    const double seconds = limit < 0 ? MEET_LIMIT : limit > 0 ? limit : 1e9;
+    const double seconds = limit < 0 ? LS_START_LIMIT : limit > 0 ? limit : 1e9;
     const bool several = ls_start_several_hosts(e);
     LS_TRY(several ? meet_hosts(e, limit, seconds, out) : meet_here(e, seconds, out));
     const ls_comm_place p = ls_comm_where(*out);

@@ -196,8 +196,11 @@ static void describe(const meeting *m, int r, const meet_hello *h, entry *out)
     *out = (entry){.port = (uint16_t)h->port};
     snprintf(out->name, sizeof out->name, "%.63s", h->host);
     if (!r || is_loopback(a)) return; /* as rank 0 */
-    out->family = (uint16_t)a->ss_family;
-    if (a->ss_family == AF_INET6) memcpy(out->address, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, 16);
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    const bool mapped = a->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(v6); /* IPv4 at a socket for both */
+    out->family = (uint16_t)(mapped ? AF_INET : a->ss_family);
+    if (mapped) memcpy(out->address, v6->s6_addr + 12, 4);
+    else if (a->ss_family == AF_INET6) memcpy(out->address, v6, 16);
     else memcpy(out->address, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
 }
 
@@ -281,6 +284,23 @@ static ls_status visit(meeting *m, const master *at, entry *all, meet_key *sessi
     return meet_recv(m, 0, all, (size_t)m->me.size * sizeof *all);
 }
 
+/* The address of rank r as this rank reaches it. Interfaces have numbers of their own on each host: a link-local address is reached
+ * through the interface of the connection with rank 0. */
+static struct sockaddr_storage address_of(const meeting *m, const entry *e)
+{
+    struct sockaddr_storage a = m->from[0], own = {0};
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&a;
+    socklen_t n = sizeof own;
+    if (e->family) a = (struct sockaddr_storage){.ss_family = e->family};
+    if (e->family == AF_INET) memcpy(&((struct sockaddr_in *)(void *)&a)->sin_addr, e->address, 4);
+    if (e->family == AF_INET6) memcpy(&v6->sin6_addr, e->address, 16);
+    if (e->family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) &&
+        !getsockname(m->fd[0], (struct sockaddr *)&own, &n) && own.ss_family == AF_INET6)
+        v6->sin6_scope_id = ((struct sockaddr_in6 *)(void *)&own)->sin6_scope_id;
+    set_port(&a, e->port);
+    return a;
+}
+
 /* Connects with the ranks between 0 and this one, and accepts those above. */
 static ls_status connect_others(meeting *m, const entry *all, const meet_key *session)
 {
@@ -293,14 +313,7 @@ static ls_status connect_others(meeting *m, const entry *all, const meet_key *se
         snprintf(m->who[r].host, sizeof m->who[r].host, "%.63s", all[r].name);
         if (r >= rank) continue;
         meet_call *c = &m->call[m->n_call++];
-        *c = (meet_call){.to = r, .fd = -1, .at = m->from[0]};
-        if (all[r].family) {
-            c->at = (struct sockaddr_storage){.ss_family = all[r].family};
-            if (all[r].family == AF_INET6)
-                memcpy(&((struct sockaddr_in6 *)(void *)&c->at)->sin6_addr, all[r].address, 16);
-            else memcpy(&((struct sockaddr_in *)(void *)&c->at)->sin_addr, all[r].address, 4);
-        }
-        set_port(&c->at, all[r].port);
+        *c = (meet_call){.to = r, .fd = -1, .at = address_of(m, &all[r])};
         c->n_at = length(&c->at);
     }
     return meet_all(m);

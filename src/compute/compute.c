@@ -69,8 +69,7 @@ ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, b
 
 static void describe_ref(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    snprintf(buf, LS_COMPUTE_WORDS, "cpu-ref: plain loops in %s, 1 thread",
-             c->ops->dtype == LS_F64 ? "double" : "float");
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu-ref: plain loops in %s", c->ops->dtype == LS_F64 ? "double" : "float");
 }
 
 static const ls_compute_plugin fast = {.scratch = cpu_fast_scratch, .describe = cpu_fast_describe};
@@ -122,6 +121,20 @@ size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
 const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     c->backend->describe(c, buf);
+    const int n = c->backend == &ref ? 1 : c->backend == &fast ? c->n_thread : 0;
+    const size_t at = strlen(buf);
+    if (n) snprintf(buf + at, LS_COMPUTE_WORDS - at, ", %d thread%s", n, n == 1 ? "" : "s");
+    return buf;
+}
+
+const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
+{
+    ls_device_info info = {0};
+    if (!c->device) c->backend->describe(c, buf);
+    else if (c->device->info(c->device->ctx, &info) != LS_OK) snprintf(buf, LS_COMPUTE_WORDS, "%s", c->ops->name);
+    else
+        snprintf(buf, LS_COMPUTE_WORDS, "%s: compute capability %d.%d%s%s", c->ops->name, info.capability / 10,
+                 info.capability % 10, *info.cudnn ? ", cuDNN " : "", info.cudnn);
     return buf;
 }
 

@@ -250,6 +250,8 @@ int64_t ls_q8_nbytes(int64_t K, int64_t N);
 /* One line for doctor and logs: instruction set, matmul kernel, threads; device, libraries. */
 #define LS_COMPUTE_WORDS 480
 const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
+/* What decides the bits of a result: the instruction set and the matmul kernel of a CPU; capability and cuDNN of a device. */
+const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 
 void ls_compute_close(ls_compute *c);
 

@@ -1,5 +1,6 @@
 /* settings.c - every resolved setting with its value and source: the list, and its two printed forms. */
 #include "config/resolve_impl.h"
+#include "comm/compare.h"
 #include "core/json.h"
 #include "core/mem.h"
 
@@ -134,4 +135,42 @@ void ls_train_config_json(const ls_train_config *c, ls_str *out)
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
+}
+
+/* What may differ between the workers of a run. Everything else must be the same. */
+static const char *const own_settings[] = {
+    "device",
+    "threads", /* of a host; the workers agree on the kind of device */
+    /* names of files: what is in them is compared where it is read */
+    "model",
+    "train_data_path",
+    "val_data_path",
+    "tokenizer",
+    "checkpoint_path",
+    "deepspeed_config",
+    "init_from",
+    "tensorboard",
+    "csv_monitor",
+    /* what a worker prints and records */
+    "json",
+    "cluster",
+    "profile_mode",
+    "dist_debug",
+    "quiet_nccl_monitor",
+};
+
+static bool is_own(const char *name)
+{
+    for (size_t i = 0; i < sizeof own_settings / sizeof own_settings[0]; i++)
+        if (!strcmp(own_settings[i], name)) return true;
+    return false;
+}
+
+void ls_train_config_common(const ls_train_config *c, ls_str *out)
+{
+    char text[32];
+    for (int i = 0; i < c->n_setting; i++)
+        if (!is_own(c->setting[i].name)) ls_compare_add(out, c->setting[i].name, c->setting[i].text);
+    ls_compare_add(out, "layer_norm_epsilon", ls_json_real(text, c->model.ln_eps));
+    ls_compare_add(out, "initializer_range", ls_json_real(text, c->model.init_range));
 }

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -238,6 +239,27 @@ int64_t ls_tokens_blend_id(const ls_tokens *t)
         ls_xxh_add(&h, x, sizeof x);
     }
     return (int64_t)(ls_xxh_value(&h) >> 12); /* exact in every JSON reader */
+}
+
+static void add_sample(ls_xxh *h, const ls_fs_map *m)
+{
+    const uint64_t n = m->data ? m->n : 0;
+    char hex[17] = "";
+    if (n > LS_DATA_SMALL) data_sample_hex(m->data, m->n, hex);
+    else if (n) snprintf(hex, sizeof hex, "%016" PRIx64, ls_xxh64(m->data, m->n));
+    ls_xxh_add(h, &n, sizeof n);
+    ls_xxh_add(h, hex, sizeof hex);
+}
+
+uint64_t ls_tokens_hash(const ls_tokens *t)
+{
+    ls_xxh h;
+    ls_xxh_init(&h);
+    for (size_t i = 0; i < t->n_source; i++) {
+        for (size_t k = 0; k < t->source[i].n_file; k++) add_sample(&h, &t->source[i].file[k].map);
+        add_sample(&h, &t->source[i].mask);
+    }
+    return ls_xxh_value(&h);
 }
 
 /* ---- open, close, read ---- */

@@ -72,5 +72,7 @@ int64_t ls_tokens_counted(const ls_tokens *t, uint64_t seed, int64_t epoch, int6
 
 /* Identifies the order of a blend: its weights and sizes. 0: one source. */
 int64_t ls_tokens_blend_id(const ls_tokens *t);
+/* A hash of all bytes of small files and of samples of large ones (data/meta.h), and of their sizes, with the masks of pairs. */
+uint64_t ls_tokens_hash(const ls_tokens *t);
 
 #endif

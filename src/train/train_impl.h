@@ -37,6 +37,13 @@ ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bo
 /* Prints a message through io.note, if it is set. */
 void train_tell(const ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* What must be the same on every worker: settings and version; kernels; token files; the newest checkpoint (NULL: none) of --resume.
+ * LS_E_CONFIG on all of them with the first difference. Collective. */
+ls_status train_compare_settings(const ls_trainer *t);
+ls_status train_compare_kernels(const ls_trainer *t);
+ls_status train_compare_data(const ls_trainer *t);
+ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
+
 int64_t train_peak_rss(void);
 
 /* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.

@@ -383,19 +383,29 @@ static ls_status check_data(ls_trainer *t, const ls_train_config *c)
     return several ? ls_comm_agree(t->comm, st, LS_SITE) : st;
 }
 
+/* Collective: when one worker cannot read its files, all fail. */
+static ls_status open_data(ls_trainer *t, const ls_train_config *c)
+{
+    LS_TRY(check_data(t, c));
+    ls_status st = ls_tokens_open(&t->train, c->train_path, c->seq_len, c->model.vocab_size);
+    if (st == LS_OK && c->val_path) st = ls_tokens_open(&t->val, c->val_path, c->seq_len, c->model.vocab_size);
+    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+    return st == LS_OK ? train_compare_data(t) : st;
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
+    LS_TRY(train_compare_settings(t));
     expect_nccl(t, cfg);
     ls_status st = open_compute(t, cfg); /* when one worker has no device, all fail */
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     LS_TRY(st);
+    LS_TRY(train_compare_kernels(t));
     if (t->io.opened) t->io.opened(t->io.ctx, t);
     LS_TRY(join_device(t));
     LS_TRY(find_shared_gpus(t));
     LS_TRY(nccl_joined(t));
-    LS_TRY(check_data(t, cfg));
-    LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
-    if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
+    LS_TRY(open_data(t, cfg));
     if (ls_tokens_paired(&t->train))
         train_tell(t, "%s: %lld pair%s, the loss counts the targets; %lld longer than %d tokens, which are cut\n",
                    cfg->train_path, (long long)t->train.n_seq, t->train.n_seq == 1 ? "" : "s",
@@ -549,16 +559,20 @@ static ls_status load_weights(ls_trainer *t)
         char *path = NULL, *json = NULL;
         if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
         LS_TRY(ls_barrier(t->comm, LS_SITE));
-        LS_TRY(ls_ckpt_latest(c->run_dir, &path));
-        if (path) {
-            ls_status st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, NULL);
+        ls_status st = ls_ckpt_latest(c->run_dir, &path);
+        if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+        if (st == LS_OK) st = train_compare_checkpoint(t, path ? ls_path_base(path) : NULL);
+        if (path && st == LS_OK) {
+            st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) train_tell(t, "resumed from %s\n", path);
             t->resumed_from = t->state.step;
             ls_free(json);
-            ls_free(path);
-            return st == LS_OK ? look_if_complete(t) : st;
+            if (st == LS_OK) st = look_if_complete(t);
         }
+        const bool resumed = path;
+        ls_free(path);
+        if (resumed || st != LS_OK) return st;
         train_tell(t, "--resume: no checkpoint found; this run starts from step 0 in %s\n", c->run_dir);
     }
     if (c->init_from) {

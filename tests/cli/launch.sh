@@ -7,6 +7,7 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 cat >"$SCRATCH/rsh" <<'SH'
 #!/bin/sh
 [ "$1" != nowhere ] || { echo "rsh: no route to $1" >&2; exit 255; }
+[ "$1" != hangs ] || exec sleep 300
 export LOCKSTEP_HOST_ID=$1
 shift
 exec sh -c "$*"
@@ -45,6 +46,18 @@ expect 2 "is not the name of a host" launch --hosts=-oProxyCommand=x -n 1 -- doc
 expect 3 "slots=N" launch --hostfile <(echo "a b c") -n 1 -- doctor
 expect 2 "launch cannot start itself" launch --hosts a -n 1 -- launch
 expect 3 "no job" "$LOCKSTEP" launch --agent <<<"hello, this is not a job"
+
+# one Ctrl-C while a remote shell hangs
+launch --hosts a,hangs -n 2 -- "${base[@]}" --max_steps 1 --checkpoint_path "$SCRATCH/hangs" >"$SCRATCH/hangs.log" 2>&1 &
+job=$!
+await $job pgrep -f "^$LOCKSTEP train .*$SCRATCH/hangs( |$)" >/dev/null || bad "hangs: no worker starts: $(cat "$SCRATCH/hangs.log")"
+SECONDS=0
+kill -INT "$(pgrep -f "^$LOCKSTEP launch .*$SCRATCH/hangs( |$)")"
+wait $job
+got=$?
+[ $got = 130 ] && [ $SECONDS -lt 60 ] || bad "a shell that hangs: exit code $got after $SECONDS s: $(cat "$SCRATCH/hangs.log")"
+grep -q "stopping; press Ctrl-C again to kill the workers" "$SCRATCH/hangs.log" || bad "a shell that hangs: $(cat "$SCRATCH/hangs.log")"
+grep -q "host hangs does not answer; its remote shell is killed" "$SCRATCH/hangs.log" || bad "the shell that hangs is not named: $(cat "$SCRATCH/hangs.log")"
 
 # fault NAME SIGNAL WHO CODE: a run whose WHO gets SIGNAL ends with CODE, and nothing is left
 fault() {

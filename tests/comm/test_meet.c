@@ -10,6 +10,9 @@
 #include "core/rng.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -246,6 +249,73 @@ static void without_rank_0_the_others_say_so(void **state)
     end(&w);
     expect_words(&w, LS_E_COMM, "rank 1 could not connect to rank 0 within");
     expect_words(&w, LS_E_COMM, "refused");
+}
+
+/* A program listens, accepts and sends nothing; less time than a handshake has. */
+static void a_port_that_has_not_answered_yet_is_named_with_a_reason(void **state)
+{
+    (void)state;
+    worker w;
+    const int held = hold_port(set_run("a token"));
+    begin(&w, 1, 2, 0.5);
+    end(&w);
+    expect_words(&w, LS_E_COMM, "it has not finished the handshake)");
+    close(held);
+}
+
+/* An address of this host that is not its loopback, as text; false: there is none. */
+static bool own_address(int family, char *text, size_t room)
+{
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (getifaddrs(&all)) return false;
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        const bool usable = i->ifa_addr && i->ifa_addr->sa_family == family && (i->ifa_flags & IFF_UP) &&
+                            !(i->ifa_flags & IFF_LOOPBACK);
+        if (!usable) continue;
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+        if (family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+        found = !getnameinfo(i->ifa_addr, family == AF_INET ? sizeof(struct sockaddr_in) : sizeof *v6, text,
+                             (socklen_t)room, NULL, 0, NI_NUMERICHOST);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* Three workers at an address of this host: ranks 1 and 2 connect by what rank 0 says. */
+static void meet_at(int family)
+{
+    char address[128];
+    worker w[3];
+    if (!own_address(family, address, sizeof address)) {
+        print_message("no interface has such an address here\n");
+        skip();
+    }
+    (void)set_run("a token");
+    setenv("MASTER_ADDR", address, 1);
+    for (int r = 0; r < 3; r++) begin(&w[r], r, 3, 20);
+    for (int r = 0; r < 3; r++) {
+        end(&w[r]);
+        if (w[r].st != LS_OK) fail_msg("rank %d at %s: %s", r, address, w[r].words);
+    }
+    struct sockaddr_storage peer = {0};
+    socklen_t n = sizeof peer;
+    assert_int_equal(getpeername(w[2].links.fd[1], (struct sockaddr *)&peer, &n), 0);
+    assert_int_equal(peer.ss_family, family);
+    for (int r = 0; r < 3; r++) tcp_links_fini(&w[r].links);
+}
+
+/* Rank 0 accepts them at a socket for both families, which gives IPv4 addresses as ::ffff:a.b.c.d. */
+static void workers_at_an_ipv4_address_connect_over_ipv4(void **state)
+{
+    (void)state;
+    meet_at(AF_INET);
+}
+
+static void workers_at_a_link_local_address_use_the_interface_of_rank_0(void **state)
+{
+    (void)state;
+    meet_at(AF_INET6);
 }
 
 static void a_worker_that_leaves_during_the_start_ends_it_at_once(void **state)
@@ -544,6 +614,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_is_given_twice_is_refused),
         cmocka_unit_test(those_that_are_missing_are_named_within_the_limit),
         cmocka_unit_test(without_rank_0_the_others_say_so),
+        cmocka_unit_test(a_port_that_has_not_answered_yet_is_named_with_a_reason),
+        cmocka_unit_test(workers_at_an_ipv4_address_connect_over_ipv4),
+        cmocka_unit_test(workers_at_a_link_local_address_use_the_interface_of_rank_0),
         cmocka_unit_test(a_worker_that_leaves_during_the_start_ends_it_at_once),
         cmocka_unit_test(an_answer_to_another_challenge_is_refused),
         cmocka_unit_test(messages_of_a_tag_arrive_in_order_and_whole),

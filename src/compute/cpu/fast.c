@@ -45,8 +45,8 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
 
 void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul, %d thread%s", simd_pick()->name,
-             gemm_name(gemm_pick(NULL)), c->n_thread, c->n_thread == 1 ? "" : "s");
+    (void)c;
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul", simd_pick()->name, gemm_name(gemm_pick(NULL)));
 }
 
 static void add_name(char *list, size_t size, const char *name)
