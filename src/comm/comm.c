@@ -37,6 +37,30 @@ static ls_ticket ticket_of(int lane, uint64_t seq)
     return seq << 2 | (uint64_t)lane;
 }
 
+/* Room to count requests of this kind and label. */
+static ls_status reserve_count(ls_comm *c, int kind, int label)
+{
+    return ls_reserve(&c->stat[kind], &c->n_stat[kind], (size_t)label + 1, sizeof **c->stat,
+                      "the counters of a communicator");
+}
+
+/* With peers: all that requests need, so that none can fail on one worker for want of memory while the others wait for it. */
+static ls_status reserve_requests(ls_comm *c)
+{
+    for (int k = 0; k < LS_N_COLL; k++) LS_TRY(reserve_count(c, k, LS_COMM_LABELS - 1));
+    for (int k = 0; k < N_LANE; k++) {
+        c->lane[k].ring = ls_alloc(LANE_RING * sizeof *c->lane[k].ring);
+        if (!c->lane[k].ring) return ls_nomem(LANE_RING * sizeof *c->lane[k].ring, "the requests of a communicator");
+    }
+    return LS_OK;
+}
+
+static void free_requests(ls_comm *c)
+{
+    for (int k = 0; k < N_LANE; k++) ls_free(c->lane[k].ring);
+    for (int k = 0; k < LS_N_COLL; k++) ls_free(c->stat[k]);
+}
+
 ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbytes, ls_comm **out)
 {
     ls_comm *c = ls_alloc(sizeof *c);
@@ -45,6 +69,13 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbyte
         ls_free(c);
         ls_free(impl);
         return ls_nomem(sizeof *c + impl_nbytes, "a communicator");
+    }
+    const ls_status st = ops->inline_run ? LS_OK : reserve_requests(c);
+    if (st != LS_OK) {
+        free_requests(c);
+        ls_free(c);
+        ls_free(impl);
+        return st;
     }
     c->ops = ops;
     c->rank = rank;
@@ -214,21 +245,9 @@ static void *lane_main(void *arg)
 
 static ls_status start_lane(comm_lane *l)
 {
-    l->ring = l->ring ? l->ring : ls_alloc(LANE_RING * sizeof *l->ring);
-    if (!l->ring) return ls_nomem(LANE_RING * sizeof *l->ring, "the requests of a communicator");
     if (pthread_create(&l->thread, NULL, lane_main, l)) return ls_fail(LS_E_COMM, "cannot start a progress thread");
     l->running = true;
     return LS_OK;
-}
-
-/* Room to count requests of this kind and label. */
-static ls_status reserve_count(ls_comm *c, int kind, int label)
-{
-    pthread_mutex_lock(&c->lock);
-    const ls_status st = ls_reserve(&c->stat[kind], &c->n_stat[kind], (size_t)label + 1, sizeof **c->stat,
-                                    "the counters of a communicator");
-    pthread_mutex_unlock(&c->lock);
-    return st;
 }
 
 ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
@@ -240,7 +259,10 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     r->site = ls_short_path(r->site);
     ls_log(LS_LOG_TRACE, "comm", "%s of %lld elements, %d ranks, at %s", ls_coll_word(r->kind),
            (long long)(r->in.n ? r->in.n : r->out.n), c->size, r->site);
-    LS_TRY(reserve_count(c, r->kind, r->label));
+    pthread_mutex_lock(&c->lock);
+    const ls_status room = reserve_count(c, r->kind, r->label);
+    pthread_mutex_unlock(&c->lock);
+    LS_TRY(room);
     if (c->told) {
         r->seq = ++l->posted;
         comm_clock_post(c, l, r);
@@ -551,8 +573,7 @@ void ls_comm_destroy(ls_comm **cp)
     if (c->ops->destroy) c->ops->destroy(c);
     ls_free(c->impl);
     ls_free(c->lane[0].end); /* of all lanes */
-    for (int k = 0; k < N_LANE; k++) ls_free(c->lane[k].ring);
-    for (int k = 0; k < LS_N_COLL; k++) ls_free(c->stat[k]);
+    free_requests(c);
     ls_free(c->time);
     ls_free(c->stood);
     pthread_cond_destroy(&c->changed);

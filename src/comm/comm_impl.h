@@ -97,7 +97,7 @@ typedef struct comm_lane {
     uint64_t posted, done; /* sequence numbers                  */
     ls_status failed;      /* first failure; sticks             */
     char words[2048];
-    comm_req *ring;           /* LANE_RING, from the start of its thread */
+    comm_req *ring;           /* LANE_RING; NULL where the caller carries out requests */
     ls_mark after[LANE_RING]; /* of those that are done: where the device has the result */
     ls_mark newest;           /* of them                                                 */
     double *end;              /* with a clock: of the newest LANE_RING requests */
