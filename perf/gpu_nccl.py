@@ -323,7 +323,7 @@ def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True,
 def check_memory(folder):
     rows = metrics(folder)["memory"]["per_rank"]
     for r in rows:
-        need(r["planned"] + r.get("comm", 0) == r["device"], f"rank {r['rank']}: planned {r['planned']} and {r.get("comm", 0)} for sums, allocated {r['device']} bytes")
+        need(r["planned"] + r.get("comm", 0) == r["device"], f"rank {r['rank']}: planned {r['planned']} and {r.get('comm', 0)} for sums, allocated {r['device']} bytes")
     return f"{max(r['planned'] for r in rows) / 2**20:,.0f} MiB planned and allocated on {len(rows)} ranks"
 
 
