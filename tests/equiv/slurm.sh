@@ -82,7 +82,7 @@ at_step limit 30
 # at the same time, on the rest of the machine: stopped by Slurm itself (requeue sends SIGTERM to the workers)
 ends limit "$job" 120
 resumed limit
-grep -q "queued again: attempt 1" "$SCRATCH/limit.log" || bad "the script did not queue the job again"
+grep -q "requeued: attempt 1" "$SCRATCH/limit.log" || bad "the script did not queue the job again"
 [ -d "$SCRATCH/limit/torchrun_logs/${job}_n1/attempt_1" ] || bad "no logs of the second attempt"
 equal limit
 
