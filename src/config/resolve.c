@@ -299,25 +299,37 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
-/* Options of the command line that this run does not use: one note each. */
-static void note_unused(const ls_train_options *o, ls_train_config *c)
+/* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
+ * that one command line works for all numbers of workers; --max_val_steps 0 turns --eval_every off. */
+static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
 {
     const char *s = c->strategy;
     const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
                reduces = strcmp(s, "single") && strcmp(s, "dp");
-    if (ls_train_given(o, "bucket") && !reduces) ls_str_addf(&c->notes, "--bucket has no effect with strategy %s\n", s);
-    if (ls_train_given(o, "gather_bucket") && !gathers)
-        ls_str_addf(&c->notes, "--gather_bucket has no effect with strategy %s; zero1 and zero2 use it\n", s);
-    if (ls_train_given(o, "prefetch_bucket") && !zero3)
-        ls_str_addf(&c->notes, "--prefetch_bucket has no effect with strategy %s; zero3 uses it\n", s);
-    if (ls_train_given(o, "profile_spans") && !c->profile)
-        ls_str_add(&c->notes, "--profile_spans has no effect without --profile\n");
-    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
-        ls_str_add(&c->notes, "--keep_last has no effect without --save_every: checkpoints of epochs are all kept\n");
-    if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
-        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+    const struct {
+        const char *name, *users;
+        bool used;
+    } bucket[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
+                  {"gather_bucket", "zero1 and zero2 use it", gathers},
+                  {"prefetch_bucket", "zero3 uses it", zero3}};
+    for (size_t i = 0; i < sizeof bucket / sizeof *bucket; i++) {
+        if (bucket[i].used || !ls_train_given(o, bucket[i].name)) continue;
+        if (c->world_size > 1)
+            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", bucket[i].name, s,
+                           bucket[i].users);
+        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", bucket[i].name, s);
+    }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
+    if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
+        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+    if (ls_train_given(o, "profile_spans") && !c->profile)
+        return ls_fail(LS_E_CONFIG, "--profile_spans needs --profile; add it, or leave --profile_spans out");
+    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--keep_last needs --save_every: checkpoints of epochs are all kept; add it, or leave --keep_last out");
+    return LS_OK;
 }
 
 /* What print_config lists of the machine beside its switches. */
@@ -491,7 +503,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
-    note_unused(o, &c);
+    LS_TRY_GOTO(st, done, check_unused(o, &c));
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
