@@ -41,12 +41,12 @@ static const ls_opt table[] = {
             "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
     CLI_STR("vocab-url", vocab_url, "URL", NULL,
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
-    CLI_INT("vocab-size", vocab_size, "N", "8192",
-            "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
+    CLI_INT_IN(257, 65536, "vocab-size", vocab_size, "N", "8192",
+               "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
     CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
-    CLI_REAL(
-        "val-fraction", p.val_fraction, "X", "0.05",
+    CLI_REAL_IN(
+        0, 1, "val-fraction", p.val_fraction, "X", "0.05",
         "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
         "Documents"),
     CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
@@ -70,7 +70,8 @@ static const ls_opt table[] = {
         "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
                "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
-    CLI_REAL("journal-seconds", journal_seconds, "S", "10", "record the progress for --resume every S seconds"),
+    CLI_REAL_IN(0, 1e9, "journal-seconds", journal_seconds, "S", "10",
+                "record the progress for --resume every S seconds"),
     CLI_SWITCH("json", json, "print the summary as one JSON object"),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
@@ -181,7 +182,6 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
-    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "abbreviated option: write --task %s", o->task);
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "the input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)
@@ -196,8 +196,6 @@ static ls_status check(const options *o, const unsigned char *given)
     if (o->p.shard_tokens && o->p.shard_tokens < 1024)
         return ls_fail(LS_E_ARG, "--shard-tokens %lld: must be 0 (one file) or at least 1024",
                        (long long)o->p.shard_tokens);
-    if (!(o->journal_seconds >= 0))
-        return ls_fail(LS_E_ARG, "--journal-seconds %g: must be at least 0", o->journal_seconds);
     if (o->files > 1 && (o->p.limit_docs || o->p.limit_val_docs))
         return ls_fail(LS_E_ARG,
                        "--files-at-once %lld: files are read one after the other with --limit-docs and "

@@ -406,6 +406,18 @@ static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_
     return ls_train_options_parse_preset(&preset, words->n, *moved, o);
 }
 
+static ls_status print_help(ls_opt_page page)
+{
+    ls_str s = {0};
+    if (page == LS_OPT_JSON) {
+        LS_TRY(cli_print_options(ls_train_opts, ls_train_n_opts, LS_TRAIN_USAGE));
+        return LS_E_HELP;
+    }
+    ls_train_options_help(page, &s);
+    LS_TRY(cli_print(&s));
+    return LS_E_HELP;
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
@@ -421,9 +433,7 @@ ls_status cmd_train(int argc, char **argv)
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
     if (o.help) {
-        ls_str s = {0};
-        ls_train_options_help(&s);
-        st = cli_print(&s);
+        st = print_help(o.help);
         goto done;
     }
     LS_TRY_GOTO(st, done, cli_translate_check(&o));

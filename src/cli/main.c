@@ -77,16 +77,26 @@ static ls_status run_command(int argc, char **argv)
                         argv + 1);
 }
 
+/* As programs end whose output goes to `head`: without a message, and the shell reports exit code 141. */
+static void end_by_sigpipe(void)
+{
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
 int main(int argc, char **argv)
 {
     ls_log_init(0);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a silent end */
+    signal(SIGPIPE, SIG_IGN); /* a run writes its files also if nobody reads its output */
     if (argc < 2) {
         overview(stderr);
         return 2;
     }
+    const bool trains = !strcmp(argv[1], "train");
     ls_status st = run_command(argc, argv);
-    if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
+    const bool help = st == LS_E_HELP;
+    if (st == LS_OK || help) st = cli_flush();
+    if (st == LS_E_IO && (help || !trains) && cli_reader_is_gone()) end_by_sigpipe();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, NULL, st);
     const int code = st == LS_E_STOPPED ? ls_stop_exit_code() : ls_status_exit_code(st);

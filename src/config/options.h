@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_TRAIN_OPTION_MAX 96
+#define LS_TRAIN_OPTION_MAX 192
 
 enum { LS_GIVEN_TYPED = 1, LS_GIVEN_PRESET };
 
@@ -39,9 +39,9 @@ typedef struct ls_train_options {
     int64_t train_micro_batch_size_per_gpu, micro_batch_size_per_gpu, grad_accum_steps, global_batch_size;
     int64_t enforce_global_batch_size, epochs, max_steps, max_train_steps, max_val_steps, eval_every;
     /* optimizer */
-    double lr, weight_decay, eps, clip, min_lr_ratio;
+    double lr, weight_decay, eps, clip, min_lr_ratio, min_lr, adam_beta1, adam_beta2;
     ls_opt_list betas;
-    const char *lr_schedule, *decay;
+    const char *lr_schedule, *lr_scheduler_type, *decay;
     int64_t warmup_steps;
     /* machine */
     const char *device, *precision, *strategy, *comm, *nccl_proof, *schedule, *compute, *stages;
@@ -54,7 +54,8 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data;
+    ls_opt_page help;
     const char *cluster, *tensorboard;
     /* launcher and loader */
     int64_t local_rank, num_workers, old_pipeline_stages;
@@ -66,7 +67,7 @@ typedef struct ls_train_options {
 extern const ls_opt ls_train_opts[];
 extern const size_t ls_train_n_opts;
 
-/* Sets the defaults, then parses the words after `train`. --help sets o->help. LS_E_ARG; if --preset accepts an unknown option, the
+/* Sets the defaults, then parses the words after `train`. --help and its forms set o->help. LS_E_ARG; if --preset accepts an unknown option, the
  * message names the preset. */
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
 /* The same for words of a preset. */
@@ -81,7 +82,10 @@ bool ls_train_by_preset(const ls_train_options *o, const char *name);
  * flags, too. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
-/* The text of --help: usage, options by section, environment, examples. */
-void ls_train_options_help(ls_str *out);
+#define LS_TRAIN_USAGE                      \
+    "lockstep train --data DIR [OPTIONS]\n" \
+    "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]"
+/* The text of --help: usage, examples, options by section; of --help_all also environment and signals. */
+void ls_train_options_help(ls_opt_page page, ls_str *out);
 
 #endif
