@@ -22,10 +22,9 @@ class Option:
     def __init__(self, row):
         self.name, self.kind, self.alias_of, self.value = row["name"], row["kind"], row["alias_of"], row["value"]
         self.arg = row["arg"] or {"switch": "", "text": "TEXT"}.get(self.kind, "N")
+        self.takes_value = self.kind != "switch"  # else arg, if any, may follow: --resume [RUN]
         self.help, self.section, self.default = row["help"], row["section"] or "Options", row["default"]
         self.hidden = not self.help and not self.alias_of
-        if self.kind == "switch":
-            self.arg = ""
 
     def text(self):
         has_default = self.default is not None and self.kind != "switch" and not self.help.endswith("]")
@@ -330,7 +329,7 @@ def zsh(top, pages):
         out.append("  _arguments -s -S \\")
         for o in rows:
             spec = f"*{o.flag()}[{zsh_text(o.summary())}]"
-            if o.arg:
+            if o.takes_value:
                 action = f"({' '.join(o.values())})" if o.values() else "_files" if o.takes_path() else " "
                 spec += f":{zsh_text(o.arg)}:{action}"
             out.append(f"    '{spec}' \\")
@@ -386,7 +385,7 @@ def fish(top, pages):
         if len(key) == 1 and key[0] in subs:
             when += f"; and not __fish_seen_subcommand_from {' '.join(n for n, _ in subs[key[0]])}"
         for o in rows:
-            how = f"-x -a {fish_quote(' '.join(o.values()))}" if o.values() else "-r" if o.takes_path() else "-x" if o.arg else ""
+            how = f"-x -a {fish_quote(' '.join(o.values()))}" if o.values() else "" if not o.takes_value else "-r" if o.takes_path() else "-x"
             letter = "-s" if len(o.name) == 1 else "-l"
             out.append(re.sub(" +", " ", f"complete -c lockstep -n {fish_quote(when)} {letter} {o.name} {how}") + f" -d {fish_quote(o.summary())}")
     return "\n".join(out) + "\n"
