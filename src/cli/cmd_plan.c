@@ -14,7 +14,7 @@
 #include <math.h>
 
 #define GIB          (1024.0 * 1024 * 1024)
-#define MOST_WORKERS 1024
+#define MOST_WORKERS 16384
 
 typedef struct options {
     ls_planner_query q;

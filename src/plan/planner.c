@@ -1,5 +1,5 @@
 /* planner.c - plans, predicts and ranks every layout of a number of workers. */
-#include "plan/planner.h"
+#include "plan/planner_impl.h"
 
 #include "comm/start.h"
 #include "core/log.h"
@@ -85,18 +85,40 @@ static void refuse(search *s, const char *words)
     if (k < MOST && !s->r->bad[k][0]) snprintf(s->r->bad[k], sizeof s->r->bad[k], "%s", words);
 }
 
-static ls_status worst_worker(const search *s, ls_planned *l)
+/* The shards of a layer differ by one row of the vocabulary at most: shard 0, and the first that has a row more than it. */
+static int shard_with_most(int64_t vocab, int T)
 {
-    const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
-    for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
-        ls_plan_memory m;
-        const int threads = ls_planner_threads(s->cl, &l->cfg, rank);
-        LS_TRY(ls_planner_memory(&l->cfg, s->q->gpu, threads, rank, s->q->val_seqs, &m));
-        if (m.total <= l->worst.total) continue;
-        l->worst = m;
-        l->worst_rank = rank;
-    }
+    for (int t = 1; t < T; t++)
+        if (vocab * (t + 1) / T - vocab * t / T > vocab / T) return t;
+    return 0;
+}
+
+/* Of the first replica: the others hold as much, or less. */
+static ls_status worst_worker(const search *s, ls_planned *l, ls_stages *stages, ls_schedule *schedule)
+{
+    const ls_train_config *c = &l->cfg;
+    const int P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP],
+              shard[2] = {0, shard_with_most(c->model.vocab_size, T)};
+    for (int p = 0; p < P; p++)
+        for (int k = 0; k < (shard[1] ? 2 : 1); k++) {
+            ls_plan_memory m;
+            const int rank = p * T + shard[k], threads = ls_planner_threads(s->cl, c, rank);
+            LS_TRY(planner_memory_in(c, s->q->gpu, threads, rank, s->q->val_seqs, stages, schedule, &m));
+            if (m.total <= l->worst.total) continue;
+            l->worst = m;
+            l->worst_rank = rank;
+        }
     return LS_OK;
+}
+
+static ls_status memory_of(const search *s, ls_planned *l)
+{
+    ls_stages stages;
+    ls_schedule *schedule = NULL;
+    ls_status st = ls_run_stages(&l->cfg, NULL, &stages, &schedule);
+    if (st == LS_OK) st = worst_worker(s, l, &stages, schedule);
+    ls_schedule_destroy(&schedule);
+    return st;
 }
 
 int64_t ls_planner_comm_bytes(const ls_train_config *c)
@@ -149,7 +171,7 @@ static ls_status consider(search *s, const ls_train_config *c)
     ls_planned *l = &r->layout[r->n];
     *l = (ls_planned){.cfg = *c};
     ls_planner_share(s->cl, &l->cfg);
-    ls_status st = worst_worker(s, l);
+    ls_status st = memory_of(s, l);
     if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
     if (st == LS_E_CONFIG || st == LS_E_ARG || st == LS_E_UNSUPPORTED) {
         refuse(s, ls_err_words());

@@ -176,6 +176,32 @@ static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *res
     return st;
 }
 
+/* Whether stages a and b have as many blocks in each part, and no other units: their times are equal. */
+static bool same_stages(const planner_worker *w, int a, int b)
+{
+    const ls_stages *s = &w->stages;
+    const int *thread = w->c->stage_thread;
+    if (thread[0] && thread[a] != thread[b]) return false;
+    for (int g = 0; g < s->n_stage * s->n_chunk; g += s->n_stage) {
+        const int *x = s->first + g + a, *y = s->first + g + b;
+        const bool ends = x[0] == 0 || y[0] == 0 || x[1] == s->n_unit || y[1] == s->n_unit;
+        if (ends || x[1] - x[0] != y[1] - y[0]) return false;
+    }
+    return true;
+}
+
+/* Takes the times of part costs from an equal stage before k, if there is one. */
+static bool copy_stage(const planner_worker *w, int k, ls_part_cost *part)
+{
+    const int P = w->c->mesh.n[LS_AXIS_PP];
+    for (int j = 0; j < k; j++) {
+        if (!same_stages(w, j, k)) continue;
+        for (int g = 0; g < P * w->stages.n_chunk; g += P) part[g + k] = part[g + j];
+        return true;
+    }
+    return false;
+}
+
 /* Stages compute faster while others wait. This was measured with every second worker waiting; more waiting workers were not measured. */
 static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part_cost *part, double transfer,
                           ls_sim *out)
@@ -211,6 +237,7 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     for (int k = 0; k < P && st == LS_OK; k++) {
         double rest = 0;
         ls_prediction p;
+        if (copy_stage(w, k, part)) continue;
         st = stage(w, k, part, &rest, &p);
         if (st == LS_OK && k == 0) *out = p;
         most = fmax(most, rest);
