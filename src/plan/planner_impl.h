@@ -40,6 +40,15 @@ void planner_close(planner_worker *w);
 /* Seconds of a collective of n workers with stride `span` between ranks, on one host (with shared cores) or on several. */
 double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes);
 
+/* Sets the buckets of gradients and parameters so large that their transfer takes as long as their latency; at least the defaults. */
+void planner_buckets(const ls_cluster *cl, ls_train_config *c);
+
+/* Lower bound of the predicted seconds of a step, without a simulation. For GPUs. */
+double planner_least(const ls_cluster *cl, const ls_train_config *c);
+
+/* Memory of the worst worker of a layout, and whether it fits: worst, worst_rank, comm_bytes, host_bytes, fits, why. */
+ls_status planner_fit(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l);
+
 /* Simulates a step after a first one; fills w->p except tokens_per_sec. */
 ls_status planner_walk(planner_worker *w);
 
