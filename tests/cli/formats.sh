@@ -115,8 +115,8 @@ go report scaling strategies --out report
 has benchmarks.json report/benchmarks.json
 for f in report/*/scaling_report*.json; do has scaling_report.json "$f"; done
 has files:'Report folder' report
-go report strategies --no-png --out one
-has files:'Report folder' one
+go report strategies --no-png --out settings
+has files:'Report folder' settings
 # the output of nsys
 mkdir -p nsys/profiles
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n\n' >nsys/profiles/nsys_stats_h.txt
