@@ -132,7 +132,7 @@ static int row_height(const ls_chart *c)
 static double left_room(const ls_chart *c)
 {
     double longest = 0;
-    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, fmin(pixels(c->category[k]), 7.6 * NAME));
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, fmin(pixels(c->category[k]), 7.6 * NAME) * 1.08);
     return c->kind == LS_CHART_LINES ? 84 : longest + 30;
 }
 
@@ -328,17 +328,18 @@ static void one_plot(const ls_chart *c, const char *png, ls_str *out)
 
 /* --- panels, as in the SVG --- */
 
-enum { COLS = 4, PANEL = 130, PANEL_LEFT = 64, PANEL_GAP = 26, NAME_IN_PANEL = 26 };
+enum { COLS = 4, PANEL = 130, PANEL_LEFT = 64, PANEL_GAP = 26, PANEL_AXIS = 34, NAME_IN_PANEL = 24 };
 
-/* Lines of the longest head of a panel: its name, and its last value. */
-static int head_lines(const ls_chart *c, int n)
+/* Pixels of the tallest head of a row of panels: name and last value. */
+static int head_height(const ls_chart *c, int row)
 {
+    const int n = ls_chart_panels(c);
     int most = 1;
-    for (int k = 0; k < n; k++) {
+    for (int k = row * COLS; k < n && k < (row + 1) * COLS; k++) {
         const int lines = quoted_lines(NULL, c->series[ls_chart_panel_series(c, k)].name, NAME_IN_PANEL);
         most = lines > most ? lines : most;
     }
-    return most + 1;
+    return (most + 1) * LINE + 14;
 }
 
 /* Name and last value above the panel whose upper left corner is at (x, y) of the screen. */
@@ -347,10 +348,10 @@ static void panel_head(const ls_chart *c, const ls_series *s, double x, double y
     char t[160];
     ls_str_add(out, "unset label\nset label 1 ");
     const int n = quoted_lines(out, s->name, NAME_IN_PANEL);
-    ls_str_addf(out, " at screen %.5f,%.5f left front\nset label 2 ", x, y + line * (n + 0.4));
+    ls_str_addf(out, " at screen %.5f,%.5f left front\nset label 2 ", x, y + line * (n + 0.75));
     ls_chart_value(c, &s->point[s->n - 1], t, sizeof t);
     ls_str_addf(out, "\"%s%s%s\"", t, c->unit && strcmp(c->unit, "%") ? " " : "", c->unit ? c->unit : "");
-    ls_str_addf(out, " at screen %.5f,%.5f left front tc rgb \"#5a6675\"\n", x, y + line * 0.4);
+    ls_str_addf(out, " at screen %.5f,%.5f left front tc rgb \"#5a6675\"\n", x, y + line * 0.75);
 }
 
 static void panel_plot(const ls_chart *c, int first, ls_str *out)
@@ -394,7 +395,7 @@ static void panel_axes(const ls_chart *c, ls_str *out)
     const double room_x = hi_x > lo_x ? 0.06 * (hi_x - lo_x) : 0.5, room = hi > lo ? 0.08 * (hi - lo) : 0.5;
     ls_str_addf(out, "set xrange [%.9g:%.9g]\n", lo_x - room_x, hi_x + room_x);
     ls_str_addf(out, "set yrange [%.9g:%.9g]\nset ytics %.9g\n", c->zero && lo > 0 ? 0 : lo - room, hi + room,
-                ls_nice_step(c->zero && lo > 0 ? 0 : lo, hi, 3));
+                ls_nice_step(c->zero && lo > 0 ? 0 : lo, hi, 4));
     if (!ls_chart_ticks(c, tick, &n_tick)) {
         ls_str_addf(out, "set xtics %.9g\n", ls_nice_step(lo_x, hi_x, 3));
         return;
@@ -406,8 +407,10 @@ static void panel_axes(const ls_chart *c, ls_str *out)
 
 static void panel_plots(const ls_chart *c, const char *png, ls_str *out)
 {
-    const int n = ls_chart_panels(c), rows = (n + COLS - 1) / COLS, head = head_lines(c, n) * LINE + 8;
-    const double cell = (double)(WIDTH - PANEL_LEFT - 8) / COLS, height = TOP + rows * (head + PANEL + 34) + 30;
+    const int n = ls_chart_panels(c), rows = (n + COLS - 1) / COLS;
+    const double cell = (double)(WIDTH - PANEL_LEFT - 8) / COLS;
+    double height = TOP + 30, down = TOP; /* down: where the plots of a row begin */
+    for (int row = 0; row < rows; row++) height += head_height(c, row) + PANEL + PANEL_AXIS;
     begin_script(c, png, height, out);
     ls_str_add(out, "unset key\nset multiplot title ");
     quoted(out, c->title ? c->title : "");
@@ -415,8 +418,9 @@ static void panel_plots(const ls_chart *c, const char *png, ls_str *out)
     panel_axes(c, out);
     for (int k = 0; k < n; k++) {
         const int first = ls_chart_panel_series(c, k), row = k / COLS, col = k % COLS;
+        if (!col) down += head_height(c, row) + (row ? PANEL + PANEL_AXIS : 0);
         const double left = (PANEL_LEFT + col * cell) / WIDTH, right = left + (cell - PANEL_GAP) / WIDTH,
-                     top = 1 - (TOP + row * (head + PANEL + 34.0) + head) / height;
+                     top = 1 - down / height;
         ls_str_addf(out, "set lmargin at screen %.5f\nset rmargin at screen %.5f\n", left, right);
         ls_str_addf(out, "set tmargin at screen %.5f\nset bmargin at screen %.5f\n", top, top - PANEL / height);
         ls_str_addf(out, "set format y \"%s\"\nset xlabel ", col ? "" : "%g");

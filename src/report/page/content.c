@@ -74,7 +74,7 @@ static void speed(const ls_analysis *a, ls_doc *d)
     d->failed = d->failed || words.failed;
     ls_str_fini(&words);
     content_step_times(a, d);
-    content_draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
+    content_draw(a, d, chart_speedup, "Grey without marks is ideal: twice the workers, twice the speed.");
     content_draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
 }
 
