@@ -1,8 +1,5 @@
 /* Charts: numbers as text, lines that differ in color or mark, and pictures of pipelines. */
-#include "core/fs.h"
 #include "report_checks.h"
-
-#include <stdlib.h>
 
 static void numbers_are_printed_with_separators(void **state)
 {
@@ -72,12 +69,11 @@ static void texts_do_not_overlap(const char *svg)
 static void gnuplot_draws(const ls_chart *c)
 {
     report_pen pen = {.there = true};
-    char dir[] = "/tmp/lockstep-chart.XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    char *dir = test_dir();
     assert_int_equal(report_write_chart(c, dir, &pen), LS_OK);
     assert_int_equal(pen.n_failed, 0);
     if (pen.there) assert_int_equal(pen.n_png, 1);
-    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+    test_dir_close(dir);
 }
 
 /* Up to 5 lines share a plot; more have a panel each. Beyond the maximum number of lines, the page lists those that are not shown. */
