@@ -253,10 +253,30 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s)
     return worst;
 }
 
+/* What will be run, and where. */
+static void say_work(const bench_session *s)
+{
+    const ls_bench *b = &s->bench;
+    int n = 0;
+    int64_t least = 0, most = 0;
+    for (int i = 0; i < b->n_side; i++) {
+        const ls_bench_side *side = &b->side[i];
+        if (side->left_out) continue;
+        least = !n || side->steps < least ? side->steps : least;
+        most = side->steps > most ? side->steps : most;
+        n++;
+    }
+    fprintf(stderr, "%d setting%s x %d run%s = %d runs", n, n == 1 ? "" : "s", b->repeat, b->repeat == 1 ? "" : "s",
+            n * b->repeat);
+    if (least > 0 && least == most) fprintf(stderr, " of %lld steps", (long long)most);
+    fprintf(stderr, "%s, in %s\n", b->repeat > 1 ? ", in alternating order" : "", s->out);
+}
+
 static void say_plan(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
     const ls_bench_side *worst = cli_bench_crowded(s);
+    if (!s->o.dry_run) say_work(s);
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "skipped: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
@@ -312,6 +332,20 @@ ls_status cli_bench_go(bench_session *s)
     if (s->o.dry_run) return print_commands(s);
     ls_stop_install();
     return ls_bench_run(&s->bench);
+}
+
+void cli_bench_next(const bench_session *s)
+{
+    ls_argv w = {0};
+    ls_str line = {0};
+    if (!s->bench.n_side) return; /* existing runs */
+    if (ls_argv_add(&w, "lockstep") == LS_OK && ls_argv_add(&w, "report") == LS_OK &&
+        ls_argv_add(&w, s->out) == LS_OK && ls_argv_add(&w, "--out") == LS_OK &&
+        ls_argv_addf(&w, "%s/report", s->out) == LS_OK)
+        ls_argv_show(&w, &line);
+    if (line.data) fprintf(stderr, "Next: %s   (a page with charts)\n", line.data);
+    ls_str_fini(&line);
+    ls_argv_fini(&w);
 }
 
 void cli_bench_end(bench_session *s)

@@ -112,8 +112,11 @@ sed 's/"seq_len": 32/"seq_len": 64/' mesh/training_metrics.json >longer.json
 has scaling_report.json unlike/scaling_report.json
 has files:'Report folder' unlike
 go report scaling strategies --out report
+has benchmarks.json report/benchmarks.json
+for f in report/*/scaling_report*.json; do has scaling_report.json "$f"; done
 has files:'Report folder' report
-for f in report/scaling_report*.json; do has scaling_report.json "$f"; done
+go report strategies --no-png --out settings
+has files:'Report folder' settings
 # the output of nsys
 mkdir -p nsys/profiles
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n\n' >nsys/profiles/nsys_stats_h.txt
