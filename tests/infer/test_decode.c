@@ -27,7 +27,7 @@ static void box_open_variant(box *b, int64_t rows, ls_variant variant)
     cfg.n_ctx = N_CTX;
     assert_int_equal(fixture_open(&b->f, &cfg, "cpu", LS_F32, 1, 1, N_CTX, 1, false, 1), LS_OK);
     ls_session *s = &b->s;
-    *s = (ls_session){.compute = b->f.compute, .model = b->f.model};
+    *s = (ls_session){.compute = b->f.compute, .model = b->f.model, .n_choice = V};
     s->model->compute = &s->compute;
     assert_int_equal(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = rows, .T = 5, .cache_len = N_CTX}, &s->plan),
                      LS_OK);
