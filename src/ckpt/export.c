@@ -21,6 +21,19 @@ ls_status ckpt_tensor_open(ckpt_tensor_out *o, const char *path, ls_dtype dt)
     return st;
 }
 
+/* No number that is finite in fp32 is too large for fp16. */
+static ls_status check_range(const ckpt_tensor_out *o, const ls_st_tensor *t, int64_t n)
+{
+    const uint16_t *x = (const uint16_t *)(const void *)o->buf;
+    if (o->dt != LS_F16) return LS_OK;
+    for (int64_t i = 0; i < n; i++)
+        if ((x[i] & 0x7c00) == 0x7c00)
+            return ls_fail(LS_E_CONFIG,
+                           "tensor %s has numbers beyond 65504, the largest of fp16; use --dtype bf16 or fp32",
+                           t->name);
+    return LS_OK;
+}
+
 ls_status ckpt_tensor_put(ckpt_tensor_out *o, const ls_st_tensor *t, bool transposed)
 {
     const size_t e = ls_dtype_nbytes(o->dt);
@@ -31,6 +44,7 @@ ls_status ckpt_tensor_put(ckpt_tensor_out *o, const ls_st_tensor *t, bool transp
         const int64_t k = LS_MIN(most, n - i);
         if (transposed) ls_st_copy_transposed(t, i, k, o->buf, o->dt);
         else ls_st_copy_part(t, i, k, 0, o->buf, o->dt);
+        LS_TRY(check_range(o, t, k * unit));
         LS_TRY(ls_fs_out_append(&o->file, o->buf, (size_t)(k * unit) * e));
     }
     return LS_OK;

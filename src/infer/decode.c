@@ -168,13 +168,14 @@ static double log_p_of(const float *logits, int V, int32_t id)
 /* One id for the text of a prompt: the most likely one, or one drawn at random. */
 static ls_status choose_one(batch *b, search *x, int64_t row)
 {
-    static const ls_sampling greedy = {.temperature = 0};
     const ls_decode_opts *o = b->o;
+    ls_sampling how = o->sampling ? *o->sampling : (ls_sampling){.temperature = 0};
     const int V = b->s->model->cfg.vocab_size;
     const float *logits = b->s->logits + row * V;
     hypothesis *h = &x->row[0];
     bool end = false;
-    const int32_t id = ls_sample(o->sampling ? o->sampling : &greedy, logits, b->s->n_choice, b->column, b->work);
+    how.seed += x->item->seed;
+    const int32_t id = ls_sample(&how, logits, b->s->n_choice, b->column, b->work);
     h->log_p += log_p_of(logits, V, id);
     if (id == o->stop) {
         x->n_row = 0;

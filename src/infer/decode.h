@@ -39,6 +39,7 @@ typedef struct ls_decode_opts {
 typedef struct ls_decode_item {
     const int32_t *prompt; /* borrowed */
     int64_t n_prompt;      /* > 0 */
+    uint64_t seed;         /* added to that of the sampling */
     ls_ids text;           /* out: ids after the prompt; freed by the caller */
     bool stopped;          /* the text ended with `stop` or `ends`, not at a limit */
     double log_p;          /* of the text, with `stop`                       */

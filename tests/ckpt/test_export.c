@@ -104,6 +104,23 @@ static void sixteen_bits_are_the_nearest_and_stay_the_same(void **state)
     test_dir_close(dir);
 }
 
+static void numbers_too_large_for_fp16_are_refused(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    ((float *)a.m->unit[1].param)[3] = 70000;
+    save(&a, dir);
+    const char *from = in(dir, "step-1"), *out = in(dir, "m");
+    assert_int_equal(export_as(LS_EXPORT_HF, from, out, LS_F16, 0), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "ln_1.weight has numbers beyond 65504"));
+    assert_false(ls_fs_exists(out));
+    assert_int_equal(export_as(LS_EXPORT_HF, from, out, LS_BF16, 0), LS_OK);
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
 static void other_programs_get_only_models_that_they_compute(void **state)
 {
     (void)state;
@@ -221,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_and_files_of_llmc_have_the_same_weights),
         cmocka_unit_test(sixteen_bits_are_the_nearest_and_stay_the_same),
+        cmocka_unit_test(numbers_too_large_for_fp16_are_refused),
         cmocka_unit_test(other_programs_get_only_models_that_they_compute),
         cmocka_unit_test(damaged_files_of_llmc_are_refused),
         cmocka_unit_test(a_model_is_found_in_the_cache_by_name),

@@ -37,6 +37,15 @@ assert {len(a["ids"]) for a in many if a["finish_reason"] == "length"} <= {80}
 assert max(a["prompt_tokens"] for a in many) > 32
 PY
 done
+"$LOCKSTEP" "${gen[@]}" --seed 5 --prompts prompts.txt --batch 2 --num-samples 3 --json >many.jsonl || bad "--num-samples failed"
+"$LOCKSTEP" "${gen[@]}" --seed 7 --prompt few --json >one.json || bad "generate failed"
+python3 - <<'PY' || bad "--num-samples with --prompts"
+import json
+many = [json.loads(l) for l in open("many.jsonl")]
+assert [x["sample"] for x in many] == [0, 1, 2] * 4 and [x["prompt"] for x in many[9:]] == ["few"] * 3
+assert len({x["text"] for x in many}) > 6
+assert many[11]["ids"] == json.load(open("one.json"))["samples"][0]["ids"], "sample 2 has the seed of --seed 7"
+PY
 expect 0 "note: the prompt has [0-9]* tokens and the model 32 positions; it reads the newest" "$LOCKSTEP" "${gen[@]}" --prompt "$long"
 
 # the same text up to a stop text, whose beginning is not printed; the statistics have a line of their own
