@@ -13,8 +13,10 @@ static const ls_opt table[] = {
                "lm: loss and perplexity of a checkpoint; translate: BLEU and chrF of its translations, as sacrebleu "
                "computes them; bleu: the same of translations in a file",
                "Input"),
-    CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
+    CLI_STR(
+        "checkpoint", checkpoint, "DIR", NULL,
+        "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
+        "a model in the Hugging Face cache"),
     CLI_STR("data", data, "PATH", NULL,
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
             "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),

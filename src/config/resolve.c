@@ -457,7 +457,9 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
                    (train_origin){LS_FROM_CLI, o->data ? "--data" : "--train_data_path"});
     train_put_text(c, "val_data_path", c->val_path, val);
     train_put_text(c, "tokenizer", c->tokenizer_path,
-                   (train_origin){LS_FROM_DATA, c->tokenizer_path ? "beside the training data" : "none there"});
+                   (train_origin){LS_FROM_DATA, !c->tokenizer_path ? "none there"
+                                                : o->init_from     ? "of the training data, else of --init_from"
+                                                                   : "beside the training data"});
     train_put_text(c, "checkpoint_path", c->run_dir, train_from(o, "--checkpoint_path", NULL));
     train_put_text(c, "deepspeed_config", c->deepspeed_path, train_from(o, "--deepspeed_config", NULL));
     return LS_OK;

@@ -128,6 +128,13 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
         *(const char **)(void *)at = text;
         return LS_OK;
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
+    case LS_OPT_WORDS: {
+        ls_opt_words *w = (ls_opt_words *)(void *)at;
+        if (w->n == LS_OPT_MAX_WORDS)
+            return ls_fail(LS_E_ARG, "%s%s: at most %d times", dashes(row), row->name, LS_OPT_MAX_WORDS);
+        w->word[w->n++] = text;
+        return LS_OK;
+    }
     case LS_OPT_LIST: break;
     }
     return ls_fail(LS_E_ARG, "%s%s takes a list", dashes(row), row->name);

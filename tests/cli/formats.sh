@@ -78,6 +78,8 @@ prints 'eval --task translate --json' eval --task translate --checkpoint transla
 prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
+echo The >prompts.txt
+prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max-new-tokens 4 --json
 go export --checkpoint one --out hf
 for f in config.json generation_config.json tokenizer.json; do has $f hf/$f; done
 go import --from hf --out imported
