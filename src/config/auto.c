@@ -13,14 +13,22 @@
 #define SHORT     16   /* tokens per sequence, at least                     */
 #define REREAD    4    /* passes over the text from which on there is dropout */
 
+/* clang-format off */
 static const struct {
     int layers, heads, width, length, micro, batch;
     double lr;
+    int64_t steps; /* from so many on, if the user gave the steps */
 } ladder[LS_AUTO_SIZES] = {
-    {2, 2, 64, 64, 4, 8, 4e-3},       {3, 4, 128, 128, 4, 8, 4e-3},       {4, 6, 192, 128, 4, 8, 3e-3},
-    {6, 8, 256, 256, 4, 8, 2e-3},     {6, 6, 384, 256, 8, 16, 1.5e-3},    {8, 8, 512, 512, 8, 32, 1e-3},
-    {12, 12, 768, 1024, 8, 64, 6e-4}, {24, 16, 1024, 1024, 8, 128, 4e-4},
+    {2,  2,  64,   64,   4, 8,   4e-3,   0},
+    {3,  4,  128,  128,  4, 8,   4e-3,   100},
+    {4,  6,  192,  128,  4, 8,   3e-3,   200},
+    {6,  8,  256,  256,  4, 8,   2e-3,   2000},
+    {6,  6,  384,  256,  8, 16,  1.5e-3, 5000},
+    {8,  8,  512,  512,  8, 32,  1e-3,   10000},
+    {12, 12, 768,  1024, 8, 64,  6e-4,   20000},
+    {24, 16, 1024, 1024, 8, 128, 4e-4,   100000},
 };
+/* clang-format on */
 
 static double matrix_parameters(double layers, double width, double vocab)
 {
@@ -37,22 +45,19 @@ double ls_auto_flops_per_token(const ls_auto_facts *f, int size)
     return 6 * parameters(f, size) + 12.0 * ladder[size].layers * ladder[size].width * ladder[size].length;
 }
 
-/* Tokens that a run of this size sees. */
-static double tokens_seen(const ls_auto_facts *f, int size, double flops)
+/* Whether the steps that the user gave, or the time, are enough for this size. */
+static bool is_trainable(const ls_auto_facts *f, int size, double flops)
 {
-    const double text = (double)f->train_tokens;
-    if (f->steps) return (double)f->steps * ladder[size].batch * (f->cuda ? GPU_BATCH : 1) * ladder[size].length;
-    if (f->epochs) return (double)f->epochs * text;
-    return fmin(SHARE * f->seconds * flops / ls_auto_flops_per_token(f, size), LS_AUTO_EPOCHS * text);
+    const double text = (double)f->train_tokens, most = (double)(f->epochs ? f->epochs : LS_AUTO_EPOCHS) * text,
+                 in_time = SHARE * f->seconds * flops / ls_auto_flops_per_token(f, size);
+    if (f->steps) return f->steps >= ladder[size].steps;
+    return (f->epochs ? most : fmin(most, in_time)) >= RATIO * parameters(f, size);
 }
 
 int ls_auto_size(const ls_auto_facts *f, double flops)
 {
     int size = LS_AUTO_SIZES - 1;
-    for (; size; size--)
-        if (parameters(f, size) <= DATA * (double)f->train_tokens &&
-            tokens_seen(f, size, flops) >= RATIO * parameters(f, size))
-            break;
+    while (size && !(parameters(f, size) <= DATA * (double)f->train_tokens && is_trainable(f, size, flops))) size--;
     return size;
 }
 

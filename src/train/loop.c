@@ -90,8 +90,9 @@ static ls_status save_and_stop(ls_trainer *t)
     ls_stop_saving();
     LS_TRY(save(t, false));
     LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume",
-                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step);
+    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume %s",
+                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
+                   t->cfg->run_dir);
 }
 
 /* The files of a complete run stay as they are. */
