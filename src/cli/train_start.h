@@ -1,6 +1,6 @@
 /* train_start.h - from the command line of `train` to its options: text that is prepared first, a run that is resumed, sizes that are chosen, a run folder.
  *
- *   parse     the words of the command line; `--resume RUN` becomes --resume --checkpoint_path RUN
+ *   parse     the command line; `--resume RUN` becomes --resume --checkpoint_path RUN
  *   source    --resume RUN: the options of the run; TEXT: prepared in the run folder; a new run without a folder: runs/<date>-<name>
  *   choose    without --model: what config/auto.h chooses; --minutes: the steps that fit into the time
  *

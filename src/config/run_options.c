@@ -76,7 +76,6 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
                      LS_KV("global_batch_size", c->global_batch));
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
-    ls_str_addc(out, '\n');
 }
 
 /* ---- reading ---- */

@@ -2,7 +2,7 @@
  *
  *   {"version": 1, "options": {"data": "/home/me/data", "model": "tiny", "lr": 0.003, "global_batch_size": 8, ...}}
  *
- * Every option that was typed, chosen (config/auto.h) or taken from a preset is there under its name, except those of one process alone (--resume,
+ * Every option that was typed, chosen (config/auto.h) or taken from a preset is a member with its name, except those of one process alone (--resume,
  * --json, --profile ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute. */
 #ifndef LS_CONFIG_RUN_OPTIONS_H
 #define LS_CONFIG_RUN_OPTIONS_H

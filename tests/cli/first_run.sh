@@ -4,7 +4,7 @@
 cd "$SCRATCH" || exit 1
 mkdir "my texts"
 for f in 1 2 3; do
-  for i in $(seq 120); do echo "The $((i * f % 7))th king of place $((i * 31 % 11)) went to town $f and said: let us count to $i."; done >"my texts/part$f.txt"
+  for i in $(seq 120); do echo "The $((i * f % 7))th king of place $((i * 31 % 11)) went to town $f and began to sing: let us count to $i."; done >"my texts/part$f.txt"
 done
 
 # text to sample: one command, then the one that it prints
