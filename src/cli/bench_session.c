@@ -146,6 +146,15 @@ ls_status cli_bench_begin(bench_session *s)
     return LS_OK;
 }
 
+/* The default model by its name: without one, each run would choose its own (config/auto.h). */
+static ls_status name_model(ls_argv *words)
+{
+    ls_train_options o = {0};
+    LS_TRY(cli_bench_train_options(words, true, &o));
+    if (o.model || o.init_from || o.run_type || o.deepspeed_config || strcmp(o.task, "lm") != 0) return LS_OK;
+    return ls_argv_add(words, "--model=gpt2");
+}
+
 ls_status cli_bench_learn(bench_session *s)
 {
     ls_bench_side one = {.name = "one worker", .workers = 1};
@@ -154,6 +163,7 @@ ls_status cli_bench_learn(bench_session *s)
         s->global = s->enforce;
         if (st == LS_OK) st = cli_bench_flag(&one.words, "global_batch_size", s->enforce);
     }
+    if (st == LS_OK) st = name_model(&one.words);
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
     LS_TRY(st);
@@ -193,6 +203,7 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
         LS_TRY(ls_argv_addf(&side->words, "%d", side->workers));
     }
     if (more) LS_TRY(ls_argv_add_all(&side->words, more));
+    LS_TRY(name_model(&side->words));
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
     LS_TRY(ls_bench_check(&s->bench, side));
     if (side->steps && side->steps <= s->o.warmup)

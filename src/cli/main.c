@@ -35,11 +35,9 @@ static void overview(FILE *f)
                "Commands:\n");
     for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
-               "  lockstep prepare --input book.txt --out data --tokenizer train \\\n"
-               "      --vocab-size 2048\n"
-               "  lockstep train --data data --model tiny --max_steps 200 \\\n"
-               "      --checkpoint_path run\n"
-               "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n"
+               "  lockstep train book.txt             train on a text for 5 minutes (--minutes)\n"
+               "  lockstep generate --checkpoint RUN --prompt \"Once upon a time\"\n"
+               "  lockstep train --resume RUN         continue; train prints the folder RUN\n"
                "\nExit codes:\n"
                "  0    success\n"
                "  1    the loss or a gradient is not finite, or a comparison failed\n"

@@ -5,6 +5,7 @@
 #include "comm/launch.h"
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
+#include "config/run_options.h"
 #include "core/env.h"
 #include "core/fs.h"
 #include "core/mem.h"
@@ -393,6 +394,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
     c->json = o->json;
+    c->eval_on_start = o->eval_on_start;
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic cannot be combined; leave one out");
@@ -419,6 +421,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
+    train_put_bool(c, "eval_on_start", c->eval_on_start, train_from(o, "--eval_on_start", NULL));
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
     train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
@@ -524,6 +527,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
+    ls_run_options_write(o, &c, &c.options);
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);
@@ -590,6 +594,7 @@ void ls_train_config_fini(ls_train_config *c)
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) ls_free(owned[i]);
     for (int i = 0; i < c->n_setting; i++) ls_free(c->setting[i].text);
     ls_str_fini(&c->notes);
+    ls_str_fini(&c->options);
     ls_free(c->setting);
     *c = (ls_train_config){0};
 }
