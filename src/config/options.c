@@ -114,7 +114,10 @@ const ls_opt ls_train_opts[] = {
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all"),
     ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "continue from the newest checkpoint of the run folder, bit for bit; without --resume, existing checkpoints are moved to earlier-<k>/"),
 
-    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one log line every N micro-batches", .section = "Output"),
+    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output"),
+    ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
+        "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
+    ROW("verbose", LS_OPT_SWITCH, verbose, NULL, NULL, "print the memory plan as a table"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit"),
     ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print training_metrics.json on stdout at the end of the run and all other output on stderr; with --print_config: the settings as JSON"),
     ROW("timing_warmup_steps", LS_OPT_INT, timing_warmup_steps, "N", "5", "micro-batches before the first one that is timed"),
