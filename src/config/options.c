@@ -119,7 +119,10 @@ const ls_opt ls_train_opts[] = {
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/"),
 
-    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one log line every N micro-batches", .section = "Output"),
+    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output"),
+    ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
+        "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
+    ROW("verbose", LS_OPT_SWITCH, verbose, NULL, NULL, "print the memory plan as a table"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit"),
     ROW("summary", LS_OPT_SWITCH, summary, NULL, NULL, "at the end of the run print its loss curve, a sample of text and the next commands"),
     ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print training_metrics.json on stdout at the end of the run and all other output on stderr; with --print_config: the settings as JSON"),

@@ -290,3 +290,21 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
         ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums; the optimizer, if it is offloaded\n",
                     "host", (double)p->host_total / 1048576.0);
 }
+
+void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out)
+{
+    const double mib = 1048576.0;
+    char total[32];
+    int n = 0;
+    int64_t sum = p->device ? -p->host_total : 0;
+    ls_str_addf(out, "memory %s:", ls_human_bytes(total, (double)(p->total + sums)));
+    for (int part = 0; part < LS_N_PART; part++) {
+        const int64_t b = ls_plan_part_bytes(p, (ls_part)part);
+        sum += b;
+        if ((double)b >= 0.05 * mib)
+            ls_str_addf(out, "%s %s %.1f", n++ ? "," : "", ls_part_word((ls_part)part), (double)b / mib);
+    }
+    if (sums) ls_str_addf(out, ", NCCL's sums %.1f", (double)sums / mib);
+    if ((double)(sum - p->total) >= 0.05 * mib) ls_str_addf(out, ", shared -%.1f", (double)(sum - p->total) / mib);
+    ls_str_add(out, " (MiB)\n");
+}

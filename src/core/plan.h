@@ -89,7 +89,9 @@ void *ls_plan_at(const ls_plan *p, int row);
 void ls_plan_fini(ls_plan *p);
 
 int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part); /* sum over its rows, shared or not */
-/* Appends the table that is printed before step 1. */
+/* Appends the table of train --verbose. */
 void ls_plan_print(const ls_plan *p, ls_str *out);
+/* The same as one line, in which the communicators' buffers are `sums` bytes. */
+void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out);
 
 #endif

@@ -264,13 +264,19 @@ static void say_plan(ls_trainer *t)
     if (!t->io.note) return;
     ls_str s = {0};
     char words[LS_COMPUTE_WORDS];
+    ls_str_addf(&s, "data %.200s: %lld tokens, %lld %s", t->cfg->train_path, (long long)t->train.n_token,
+                (long long)t->train.n_seq, ls_tokens_paired(&t->train) ? "pairs" : "sequences");
+    if (!ls_tokens_paired(&t->train)) ls_str_addf(&s, " of %d", t->cfg->seq_len);
+    if (t->val.n_seq) ls_str_addf(&s, "; validation %lld tokens", (long long)t->val.n_token);
+    ls_str_addc(&s, '\n');
     ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
                 ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
     if (t->schedule) say_stages(t, &s);
-    ls_plan_print(&t->plan, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
-    if (sums)
+    if (t->cfg->verbose) ls_plan_print(&t->plan, &s);
+    else ls_plan_print_line(&t->plan, sums, &s);
+    if (sums && t->cfg->verbose)
         ls_str_addf(&s,
                     "  %-12s %10.1f   buffers for sums in a fixed order; NCCL's own buffers are not counted\n"
                     "  %-12s %10.1f   of this program on the GPU\n",

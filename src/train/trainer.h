@@ -13,6 +13,7 @@
 #define LS_TRAIN_TRAINER_H
 
 #include "core/plan.h"
+#include "core/progress.h"
 #include "data/loader.h"
 #include "model/input.h"
 #include "model/model.h"
@@ -30,12 +31,12 @@
 /* Where a run prints. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
-    void (*line)(void *ctx, const char *text);                /* stdout: results and markers (docs/FORMATS.md) */
-    void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
-    void (*note)(void *ctx, const char *text);                /* stderr: single messages                    */
-    void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */
-    void (*opened)(void *ctx, const struct ls_trainer *t);    /* the compute backend is open, no more           */
-    bool frequent;                                            /* progress at every step, not every few seconds */
+    void (*line)(void *ctx, const char *text);                   /* stdout: results and markers (docs/FORMATS.md) */
+    void (*progress)(void *ctx, const ls_progress_line *status); /* stderr: the state of the newest step         */
+    void (*event)(void *ctx, const char *text);                  /* stderr: what happened                       */
+    void (*note)(void *ctx, const char *text);                   /* stderr: other messages                      */
+    void (*debug)(void *ctx, const char *text);                  /* stdout of every worker: DIST_DEBUG's lines   */
+    void (*opened)(void *ctx, const struct ls_trainer *t);       /* the compute backend is open, no more         */
 } ls_train_io;
 
 /* Mean and variance of a series with exponential forgetting, for the spike report. */
@@ -89,6 +90,12 @@ typedef struct ls_monitor {
     bool seen_step;
 } ls_monitor;
 
+/* Time of a step, smoothed. */
+typedef struct ls_pace {
+    double seconds;
+    int64_t n;
+} ls_pace;
+
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
     int64_t step, phase[LS_N_PHASE];
@@ -137,12 +144,13 @@ typedef struct ls_trainer {
     /* what the observers keep, in the order in which they are called (observe.h) */
     ls_observer observer; /* a further one */
     ls_step_clock clock;
-    ls_step_spans span; /* of the trace */
-    ls_metrics_log log; /* rank 0's */
-    ls_monitor monitor; /* rank 0's */
-    ls_coll_log coll;   /* DIST_DEBUG=1 */
-    double tick;        /* last progress line */
-    ls_telemetry gpu;   /* rank 0's */
+    ls_step_spans span;      /* of the trace */
+    ls_metrics_log log;      /* rank 0's */
+    ls_monitor monitor;      /* rank 0's */
+    ls_coll_log coll;        /* DIST_DEBUG=1 */
+    ls_pace pace;            /* of this process */
+    ls_progress_line status; /* of the newest step that was shown */
+    ls_telemetry gpu;        /* rank 0's */
     int64_t watched_tokens;
 } ls_trainer;
 

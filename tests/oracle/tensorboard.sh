@@ -8,7 +8,7 @@ python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 cd "$SCRATCH" || exit 1
 tokens train.bin 3000 && tokens val.bin 400 2
 args=(train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2 --eval_every 2 --save_every 2 --checkpoint_path run
-      --lr_schedule constant --max_steps 4 --tensorboard events)
+      --lr_schedule constant --max_steps 4 --tensorboard events --reference_output)
 expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}"
 rm -rf run/epoch-1 run/RUN_COMPLETE.txt
 sleep 1 # file names have seconds; TensorBoard reads a folder's files in the order of their names
