@@ -10,10 +10,13 @@
 
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/lock.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
+
+#define LOCK_TIME 3.0 /* seconds to wait for a run that is ending */
 
 int64_t train_peak_rss(void)
 {
@@ -38,11 +41,22 @@ static ls_status set_earlier_aside(ls_trainer *t)
     return st;
 }
 
+/* One run writes to a folder. A run that was killed may need a moment to end. */
+static ls_status lock_folder(ls_trainer *t)
+{
+    char path[PATH_MAX];
+    LS_TRY(ls_fs_mkdirs(t->cfg->run_dir));
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, "run.lock"));
+    return ls_lock_take(&t->lock, path, LOCK_TIME,
+                        "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path");
+}
+
 /* Rank 0's files first: no worker writes under a name that rank 0 is about to move. */
 ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
     if (ls_comm_rank(t->comm) == 0) {
+        LS_TRY_GOTO(st, done, lock_folder(t));
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
         LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, t->cfg->run_dir, t->state.step));

@@ -489,6 +489,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_nccl_proof_destroy(&t->proof);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
+    ls_lock_release(&t->lock);
     ls_tokens_close(&t->train);
     ls_tokens_close(&t->val);
     ls_strategy_destroy(&t->strategy);
