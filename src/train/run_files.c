@@ -73,6 +73,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     enum { N = sizeof(ls_worker_facts) / sizeof(double) };
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
+                            .host_bytes = t->compute.device ? (double)ls_plan_host_bytes(&t->plan) : 0,
                             .peak_rss_bytes = (double)train_peak_rss(),
                             .device_bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0,
                             .comm_bytes = (double)ls_trainer_comm_bytes(t),
