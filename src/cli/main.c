@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/stop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -75,8 +76,18 @@ static ls_status run_command(int argc, char **argv)
                         argv + 1);
 }
 
+/* A standard stream that is closed would give its number to the next file that is opened, and log lines would land there. Output to
+ * a closed stdout stays an error; stderr goes nowhere. */
+static void open_standard_streams(void)
+{
+    static const int mode[3] = {O_RDONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", mode[fd]) != fd) abort();
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     ls_log_init(0);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a silent end */
     if (argc < 2) {

@@ -308,12 +308,13 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device", old[] = "zero_optimization.cpu_offload";
-    const bool legacy = ls_ds_bool(ds, old, false);
-    const char *json = ls_ds_get(ds, key) ? key : legacy ? old : NULL;
+    const bool legacy = !ls_ds_get(ds, key) && ls_ds_bool(ds, old, false);
+    const char *json = legacy ? old : key;
     const char *asked = o->offload_optimizer ? o->offload_optimizer : legacy ? "cpu" : ls_ds_text(ds, key, "none");
     const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
-    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none", train_from(o, "--offload_optimizer", json));
-    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none",
+                   train_from(o, "--offload_optimizer", legacy || ls_ds_get(ds, key) ? json : NULL));
+    if (cpu && gpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
         return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
                        o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
     if (cpu && !gpu)

@@ -12,6 +12,7 @@
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
+#include "core/lock.h"
 #include "core/plan.h"
 #include "core/progress.h"
 #include "data/loader.h"
@@ -137,6 +138,7 @@ typedef struct ls_trainer {
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
+    ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
