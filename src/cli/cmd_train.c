@@ -195,6 +195,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     io.opened = startup_line;
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    int server = 0;
+    if (st == LS_OK && !rank) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
@@ -225,6 +227,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     close_trainer(&t, st);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);
+    cli_serve_end(server);
     if (st == LS_OK || st == LS_E_STOPPED) exit_line(rank); /* a stopped run has saved its state */
     return st;
 }

@@ -19,6 +19,7 @@ typedef enum ls_opt_kind {
     LS_OPT_STR,    /* const char *  */
     LS_OPT_CHOICE, /* const char *, one of the words in arg: "cpu|cuda" */
     LS_OPT_LIST,   /* ls_opt_list   */
+    LS_OPT_MAYBE,  /* const char *, the next word unless it begins with a dash, else "" */
 } ls_opt_kind;
 
 typedef struct ls_opt_list {

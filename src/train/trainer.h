@@ -21,6 +21,7 @@
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
+#include "train/live.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -140,6 +141,7 @@ typedef struct ls_trainer {
     ls_step_spans span; /* of the trace */
     ls_metrics_log log; /* rank 0's */
     ls_monitor monitor; /* rank 0's */
+    ls_live live;       /* events.jsonl is rank 0's */
     ls_coll_log coll;   /* DIST_DEBUG=1 */
     double tick;        /* last progress line */
     ls_telemetry gpu;   /* rank 0's */
