@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/stop.h"
 #include "serve/server.h"
 
 #include <errno.h>
@@ -38,7 +39,7 @@ static const ls_opt opts[] = {
 };
 
 static const cli_page page = {
-    opts, CLI_COUNT(opts), "usage: lockstep serve [FOLDER...] [OPTIONS]",
+    opts, CLI_COUNT(opts), "serve [FOLDER...] [OPTIONS]",
     "Show runs on a web page: loss, validation, gradient norm, learning rate, tokens/s, memory, utilisation, the state of every rank. "
     "A folder is a run folder, or a folder of run folders; runs that train now and runs that ended are shown alike, and their curves can be "
     "compared. The page updates itself and needs no network. Prometheus metrics are at /metrics. Nothing is written or changed. [runs]\n"
@@ -55,19 +56,10 @@ typedef struct ending {
     double at;    /* 0: not yet */
 } ending;
 
-static void signals(sigset_t *set)
-{
-    sigemptyset(set);
-    sigaddset(set, SIGTERM);
-    sigaddset(set, SIGINT);
-}
-
 static bool should_end(void *ctx, double idle)
 {
     ending *e = ctx;
-    sigset_t set;
-    signals(&set);
-    const bool signaled = sigtimedwait(&set, NULL, &(struct timespec){0}) > 0;
+    const bool signaled = ls_stop_requested();
     if (!e->of_run) return signaled;
     if (getppid() != e->of_run) return true; /* the run is gone */
     if (signaled && !e->at) e->at = ls_now() + (idle < 10 ? LAST_LOOK : 0);
@@ -128,12 +120,10 @@ ls_status cmd_serve(int argc, char **argv)
     ls_opt_list paths;
     ls_live_set set = {0};
     ls_listener l = {0};
-    sigset_t wanted;
     LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL));
     LS_TRY(ls_server_check());
     LS_TRY(add_folders(&o, &paths, &set));
-    signals(&wanted);
-    (void)sigprocmask(SIG_BLOCK, &wanted, NULL);
+    ls_stop_install();
     LS_TRY(open_sockets(&o, &l));
     ls_status st = ls_live_set_look(&set);
     if (st == LS_OK && !o.of_run) {

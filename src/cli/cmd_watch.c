@@ -2,15 +2,14 @@
 #include "cli/commands.h"
 
 #include "core/fs.h"
+#include "core/stop.h"
 #include "serve/live_set.h"
 #include "serve/screen.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -24,7 +23,7 @@ static const ls_opt opts[] = {
 };
 
 static const cli_page page = {
-    opts, CLI_COUNT(opts), "usage: lockstep watch [RUN] [OPTIONS]",
+    opts, CLI_COUNT(opts), "watch [RUN] [OPTIONS]",
     "Show a run in the terminal: state, last values, the curve of the loss, and one line per rank. RUN is a run folder, or a folder of run "
     "folders, of which the newest run is shown. It ends with the run, or with q or Ctrl-C; the run is not affected. [runs]\n"};
 
@@ -76,14 +75,13 @@ static void draw(const ls_live_run *r, bool tty, int *drawn)
 }
 
 /* Waits; true: q, the end of the input, or a signal. */
-static bool wants_out(double seconds, bool keys, const sigset_t *set)
+static bool wants_out(double seconds, bool keys)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    for (double left = seconds; left > 0; left -= 0.1) { /* signals are blocked and looked at here */
+    for (double left = seconds; left > 0; left -= 0.1) {
         char key;
-        if (sigtimedwait(set, NULL, &(struct timespec){0}) > 0) return true;
-        if (poll(&in, keys ? 1 : 0, 100) > 0 && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q'))
-            return true;
+        if (ls_stop_requested()) return true;
+        if (poll(&in, keys, 100) > 0 && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q')) return true;
     }
     return false;
 }
@@ -96,15 +94,11 @@ static bool has_ended(const ls_live_run *r)
 static ls_status follow(ls_live_set *set, double interval)
 {
     struct termios was, now;
-    sigset_t wanted;
     ls_live_run *r;
     int drawn = 0;
     ls_status st;
     const bool keys = isatty(STDIN_FILENO) && !tcgetattr(STDIN_FILENO, &was);
-    sigemptyset(&wanted);
-    sigaddset(&wanted, SIGINT);
-    sigaddset(&wanted, SIGTERM);
-    (void)sigprocmask(SIG_BLOCK, &wanted, NULL);
+    ls_stop_install(); /* the terminal is set back before the end */
     if (keys) {
         now = was;
         now.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
@@ -113,7 +107,7 @@ static ls_status follow(ls_live_set *set, double interval)
     do {
         st = read_run(set, &r);
         if (st == LS_OK) draw(r, true, &drawn);
-    } while (st == LS_OK && !has_ended(r) && !wants_out(interval, keys, &wanted));
+    } while (st == LS_OK && !has_ended(r) && !wants_out(interval, keys));
     if (keys) (void)tcsetattr(STDIN_FILENO, TCSANOW, &was);
     return st;
 }

@@ -288,7 +288,12 @@ static ls_status serve(server *s, int n, ls_server_stop *stop, void *ctx)
         wait[i] = (struct pollfd){.fd = info->epoll_fd, .events = POLLIN};
     }
     while (!stop(ctx, ls_now() - s->last_request)) {
-        (void)poll(wait, (nfds_t)n, more ? 0 : 250);
+        int limit = more ? 0 : 250;
+        for (int i = 0; i < n; i++) {
+            MHD_UNSIGNED_LONG_LONG ms; /* 0: a client has sent more than was read */
+            if (MHD_get_timeout(s->daemon[i], &ms) == MHD_YES && ms < (MHD_UNSIGNED_LONG_LONG)limit) limit = (int)ms;
+        }
+        (void)poll(wait, (nfds_t)n, limit);
         for (int i = 0; i < n; i++) (void)MHD_run(s->daemon[i]);
         if (ls_now() - swept > 1) {
             end_slow_clients(s);
