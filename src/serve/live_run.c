@@ -229,7 +229,7 @@ static void forget_steps(ls_live_run *r)
     r->val_generation++;
     r->last.val_step = -1;
     r->last.val_loss = NAN;
-    r->events = (ls_live_file){0}; /* the validations of epochs are there */
+    r->events = (ls_live_file){0}; /* the validations of epochs are in it */
     r->n_event = 0;
 }
 
@@ -356,14 +356,19 @@ static ls_status read_tail(ls_live_run *r)
     size_t n = 0, used = 0;
     bool restarted = false;
     const ls_path path = ls_path_of(r->dir, "metrics.jsonl");
-    if (stat(path.text, &s) || s.st_size == r->peeked) return LS_OK;
+    if (stat(path.text, &s)) return LS_OK;
+    const int64_t at = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
+    if (s.st_size == r->peeked && at == r->peeked_at) return LS_OK;
     ls_live_file f = {.at = s.st_size > PEEK ? s.st_size - PEEK : 0};
     LS_TRY(read_part(path.text, &f, &restarted, &data, &n));
     const char *from = data;
     if (data && s.st_size > PEEK) from = memchr(data, '\n', n); /* the first line is cut */
     const ls_status st = from ? read_lines(r, from, n - (size_t)(from - data), step_line, &used) : LS_OK;
     ls_free(data);
-    if (st == LS_OK) r->peeked = s.st_size;
+    if (st == LS_OK) {
+        r->peeked = s.st_size;
+        r->peeked_at = at;
+    }
     return st;
 }
 

@@ -80,8 +80,9 @@ typedef struct ls_live_run {
     int n_rank, cap_rank;
     int64_t n_bad; /* lines that could not be read */
     ls_live_file steps, events;
-    off_t peeked; /* size of metrics.jsonl at the last peek */
-    bool kept;    /* its curves are read; else only peeked */
+    off_t peeked; /* size of metrics.jsonl at the last peek, and its time */
+    int64_t peeked_at;
+    bool kept; /* its curves are read; else only peeked */
 } ls_live_run;
 
 ls_status ls_live_run_init(ls_live_run *r, const char *dir, const char *id);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define PATIENCE 0.05 /* seconds of reading before a first answer */
+
 static bool is_run(const char *dir)
 {
     return ls_fs_is_file(ls_path_of(dir, "metrics.jsonl").text) || ls_fs_is_file(ls_path_of(dir, "events.jsonl").text);
@@ -124,8 +126,9 @@ ls_status ls_live_set_ask(ls_live_set *s, const char *id, ls_live_run **out)
     LS_TRY(ls_live_set_look(s));
     ls_live_run *r = run_called(s, id, &at);
     if (!r) return LS_OK;
-    s->asked[at] = ls_now();
-    LS_TRY(ls_live_run_update(r, &more));
+    const double now = s->asked[at] = ls_now();
+    do LS_TRY(ls_live_run_update(r, &more));
+    while (more && ls_now() - now < PATIENCE);
     *out = r;
     return LS_OK;
 }
