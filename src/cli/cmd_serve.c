@@ -181,6 +181,7 @@ ls_status cli_serve_begin(const ls_train_options *o, const char *run_dir, int *p
     LS_TRY(ls_listen(o->serve_address, port, &l));
     const ls_status st = start_server(&l, run_dir, pid);
     if (st == LS_OK) print_address(&l, "live page: ", stderr);
+    if (st == LS_OK) fprintf(stderr, "  It ends with the run. Afterwards: lockstep serve '%s'\n", run_dir);
     ls_listener_close(&l); /* the server has its own */
     return st;
 }

@@ -223,7 +223,7 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         break;
     case LS_ON_STEP_END: see_step(l, e->step); break;
     case LS_ON_VALIDATED:
-        if (first) add_validation(t, e);
+        if (first && e->n_val) add_validation(t, e);
         break;
     case LS_ON_CHECKPOINT_BEGIN:
         l->phase = "checkpoint";

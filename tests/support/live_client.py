@@ -6,6 +6,7 @@
   slow            sends one byte per second until it is disconnected; fails after 40 s
   load SECONDS    100 requests per second, among them malformed ones, and clients that send one byte per second; prints the counts"""
 import http.client
+import itertools
 import json
 import re
 import socket
@@ -87,8 +88,10 @@ def checks(port, token):
     check(status == 200 and len(runs) >= 1, "runs:", status, list(runs))
     for name in runs:
         quoted = "".join("%%%02x" % b for b in name.encode())
-        status, head, body = get(port, "/api/run?id=" + quoted, auth)
-        run = json.loads(body)
+        run = {"read": 0}
+        while run["read"] < 0.999:  # a long file is read in turns
+            status, head, body = get(port, "/api/run?id=" + quoted, auth)
+            run = json.loads(body)
         check(status == 200 and run["id"] == name and len(run["x"]) == len(run["series"]["loss"]["y"]), "run", name)
         status, _, body = get(port, f"/api/run?id={quoted}&generation={run['generation']}&from={run['next']}", auth)
         check(status == 200 and len(json.loads(body)["x"]) <= max(1, len(run["x"])), "increment of", name)
@@ -165,12 +168,12 @@ def load(port, seconds):
     for _ in range(20):
         threading.Thread(target=slow, daemon=True).start()
     kinds = ["/api/runs", "/metrics", "/api/run?id=" + sys.argv[4] if len(sys.argv) > 4 else "/", "/", None, "/nothing", "POST", "close", "/api/runs", "/metrics"]
-    n, begin = 0, time.time()
-    while time.time() < stop:
-        kind = kinds[n % len(kinds)]
+    begin, turns, lock = time.time(), itertools.count(), threading.Lock()
+
+    def ask(kind):
         try:
             if kind is None:
-                what = raw(port, b"\x00\xff garbage \r\n\r\n") or "closed"
+                what = "malformed " + raw(port, b"\x00\xff garbage \r\n\r\n", 0.05)
             elif kind == "close":
                 s = socket.create_connection(("127.0.0.1", port), timeout=5)
                 s.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -178,11 +181,23 @@ def load(port, seconds):
                 what = "hung up"
             else:
                 what = get(port, "/" if kind == "POST" else kind, method="POST" if kind == "POST" else "GET")[0]
-        except OSError as e:
+        except (OSError, http.client.HTTPException) as e:
             what = type(e).__name__
-        counts[what] = counts.get(what, 0) + 1
-        n += 1
-        time.sleep(max(0, begin + n / 100 - time.time()))
+        with lock:
+            counts[what] = counts.get(what, 0) + 1
+
+    def work():
+        while time.time() < stop:
+            n = next(turns)
+            time.sleep(max(0, begin + n / 100 - time.time()))
+            ask(kinds[n % len(kinds)])
+
+    workers = [threading.Thread(target=work) for _ in range(12)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    n = sum(v for k, v in counts.items() if k != "slow ended")
     print(json.dumps({"requests": n, "per_second": round(n / (time.time() - begin), 1), "answers": {str(k): v for k, v in counts.items()}}))
 
 
