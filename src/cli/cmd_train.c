@@ -179,6 +179,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     io.debug = to_stdout;
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    int server = 0;
+    if (st == LS_OK && !rank) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
@@ -213,6 +215,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     /* a stopped run has saved its state */
     if (c.reference_output && (st == LS_OK || st == LS_E_STOPPED)) exit_line(rank);
     ls_train_config_fini(&c);
+    cli_serve_end(server);
     return st;
 }
 
@@ -417,30 +420,7 @@ ls_status cmd_train(int argc, char **argv)
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
-<<<<<<< HEAD
-    LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
-    st = run(&j, &env);
-    if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
-    if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
-done:
-=======
-    if (o.json && !o.print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
-    if (o.print_config) {
-        st = print_settings(&j, env.size);
-    } else if (env.size > 1) {
-        st = run_started(&j, &env);
-    } else if (o.n > 1) {
-        ls_progress_open();
-        st = launch(&j);
-        ls_progress_end(st == LS_OK); /* after a failure its message is the last line */
-    } else {
-        ls_progress_open();
-        ls_stop_install();
-        ls_stack_install("the run");
-        st = work(&j, NULL, 0);
-    }
-    if (st == LS_OK && !o.print_config && !env.rank) st = cli_translate_epochs(&o, &j.device);
->>>>>>> w-term
+    cli_serve_end(server);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;

@@ -22,6 +22,8 @@ static const cli_command commands[] = {
     {"verify", "check every strategy against a single worker, bit by bit", cmd_verify},
     {"bench", "measure scaling, strategies, A/B pairs, collectives, matmul", cmd_bench},
     {"plan", "rank layouts by speed and memory; draw pipeline schedules", cmd_plan},
+    {"watch", "show a run in the terminal while it trains", cmd_watch},
+    {"serve", "show runs on a web page while they train, and compare them", cmd_serve},
     {"report", "turn run folders into a report page, tables and charts", cmd_report},
     {"profile", "train with a trace of every worker; summarize nsys output", cmd_profile},
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},

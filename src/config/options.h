@@ -63,6 +63,7 @@ typedef struct ls_train_options {
     bool reference_output, verbose;
 >>>>>>> w-term
     const char *cluster, *tensorboard;
+    const char *serve, *serve_address; /* serve: NULL, "" or a port */
     /* launcher and loader */
     int64_t local_rank, num_workers, old_pipeline_stages;
     bool old_use_flash_attention; /* accepted, no effect, a warning */

@@ -303,7 +303,7 @@ void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out)
     const double mib = 1048576.0;
     char total[32];
     int n = 0;
-    int64_t sum = p->device ? -p->host_total : 0;
+    int64_t sum = 0;
     ls_str_addf(out, "memory %s:", ls_human_bytes(total, (double)(p->total + sums)));
     for (int part = 0; part < LS_N_PART; part++) {
         const int64_t b = ls_plan_part_bytes(p, (ls_part)part);

@@ -23,6 +23,7 @@
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
+#include "train/live.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -149,6 +150,7 @@ typedef struct ls_trainer {
     ls_step_spans span;      /* of the trace */
     ls_metrics_log log;      /* rank 0's */
     ls_monitor monitor;      /* rank 0's */
+    ls_live live;            /* events.jsonl is rank 0's */
     ls_coll_log coll;        /* DIST_DEBUG=1 */
     ls_pace pace;            /* of this process */
     ls_progress_line status; /* of the newest step that was shown */

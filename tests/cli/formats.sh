@@ -19,6 +19,8 @@ folder() { # RUN: a finished run folder
   has training_metrics.json "$1/training_metrics.json"
   has metrics.jsonl "$1/metrics.jsonl"
   has options.json "$1/options.json"
+  has events.jsonl "$1/events.jsonl"
+  has ranks.jsonl "$1/ranks.jsonl"
   has launcher_metadata.json "$1/launcher_metadata.json"
 }
 checkpoint() { # FOLDER
