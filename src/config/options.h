@@ -56,12 +56,8 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-<<<<<<< HEAD
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data, summary;
-=======
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data;
     bool reference_output, verbose;
->>>>>>> w-term
     const char *cluster, *tensorboard;
     const char *serve, *serve_address; /* serve: NULL, "" or a port */
     /* launcher and loader */

@@ -425,13 +425,10 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
-<<<<<<< HEAD
     train_put_bool(c, "eval_on_start", c->eval_on_start, train_from(o, "--eval_on_start", NULL));
-=======
     train_put_bool(c, "reference_output", c->reference_output,
                    train_from(o, o->reference_output ? "--reference_output" : "--run_type", NULL));
     train_put_bool(c, "verbose", c->verbose, train_from(o, "--verbose", NULL));
->>>>>>> w-term
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
     train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
