@@ -165,12 +165,12 @@ def plain(flag):
 def check_flags(program, flags, hidden):
     for command, listed in flags.items():
         words = [program] + command.split()[1:]
-        printed = {plain(f) for f in re.findall(r"^  (--[a-z0-9_-]+)", run(words + ["--help"]).stdout, re.M)} - {"help"}
+        printed = {plain(f) for f in re.findall(r"^  (--[a-z0-9_-]+)", run(words + ["--help_all"]).stdout, re.M)} - {"help"}
         listed = {plain(f) for f in listed}
         for f in sorted(printed - listed):
-            fail(f"`{command} --help` prints --{f}, which its table does not list")
+            fail(f"`{command} --help_all` prints --{f}, which its table does not list")
         for f in sorted(listed - printed):
-            fail(f"`{command} --help` does not print --{f}, which its table lists")
+            fail(f"`{command} --help_all` does not print --{f}, which its table lists")
     for command, names in hidden.items():
         words = [program] + command.split()[1:]
         unknown = run(words + ["--no_such_flag"]).stderr.splitlines()[0]
