@@ -55,6 +55,7 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_LIST(name, field, arg, ...)                  CLI_ROW(LIST, 0, 0, name, field, arg, NULL, __VA_ARGS__)
+#define CLI_COMMON                                       .common = true /* last in a row: on the first help page */
 #define CLI_ALIAS(name_, of_)                            {.name = name_, .of = of_} /* another name of a row */
 /* clang-format on */
 

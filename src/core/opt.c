@@ -41,7 +41,7 @@ size_t ls_opt_row(const ls_opt *table, size_t n, const char *name)
 static int unlikeness(const char *typed, const char *name)
 {
     const size_t n = strlen(typed), len = strlen(name);
-    const int most = n < 3 ? 0 : n < 6 ? 1 : (int)n / 4 + 1;
+    const int most = n < 3 ? 0 : n < 5 ? 1 : (int)n / 4 + 1;
     if (len >= NAME_MAX_LEN) return FAR;
     int least = FAR, d = (int)ls_edit_distance(typed, name);
     if (d <= most) least = 2 * d;
