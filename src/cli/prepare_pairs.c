@@ -36,8 +36,10 @@ static const ls_opt table[] = {
                 "use every (1/X)-th training pair for validation; 0 = no validation", "Pairs"),
     CLI_INT_IN(0, 1e18, "limit-train", p.limit[LS_PAIR_TRAIN], "N", "0",
                "use only the first N pairs of --input; 0 = all"),
-    CLI_INT_IN(0, 1e18, "limit-val", p.limit[LS_PAIR_VAL], "N", "0", "use only the first N pairs of --val-input"),
-    CLI_INT_IN(0, 1e18, "limit-test", p.limit[LS_PAIR_TEST], "N", "0", "use only the first N pairs of --test-input"),
+    CLI_INT_IN(0, 1e18, "limit-val", p.limit[LS_PAIR_VAL], "N", "0",
+               "use only the first N pairs of --val-input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit-test", p.limit[LS_PAIR_TEST], "N", "0",
+               "use only the first N pairs of --test-input; 0 = all"),
     CLI_SWITCH("json", json, "print the summary as one JSON object", "Output"),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
