@@ -113,9 +113,7 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
 /* Appends an argument, quoted for the shell. */
 static void add_word(const char *flag, const char *word, ls_str *out)
 {
-    char *one[] = {(char *)(uintptr_t)word};
-    ls_str_addf(out, " %s ", flag);
-    ls_argv_show(&(ls_argv){.word = one, .n = 1}, out);
+    ls_str_addf(out, " %s %s", flag, ls_quoted(word).text);
 }
 
 /* `-n` starts the workers of one host, and at most LS_LAUNCH_MOST; launchers start those of several. */

@@ -150,7 +150,7 @@ expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --
 expect 2 "--workers is not for --measure and --check" plan --measure --model tiny --seq-length 64 --workers 2
 expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab-size 300
 expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
-expect 2 "--dropout -0.5: must be at least 0" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
+expect 2 "--dropout -0.5: must be 0 to 1" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
 
 # clusters: a number of places that overflows, hosts without a link, more workers than cores
 cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
