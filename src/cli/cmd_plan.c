@@ -79,7 +79,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table),
-    "plan --model NAME [--cluster NAME[:N]] [--global_batch N] [OPTIONS]\n"
+    "plan --model NAME [--cluster NAME[:N]] [OPTIONS]\n"
     "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
     "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
     "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
