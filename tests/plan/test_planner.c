@@ -716,7 +716,7 @@ static void a_number_of_devices_follows_the_name(void **state)
 static void explain(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *r, ls_str *why, ls_str *change)
 {
     assert_int_equal(ls_planner_search(cl, q, r), LS_OK);
-    ls_planner_explain(q, r, why);
+    ls_planner_explain(r, why);
     ls_planner_advise(cl, q, r, change);
 }
 
