@@ -37,7 +37,6 @@ typedef struct bench_session {
         load; /* runnable processes of the machine at the start; NaN: unknown. A busy machine gives wide confidence intervals */
     char program[4096], out[4096];
     ls_bench bench;
-    bool tty;
     bool reference;     /* started with the command line of R1's runner: its folders, defaults and files */
     char scratch[4096]; /* where runs are made; "": in --out */
 } bench_session;

@@ -161,7 +161,9 @@ static ls_status export_stats(const char *nsys, const char *profiles, const char
     return st;
 }
 
-static ls_status profile_command(ls_argv *w, const char *nsys, const char *report, const ls_argv *train)
+/* run_dir: the run folder of the train options, or its default. */
+static ls_status profile_command(ls_argv *w, const char *nsys, const char *report, const char *run_dir,
+                                 const ls_argv *train)
 {
     char self[4096];
     LS_TRY(ls_program_path(self));
@@ -177,6 +179,7 @@ static ls_status profile_command(ls_argv *w, const char *nsys, const char *repor
     LS_TRY(ls_argv_add(w, report));
     LS_TRY(ls_argv_add(w, self));
     LS_TRY(ls_argv_add(w, "train"));
+    LS_TRY(ls_argv_addf(w, "--checkpoint_path=%s", run_dir));
     LS_TRY(ls_argv_add_all(w, train));
     LS_TRY(ls_argv_add(w, "--profile"));
     return ls_argv_add(w, "--profile_mode");
@@ -190,7 +193,7 @@ static ls_status run_under_nsys(const char *nsys, const char *run_dir, const ls_
     char *profiles = ls_path_join(run_dir, "profiles");
     char *report = profiles ? ls_asprintf("%s/nsys_%s_%s", profiles, env_or("SLURM_JOB_ID", "0"), host) : NULL;
     ls_status st = report ? ls_fs_mkdirs(profiles) : ls_nomem(strlen(run_dir), "a path");
-    if (st == LS_OK) st = profile_command(&w, nsys, report, train);
+    if (st == LS_OK) st = profile_command(&w, nsys, report, run_dir, train);
     if (st == LS_OK) st = run_command(&w, NULL, code);
     if (st == LS_OK) st = export_stats(nsys, profiles, report, host);
     if (st == LS_OK && *code == 0) st = summarize(run_dir); /* again, with the data of nsys */

@@ -18,6 +18,9 @@ folder() { # RUN: a finished run folder
   has files:'Run folder' "$1"
   has training_metrics.json "$1/training_metrics.json"
   has metrics.jsonl "$1/metrics.jsonl"
+  has options.json "$1/options.json"
+  has events.jsonl "$1/events.jsonl"
+  has ranks.jsonl "$1/ranks.jsonl"
   has launcher_metadata.json "$1/launcher_metadata.json"
 }
 checkpoint() { # FOLDER
@@ -78,6 +81,8 @@ prints 'eval --task translate --json' eval --task translate --checkpoint transla
 prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
+echo The >prompts.txt
+prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max-new-tokens 4 --json
 go export --checkpoint one --out hf
 for f in config.json generation_config.json tokenizer.json; do has $f hf/$f; done
 go import --from hf --out imported
