@@ -147,6 +147,15 @@ ls_status cli_bench_begin(bench_session *s)
     return LS_OK;
 }
 
+/* The default model by its name: without one, each run would choose its own (config/auto.h). */
+static ls_status name_model(ls_argv *words)
+{
+    ls_train_options o = {0};
+    LS_TRY(cli_bench_train_options(words, true, &o));
+    if (o.model || o.init_from || o.run_type || o.deepspeed_config || strcmp(o.task, "lm") != 0) return LS_OK;
+    return ls_argv_add(words, "--model=gpt2");
+}
+
 ls_status cli_bench_learn(bench_session *s)
 {
     ls_bench_side one = {.name = "one worker", .workers = 1};
@@ -155,6 +164,7 @@ ls_status cli_bench_learn(bench_session *s)
         s->global = s->enforce;
         if (st == LS_OK) st = cli_bench_flag(&one.words, "global_batch_size", s->enforce);
     }
+    if (st == LS_OK) st = name_model(&one.words);
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
     LS_TRY(st);
@@ -194,6 +204,7 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
         LS_TRY(ls_argv_addf(&side->words, "%d", side->workers));
     }
     if (more) LS_TRY(ls_argv_add_all(&side->words, more));
+    LS_TRY(name_model(&side->words));
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
     LS_TRY(ls_bench_check(&s->bench, side));
     if (side->steps && side->steps <= s->o.warmup)
@@ -257,10 +268,30 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s)
     return worst;
 }
 
+/* What will be run, and where. */
+static void say_work(const bench_session *s)
+{
+    const ls_bench *b = &s->bench;
+    int n = 0;
+    int64_t least = 0, most = 0;
+    for (int i = 0; i < b->n_side; i++) {
+        const ls_bench_side *side = &b->side[i];
+        if (side->left_out) continue;
+        least = !n || side->steps < least ? side->steps : least;
+        most = side->steps > most ? side->steps : most;
+        n++;
+    }
+    fprintf(stderr, "%d setting%s x %d run%s = %d runs", n, n == 1 ? "" : "s", b->repeat, b->repeat == 1 ? "" : "s",
+            n * b->repeat);
+    if (least > 0 && least == most) fprintf(stderr, " of %lld steps", (long long)most);
+    fprintf(stderr, "%s, in %s\n", b->repeat > 1 ? ", in alternating order" : "", s->out);
+}
+
 static void say_plan(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
     const ls_bench_side *worst = cli_bench_crowded(s);
+    if (!s->o.dry_run) say_work(s);
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "skipped: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
@@ -319,6 +350,20 @@ ls_status cli_bench_go(bench_session *s)
     const ls_status st = ls_bench_run(&s->bench);
     ls_progress_end(false);
     return st;
+}
+
+void cli_bench_next(const bench_session *s)
+{
+    ls_argv w = {0};
+    ls_str line = {0};
+    if (!s->bench.n_side) return; /* existing runs */
+    if (ls_argv_add(&w, "lockstep") == LS_OK && ls_argv_add(&w, "report") == LS_OK &&
+        ls_argv_add(&w, s->out) == LS_OK && ls_argv_add(&w, "--out") == LS_OK &&
+        ls_argv_addf(&w, "%s/report", s->out) == LS_OK)
+        ls_argv_show(&w, &line);
+    if (line.data) fprintf(stderr, "Next: %s   (a page with charts)\n", line.data);
+    ls_str_fini(&line);
+    ls_argv_fini(&w);
 }
 
 void cli_bench_end(bench_session *s)

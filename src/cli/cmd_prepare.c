@@ -34,9 +34,12 @@ static const ls_opt table[] = {
         "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
                "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
-    CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
-            "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
-            "Tokens"),
+    CLI_SWITCH("llmc", p.llmc, "write token files with the header of llm.c; train reads both forms"),
+    CLI_STR(
+        "tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
+        "vocabulary: gpt2, bytes (257 ids), train (trained on the input), a tokenizer.json, or a folder with one or "
+        "with vocab.json and merges.txt",
+        "Tokens"),
     CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
             "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
     CLI_STR("vocab-url", vocab_url, "URL", NULL,

@@ -167,7 +167,15 @@ ls_status cli_check_comm(const ls_start_env *e, const char *asked)
 ls_status cli_join(const ls_start_env *e, double limit, ls_comm **out)
 {
     LS_TRY(cli_check_launcher(e));
-    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, limit, out);
+    if (e->by != LS_STARTED_MPI) return ls_comm_meet(e, limit, out);
+    LS_TRY(ls_comm_mpi(out));
+    const int size = ls_comm_size(*out);
+    if (size == e->size) return LS_OK;
+    ls_comm_destroy(out);
+    return ls_fail(
+        LS_E_CONFIG,
+        "%s started %d workers, but MPI connected %d: the launcher belongs to another MPI than the plugin; use the mpirun of the MPI that `lockstep doctor` names",
+        e->words, e->size, size);
 }
 
 bool cli_find_program(const char *name, char path[4096])

@@ -27,7 +27,9 @@ typedef enum ls_source {
     LS_FROM_DATA,
     LS_FROM_RULE,
     LS_FROM_R2, /* defaults of --preset r2, r3 */
-    LS_FROM_R3
+    LS_FROM_R3,
+    LS_FROM_AUTO, /* chosen for the data (config/auto.h)     */
+    LS_FROM_RUN   /* options.json of the run that is resumed */
 } ls_source;
 
 typedef struct ls_setting {
@@ -69,6 +71,8 @@ typedef struct ls_train_config {
     int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
     int64_t keep_last;              /* 0 = all                                                           */
+    bool eval_on_start;             /* validate before step 1 */
+    ls_str options;                 /* options.json (config/run_options.h) */
 
     /* filled by ls_train_config_fit */
     int64_t train_seqs, val_seqs;

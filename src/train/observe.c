@@ -90,7 +90,7 @@ static ls_status see_trace(ls_trainer *t, const ls_event *e)
 ls_status ls_observe(ls_trainer *t, const ls_event *e)
 {
     static ls_status (*const builtin[])(ls_trainer *, const ls_event *) = {
-        train_see_clock,   see_spikes,          see_trace,          train_see_metrics,
+        train_see_clock,   see_spikes,          see_trace,          train_see_metrics,  train_see_live,
         train_see_monitor, train_see_reference, train_see_progress, train_see_telemetry};
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) LS_TRY(builtin[i](t, e));
     return t->observer.see ? t->observer.see(t->observer.ctx, t, e) : LS_OK;

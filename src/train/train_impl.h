@@ -57,6 +57,7 @@ ls_status train_end_files(ls_trainer *t, const ls_run_identity *id);
 /* Observers (observe.h). */
 ls_status train_see_clock(ls_trainer *t, const ls_event *e);
 ls_status train_see_metrics(ls_trainer *t, const ls_event *e);
+ls_status train_see_live(ls_trainer *t, const ls_event *e);
 ls_status train_see_monitor(ls_trainer *t, const ls_event *e);
 ls_status train_see_reference(ls_trainer *t, const ls_event *e);
 ls_status train_see_progress(ls_trainer *t, const ls_event *e);

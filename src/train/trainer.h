@@ -12,6 +12,7 @@
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
+#include "core/lock.h"
 #include "core/plan.h"
 #include "core/progress.h"
 #include "data/loader.h"
@@ -22,6 +23,7 @@
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
+#include "train/live.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -137,6 +139,7 @@ typedef struct ls_trainer {
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
+    ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
@@ -147,6 +150,7 @@ typedef struct ls_trainer {
     ls_step_spans span;      /* of the trace */
     ls_metrics_log log;      /* rank 0's */
     ls_monitor monitor;      /* rank 0's */
+    ls_live live;            /* events.jsonl is rank 0's */
     ls_coll_log coll;        /* DIST_DEBUG=1 */
     ls_pace pace;            /* of this process */
     ls_progress_line status; /* of the newest step that was shown */

@@ -32,4 +32,20 @@ for tag, key in (("train_loss", "loss"), ("lr", "lr"), ("grad_norm", "grad_norm"
 val = [(e.step, e.value) for e in seen.Scalars("Validation/Samples/val_loss")]
 assert [v[0] for v in val] == [4, 8] and val[0][1] == f32(steps[1]["val_loss"]), val
 PY
+
+# the block of a DeepSpeed JSON: every series that docs/FORMATS.md lists for it
+cat >ds.json <<'JSON'
+{"train_micro_batch_size_per_gpu": 2, "wall_clock_breakdown": true, "tensorboard": {"enabled": true, "output_path": "tb", "job_name": "job"}}
+JSON
+expect 0 "RUN_COMPLETE" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --max_steps 2 --eval_every 1 --checkpoint_path ds --deepspeed_config ds.json
+"$python" - <<'PY' || bad "TensorBoard sees something else of the block of a DeepSpeed JSON"
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+seen = EventAccumulator("tb/job")
+seen.Reload()
+names = ["lr", "train_loss", "grad_norm", "tokens_per_sec"] + [f"elapsed_time_ms_{p}" for p in ("forward", "backward", "backward_inner", "backward_allreduce", "step")]
+want = sorted([f"Train/Samples/{n}" for n in names] + ["Validation/Samples/val_loss"])
+assert sorted(seen.Tags()["scalars"]) == want, seen.Tags()
+for tag in want:
+    assert [e.step for e in seen.Scalars(tag)] == [2, 4], tag
+PY
 done_tests
