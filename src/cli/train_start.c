@@ -45,7 +45,7 @@ static ls_status take_words(train_start *s, int argc, char **argv)
 /* Parses added and typed words. Parsing reorders its arguments, so it gets a copy of the list. */
 static ls_status parse_all(train_start *s)
 {
-    const ls_train_preset p = s->added.n ? (ls_train_preset){s->run ? "run" : "auto", s->added.n} : s->preset;
+    const ls_train_preset p = s->added.n ? (ls_train_preset){s->from_run ? "run" : "auto", s->added.n} : s->preset;
     ls_argv_fini(&s->all);
     ls_free(s->moved);
     s->moved = NULL;
@@ -216,7 +216,7 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG,
                        "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
     if (s->run || (o->resume && no_data)) {
-        if (!s->run) s->run = o->checkpoint_path;
+        s->from_run = true;
         LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
         return s->added.n ? parse_all(s) : LS_OK;
     }
@@ -278,6 +278,7 @@ static ls_status measure(const train_start *s, const ls_ds_config *ds, const ls_
     if (st == LS_OK) st = ls_train_resolve(&one, ds, &paths, &facts, &c);
     facts.world_size = n;
     if (st == LS_OK) st = ls_train_resolve(&s->o, ds, &paths, &facts, &whole);
+    c.verify_data = false; /* the run does it */
     if (st == LS_OK) st = ls_train_trial(&c, limit, step_seconds);
     if (st == LS_OK) *step_seconds *= (double)whole.global_batch / (double)c.global_batch / (d->cuda ? n : 1);
     ls_train_config_fini(&c);
@@ -326,13 +327,20 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
     }
 }
 
-static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, const ls_auto_facts *f,
+/* What is left of --minutes. */
+static double seconds_left(const train_start *s)
+{
+    return fmax(60 * s->o.minutes - (ls_now() - s->begin), 1);
+}
+
+static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, ls_auto_facts *f,
                               ls_auto_choice *c, double *step_seconds)
 {
     const ls_train_options base = s->o; /* without the choice; its texts are not read here */
     const int n_added = s->added.n, fixed = ls_auto_size_given(&base);
     int size = fixed >= 0 ? fixed : ls_auto_size(f, INFINITY);
     if (!f->steps && !f->epochs) LS_TRY(climb(s, ds, d, f, &base, &size, step_seconds));
+    f->seconds = seconds_left(s);
     ls_auto_choose(f, &base, size, *step_seconds, c);
     return apply(s, c, n_added);
 }
@@ -379,11 +387,11 @@ static ls_status learn(const train_start *s, const ls_device_choice *d, ls_auto_
 }
 
 /* --minutes with a model of the user: the steps alone. */
-static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, double seconds)
+static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d)
 {
     double step_seconds = 0;
-    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds / 20), &step_seconds));
-    const int64_t steps = ls_auto_steps(seconds, step_seconds);
+    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds_left(s) / 20), &step_seconds));
+    const int64_t steps = ls_auto_steps(seconds_left(s), step_seconds);
     fprintf(stderr, "--max_steps %lld for %.4g minutes (measured: %.4g s per step)\n", (long long)steps, s->o.minutes,
             step_seconds);
     LS_TRY(ls_argv_addf(&s->added, "--max_steps=%lld", (long long)steps));
@@ -418,8 +426,8 @@ ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_
     if (automatic) LS_TRY(learn(s, d, &f));
     automatic = f.vocab > 0 && f.train_tokens > 0;
     if (!automatic && !timed) return LS_OK;
-    f.seconds = fmax(60 * o->minutes - (ls_now() - s->begin), 1);
-    if (!automatic) return choose_steps(s, ds, d, f.seconds);
+    if (!automatic) return choose_steps(s, ds, d);
+    f.seconds = seconds_left(s);
     LS_TRY(choose_sizes(s, ds, d, &f, &c, &step_seconds));
     print_choice(s, &f, &c, step_seconds);
     return LS_OK;

@@ -18,6 +18,7 @@ typedef struct train_start {
     char **moved;     /* what parsing reorders */
     double begin;     /* of the process        */
     const char *run;  /* of --resume RUN, else NULL */
+    bool from_run;    /* `added` is from the folder of a run */
     bool made_folder; /* this command has created the run folder */
 } train_start;
 

@@ -54,7 +54,7 @@ const ls_opt ls_train_opts[] = {
     ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data"),
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
         "stop after N optimizer steps in total; without --epochs, run as many epochs as needed"),
-    ROW("minutes", LS_OPT_REAL, minutes, "M", "5",
+    ROW("minutes", LS_OPT_REAL, minutes, "M", "4",
         "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model"),
     ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]"),
     ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]"),
