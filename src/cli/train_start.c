@@ -79,9 +79,20 @@ ls_status train_start_parse(train_start *s, int argc, char **argv)
     return LS_OK;
 }
 
+/* A run folder that this command has created, and in which no run began. */
+static void remove_folder(const char *run_dir)
+{
+    ls_err_kept why;
+    if (ls_fs_exists(ls_path_of(run_dir, LS_RUN_OPTIONS).text)) return;
+    ls_err_keep(&why);
+    (void)ls_fs_remove_tree(ls_path_of(run_dir, "data").text); /* of prepare */
+    (void)rmdir(run_dir);
+    ls_err_restore(&why);
+}
+
 void train_start_fini(train_start *s, bool failed)
 {
-    if (failed && s->made_folder) (void)rmdir(s->o.checkpoint_path);
+    if (failed && s->made_folder) remove_folder(s->o.checkpoint_path);
     ls_argv_fini(&s->typed);
     ls_argv_fini(&s->added);
     ls_argv_fini(&s->all);
@@ -182,14 +193,7 @@ static ls_status take_text(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG, "--print_config needs data; prepare '%s' first (lockstep prepare), or leave it out",
                        s->o.inputs.word[0]);
     LS_TRY(ls_path_in(data, s->o.checkpoint_path, "data"));
-    const ls_status st = prepare_inputs(s, data);
-    if (st != LS_OK) {
-        ls_err_kept why;
-        ls_err_keep(&why);
-        if (s->made_folder) (void)ls_fs_remove_tree(data);
-        ls_err_restore(&why);
-        return st;
-    }
+    LS_TRY(prepare_inputs(s, data));
     LS_TRY(ls_argv_addf(&s->added, "--data=%s", data));
     return parse_all(s);
 }
@@ -221,7 +225,7 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         return s->added.n ? parse_all(s) : LS_OK;
     }
     for (int i = 0; i < o->inputs.n; i++)
-        if (strcmp(o->inputs.word[i], "-") != 0 && !ls_fs_exists(o->inputs.word[i]))
+        if (!ls_fs_exists(o->inputs.word[i]))
             return ls_fail(
                 LS_E_IO, "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`",
                 o->inputs.word[i]);

@@ -40,6 +40,8 @@ grep -q '"max_steps": [1-9]' timed/options.json || bad "the steps are not record
 expect 0 "^--max_steps [0-9]* for 0.01 minutes" "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --minutes 0.01 --print_config
 expect 2 "cannot be combined" "$LOCKSTEP" train "$run/data" --minutes 1 --max_steps 3
 expect 3 "no such file or folder" "$LOCKSTEP" train nothing.txt
+echo "Too short." >short.txt
+expect 3 "more text" "$LOCKSTEP" train short.txt
 expect 2 "cannot be combined" "$LOCKSTEP" train "my texts" --data "$run/data"
 [ "$(ls runs | wc -l)" = 2 ] || bad "a refused command left a run folder"
 
