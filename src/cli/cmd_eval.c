@@ -3,6 +3,7 @@
 #include "ckpt/checkpoint.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "data/loader.h"
 #include "data/meta.h"
 
@@ -14,8 +15,10 @@ static const ls_opt table[] = {
                "lm: loss and perplexity of a checkpoint; translate: BLEU and chrF of its translations, as sacrebleu "
                "computes them; bleu: the same of translations in a file",
                "Input"),
-    CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
+    CLI_STR(
+        "checkpoint", checkpoint, "DIR", NULL,
+        "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
+        "a model in the Hugging Face cache"),
     CLI_STR("data", data, "PATH", NULL,
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
             "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
@@ -53,7 +56,8 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     int64_t n_seq = data->n_seq;
     if (o->max_steps >= 0 && n_seq > o->max_steps * B) n_seq = o->max_steps * B;
     const double begin = ls_now();
-    double sum = 0, tick = begin;
+    double sum = 0;
+    ls_progress_open();
     for (int64_t k = 0; k < n_seq; k += B) {
         const int64_t b = n_seq - k < B ? n_seq - k : B;
         for (int64_t i = 0; i < b; i++) LS_TRY(ls_tokens_sequence(data, k + i, s->ids + i * S, s->target + i * S));
@@ -63,13 +67,14 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
         sum += loss;
         r->tokens += counted;
         r->sequences += b;
-        if (isatty(STDERR_FILENO) && ls_now() - tick > 0.5) {
-            tick = ls_now();
-            fprintf(stderr, "\r\033[K%lld/%lld sequences  loss %.4f", (long long)r->sequences, (long long)n_seq,
-                    sum / (double)r->tokens);
+        if (ls_progress_due(0)) {
+            ls_progress_line l = {0};
+            ls_progress_add(&l, 0, "%lld/%lld sequences", (long long)r->sequences, (long long)n_seq);
+            ls_progress_add(&l, 1, "loss %.4f", sum / (double)r->tokens);
+            ls_progress_show(&l);
         }
     }
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     r->loss = r->tokens ? sum / (double)r->tokens : NAN;
     r->seconds = ls_now() - begin;
     return LS_OK;

@@ -1,8 +1,8 @@
 /* cmd_prepare.c - `lockstep prepare`: text and JSON lines to token files and a tokenizer. */
 #include "cli/commands.h"
 #include "core/argv.h"
-#include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
@@ -34,9 +34,12 @@ static const ls_opt table[] = {
         "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
                "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
-    CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
-            "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
-            "Tokens"),
+    CLI_SWITCH("llmc", p.llmc, "write token files with the header of llm.c; train reads both forms"),
+    CLI_STR(
+        "tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
+        "vocabulary: gpt2, bytes (257 ids), train (trained on the input), a tokenizer.json, or a folder with one or "
+        "with vocab.json and merges.txt",
+        "Tokens"),
     CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
             "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
     CLI_STR("vocab-url", vocab_url, "URL", NULL,
@@ -81,36 +84,24 @@ static const cli_page page = {table, CLI_COUNT(table), "prepare PATH... --out DI
 
 /* ---- progress ---- */
 
-typedef struct meter {
-    bool terminal, shown;
-    double last;
-    const char *phase;
-} meter;
-
 static void show_progress(void *ctx, const ls_prepare_progress *p)
 {
-    meter *m = ctx;
-    double now = ls_now(), every = m->terminal ? 0.2 : 5.0;
-    if (m->phase != p->phase) { /* a new phase: terminals show it at once, pipes after `every` seconds */
-        m->phase = p->phase;
-        m->last = m->terminal ? now - every : now;
-    }
-    if (now - m->last < every) return;
-    m->last = now;
-    char done[32], total[32], rate[32], eta[32];
+    char done[32], total[32];
+    ls_progress_line l = {0};
+    (void)ctx;
+    if (!ls_progress_due(0)) return;
     ls_human_bytes(done, (double)p->done);
-    ls_human_bytes(rate, p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0);
-    if (m->terminal) fprintf(stderr, "\r\033[K");
-    fprintf(stderr, "%s: %s", p->phase, done);
-    if (p->total > 0) {
-        double part = (double)p->done / (double)p->total;
-        fprintf(stderr, " of %s (%.0f%%)", ls_human_bytes(total, (double)p->total), 100 * part);
-        const double own = (double)(p->done - p->done_start);
-        if (own > 0) fprintf(stderr, ", ETA %s", ls_human_time(eta, p->seconds * (double)(p->total - p->done) / own));
-    }
-    fprintf(stderr, ", %s/s of text, %lld tokens%s", rate, (long long)p->n_token, m->terminal ? "" : "\n");
-    fflush(stderr);
-    m->shown = true;
+    if (p->total > 0)
+        ls_progress_add(&l, 0, "%s: %s of %s (%.0f%%)", p->phase, done, ls_human_bytes(total, (double)p->total),
+                        100 * (double)p->done / (double)p->total);
+    else ls_progress_add(&l, 0, "%s: %s", p->phase, done);
+    const double own = (double)(p->done - p->done_start);
+    if (p->total > 0 && own > 0)
+        ls_progress_add(&l, 1, "eta %s", ls_human_time(total, p->seconds * (double)(p->total - p->done) / own));
+    ls_human_bytes(done, p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0);
+    ls_progress_add(&l, 2, "%s/s of text", done);
+    ls_progress_add(&l, 3, "%lld tokens", (long long)p->n_token);
+    ls_progress_show(&l);
 }
 
 /* ---- inputs ---- */
@@ -342,7 +333,6 @@ static ls_status prepare(options *o, const char *command)
     if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
     if (!o->quiet) note_skipped(&train);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
     ls_prepare_opts *p = &o->p;
     p->train = &train;
     p->val = &val;
@@ -358,10 +348,10 @@ static ls_status prepare(options *o, const char *command)
     p->command = command;
     p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;
-    p->progress_ctx = &m;
     ls_stop_install();
+    ls_progress_open();
     st = ls_prepare(p, &r);
-    if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     if (st == LS_OK) st = print_summary(o, &train, &r);
 done:
     ls_inputs_fini(&train);

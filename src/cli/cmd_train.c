@@ -22,22 +22,25 @@
 static void to_stdout(void *ctx, const char *text)
 {
     (void)ctx;
-    fputs(text, stdout);
-    fflush(stdout); /* users follow train.log */
+    ls_progress_print(stdout, LS_COLOUR_NONE, text); /* flushed: users follow train.log */
 }
 
 static void to_stderr(void *ctx, const char *text)
 {
     (void)ctx;
-    fputs(text, stderr);
+    ls_progress_print(stderr, LS_COLOUR_NONE, text);
 }
 
-/* One line, replaced in place on a terminal. */
-static void progress(void *ctx, const char *text, bool last)
+static void event(void *ctx, const char *text)
 {
-    const bool *tty = ctx;
-    if (*tty) fprintf(stderr, "\r\033[K%s%s", text, last ? "\n" : "");
-    else fprintf(stderr, "%s\n", text);
+    (void)ctx;
+    ls_progress_print(stderr, LS_COLOUR_EVENT, text);
+}
+
+static void progress(void *ctx, const ls_progress_line *status)
+{
+    (void)ctx;
+    ls_progress_show(status);
 }
 
 /* --json: stdout has one JSON object, so everything else that this process and its workers print there goes to stderr. */
@@ -71,7 +74,7 @@ static void print_notes(const ls_train_options *o, const ls_train_config *c)
     ls_str s = {0};
     ls_train_options_warnings(o, &s);
     if (c->notes.data) ls_str_add(&s, c->notes.data);
-    if (s.data) fputs(s.data, stderr);
+    if (s.data) ls_progress_print(stderr, LS_COLOUR_NONE, s.data);
     ls_str_fini(&s);
 }
 
@@ -171,13 +174,13 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
     ls_train_config c = {0};
     ls_trainer *t = NULL;
-    bool tty = isatty(STDERR_FILENO) && size == 1; /* a worker's stderr is a pipe to its parent */
-    ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
+    ls_train_io io = {.line = to_stdout, .progress = progress, .event = event, .note = to_stderr};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
-    io.opened = startup_line;
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    int server = 0;
+    if (st == LS_OK && !rank) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
@@ -186,6 +189,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
+        if (c.reference_output) io.opened = startup_line;
         if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank && !j->device_printed) cli_print_device(&j->device);
         if (!rank) print_notes(j->o, &c);
@@ -206,9 +210,12 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     announce(j, comm, st);
     ls_profile_device_end(profile);
     close_trainer(&t, st);
+    ls_progress_end(true);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
+    /* a stopped run has saved its state */
+    if (c.reference_output && (st == LS_OK || st == LS_E_STOPPED)) exit_line(rank);
     ls_train_config_fini(&c);
-    if (st == LS_OK || st == LS_E_STOPPED) exit_line(rank); /* a stopped run has saved its state */
+    cli_serve_end(server);
     return st;
 }
 
@@ -413,11 +420,7 @@ ls_status cmd_train(int argc, char **argv)
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
-    LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
-    st = run(&j, &env);
-    if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
-    if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
-done:
+    cli_serve_end(server);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;

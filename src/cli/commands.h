@@ -21,7 +21,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data;
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch;
 cli_main cli_plan_schedule;  /* plan --schedule           */
 cli_main cli_generate_pairs; /* generate --task translate */
 /* prepare --task translate; command: the whole command line, for meta.json */
@@ -120,6 +120,11 @@ ls_status cli_flush(void);
 void cli_print_error(int rank, const char *host, ls_status st);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_print_device(const ls_device_choice *d);
+
+/* train --serve: a process that shows the run folder. begin: checks the options, opens the port, prints the address to stderr; *pid 0: not
+ * asked for. end: gives a page that is open time to read the last values, a few seconds at most. */
+ls_status cli_serve_begin(const ls_train_options *o, const char *run_dir, int *pid);
+void cli_serve_end(int pid);
 
 /* Writes the trace of a run that ended with status `run` and, on rank 0, its summary, and prints where they are to stderr. Returns
  * `run`, or the failure of writing if the run succeeded. Collective if the run succeeded or was stopped. */

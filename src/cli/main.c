@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/stop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -21,6 +22,8 @@ static const cli_command commands[] = {
     {"verify", "check every strategy against a single worker, bit by bit", cmd_verify},
     {"bench", "measure scaling, strategies, A/B pairs, collectives, matmul", cmd_bench},
     {"plan", "rank layouts by speed and memory; draw pipeline schedules", cmd_plan},
+    {"watch", "show a run in the terminal while it trains", cmd_watch},
+    {"serve", "show runs on a web page while they train, and compare them", cmd_serve},
     {"report", "turn run folders into a report page, tables and charts", cmd_report},
     {"profile", "train with a trace of every worker; summarize nsys output", cmd_profile},
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},
@@ -75,8 +78,18 @@ static ls_status run_command(int argc, char **argv)
                         argv + 1);
 }
 
+/* A standard stream that is closed would give its number to the next file that is opened, and log lines would land there. Output to
+ * a closed stdout stays an error; stderr goes nowhere. */
+static void open_standard_streams(void)
+{
+    static const int mode[3] = {O_RDONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", mode[fd]) != fd) abort();
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     ls_log_init(0);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a silent end */
     if (argc < 2) {

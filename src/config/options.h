@@ -57,7 +57,9 @@ typedef struct ls_train_options {
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data, summary;
+    bool reference_output, verbose;
     const char *cluster, *tensorboard;
+    const char *serve, *serve_address; /* serve: NULL, "" or a port */
     /* launcher and loader */
     int64_t local_rank, num_workers, old_pipeline_stages;
     bool old_use_flash_attention; /* accepted, no effect, a warning */

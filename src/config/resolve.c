@@ -308,12 +308,13 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device", old[] = "zero_optimization.cpu_offload";
-    const bool legacy = ls_ds_bool(ds, old, false);
-    const char *json = ls_ds_get(ds, key) ? key : legacy ? old : NULL;
+    const bool legacy = !ls_ds_get(ds, key) && ls_ds_bool(ds, old, false);
+    const char *json = legacy ? old : key;
     const char *asked = o->offload_optimizer ? o->offload_optimizer : legacy ? "cpu" : ls_ds_text(ds, key, "none");
     const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
-    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none", train_from(o, "--offload_optimizer", json));
-    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none",
+                   train_from(o, "--offload_optimizer", legacy || ls_ds_get(ds, key) ? json : NULL));
+    if (cpu && gpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
         return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
                        o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
     if (cpu && !gpu)
@@ -406,6 +407,9 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
                                      : ": results may differ between runs");
     c->profile_mode = o->profile_mode || env_on("PROFILE_MODE");
     c->dist_debug = env_on("DIST_DEBUG");
+    c->reference_output = o->reference_output || o->run_type;
+    c->verbose = o->verbose;
+    c->print_every = ls_train_given(o, "steps_per_print") ? c->steps_per_print : 0;
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
@@ -422,6 +426,9 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
     train_put_bool(c, "eval_on_start", c->eval_on_start, train_from(o, "--eval_on_start", NULL));
+    train_put_bool(c, "reference_output", c->reference_output,
+                   train_from(o, o->reference_output ? "--reference_output" : "--run_type", NULL));
+    train_put_bool(c, "verbose", c->verbose, train_from(o, "--verbose", NULL));
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
     train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
@@ -460,7 +467,9 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
                    (train_origin){LS_FROM_CLI, o->data ? "--data" : "--train_data_path"});
     train_put_text(c, "val_data_path", c->val_path, val);
     train_put_text(c, "tokenizer", c->tokenizer_path,
-                   (train_origin){LS_FROM_DATA, c->tokenizer_path ? "beside the training data" : "none there"});
+                   (train_origin){LS_FROM_DATA, !c->tokenizer_path ? "none there"
+                                                : o->init_from     ? "of the training data, else of --init_from"
+                                                                   : "beside the training data"});
     train_put_text(c, "checkpoint_path", c->run_dir, train_from(o, "--checkpoint_path", NULL));
     train_put_text(c, "deepspeed_config", c->deepspeed_path, train_from(o, "--deepspeed_config", NULL));
     return LS_OK;

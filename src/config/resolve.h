@@ -120,10 +120,12 @@ typedef struct ls_train_config {
     int64_t ds_steps_per_print;      /* steps between the lines of DeepSpeed; 0 = none */
     char *tensorboard, *csv_monitor; /* folders, NULL: none */
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
-    bool verify_data;      /* compare every byte of the token files with meta.json */
-    bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
-    int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
-    const char *cluster;   /* hardware.cluster, NULL = absent                                   */
+    bool reference_output, verbose; /* R1's lines on stdout; the memory plan as a table */
+    int64_t print_every;            /* micro-batches between lines; 0: at growing intervals (core/progress.h) */
+    bool verify_data;               /* compare every byte of the token files with meta.json */
+    bool dist_debug;                /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
+    int64_t profile_spans;          /* of a worker's main lane, kept by --profile                      */
+    const char *cluster;            /* hardware.cluster, NULL = absent                                   */
 
     ls_str notes; /* lines to print at the start: keys without effect, ZeRO on one worker ... */
     ls_setting *setting;

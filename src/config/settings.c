@@ -164,6 +164,8 @@ static const char *const own_settings[] = {
     "json",
     "cluster",
     "profile_mode",
+    "reference_output",
+    "verbose",
     "dist_debug",
     "quiet_nccl_monitor",
 };

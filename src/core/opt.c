@@ -127,7 +127,15 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
             return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;
+    case LS_OPT_MAYBE:
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
+    case LS_OPT_WORDS: {
+        ls_opt_words *w = (ls_opt_words *)(void *)at;
+        if (w->n == LS_OPT_MAX_WORDS)
+            return ls_fail(LS_E_ARG, "%s%s: at most %d times", dashes(row), row->name, LS_OPT_MAX_WORDS);
+        w->word[w->n++] = text;
+        return LS_OK;
+    }
     case LS_OPT_LIST: break;
     }
     return ls_fail(LS_E_ARG, "%s%s takes a list", dashes(row), row->name);
@@ -209,6 +217,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         const char *value = NULL;
         if (name[len]) value = name + len + 1;
         else if (row->kind == LS_OPT_SWITCH) value = "true";
+        else if (row->kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : "";
         else if (i + 1 < argc) value = argv[++i];
         if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row->name, row->arg ? row->arg : "text");
         LS_TRY(set(row, target, value));

@@ -11,10 +11,13 @@
 #include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/lock.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
+
+#define LOCK_TIME 3.0 /* seconds to wait for a run that is ending */
 
 int64_t train_peak_rss(void)
 {
@@ -70,11 +73,22 @@ static ls_status write_options(const ls_train_config *c)
     return ls_fs_write(path, c->options.data, c->options.len);
 }
 
+/* One run writes to a folder. A run that was killed may need a moment to end. */
+static ls_status lock_folder(ls_trainer *t)
+{
+    char path[PATH_MAX];
+    LS_TRY(ls_fs_mkdirs(t->cfg->run_dir));
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, "run.lock"));
+    return ls_lock_take(&t->lock, path, LOCK_TIME,
+                        "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path");
+}
+
 /* Rank 0's files first: no worker writes under a name that rank 0 is about to move. */
 ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
     if (ls_comm_rank(t->comm) == 0) {
+        LS_TRY_GOTO(st, done, lock_folder(t));
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
         LS_TRY_GOTO(st, done, write_options(t->cfg));
@@ -92,6 +106,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     enum { N = sizeof(ls_worker_facts) / sizeof(double) };
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
+                            .host_bytes = t->compute.device ? (double)ls_plan_host_bytes(&t->plan) : 0,
                             .peak_rss_bytes = (double)train_peak_rss(),
                             .device_bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0,
                             .comm_bytes = (double)ls_trainer_comm_bytes(t),

@@ -95,14 +95,14 @@ sleep 0.7
 kill -TERM "$pid"
 ends "$pid" 143 20 alone
 for n in 1 2; do
-  begin early$n -n $n --model gpt2 --global_batch_size $n --micro_batch_size_per_gpu 1 --max_steps 1
+  begin early$n -n $n --reference_output --model gpt2 --global_batch_size $n --micro_batch_size_per_gpu 1 --max_steps 1
   await "$pid" grep -q "^Startup" "$SCRATCH/early$n.log" || bad "early$n does not start"
   kill -TERM "$pid"
   ends "$pid" 143 20 early$n
   grep -q "before the first step" "$SCRATCH/early$n.err" || bad "early$n: $(tail -3 "$SCRATCH/early$n.err")"
   [ -e "$SCRATCH/early$n/step-0" ] && bad "early$n: something was saved"
 done
-begin early_int -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+begin early_int -n 2 --reference_output --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
 await "$pid" grep -q "^Startup" "$SCRATCH/early_int.log" || bad "early_int does not start"
 kill -INT "$pid"
 ends "$pid" 130 20 early_int

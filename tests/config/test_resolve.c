@@ -724,7 +724,9 @@ static void print_config_omits_no_setting(void **state)
                                        "task",
                                        "workdir",
                                        "minutes",
-                                       "summary"};
+                                       "summary",
+                                       "serve",
+                                       "serve_address"};
     ls_train_config c;
     must(NULL, "--model tiny", &c);
     for (size_t i = 0; i < ls_train_n_opts; i++) {
