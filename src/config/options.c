@@ -231,7 +231,8 @@ void ls_train_forget(ls_train_options *o, const char *name)
     static const ls_train_options none = {0};
     const size_t size[] = {[LS_OPT_SWITCH] = sizeof(bool),         [LS_OPT_INT] = sizeof(int64_t),
                            [LS_OPT_REAL] = sizeof(double),         [LS_OPT_STR] = sizeof(const char *),
-                           [LS_OPT_CHOICE] = sizeof(const char *), [LS_OPT_LIST] = sizeof(ls_opt_list)};
+                           [LS_OPT_CHOICE] = sizeof(const char *), [LS_OPT_LIST] = sizeof(ls_opt_list),
+                           [LS_OPT_WORDS] = sizeof(ls_opt_words),  [LS_OPT_MAYBE] = sizeof(const char *)};
     memcpy((char *)o + ls_train_opts[i].offset, (const char *)&none + ls_train_opts[i].offset,
            size[ls_train_opts[i].kind]);
     const ls_status st = ls_opt_defaults(&ls_train_opts[i], 1, o);
