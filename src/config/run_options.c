@@ -20,6 +20,8 @@ static const char *const left_out[] = {
     "profile_spans",
     "local_rank",
     "num_workers",
+    "serve",
+    "serve_address",
     "grad_accum_steps",
     "train_micro_batch_size_per_gpu",
     "micro_batch_size_per_gpu",
@@ -50,7 +52,9 @@ static void put(ls_jsonw *w, const ls_opt *row, const void *at)
     case LS_OPT_SWITCH: ls_jsonw_put_bool(w, row->name, *(const bool *)at); break;
     case LS_OPT_INT: ls_jsonw_put_int(w, row->name, *(const int64_t *)at); break;
     case LS_OPT_REAL: ls_jsonw_put_real(w, row->name, *(const double *)at); break;
+    case LS_OPT_WORDS: break; /* train has none */
     case LS_OPT_STR:
+    case LS_OPT_MAYBE:
     case LS_OPT_CHOICE: put_text(w, row->name, *(const char *const *)at); break;
     case LS_OPT_LIST:
         ls_jsonw_put_open(w, row->name, '[');
