@@ -56,7 +56,7 @@ class Page:
         self.usage = [u.strip().removeprefix("lockstep ") for u in usage]
         self.commands, self.forms = data.get("commands", []), data.get("forms", [])
         self.options = [o for o in map(Option, data.get("options", [])) if not o.hidden]
-        self.intro, self.after = split_help(output(program, *words, "--help-all"), {o.section for o in self.options})
+        self.intro, self.after = split_help(output(program, *words, "--help-all"), self.options)
 
     def offered(self):
         return self.options + [HELP, HELP_ALL]
@@ -70,20 +70,28 @@ def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def split_help(text, sections):
+def split_help(text, options):
     """(text between the usage and the first heading, [(heading, lines)] of the parts that are no options)."""
     lines = text.rstrip("\n").split("\n")
     start = lines.index("") + 1 if "" in lines else len(lines)
+    names, sections = {o.name for o in options}, {o.section for o in options}
     intro, after, heading = [], [], None
     for line in lines[start:]:
-        if re.match(r"^[A-Z][^:]*:$", line):
+        option = re.match(r"^  --([\w-]+)", line)
+        if option and option[1] in names and heading not in sections:
+            heading = next(o.section for o in options if o.name == option[1])  # options without a heading
+        elif re.match(r"^[A-Z][^:]*:$", line):
             heading = line[:-1]
             after.append((heading, []))
         elif heading is None:
             intro.append(line)
-        else:
+        elif heading not in sections:
             after[-1][1].append(line)
     return intro, [(h, body) for h, body in after if h not in sections]
+
+
+def is_example(heading):
+    return heading in ("Examples", "First run")
 
 
 def read_pages(program):
@@ -139,10 +147,14 @@ def definitions(lines):
             in_text = False
         elif line.strip():
             if row and not in_text:
-                out.append(".PP")
+                out += [".PP"] if out else []
                 in_text = True
             out.append(roff(line.strip()))
     return out
+
+
+def section(heading, lines):
+    return [".SH " + roff(heading.upper()), *(paragraphs(lines) if is_example(heading) else definitions(lines))]
 
 
 def option_list(options):
@@ -156,7 +168,7 @@ def option_list(options):
             continue
         if o.section != section:
             section = o.section
-            out.append(".SS " + roff(section))
+            out += [".SS " + roff(section)] if section != "Options" else []
         out += [".TP", f".B {roff(o.flag())}" + (f" \\fI{roff(o.arg)}\\fR" if o.arg else ""), roff(o.text())]
         also = [roff(a.flag()) + (f" (= {roff(o.flag())} {roff(a.value)})" if a.value else "") for a in names.get(o.name, [])]
         if also:
@@ -194,8 +206,7 @@ def man_pages(top, pages, version, date):
     for heading, lines in top.after:
         if heading == "Commands":
             continue
-        verbatim = heading == "First run"
-        body += [".SH " + roff(heading.upper()), *(paragraphs(lines) if verbatim else definitions(lines))]
+        body += section(heading, lines)
     out["lockstep.1"] = man([], top.summary, body + see_also(["lockstep-" + c["name"] for c in top.commands]), version, date)
     for p in named:
         body = [".SH SYNOPSIS", *synopsis(p), ".SH DESCRIPTION", *paragraphs([] if p.commands else p.intro)]
@@ -209,7 +220,7 @@ def man_pages(top, pages, version, date):
         for f in (f for f in forms if f.words[0] == p.words[0] and len(p.words) == 1):
             body += [".SH " + roff("OPTIONS WITH " + " ".join(f.words[1:])), *paragraphs(f.intro), *option_list(f.options)]
         for heading, lines in p.after:
-            body += [".SH " + roff(heading.upper()), *definitions(lines)]
+            body += section(heading, lines)
         out["-".join(["lockstep", *p.words]) + ".1"] = man(p.words, p.summary, body + see_also(related), version, date)
     return out
 

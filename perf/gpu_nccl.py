@@ -204,7 +204,7 @@ def last_line(text):
 
 def words_of(job, steps, folder, extra=()):
     data = os.path.join(work, "ids-tiny.bin" if "--model tiny" in job else "ids-full.bin")
-    return ["train", "--device", "cuda", "--train_data_path", data, "--checkpoint_path", folder, "--dropout", "0", *job.split(),
+    return ["train", "--device", "cuda", "--train_data_path", data, "--checkpoint_path", folder, "--dropout", "0", "--reference_output", *job.split(),
             "--max_steps", str(steps), *MORE, *extra]
 
 

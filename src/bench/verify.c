@@ -80,6 +80,7 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     if (o->device) ls_str_addf(&line, " --device '%s'", o->device);
     if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
     if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);
+    if (o->offload && !strncmp(s->strategy, "zero", 4)) ls_str_addf(&line, " --offload_optimizer %s", o->offload);
     if (s->by_rows) ls_str_add(&line, " --sequence_parallel");
     if (s->pp > 1) ls_str_addf(&line, " --schedule %s --interleave %d", s->schedule, s->interleave);
     ls_status st = line.failed ? ls_nomem(line.cap, "a command line") : ls_argv_split(w, line.data);

@@ -32,6 +32,7 @@ typedef struct ls_verify_opts {
     int jobs;      /* layouts that run at the same time, 1 to LS_JOBS_MOST; with `comm`: 1 */
     double limit;  /* time limit of a layout in seconds; not used with `comm`, whose collectives have a limit */
     const char *device, *precision, *comm_name; /* as in train (comm_name: --comm); NULL: defaults */
+    const char *offload;                        /* --offload_optimizer of layouts with zero1 to zero3; NULL: none */
 } ls_verify_opts;
 
 /* One layout. */

@@ -39,7 +39,7 @@ typedef struct ls_ckpt_job {
     const char *name;           /* "step-40", "epoch-2"; a plain name without '/' or leading '.'      */
     int64_t step;               /* optimizer steps done; `latest` uses it                            */
     const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}            */
-    const char *tokenizer_path; /* a tokenizer.json to copy, or NULL                                 */
+    const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
     int keep_last;              /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
 } ls_ckpt_job;
@@ -99,9 +99,17 @@ bool ls_ckpt_is(const char *path);
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
-/* `path` if it is a checkpoint or a Hugging Face folder, else the latest checkpoint in it. LS_E_IO if there is none. option: the one
- * that gave the path ("--checkpoint"), for messages. */
+/* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
+ * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:
+ * the one that gave the path ("--checkpoint"), for messages. */
 ls_status ls_ckpt_resolve(const char *option, const char *path, char **out);
+
+/* The model of a resolved path. */
+ls_status ls_ckpt_config(const char *path, ls_model_config *out);
+/* Its folder: the path itself, or the folder of a model file of llm.c. */
+ls_status ls_ckpt_folder(const char *path, char dir[PATH_MAX]);
+/* The tokenizer in that folder, as in ls_ckpt_job: tokenizer.json, or the folder if it has vocab.json and merges.txt. "": none. */
+ls_status ls_ckpt_tokenizer(const char *path, char file[PATH_MAX]);
 
 /* Called by a new run: moves existing step-N and epoch-N folders to <run_dir>/earlier-<k>, the first unused name, where they are not
  * overwritten, pruned or resumed. where: that folder, "" if there was nothing to move; *step: the highest readable step,

@@ -300,21 +300,3 @@ char *ckpt_older_whole(const char *path, int64_t step)
     ls_err_restore(&before);
     return found;
 }
-
-ls_status ls_ckpt_resolve(const char *option, const char *path, char **out)
-{
-    char config[PATH_MAX], *found = NULL;
-    LS_TRY(ls_path_in(config, path, CKPT_CONFIG));
-    if (ls_fs_exists(config) || ls_ckpt_is(path)) {
-        found = ls_strdup(path);
-        if (!found) return ls_nomem(strlen(path), "a path");
-    } else LS_TRY(ls_ckpt_latest(path, &found));
-    if (!found)
-        return ls_fail(LS_E_IO, "%s %s: %s", option, path,
-                       ls_fs_is_dir(path)
-                           ? "no checkpoint found: the folder has neither config.json nor a step-N or epoch-N folder"
-                       : ls_fs_exists(path) ? "not a folder"
-                                            : "no such folder");
-    *out = found;
-    return LS_OK;
-}

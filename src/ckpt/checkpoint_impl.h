@@ -10,8 +10,11 @@
 #define CKPT_CONFIG    "config.json"
 #define CKPT_GEN       "generation_config.json"
 #define CKPT_TOKENIZER "tokenizer.json"
+#define CKPT_VOCAB     "vocab.json" /* and merges.txt: the older form of a tokenizer */
+#define CKPT_MERGES    "merges.txt"
 #define CKPT_MODEL     "model.safetensors"
 #define CKPT_INDEX     "model.safetensors.index.json"
+#define CKPT_SHARD     "model-%05d-of-%05d.safetensors"
 #define CKPT_OPTIMIZER "optimizer.safetensors"
 #define CKPT_STATE     "trainer_state.json"
 #define CKPT_SUMS      "checksums.json"
@@ -172,7 +175,9 @@ typedef struct hf_set {
     int n_file;
     const ls_st_tensor **src; /* one for each tensor of the model, units in order */
     int n_src;
+    void *own; /* of llm.c: matrices in the layout of the model */
 } hf_set;
+/* dir: a folder, or a model file of llm.c */
 ls_status hf_open(hf_set *s, const ls_model *m, const char *dir);
 /* Workers may read copies of their own: samples of every tensor are the same on all. LS_E_CONFIG. Collective over team; NULL: no one to ask. */
 ls_status hf_compare(const hf_set *s, const ls_model *m, ls_comm *team);
@@ -181,7 +186,40 @@ int hf_n_tensor(const ls_model *m);
 /* Fills the pieces of one kind from src (one tensor for each of the model, in unit order) and sets padding to 0. Fails only for
  * device memory. */
 ls_status hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece);
+/* Binds the tensors of a model file of llm.c (llmc.c). */
+ls_status llmc_bind(hf_set *s, const ls_model *m, const char *path);
 /* LS_E_CONFIG if the shape in the file differs from the model. */
 ls_status hf_check_shape(const char *file, const ls_st_tensor *src, const ls_tensor *t);
+
+/* ---- writing files for other programs (export.c) ---- */
+
+/* A file of tensors in one type, complete when it is closed. */
+typedef struct ckpt_tensor_out {
+    ls_fs_out file;
+    ls_dtype dt;
+    char *buf;
+} ckpt_tensor_out;
+ls_status ckpt_tensor_open(ckpt_tensor_out *o, const char *path, ls_dtype dt);
+/* Appends a tensor in type o->dt, transposed if it is a matrix that the other program stores the other way. */
+ls_status ckpt_tensor_put(ckpt_tensor_out *o, const ls_st_tensor *t, bool transposed);
+ls_status ckpt_tensor_zeros(ckpt_tensor_out *o, int64_t nbytes);
+/* Commits the file if st is LS_OK, else removes it; returns the worse status. */
+ls_status ckpt_tensor_close(ckpt_tensor_out *o, ls_status st);
+
+/* Writes the bound tensors as a model file of llm.c, or as a GGUF file. */
+ls_status llmc_write(const hf_set *s, const ls_model *m, ls_dtype dt, const char *path);
+struct ls_export_vocab;
+ls_status gguf_write(const hf_set *s, const ls_model *m, ls_dtype dt, const struct ls_export_vocab *v,
+                     const char *path);
+
+/* ---- folders that commands write (hf_convert.c) ---- */
+
+/* The folder and the name of an output: not the source, and existing only with `replace`. */
+ls_status ckpt_open_output(const char *source, const char *out, bool replace, char dir[PATH_MAX], char name[PATH_MAX]);
+
+/* ---- the Hugging Face cache (hub.c) ---- */
+
+/* The newest snapshot of a model ("gpt2", "openai-community/gpt2"), to be freed. LS_E_IO: what to download, and where to. */
+ls_status ckpt_hub_find(const char *option, const char *name, char **out);
 
 #endif

@@ -33,14 +33,22 @@ static ls_status put_text(ckpt_save *s, const char *name, ls_str *text)
     return st;
 }
 
-static ls_status put_tokenizer(ckpt_save *s)
+static ls_status put_copy(ckpt_save *s, const char *name, const char *from)
 {
     ls_fs_map map;
-    if (!s->job.tokenizer_path) return LS_OK;
-    LS_TRY(ls_fs_map_open(&map, s->job.tokenizer_path));
-    ls_status st = put(s, CKPT_TOKENIZER, map.data, map.n);
+    LS_TRY(ls_fs_map_open(&map, from));
+    ls_status st = put(s, name, map.data, map.n);
     ls_fs_map_close(&map);
     return st;
+}
+
+static ls_status put_tokenizer(ckpt_save *s)
+{
+    const char *from = s->job.tokenizer_path;
+    if (!from) return LS_OK;
+    if (!ls_fs_is_dir(from)) return put_copy(s, CKPT_TOKENIZER, from);
+    LS_TRY(put_copy(s, CKPT_MERGES, ls_path_of(from, CKPT_MERGES).text));
+    return put_copy(s, CKPT_VOCAB, ls_path_of(from, CKPT_VOCAB).text);
 }
 
 static ls_status put_small(ckpt_save *s)

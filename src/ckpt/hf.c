@@ -1,5 +1,6 @@
 /* hf.c - loads weights of a Hugging Face folder; all tensors are matched with the model before the first one is copied. */
 #include "ckpt/hf.h"
+#include "ckpt/llmc.h"
 
 #include "core/hash.h"
 #include "core/log.h"
@@ -160,6 +161,7 @@ static ls_status open_and_bind(hf_set *s, const ls_model *m, const char *dir)
     LS_TRY(ls_path_in(index, dir, CKPT_INDEX));
     s->src = ls_alloc((size_t)s->n_src * sizeof *s->src);
     if (!s->src) return ls_nomem((size_t)s->n_src * sizeof *s->src, "the tensor table of a folder");
+    if (ls_llmc_is(dir)) return llmc_bind(s, m, dir);
     if (ls_fs_exists(single)) LS_TRY(open_single(s, m, single, &tied_head));
     else if (ls_fs_exists(index)) LS_TRY(open_index(s, m, dir, index, &tied_head));
     else LS_TRY(no_weights(dir));
@@ -232,6 +234,7 @@ void hf_close(hf_set *s)
     for (int i = 0; i < s->n_file; i++) ls_st_close(&s->file[i]);
     ls_free(s->file);
     ls_free(s->src);
+    ls_free(s->own);
     *s = (hf_set){0};
 }
 

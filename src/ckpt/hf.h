@@ -1,4 +1,4 @@
-/* hf.h - import and export of Hugging Face GPT-2 folders.
+/* hf.h - import of Hugging Face GPT-2 folders, and of model files of llm.c (llmc.h); export.h is the other direction.
  *
  * Import reads model.safetensors, or the shards listed in model.safetensors.index.json. Tensor names may start with
  * "transformer."; attn.bias and attn.masked_bias are ignored; F32, F16, BF16 and F64 are converted to the type of the
@@ -15,11 +15,7 @@
  * NULL). LS_E_IO, LS_E_FORMAT (damaged or missing; the message names tensor and file), LS_E_CONFIG (shapes of another model). */
 ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, int n_piece, ls_comm *comm);
 
-/* Copies the files that transformers reads (config, generation_config, weights, tokenizer) from a checkpoint to `out`, a new
- * folder, or an existing one if replace is true. Checks the checksums first. */
-ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace);
-
-/* Converts a Hugging Face folder to a checkpoint at step 0, in fp32 and without optimizer state. variant: "hf", "r1", or NULL to
+/* Converts a Hugging Face folder or a model file of llm.c to a checkpoint at step 0, in fp32 and without optimizer state. variant: "hf", "r1", or NULL to
  * use its config.json. */
 ls_status ls_hf_import(const char *from, const char *out, const char *variant, bool replace);
 

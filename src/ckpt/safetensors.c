@@ -231,6 +231,22 @@ void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double les
         }
 }
 
+void ls_st_copy_transposed(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt)
+{
+    enum { AT_ONCE = 16 }; /* columns: a cache line of t */
+    const int64_t rows = t->dim[0], columns = t->dim[1];
+    const size_t e = ls_dtype_nbytes(dt);
+    for (int64_t j = 0; j < n; j += AT_ONCE) {
+        const int64_t k = n - j < AT_ONCE ? n - j : AT_ONCE;
+        for (int64_t i = 0; i < rows; i++) {
+            char line[AT_ONCE * sizeof(double)];
+            ls_st_copy_part(t, i * columns + first + j, k, 0, line, dt);
+            for (int64_t c = 0; c < k; c++)
+                memcpy((char *)dst + (size_t)((j + c) * rows + i) * e, line + (size_t)c * e, e);
+        }
+    }
+}
+
 /* ---- writing ---- */
 
 void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes)

@@ -57,6 +57,9 @@ char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
  * (ls_st_is_float); 16-bit ones are converted through float. */
 void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
 
+/* Rows [first, first + n) of the transpose of a matrix t: row j of the result is column j of t. */
+void ls_st_copy_transposed(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt);
+
 /* The header of a file of these tensors in the given order (data is not read): length, JSON, padding. *nbytes: size of the
  * whole file. out->failed is set if out of memory. */
 void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes);

@@ -432,6 +432,7 @@ static ls_status finish(const options *x, const ls_opt_list *paths)
     outcome_json(&o, x, &a, &p, &json);
     outcome_table(&o, x, &text);
     st = cli_bench_publish(&x->s, &a, "ab_report.json", &json, &text);
+    if (st == LS_OK) cli_bench_next(&x->s);
 done:
     ls_free(o.rate[0]);
     json_decref(o.differs);

@@ -37,7 +37,6 @@ typedef struct bench_session {
         load; /* runnable processes of the machine at the start; NaN: unknown. A busy machine gives wide confidence intervals */
     char program[4096], out[4096];
     ls_bench bench;
-    bool tty;
     bool reference;     /* started with the command line of R1's runner: its folders, defaults and files */
     char scratch[4096]; /* where runs are made; "": in --out */
 } bench_session;
@@ -84,6 +83,7 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s);
 ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
+void cli_bench_next(const bench_session *s); /* prints the command that makes a page of the runs */
 void cli_bench_end(bench_session *s);
 
 typedef struct bench_pair { /* of A and B */

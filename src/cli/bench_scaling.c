@@ -249,9 +249,7 @@ static ls_status finish(const options *x, const ls_opt_list *paths)
         if (side->failed != LS_OK && side->failed != LS_E_CONFIG && side->failed != LS_E_UNSUPPORTED)
             st = ls_fail(side->failed, "%s", side->left_out);
     }
-    if (st == LS_OK && s->bench.n_side)
-        fprintf(stderr, "To write a report page: lockstep report %s --out %s\n", ls_quoted(s->out).text,
-                ls_quoted(ls_path_of(s->out, "report").text).text);
+    if (st == LS_OK) cli_bench_next(s);
 done:
     ls_str_fini(&json);
     ls_str_fini(&table);

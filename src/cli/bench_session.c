@@ -5,12 +5,12 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "config/dsconfig.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* --- options --- */
 
@@ -81,6 +81,8 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
         LS_TRY(cli_bench_flag(b, "max_steps", s->o.steps));
     }
     if (!ls_train_given(o, "max_val_steps") && !s->reference) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
+    if (!o->reference_output && !o->run_type)
+        LS_TRY(ls_argv_add(b, "--reference_output")); /* train.log is that of R1 */
     if (ls_train_given(o, "threads")) return LS_OK;
     return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }
@@ -131,7 +133,6 @@ ls_status cli_bench_begin(bench_session *s)
     LS_TRY(ls_program_path(s->program));
     s->cores = ls_cores_usable();
     if (getloadavg(&s->load, 1) != 1) s->load = NAN;
-    s->tty = isatty(STDERR_FILENO);
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
@@ -146,6 +147,15 @@ ls_status cli_bench_begin(bench_session *s)
     return LS_OK;
 }
 
+/* The default model by its name: without one, each run would choose its own (config/auto.h). */
+static ls_status name_model(ls_argv *words)
+{
+    ls_train_options o = {0};
+    LS_TRY(cli_bench_train_options(words, true, &o));
+    if (o.model || o.init_from || o.run_type || o.deepspeed_config || strcmp(o.task, "lm") != 0) return LS_OK;
+    return ls_argv_add(words, "--model=gpt2");
+}
+
 ls_status cli_bench_learn(bench_session *s)
 {
     ls_bench_side one = {.name = "one worker", .workers = 1};
@@ -154,6 +164,7 @@ ls_status cli_bench_learn(bench_session *s)
         s->global = s->enforce;
         if (st == LS_OK) st = cli_bench_flag(&one.words, "global_batch_size", s->enforce);
     }
+    if (st == LS_OK) st = name_model(&one.words);
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
     LS_TRY(st);
@@ -193,6 +204,7 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
         LS_TRY(ls_argv_addf(&side->words, "%d", side->workers));
     }
     if (more) LS_TRY(ls_argv_add_all(&side->words, more));
+    LS_TRY(name_model(&side->words));
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
     LS_TRY(ls_bench_check(&s->bench, side));
     if (side->steps && side->steps <= s->o.warmup)
@@ -223,20 +235,23 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
 
 static void on_progress(void *ctx, const ls_bench_progress *p)
 {
-    const bench_session *s = ctx;
     const bool running = p->event == LS_BENCH_BEGIN || p->event == LS_BENCH_TICK;
-    char left[32] = "?", rate[48] = "";
-    if (running && !s->tty) return;
+    char left[32] = "?", rate[48] = "", run[160];
+    (void)ctx;
+    if (running && !ls_progress_live()) return; /* files have one line per run */
     if (p->tokens_per_sec > 0) snprintf(rate, sizeof rate, ", %.1f tokens/s", p->tokens_per_sec);
     if (p->left > 0) ls_human_time(left, p->left);
-    if (s->tty) fputs("\r\033[K", stderr);
-    fprintf(stderr, "[%d/%d] %s run_%d  ", p->run, p->n_run, p->side->name, p->turn);
-    if (running) fprintf(stderr, "%.0f s, about %s left", p->seconds, left);
-    else if (p->event == LS_BENCH_REUSED) fprintf(stderr, "exists%s\n", rate);
-    else if (p->event == LS_BENCH_FAILED) fprintf(stderr, "skipped: %s\n", p->side->left_out);
-    else if (p->run == p->n_run) fprintf(stderr, "%.1f s%s\n", p->seconds, rate);
-    else fprintf(stderr, "%.1f s%s, about %s left\n", p->seconds, rate, left);
-    fflush(stderr);
+    snprintf(run, sizeof run, "[%d/%d] %.100s run_%d", p->run, p->n_run, p->side->name, p->turn);
+    if (running) {
+        ls_progress_line l = {0};
+        ls_progress_add(&l, 0, "%s", run);
+        ls_progress_add(&l, 2, "%.0f s", p->seconds);
+        ls_progress_add(&l, 1, "about %s left", left);
+        ls_progress_show(&l);
+    } else if (p->event == LS_BENCH_REUSED) ls_progress_say("%s  exists%s\n", run, rate);
+    else if (p->event == LS_BENCH_FAILED) ls_progress_say("%s  skipped: %s\n", run, p->side->left_out);
+    else if (p->run == p->n_run) ls_progress_say("%s  %.1f s%s\n", run, p->seconds, rate);
+    else ls_progress_say("%s  %.1f s%s, about %s left\n", run, p->seconds, rate, left);
 }
 
 const ls_bench_side *cli_bench_crowded(const bench_session *s)
@@ -253,10 +268,30 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s)
     return worst;
 }
 
+/* What will be run, and where. */
+static void say_work(const bench_session *s)
+{
+    const ls_bench *b = &s->bench;
+    int n = 0;
+    int64_t least = 0, most = 0;
+    for (int i = 0; i < b->n_side; i++) {
+        const ls_bench_side *side = &b->side[i];
+        if (side->left_out) continue;
+        least = !n || side->steps < least ? side->steps : least;
+        most = side->steps > most ? side->steps : most;
+        n++;
+    }
+    fprintf(stderr, "%d setting%s x %d run%s = %d runs", n, n == 1 ? "" : "s", b->repeat, b->repeat == 1 ? "" : "s",
+            n * b->repeat);
+    if (least > 0 && least == most) fprintf(stderr, " of %lld steps", (long long)most);
+    fprintf(stderr, "%s, in %s\n", b->repeat > 1 ? ", in alternating order" : "", s->out);
+}
+
 static void say_plan(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
     const ls_bench_side *worst = cli_bench_crowded(s);
+    if (!s->o.dry_run) say_work(s);
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "skipped: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
@@ -311,7 +346,24 @@ ls_status cli_bench_go(bench_session *s)
         fprintf(stderr, "note: runs are made in %s and copied to %s when they end\n", s->scratch, s->out);
     if (s->o.dry_run) return print_commands(s);
     ls_stop_install();
-    return ls_bench_run(&s->bench);
+    ls_progress_open();
+    const ls_status st = ls_bench_run(&s->bench);
+    ls_progress_end(false);
+    return st;
+}
+
+void cli_bench_next(const bench_session *s)
+{
+    ls_argv w = {0};
+    ls_str line = {0};
+    if (!s->bench.n_side) return; /* existing runs */
+    if (ls_argv_add(&w, "lockstep") == LS_OK && ls_argv_add(&w, "report") == LS_OK &&
+        ls_argv_add(&w, s->out) == LS_OK && ls_argv_add(&w, "--out") == LS_OK &&
+        ls_argv_addf(&w, "%s/report", s->out) == LS_OK)
+        ls_argv_show(&w, &line);
+    if (line.data) fprintf(stderr, "Next: %s   (a page with charts)\n", line.data);
+    ls_str_fini(&line);
+    ls_argv_fini(&w);
 }
 
 void cli_bench_end(bench_session *s)

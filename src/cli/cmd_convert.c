@@ -1,57 +1,147 @@
-/* cmd_convert.c - `lockstep export` and `lockstep import`: between checkpoints and plain Hugging Face folders. */
+/* cmd_convert.c - `lockstep export` and `lockstep import`: between checkpoints and the files of other programs. */
 #include "cli/commands.h"
 #include "ckpt/checkpoint.h"
+#include "ckpt/export.h"
 #include "ckpt/hf.h"
+#include "data/tokenizer.h"
 
 typedef struct options {
-    const char *from, *out, *variant;
+    const char *from, *out, *variant, *to, *dtype, *shard_size;
     bool force;
 } options;
 
 #define FORCE_ROW                                        \
     CLI_ROW(SWITCH, 0, 0, "force", force, NULL, "false", \
-            "replace the folder if it exists; it may contain only files of a checkpoint or an export")
+            "replace the output if it exists; a folder may contain only files of a checkpoint or an export")
 
 static const ls_opt export_table[] = {
-    CLI_STR("checkpoint", from, "DIR", NULL, "checkpoint, or run folder (uses its newest checkpoint)", "Input"),
-    CLI_STR("out", out, "DIR", NULL, "folder to write", "Output"),
+    CLI_STR("checkpoint", from, "DIR", NULL,
+            "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder or model file of llm.c, or the "
+            "name of a model in the Hugging Face cache",
+            "Input"),
+    CLI_STR("out", out, "PATH", NULL, "folder to write (hf), or file to write (gguf, llmc)", "Output"),
+    CLI_CHOICE("to", to, "hf|gguf|llmc", "hf",
+               "hf: a folder for transformers; gguf: a file for llama.cpp; llmc: a model file of llm.c"),
+    CLI_CHOICE("dtype", dtype, "fp32|bf16|fp16", "fp32", "number format of the weights; llmc has no fp16"),
+    CLI_STR("shard_size", shard_size, "SIZE", NULL,
+            "hf: divide the weights into files of at most this size, such as 500MB or 2GB [one file]"),
+    {.name = "max_shard_size", .kind = LS_OPT_STR, .offset = offsetof(options, shard_size)},
     FORCE_ROW,
 };
 
 static const cli_page export_page = {
-    export_table, CLI_COUNT(export_table), "export --checkpoint DIR --out DIR [--force]",
-    "Verify the checksums of a checkpoint and write config.json, generation_config.json, model.safetensors and tokenizer.json."};
+    export_table, CLI_COUNT(export_table), "export --checkpoint DIR --out PATH [--to hf|gguf|llmc] [OPTIONS]",
+    "Verify the checksums of a checkpoint and write its weights for another program. hf: config.json, generation_config.json, the tokenizer and model.safetensors (or shards and their index). gguf: one file with the vocabulary. llmc: one .bin file in fp32 or bf16."};
+
+/* "500MB", "2GB", "1048576": decimal units as those of transformers, or KiB, MiB, GiB. */
+static ls_status parse_size(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9}, {"KiB", 1024.0},
+                 {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"", 1}};
+    const size_t n = strspn(text, "0123456789.");
+    char number[32];
+    double x = 0;
+    snprintf(number, sizeof number, "%.*s", (int)(n < 31 ? n : 31), text);
+    for (size_t i = 0; i < CLI_COUNT(units); i++) {
+        if (strcmp(text + n, units[i].unit) || !ls_parse_f64(number, &x)) continue;
+        x *= units[i].factor;
+        if (!(x >= 1 && x < 9e15)) break;
+        *out = (int64_t)x;
+        return LS_OK;
+    }
+    return ls_fail(LS_E_ARG, "--shard_size %s: must be a size such as 500MB, 2GB or 1GiB", text);
+}
+
+/* ---- the vocabulary of a GGUF file ---- */
+
+static void token(const void *ctx, int i, ls_str *out)
+{
+    ls_tokenizer_form(ctx, i, out);
+}
+
+static bool special(const void *ctx, int i)
+{
+    return ls_tokenizer_special(ctx, i).data != NULL;
+}
+
+static void merge(const void *ctx, int r, ls_str *out)
+{
+    ls_tokenizer_merge_form(ctx, r, out);
+}
+
+static ls_status export_gguf(ls_export_opts *how)
+{
+    char from[4096];
+    ls_tokenizer *t = NULL;
+    LS_TRY(ls_ckpt_tokenizer(how->from, from));
+    if (!*from)
+        return ls_fail(
+            LS_E_IO,
+            "%s has neither tokenizer.json nor vocab.json + merges.txt, and a GGUF file needs the vocabulary; copy those that its training data was made with",
+            how->from);
+    LS_TRY(ls_tokenizer_load(from, &t));
+    const ls_export_vocab vocab = {.ctx = t,
+                                   .n_token = ls_tokenizer_n_vocab(t),
+                                   .n_merge = ls_tokenizer_n_merge(t),
+                                   .eot = ls_tokenizer_eot(t),
+                                   .token = token,
+                                   .special = special,
+                                   .merge = merge};
+    how->vocab = &vocab;
+    const ls_status st = ls_export(how);
+    ls_tokenizer_destroy(&t);
+    return st;
+}
 
 ls_status cmd_export(int argc, char **argv)
 {
     options o = {0};
     LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL));
-    if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out DIR");
+    if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out PATH");
+    ls_export_opts how = {.kind = !strcmp(o.to, "hf")     ? LS_EXPORT_HF
+                                  : !strcmp(o.to, "gguf") ? LS_EXPORT_GGUF
+                                                          : LS_EXPORT_LLMC,
+                          .out = o.out,
+                          .dtype = ls_precision_dtype(o.dtype),
+                          .replace = o.force};
+    if (o.shard_size && how.kind != LS_EXPORT_HF)
+        return ls_fail(LS_E_ARG, "--shard_size has no meaning with --to %s; leave it out", o.to);
+    if (o.shard_size) LS_TRY(parse_size(o.shard_size, &how.shard_nbytes));
     char *path = NULL;
     LS_TRY(ls_ckpt_resolve("--checkpoint", o.from, &path));
-    const ls_status st = ls_hf_export(path, o.out, o.force);
+    how.from = path;
+    const ls_status st = how.kind == LS_EXPORT_GGUF ? export_gguf(&how) : ls_export(&how);
     if (st == LS_OK) printf("exported %s to %s\n", path, o.out);
     ls_free(path);
     return st;
 }
 
 static const ls_opt import_table[] = {
-    CLI_STR("from", from, "DIR", NULL, "Hugging Face GPT-2 folder with single or sharded safetensors", "Input"),
+    CLI_STR("from", from, "PATH", NULL,
+            "Hugging Face GPT-2 folder with single or sharded safetensors, model file of llm.c (.bin), or the name of "
+            "a model in the Hugging Face cache, such as gpt2",
+            "Input"),
     CLI_CHOICE("variant", variant, "hf|r1", NULL, "model variant, if config.json does not name it"),
     CLI_STR("out", out, "DIR", NULL, "checkpoint folder to write", "Output"),
     FORCE_ROW,
 };
 
 static const cli_page import_page = {
-    import_table, CLI_COUNT(import_table), "import --from DIR --out DIR [--variant hf|r1] [--force]",
-    "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), check every name and shape, and write an fp32 checkpoint. `train --init_from` can also read such folders directly."};
+    import_table, CLI_COUNT(import_table), "import --from PATH --out DIR [--variant hf|r1] [--force]",
+    "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), or a model file of llm.c (fp32 or bf16), check every name and shape, and write an fp32 checkpoint with the tokenizer of the folder (tokenizer.json, or vocab.json and merges.txt). `train --init_from` can also read them directly."};
 
 ls_status cmd_import(int argc, char **argv)
 {
     options o = {0};
     LS_TRY(cli_parse(&import_page, &o, argc, argv, NULL, NULL));
-    if (!o.from || !o.out) return ls_fail(LS_E_ARG, "import needs --from DIR and --out DIR");
-    LS_TRY(ls_hf_import(o.from, o.out, o.variant, o.force));
-    printf("imported %s to %s\n", o.from, o.out);
-    return LS_OK;
+    if (!o.from || !o.out) return ls_fail(LS_E_ARG, "import needs --from PATH and --out DIR");
+    char *path = NULL;
+    LS_TRY(ls_ckpt_resolve("--from", o.from, &path));
+    const ls_status st = ls_hf_import(path, o.out, o.variant, o.force);
+    if (st == LS_OK) printf("imported %s to %s\n", path, o.out);
+    ls_free(path);
+    return st;
 }

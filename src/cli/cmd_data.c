@@ -1,11 +1,9 @@
 /* cmd_data.c - `lockstep data`: lists and downloads public data sets. */
 #include "cli/commands.h"
-#include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "data/fetch.h"
-
-#include <unistd.h>
 
 typedef struct options {
     const char *out, *url, *sha256;
@@ -82,28 +80,20 @@ static const cli_page fetch_page = {
     "continues where it ended. Files that exist are only checked. Without a network, put the files into the folder by "
     "hand and run the command to check them."};
 
-typedef struct meter {
-    const char *name;
-    bool terminal, shown;
-    double last;
-} meter;
-
 static void show(void *ctx, int64_t done, int64_t total, double rate)
 {
-    meter *m = ctx;
-    const double now = ls_now(), every = m->terminal ? 0.2 : 5.0;
-    if (now - m->last < every) return;
-    m->last = now;
-    m->shown = true;
-    char a[32], b[32], c[32], d[32];
-    if (m->terminal) fprintf(stderr, "\r\033[K");
-    fprintf(stderr, "%s: %s", m->name, ls_human_bytes(a, (double)done));
+    const char *name = ctx;
+    char a[32], b[32];
+    ls_progress_line l = {0};
+    if (!ls_progress_due(0)) return;
+    ls_human_bytes(a, (double)done);
     if (total > 0)
-        fprintf(stderr, " of %s (%.0f%%)", ls_human_bytes(b, (double)total), 100 * (double)done / (double)total);
-    fprintf(stderr, ", %s/s", ls_human_bytes(c, rate));
-    if (total > 0 && rate > 0) fprintf(stderr, ", ETA %s", ls_human_time(d, (double)(total - done) / rate));
-    if (!m->terminal) fprintf(stderr, "\n");
-    fflush(stderr);
+        ls_progress_add(&l, 0, "%s: %s of %s (%.0f%%)", name, a, ls_human_bytes(b, (double)total),
+                        100 * (double)done / (double)total);
+    else ls_progress_add(&l, 0, "%s: %s", name, a);
+    if (total > 0 && rate > 0) ls_progress_add(&l, 1, "eta %s", ls_human_time(b, (double)(total - done) / rate));
+    ls_progress_add(&l, 2, "%s/s", ls_human_bytes(a, rate));
+    ls_progress_show(&l);
 }
 
 /* What a user without a network needs. */
@@ -122,16 +112,16 @@ static ls_status fetch_file(const options *o, const ls_dataset_file *f, ls_fetch
     char path[PATH_MAX], url[PATH_MAX];
     LS_TRY(ls_path_in(path, o->out, "%s", f->name));
     if (o->url) LS_TRY(ls_path_in(url, o->url, "%s", f->name));
-    meter m = {.name = f->name, .terminal = isatty(STDERR_FILENO), .last = ls_now()};
+    ls_progress_open();
     const ls_fetch_opts how = {.url = o->url ? url : f->url,
                                .path = path,
                                .sha256 = o->sha256 ? o->sha256 : f->sha256,
                                .nbytes = o->sha256 ? -1 : f->nbytes,
                                .retries = (int)o->retries,
                                .progress = o->quiet ? NULL : show,
-                               .progress_ctx = &m};
+                               .progress_ctx = (void *)f->name};
     const ls_status st = ls_fetch(&how, r);
-    if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     if (st != LS_OK) return by_other_means(st, f, path);
     if (o->json) return LS_OK;
     char size[32];

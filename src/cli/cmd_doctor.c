@@ -10,6 +10,7 @@
 #include "cli/doctor_impl.h"
 #include "core/cores.h"
 #include "core/fs.h"
+#include "core/memory_limit.h"
 #include "core/rng.h"
 
 #include <dlfcn.h>
@@ -122,13 +123,9 @@ static void look_memory(part *p)
     field(text, "MemAvailable", avail, sizeof avail);
     ls_free(text);
     const double total_b = strtod(total, NULL) * 1024, avail_b = strtod(avail, NULL) * 1024;
-    if (ls_fs_read("/sys/fs/cgroup/memory.max", &text, &n) == LS_OK) { /* the limit of a container */
-        const double max = strtod(text, NULL);
-        if (max > 0 && max < total_b) snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
-        ls_free(text);
-    } else {
-        ls_err_clear();
-    }
+    int64_t left;
+    const double max = (double)ls_memory_limit(&left); /* of a container */
+    if (max > 0 && max < total_b) snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
     const bool enough = avail_b >= 256.0 * 1024 * 1024;
     doctor_put(p, enough ? PART_OK : PART_FAILED, enough ? NULL : "a small model needs 256 MiB; stop other programs",
                "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b), limit);

@@ -1,7 +1,9 @@
 /* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file; other tasks are in eval_*.c. */
 #include "cli/eval_impl.h"
+#include "ckpt/checkpoint.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "data/loader.h"
 #include "data/meta.h"
 
@@ -13,15 +15,18 @@ static const ls_opt table[] = {
                "lm: loss and perplexity of a checkpoint; translate: BLEU and chrF of its translations, as sacrebleu "
                "computes them; bleu: the same of translations in a file",
                "Input"),
-    CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
+    CLI_STR(
+        "checkpoint", checkpoint, "DIR", NULL,
+        "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
+        "a model in the Hugging Face cache"),
     CLI_STR("data", data, "PATH", NULL,
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
             "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
     CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
     CLI_STR("ref", ref, "FILE", NULL, "bleu: references, one per line"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
-               "tokens per sequence; 0 = the number of positions of the model", "Execution"),
+               "tokens per sequence; 0 = as in training, or the number of positions of a model of other origin",
+               "Execution"),
     CLI_POSITIVE("micro_batch_size", micro_batch, "N", "4", "sequences per batch"),
     CLI_INT_IN(-1, 1e15, "max_steps", max_steps, "N", "-1", "evaluate at most N batches; -1 = the whole file"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
@@ -51,7 +56,8 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     int64_t n_seq = data->n_seq;
     if (o->max_steps >= 0 && n_seq > o->max_steps * B) n_seq = o->max_steps * B;
     const double begin = ls_now();
-    double sum = 0, tick = begin;
+    double sum = 0;
+    ls_progress_open();
     for (int64_t k = 0; k < n_seq; k += B) {
         const int64_t b = n_seq - k < B ? n_seq - k : B;
         for (int64_t i = 0; i < b; i++) LS_TRY(ls_tokens_sequence(data, k + i, s->ids + i * S, s->target + i * S));
@@ -61,13 +67,14 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
         sum += loss;
         r->tokens += counted;
         r->sequences += b;
-        if (isatty(STDERR_FILENO) && ls_now() - tick > 0.5) {
-            tick = ls_now();
-            fprintf(stderr, "\r\033[K%lld/%lld sequences  loss %.4f", (long long)r->sequences, (long long)n_seq,
-                    sum / (double)r->tokens);
+        if (ls_progress_due(0)) {
+            ls_progress_line l = {0};
+            ls_progress_add(&l, 0, "%lld/%lld sequences", (long long)r->sequences, (long long)n_seq);
+            ls_progress_add(&l, 1, "loss %.4f", sum / (double)r->tokens);
+            ls_progress_show(&l);
         }
     }
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     r->loss = r->tokens ? sum / (double)r->tokens : NAN;
     r->seconds = ls_now() - begin;
     return LS_OK;
@@ -89,6 +96,21 @@ static ls_status print(const options *o, const char *checkpoint, const char *dat
     return cli_json_end(&j);
 }
 
+/* The length of the sequences that a checkpoint of `train` was trained with; `otherwise` for other folders. */
+static int trained_length(const char *checkpoint, int otherwise)
+{
+    char *text = NULL;
+    json_t *state = NULL;
+    int64_t n = 0;
+    if (ls_ckpt_is(checkpoint) && ls_ckpt_state(checkpoint, &text, NULL) == LS_OK &&
+        ls_json_parse(text, strlen(text), checkpoint, &state) == LS_OK)
+        n = json_integer_value(ls_json_at(state, "run.seq_len"));
+    ls_err_clear();
+    json_decref(state);
+    ls_free(text);
+    return n >= 1 && n <= otherwise ? (int)n : otherwise;
+}
+
 static ls_status open_and_evaluate(const options *o, const ls_session_opts *how, const char *path)
 {
     ls_session s = {0};
@@ -102,7 +124,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
             ls_fail(LS_E_CONFIG, "--seq_length %lld: the model has only %d positions", (long long)o->seq_length, n_ctx);
         goto done;
     }
-    const int S = o->seq_length ? (int)o->seq_length : n_ctx;
+    const int S = o->seq_length ? (int)o->seq_length : trained_length(s.path, n_ctx);
     LS_TRY_GOTO(st, done, ls_data_check(path, false));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));

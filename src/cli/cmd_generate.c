@@ -1,25 +1,28 @@
 /* cmd_generate.c - `lockstep generate`: text from a prompt, streamed as it is made. */
-#include "cli/commands.h"
+#include "cli/generate_impl.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/minmax.h"
 #include "core/stop.h"
 
-typedef struct options {
-    const char *task, *checkpoint, *prompt, *prompt_file;
-    cli_device on;
-    int64_t max_new, n_sample, top_k, seed, speculate;
-    double temperature, top_p;
-    bool json, no_stop, stats, greedy;
-} options;
+typedef generate_options options; /* of the rows below */
 
 static const ls_opt table[] = {
     CLI_CHOICE("task", task, "lm|translate", "lm",
                "lm: continue a text; translate: translate sentences (generate --task translate --help)", "Input"),
-    CLI_STR("checkpoint", checkpoint, "DIR", NULL,
-            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)"),
+    CLI_STR(
+        "checkpoint", checkpoint, "DIR", NULL,
+        "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
+        "a model in the Hugging Face cache, such as gpt2"),
     CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
     CLI_STR("prompt-file", prompt_file, "FILE", NULL, "read the prompt from a file"),
-    CLI_POSITIVE("max-new-tokens", max_new, "N", "128", "generate at most N tokens"),
+    CLI_STR("prompts", prompts, "FILE", NULL,
+            "continue each line of a file (plain, .gz or .zst; - for standard input), in batches"),
+    CLI_INT_IN(1, 65536, "batch", batch, "N", "8", "prompts of --prompts that are computed together"),
+    CLI_POSITIVE("max-new-tokens", max_new, "N", "128",
+                 "generate at most N tokens; beyond the positions of the model, the oldest half of the text is dropped "
+                 "and the rest computed again"),
+    CLI_ROW(WORDS, 0, 0, "stop", stop, "TEXT", NULL, "end before this text; can be given several times"),
     CLI_POSITIVE("num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
     CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
     CLI_REAL_IN(0, 1e6, "temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
@@ -34,16 +37,19 @@ static const ls_opt table[] = {
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
-    CLI_SWITCH("json", json, "print one JSON object instead of text"),
+    CLI_SWITCH("json", json, "print one JSON object instead of text (--prompts: one per line of output)"),
 };
 
-static const cli_page page = {table, CLI_COUNT(table), "generate --checkpoint DIR [--prompt TEXT] [OPTIONS]",
+static const cli_page page = {table, CLI_COUNT(table), "generate [--checkpoint] DIR [[--prompt] TEXT] [OPTIONS]",
                               "Generate text with a trained model. Output is streamed."};
 
 typedef struct text {
     int32_t *id; /* prompt, then what was made */
     int64_t n_prompt, n;
-    const char *stop; /* why it ended */
+    const char *prompt;
+    ls_str made;               /* the new ids as text, up to the stop text that ended it */
+    size_t n_shown;            /* bytes of it that were printed */
+    const char *stop, *reason; /* why it ended: for people, and as other programs call it */
     double prompt_seconds, seconds;
     int64_t drafted, accepted;
 } text;
@@ -64,115 +70,127 @@ static size_t whole_characters(const ls_str *s, size_t from)
     return end;
 }
 
-static ls_status stream(const ls_session *s, const text *t, int64_t first, ls_str *shown, size_t *n_shown, bool last)
+/* Adds the text of the last id, or ends it before a stop text. Prints what cannot become a part of one. */
+static ls_status show(const ls_session *s, const options *o, text *t, bool *ended)
 {
-    LS_TRY(ls_tokenizer_decode(s->tokenizer, t->id + first, (size_t)(t->n - first), shown));
-    if (!shown->len) return LS_OK;
-    size_t end = last ? shown->len : whole_characters(shown, *n_shown);
-    fwrite(shown->data + *n_shown, 1, end - *n_shown, stdout);
+    const ls_stops stops = generate_stops(o);
+    const size_t before = t->made.len;
+    LS_TRY(ls_tokenizer_decode(s->tokenizer, t->id + t->n - 1, 1, &t->made));
+    const size_t at = ls_stops_find(&stops, (ls_substr){t->made.data, t->made.len}, before);
+    *ended = at < t->made.len;
+    t->made.len = at;
+    t->made.data[at] = '\0';
+    if (o->json) return LS_OK;
+    size_t end = whole_characters(&t->made, t->n_shown);
+    if (*ended) end = at;
+    else end = LS_MIN(end, at - ls_stops_pending(&stops, (ls_substr){t->made.data, at}));
+    fwrite(t->made.data + t->n_shown, 1, end - t->n_shown, stdout);
     fflush(stdout);
-    *n_shown = end;
+    t->n_shown = end;
     return LS_OK;
 }
 
-static ls_status make_text(ls_session *s, const options *o, int64_t sample, text *t, ls_sample_work *work,
-                           int64_t limit)
+/* Adds at least one id after the `made` first ones; beyond the positions of the model the window moves. */
+static ls_status extend(ls_session *s, ls_sampling *how, int32_t *id, int64_t *made, int64_t limit,
+                        ls_sample_work *work)
 {
-    const ls_sampling how = {.temperature = o->greedy ? 0 : o->temperature,
-                             .top_k = o->top_k,
-                             .top_p = o->top_p,
-                             .seed = (uint64_t)(o->seed + sample)};
-    const int eot = ls_tokenizer_eot(s->tokenizer), V = s->model->cfg.vocab_size;
-    ls_str shown = {0};
-    size_t n_shown = 0;
-    ls_status st = LS_OK;
+    const int64_t first = ls_session_window(s, *made);
+    if (first != how->first && *made - 1 > first) LS_TRY(ls_session_feed(s, id + first, *made - 1 - first, 0));
+    how->first = first;
+    int64_t n = *made - first;
+    LS_TRY(ls_session_extend(s, how, id + first, &n, LS_MIN(limit - first, s->acts->cache_len + 1), work));
+    *made = first + n;
+    return LS_OK;
+}
+
+static ls_status make_text(ls_session *s, const options *o, int64_t sample, text *t, ls_sample_work *work)
+{
+    ls_sampling how = generate_sampling(o, sample);
+    const int eot = ls_tokenizer_eot(s->tokenizer);
+    const int64_t limit = t->n_prompt + o->max_new, drafted = s->drafted, accepted = s->accepted;
     double begin = ls_now();
-    const int64_t drafted = s->drafted, accepted = s->accepted;
+    bool ended = false;
     t->n = t->n_prompt;
-    t->stop = limit < t->n_prompt + o->max_new ? "context full" : "max-new-tokens";
-    LS_TRY_GOTO(st, done, ls_session_feed(s, t->id, t->n_prompt, 0));
+    t->made.len = t->n_shown = 0;
+    t->stop = "max-new-tokens";
+    t->reason = "length";
+    how.first = ls_session_window(s, t->n_prompt);
+    LS_TRY(ls_session_feed(s, t->id + how.first, t->n_prompt - how.first, 0));
     t->prompt_seconds = ls_now() - begin;
     begin = ls_now();
-    t->id[t->n] = ls_sample(&how, s->logits, V, t->n, work);
-    for (int64_t made = t->n + 1;;) { /* ids after t->n are generated but not printed yet */
+    t->id[t->n] = ls_sample(&how, s->logits, s->n_choice, t->n, work);
+    for (int64_t made = t->n + 1; t->n < limit && !ended;) { /* ids after t->n are generated but not printed yet */
+        if (t->n == made) LS_TRY(extend(s, &how, t->id, &made, limit, work));
         if (t->id[t->n] == eot && !o->no_stop) {
             t->stop = "end of text";
+            t->reason = "stop";
             break;
         }
         t->n++;
-        if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n - 1, &shown, &n_shown, false));
-        if (ls_stop_requested()) {
-            t->stop = "signal";
+        LS_TRY(show(s, o, t, &ended));
+        if (ended) {
+            t->stop = "stop text";
+            t->reason = "stop";
+        } else if (ls_stop_requested()) {
+            t->stop = t->reason = "signal";
             break;
         }
-        if (t->n == limit) break;
-        if (t->n == made) LS_TRY_GOTO(st, done, ls_session_extend(s, &how, t->id, &made, limit, work));
     }
-    if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n, &shown, &n_shown, true));
+    if (!o->json) fwrite(t->made.data + t->n_shown, 1, t->made.len - t->n_shown, stdout);
     t->seconds = ls_now() - begin;
     t->drafted = s->drafted - drafted;
     t->accepted = s->accepted - accepted;
-done:
-    ls_str_fini(&shown);
-    return st;
+    return LS_OK;
 }
 
-static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
+static void write_json(ls_jsonw *w, const text *t)
 {
-    ls_str body = {0};
-    ls_status st = ls_tokenizer_decode(s->tokenizer, t->id + t->n_prompt, (size_t)(t->n - t->n_prompt), &body);
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "text", body.data ? body.data : "");
+    ls_jsonw_members(w, LS_KV("prompt", t->prompt), LS_KV("text", t->made.len ? t->made.data : ""));
     ls_jsonw_put_open(w, "ids", '[');
     for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
     ls_jsonw_close(w);
-    ls_jsonw_members(w, LS_KV("stop", t->stop), LS_KV("prompt_tokens", t->n_prompt),
+    ls_jsonw_members(w, LS_KV("stop", t->stop), LS_KV("finish_reason", t->reason), LS_KV("prompt_tokens", t->n_prompt),
                      LS_KV("prompt_seconds", t->prompt_seconds), LS_KV("seconds", t->seconds),
                      LS_KV("drafted", t->drafted), LS_KV("accepted", t->accepted),
                      LS_KV("tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds)));
     ls_jsonw_close(w);
-    ls_str_fini(&body);
-    return st;
 }
 
-/* The prompt's ids; an empty prompt starts after an end-of-text token, as documents do. */
-static ls_status read_prompt(ls_session *s, const options *o, ls_ids *ids)
+ls_status generate_encode(const ls_session *s, const char *prompt, size_t n, ls_ids *ids)
 {
-    char *file = NULL;
-    size_t n = o->prompt ? strlen(o->prompt) : 0;
-    const char *prompt = o->prompt ? o->prompt : "";
-    if (o->prompt_file) {
-        LS_TRY(ls_fs_read(o->prompt_file, &file, &n));
-        prompt = file;
+    const size_t before = ids->n;
+    LS_TRY(ls_tokenizer_encode(s->tokenizer, prompt, n, ids));
+    if (ids->n == before) {
+        const int eot = ls_tokenizer_eot(s->tokenizer);
+        if (eot < 0)
+            return ls_fail(LS_E_ARG, "the prompt is empty and the tokenizer has no <|endoftext|>; give --prompt");
+        LS_TRY(ls_ids_push(ids, eot));
     }
-    ls_status st = ls_tokenizer_encode(s->tokenizer, prompt, n, ids);
-    ls_free(file);
-    LS_TRY(st);
-    if (ids->n) return LS_OK;
-    int eot = ls_tokenizer_eot(s->tokenizer);
-    if (eot < 0) return ls_fail(LS_E_ARG, "the prompt is empty and the tokenizer has no <|endoftext|>; give --prompt");
-    return ls_ids_push(ids, eot);
-}
-
-/* Refuses a prompt that the model cannot continue. */
-static ls_status check_prompt(const ls_session *s, const ls_ids *ids)
-{
-    const int64_t room = s->acts->cache_len;
-    if ((int64_t)ids->n >= room)
-        return ls_fail(
-            LS_E_ARG,
-            "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at least one token",
-            ids->n, (long long)room);
-    for (size_t i = 0; i < ids->n; i++)
+    for (size_t i = before; i < ids->n; i++)
         if (ids->id[i] >= s->model->cfg.vocab_size)
-            return ls_fail(LS_E_FORMAT, "%s: tokenizer.json produced token %d, but the vocabulary of the model has %d",
+            return ls_fail(LS_E_FORMAT, "%s: the tokenizer produced token %d, but the vocabulary of the model has %d",
                            s->path, ids->id[i], s->model->cfg.vocab_size);
     return LS_OK;
+}
+
+ls_sampling generate_sampling(const options *o, int64_t sample)
+{
+    return (ls_sampling){.temperature = o->greedy ? 0 : o->temperature,
+                         .top_k = o->top_k,
+                         .top_p = o->top_p,
+                         .seed = (uint64_t)(o->seed + sample)};
+}
+
+ls_stops generate_stops(const options *o)
+{
+    return (ls_stops){o->stop.word, o->stop.n};
 }
 
 static void print_stats(const text *t)
 {
     const long long n_new = t->n - t->n_prompt, n_prompt = t->n_prompt;
+    fflush(stdout); /* the text and this line may go to the same terminal */
     fprintf(stderr, "%lld prompt token%s in %.3f s, %lld new in %.3f s: %.1f tokens/s", n_prompt,
             n_prompt == 1 ? "" : "s", t->prompt_seconds, n_new, t->seconds,
             (double)n_new / (t->prompt_seconds + t->seconds));
@@ -181,59 +199,78 @@ static void print_stats(const text *t)
     else fprintf(stderr, "; stopped: %s\n", t->stop);
 }
 
-static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sample_work *work, int64_t limit,
-                              ls_jsonw *w)
+static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sample_work *work, ls_jsonw *w)
 {
     for (int64_t i = 0; i < o->n_sample && !ls_stop_requested(); i++) {
         if (!o->json && o->n_sample > 1) printf("%s--- %lld ---\n", i ? "\n" : "", (long long)i + 1);
         if (!o->json && o->prompt) fputs(o->prompt, stdout);
-        LS_TRY(make_text(s, o, i, t, work, limit));
-        if (o->json) LS_TRY(write_json(w, s, t));
+        LS_TRY(make_text(s, o, i, t, work));
+        if (o->json) write_json(w, t);
         else putchar('\n');
-        if (!o->stats) continue;
-        print_stats(t);
+        if (o->stats) print_stats(t);
     }
     return LS_OK;
 }
 
-static ls_status generate(ls_session *s, const options *o)
+static ls_status continue_prompt(ls_session *s, const options *o, const char *prompt, size_t n)
 {
     ls_ids ids = {0};
-    text t = {0};
-    ls_sample_work *work = NULL;
+    text t = {.prompt = prompt};
     cli_json j;
     ls_jsonw *w = cli_json_begin(&j);
-    ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done, read_prompt(s, o, &ids));
-    LS_TRY_GOTO(st, done, check_prompt(s, &ids));
-    const int64_t room = s->acts->cache_len, wanted = (int64_t)ids.n + o->max_new,
-                  limit = wanted < room ? wanted : room;
+    ls_sample_work *work = ls_alloc((size_t)s->model->cfg.vocab_size * sizeof *work);
+    ls_status st = work ? LS_OK : ls_nomem((size_t)s->model->cfg.vocab_size * sizeof *work, "sampling");
+    if (st == LS_OK) LS_TRY_GOTO(st, done, generate_encode(s, prompt, n, &ids));
+    else goto done;
     t.n_prompt = (int64_t)ids.n;
-    t.id = ls_alloc((size_t)limit * sizeof *t.id);
-    work = ls_alloc((size_t)s->model->cfg.vocab_size * sizeof *work);
-    if (!t.id || !work) {
-        st = ls_nomem((size_t)s->model->cfg.vocab_size * sizeof *work, "sampling");
-        goto done;
-    }
-    memcpy(t.id, ids.id, ids.n * sizeof *t.id);
+    if (t.n_prompt > s->acts->cache_len)
+        fprintf(stderr,
+                "note: the prompt has %lld tokens and the model %lld positions; it reads the newest %lld tokens\n",
+                (long long)t.n_prompt, (long long)s->acts->cache_len,
+                (long long)(t.n_prompt - ls_session_window(s, t.n_prompt)));
+    LS_TRY_GOTO(st, done, ls_reserve(&ids.id, &ids.cap, ids.n + (size_t)o->max_new, sizeof *ids.id, "the text"));
+    t.id = ids.id;
     ls_jsonw_put_str(w, "checkpoint", s->path);
     ls_jsonw_put_open(w, "samples", '[');
-    LS_TRY_GOTO(st, done, make_samples(s, o, &t, work, limit, w));
+    LS_TRY_GOTO(st, done, make_samples(s, o, &t, work, w));
     ls_jsonw_close(w);
     if (o->json) st = cli_json_end(&j);
 done:
     ls_str_fini(&j.text);
+    ls_str_fini(&t.made);
     ls_free(work);
-    ls_free(t.id);
     ls_ids_fini(&ids);
+    return st;
+}
+
+static ls_status generate(const options *o, const ls_session_opts *how)
+{
+    ls_session s = {0};
+    char *file = NULL;
+    size_t n = o->prompt ? strlen(o->prompt) : 0;
+    if (o->prompt_file) LS_TRY(ls_fs_read(o->prompt_file, &file, &n));
+    ls_status st = ls_session_open(&s, how);
+    if (st == LS_OK) st = continue_prompt(&s, o, file ? file : o->prompt ? o->prompt : "", n);
+    ls_session_close(&s);
+    ls_free(file);
     return st;
 }
 
 static ls_status check(const options *o, const unsigned char *given)
 {
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
-    if (o->prompt && o->prompt_file)
-        return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
+    const char *const from[] = {o->prompt ? "--prompt" : NULL, o->prompt_file ? "--prompt-file" : NULL,
+                                o->prompts ? "--prompts" : NULL};
+    for (int i = 0; i < 2; i++)
+        for (int k = i + 1; k < 3; k++)
+            if (from[i] && from[k])
+                return ls_fail(LS_E_ARG, "%s and %s cannot be combined; leave one out", from[i], from[k]);
+    if (!o->prompts && cli_given(&page, given, "batch"))
+        return ls_fail(LS_E_ARG, "--batch has no meaning without --prompts; leave it out");
+    if (o->prompts && o->speculate > 0)
+        return ls_fail(LS_E_ARG, "--speculate is for one prompt at a time; leave it out with --prompts");
+    for (int i = 0; i < o->stop.n; i++)
+        if (!*o->stop.word[i]) return ls_fail(LS_E_ARG, "--stop: the text is empty");
     if (!(o->top_p > 0)) return ls_fail(LS_E_ARG, "--top-p %g: must be more than 0 and at most 1", o->top_p);
     static const char *const sampling[] = {"temperature", "top-k", "top-p"};
     for (size_t i = 0; i < CLI_COUNT(sampling); i++)
@@ -242,14 +279,27 @@ static ls_status check(const options *o, const unsigned char *given)
     return LS_OK;
 }
 
+/* The words that are no options: checkpoint, then prompt, as far as options have not given them. */
+static ls_status take_words(options *o, const ls_opt_list *rest)
+{
+    int i = 0;
+    if (i < rest->n && !o->checkpoint) o->checkpoint = rest->word[i++];
+    if (i < rest->n && !o->prompt) o->prompt = rest->word[i++];
+    if (i == rest->n) return LS_OK;
+    return ls_fail(LS_E_ARG,
+                   "unexpected argument '%s': generate takes a checkpoint and a prompt; quote a prompt with blanks",
+                   rest->word[i]);
+}
+
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
+    ls_opt_list rest = {0};
     if (cli_task_is(argc, argv, "translate")) return cli_generate_pairs(argc, argv);
     unsigned char given[CLI_COUNT(table)] = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
+    LS_TRY(take_words(&o, &rest));
     LS_TRY(check(&o, given));
-    ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,
                            .B = 1,
                            .T = 128,
@@ -263,8 +313,5 @@ ls_status cmd_generate(int argc, char **argv)
                        (long long)o.speculate, device.asked);
     ls_stop_install();
     cli_print_device(&device);
-    LS_TRY(ls_session_open(&s, &how));
-    const ls_status st = generate(&s, &o);
-    ls_session_close(&s);
-    return st;
+    return o.prompts ? generate_many(&o, &how) : generate(&o, &how);
 }

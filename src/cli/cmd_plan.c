@@ -14,13 +14,14 @@
 #include <math.h>
 
 #define GIB          (1024.0 * 1024 * 1024)
-#define MOST_WORKERS 1024
+#define MOST_WORKERS LS_CLUSTER_MOST
 
 typedef struct options {
     ls_planner_query q;
     const char *variant, *cluster, *out, *check, *precision, *device, *tokens;
     int64_t vocab_size, seq_length, workers, top, max_tp;
-    double memory, seconds, dropout;
+    double memory, seconds, dropout, mtbf, checkpoint_bandwidth, restart_time;
+    int64_t train_seqs;
     ls_opt_list micro, measure_workers;
     bool measure, json, all, fastest;
 } options;
@@ -34,16 +35,25 @@ static const ls_opt table[] = {
                  "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
     CLI_REAL_IN(0, 1, "dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
     CLI_POSITIVE("global_batch", q.global_batch, "N", "0",
-                 "sequences per optimizer step over all workers [required to rank layouts]"),
+                 "sequences per optimizer step over all workers [one per worker, at least 512]"),
     CLI_POSITIVE("seq_length", seq_length, "N", "0",
                  "tokens per sequence [512, or the model's positions if these are fewer]"),
-    CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
-            "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
+    CLI_STR(
+        "cluster", cluster, "NAME[:N]|this", "this",
+        "cluster file or preset (v100, a100, h100, h200, b200), N: number of devices, at most 16384; or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
                "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
+    CLI_REAL("price", q.price, "P", "0", "price of one device for one hour; prints the cost [not given]"),
+    CLI_REAL(
+        "mtbf", mtbf, "HOURS", "0",
+        "mean time between failures of a node; prints goodput, the best checkpoint interval and lost hours [no failures]"),
+    CLI_REAL("checkpoint_bandwidth", checkpoint_bandwidth, "GB/s", "5",
+             "with --mtbf: bandwidth of the storage, of all nodes together"),
+    CLI_REAL("restart_time", restart_time, "S", "300",
+             "with --mtbf: seconds from a failure to the first step after it"),
     CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL_IN(0, 1e9, "memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
@@ -70,7 +80,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table),
-    "plan --model NAME --global_batch N [--cluster NAME] [OPTIONS]\n"
+    "plan --model NAME [--cluster NAME[:N]] [OPTIONS]\n"
     "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
     "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
     "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
@@ -79,6 +89,7 @@ static const cli_page page = {
     "  lockstep plan --model gpt2 --global_batch 64 --seq_length 256 \\\n      --cluster here.json --workers 8\n"
     "  lockstep plan --model gpt2-xl --global_batch 512 --seq_length 1024 \\\n      --cluster a100 --workers 8\n"
     "  lockstep plan --model gpt2 --global_batch 64 --seq_length 1024 \\\n      --cluster h200 --workers 1 --tokens 10e9\n"
+    "  lockstep plan --model gpt2-xl --cluster h100:16384 --tokens 1T \\\n      --mtbf 6300 --price 2.5\n"
     "  lockstep plan --measure --device cuda --model gpt2 --seq_length 1024 \\\n      --micro 64 --out gpu.json\n"
     "  lockstep plan --check runs/zero2 --cluster here.json"};
 
@@ -88,7 +99,7 @@ enum { RANK = 1, MEASURE = 2, CHECK = 4, TIMES = 8 }; /* TIMES: this machine is 
 static const struct {
     const char *words;
     int modes;
-    const char *name[9];
+    const char *name[13];
 } only[] = {
     {"is only for --measure", MEASURE, {"out"}},
     {"is only for --measure and --cluster this", MEASURE | TIMES, {"micro", "measure_workers", "seconds"}},
@@ -98,7 +109,8 @@ static const struct {
     {"is only for --measure and --cluster this (a cluster file or preset defines it)", MEASURE | TIMES, {"device"}},
     {"is not for --measure and --check",
      RANK,
-     {"global_batch", "tokens", "workers", "memory", "strategy", "max_tp", "top", "all"}},
+     {"global_batch", "tokens", "workers", "memory", "strategy", "max_tp", "top", "all", "price", "mtbf",
+      "checkpoint_bandwidth", "restart_time"}},
 };
 
 /* A number of tokens, with one of the suffixes that papers use. */
@@ -127,6 +139,19 @@ static ls_status check_modes(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--memory %g: must be at least one byte and less than 4e9 GiB", o->memory);
     if (cli_given(&page, given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
+    if (cli_given(&page, given, "price") && !(o->q.price > 0 && o->q.price < 1e9))
+        return ls_fail(LS_E_ARG, "--price %g: must be above 0 and below 1e9", o->q.price);
+    if (cli_given(&page, given, "mtbf") && !(o->mtbf > 0 && o->mtbf < 1e9))
+        return ls_fail(LS_E_ARG, "--mtbf %g: must be above 0 and below 1e9 hours", o->mtbf);
+    if (!o->mtbf && (cli_given(&page, given, "checkpoint_bandwidth") || cli_given(&page, given, "restart_time")))
+        return ls_fail(
+            LS_E_ARG,
+            "--checkpoint_bandwidth and --restart_time need --mtbf HOURS, the mean time between failures of a node");
+    if (!(o->checkpoint_bandwidth > 0 && o->checkpoint_bandwidth < 1e9))
+        return ls_fail(LS_E_ARG, "--checkpoint_bandwidth %g: must be above 0 and below 1e9 GB/s",
+                       o->checkpoint_bandwidth);
+    if (!(o->restart_time >= 0 && o->restart_time < 1e9))
+        return ls_fail(LS_E_ARG, "--restart_time %g: must be at least 0 and below 1e9 seconds", o->restart_time);
     if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: must be more than 0", o->seconds);
     return LS_OK;
 }
@@ -160,18 +185,14 @@ static ls_status count_sequences(const options *o, const char *path, const ls_mo
 }
 
 /* What a run will learn from --data. val_seqs: NULL, or its validation sequences. */
-static ls_status read_data(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
+static ls_status read_data(options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
 {
     ls_train_paths paths = {0};
     const ls_train_options as_train = {.data = o->q.data};
-    int64_t train_seqs = 0;
     if (o->q.data) LS_TRY(ls_train_find_paths(&as_train, &paths));
     ls_status st = read_vocabulary(o, name, &paths, m);
-    if (st == LS_OK && paths.train && val_seqs) st = count_sequences(o, paths.train, m, &train_seqs);
+    if (st == LS_OK && paths.train && val_seqs) st = count_sequences(o, paths.train, m, &o->train_seqs);
     if (st == LS_OK && paths.val && val_seqs) st = count_sequences(o, paths.val, m, val_seqs);
-    if (st == LS_OK && paths.train && val_seqs && train_seqs < o->q.global_batch)
-        st = ls_fail(LS_E_CONFIG, "a step needs %lld sequences, but %s has only %lld (of %lld tokens)",
-                     (long long)o->q.global_batch, paths.train, (long long)train_seqs, (long long)o->seq_length);
     ls_train_paths_fini(&paths);
     return st;
 }
@@ -301,15 +322,39 @@ static bool open_same_gpu(const ls_cluster *cl, const ls_planner_query *q, ls_co
     return false;
 }
 
+/* Workers: those requested, or all devices. Sequences per step: those requested, or one per worker and at least 512 (GPT-2's batch). */
+static ls_status count_workers(const options *o, ls_cluster *cl, ls_planner_query *q)
+{
+    const int64_t places = cl->count ? cl->count : (int64_t)cl->hosts * cl->devices,
+                  workers = o->workers ? o->workers : places;
+    if (cl->count && workers > cl->count)
+        return ls_fail(LS_E_ARG, "--workers %lld: --cluster %s has %d devices; leave one of the two out",
+                       (long long)workers, o->cluster, cl->count);
+    if (workers > MOST_WORKERS)
+        return ls_fail(LS_E_ARG, "cluster %s has %lld devices, but at most %d workers can be planned; add --workers N",
+                       cl->name, (long long)places, MOST_WORKERS);
+    if (workers > places && !cl->cpu)
+        cl->hosts = (int)((workers + cl->devices - 1) / cl->devices); /* more of the same kind */
+    q->workers = (int)workers;
+    q->batch_chosen = !q->global_batch;
+    if (q->batch_chosen) q->global_batch = (512 + workers - 1) / workers * workers;
+    if (q->data && o->train_seqs < q->global_batch)
+        return ls_fail(LS_E_CONFIG, "a step needs %lld sequences, but %s has only %lld (of %lld tokens)%s",
+                       (long long)q->global_batch, q->data, (long long)o->train_seqs, (long long)o->seq_length,
+                       q->batch_chosen ? "; add --global_batch N" : "");
+    return LS_OK;
+}
+
 static ls_status rank(options *o)
 {
     ls_planner_query q = o->q;
-    if (!q.from || !q.global_batch)
+    if (!q.from)
         return ls_fail(
             LS_E_ARG,
-            "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
+            "plan needs one of: --model NAME (rank layouts), --schedule NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
     q.memory = (int64_t)(o->memory * GIB);
     q.max_tp = (int)o->max_tp;
+    q.top = o->all ? 0 : (int)o->top;
     q.precision_given = o->precision != NULL;
     q.vocab_given = o->vocab_size > 0;
     q.dropout_given = o->dropout >= 0;
@@ -318,6 +363,9 @@ static ls_status rank(options *o)
     snprintf(q.model.name, sizeof q.model.name, "%s", o->q.from);
     ls_cluster cl = {0};
     ls_measure_opts mo = {.model = q.model, .seq_len = q.seq_len};
+    q.mtbf = 3600 * o->mtbf;
+    q.checkpoint_bandwidth = 1e9 * o->checkpoint_bandwidth;
+    q.restart = o->restart_time;
     if (o->workers) mo.workers[mo.n_workers++] = (int)o->workers;
     LS_TRY(open_cluster(o, &mo, &cl));
     q.cuda = !cl.cpu;
@@ -327,25 +375,15 @@ static ls_status rank(options *o)
         ls_cluster_fini(&cl);
         return LS_E_UNSUPPORTED;
     }
-    const int64_t places = (int64_t)cl.hosts * cl.devices, workers = o->workers ? o->workers : places;
-    if (workers > places && !cl.cpu)
-        cl.hosts = (int)((workers + cl.devices - 1) / cl.devices); /* more of the same kind */
     ls_planner_result r;
     ls_str text = {0};
-    ls_status st = LS_OK;
-    q.workers = (int)workers;
-    if (workers > MOST_WORKERS) {
-        q.workers = 0;
-        st = ls_fail(LS_E_ARG, "cluster %s has %lld devices, but at most %d workers can be planned; add --workers N",
-                     cl.name, (long long)places, MOST_WORKERS);
-    }
+    ls_status st = count_workers(o, &cl, &q);
     ls_compute gpu;
     if (st == LS_OK && open_same_gpu(&cl, &q, &gpu)) q.gpu = &gpu;
     if (st == LS_OK) st = ls_planner_search(&cl, &q, &r);
     if (st == LS_OK) {
-        const int top = o->all ? 0 : (int)o->top;
-        if (o->json) ls_planner_json(&cl, &q, &r, top, &text);
-        else ls_planner_text(&cl, &q, &r, top, &text);
+        if (o->json) ls_planner_json(&cl, &q, &r, q.top, &text);
+        else ls_planner_text(&cl, &q, &r, q.top, &text);
         st = cli_print(&text);
         if (st == LS_OK && !r.n_fit && r.n)
             st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits in memory; the smallest: %s", q.workers,

@@ -1,8 +1,8 @@
 /* cmd_prepare.c - `lockstep prepare`: text and JSON lines to token files and a tokenizer. */
 #include "cli/commands.h"
 #include "core/argv.h"
-#include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
@@ -24,38 +24,46 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_CHOICE("task", task, "lm|translate", "lm",
                "lm: text to continue; translate: pairs of sentences (prepare --task translate --help)",
-               "Input and output"),
+               "Input and output", CLI_COMMON),
     CLI_LIST(
         "input", input, "PATH...",
-        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
-    CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
+        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
+        CLI_COMMON),
+    CLI_LIST("val-input", val_input, "PATH...", "input files for validation", CLI_COMMON),
     CLI_STR(
         "out", p.out_dir, "DIR", NULL,
-        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
+        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept",
+        CLI_COMMON),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
-               "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
-    CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
-            "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
-            "Tokens"),
+               "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin",
+               CLI_COMMON),
+    CLI_SWITCH("llmc", p.llmc, "write token files with the header of llm.c; train reads both forms"),
+    CLI_STR(
+        "tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
+        "vocabulary: gpt2, bytes (257 ids), train (trained on the input), a tokenizer.json, or a folder with one or "
+        "with vocab.json and merges.txt",
+        "Tokens", CLI_COMMON),
     CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
-            "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
+            "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]",
+            CLI_COMMON),
     CLI_STR("vocab-url", vocab_url, "URL", NULL,
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
     CLI_INT_IN(257, 65536, "vocab-size", vocab_size, "N", "8192",
-               "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
+               "train: vocabulary size, including 256 bytes and end-of-text; at most 65536", CLI_COMMON),
     CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL_IN(
         0, 1, "val-fraction", p.val_fraction, "X", "0.05",
         "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
-        "Documents"),
-    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
+        "Documents", CLI_COMMON),
+    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line", CLI_COMMON),
     CLI_INT_IN(0, 1e15, "min-chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
     CLI_INT_IN(0, 1e15, "max-chars", p.max_chars, "N", "0", "drop documents with more than N characters; 0 = no limit"),
     CLI_SWITCH(
         "dedup", p.dedup,
-        "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows"),
-    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name"),
+        "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows",
+        CLI_COMMON),
+    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", CLI_COMMON),
     CLI_CHOICE("invalid-utf8", bad_utf8, "error|replace|keep", "error",
                "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
     CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0",
@@ -63,17 +71,18 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, 1e18, "limit-val-docs", p.limit_val_docs, "N", "0",
                "use only the first N documents of --val-input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
-               "Execution"),
+               "Execution", CLI_COMMON),
     CLI_INT_IN(
         0, 1024, "files-at-once", files, "N", "0",
         "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
         "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
-               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
+               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte",
+               CLI_COMMON),
     CLI_REAL_IN(0, 1e9, "journal-seconds", journal_seconds, "S", "10",
                 "record the progress for --resume every S seconds"),
-    CLI_SWITCH("json", json, "print the summary as one JSON object"),
-    CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
+    CLI_SWITCH("json", json, "print the summary as one JSON object", CLI_COMMON),
+    CLI_SWITCH("quiet", quiet, "print no progress on stderr", CLI_COMMON),
 };
 
 static const cli_page page = {table, CLI_COUNT(table), "prepare PATH... --out DIR [OPTIONS]",
@@ -82,36 +91,24 @@ static const cli_page page = {table, CLI_COUNT(table), "prepare PATH... --out DI
 
 /* ---- progress ---- */
 
-typedef struct meter {
-    bool terminal, shown;
-    double last;
-    const char *phase;
-} meter;
-
 static void show_progress(void *ctx, const ls_prepare_progress *p)
 {
-    meter *m = ctx;
-    double now = ls_now(), every = m->terminal ? 0.2 : 5.0;
-    if (m->phase != p->phase) { /* a new phase: terminals show it at once, pipes after `every` seconds */
-        m->phase = p->phase;
-        m->last = m->terminal ? now - every : now;
-    }
-    if (now - m->last < every) return;
-    m->last = now;
-    char done[32], total[32], rate[32], eta[32];
+    char done[32], total[32];
+    ls_progress_line l = {0};
+    (void)ctx;
+    if (!ls_progress_due(0)) return;
     ls_human_bytes(done, (double)p->done);
-    ls_human_bytes(rate, p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0);
-    if (m->terminal) fprintf(stderr, "\r\033[K");
-    fprintf(stderr, "%s: %s", p->phase, done);
-    if (p->total > 0) {
-        double part = (double)p->done / (double)p->total;
-        fprintf(stderr, " of %s (%.0f%%)", ls_human_bytes(total, (double)p->total), 100 * part);
-        const double own = (double)(p->done - p->done_start);
-        if (own > 0) fprintf(stderr, ", ETA %s", ls_human_time(eta, p->seconds * (double)(p->total - p->done) / own));
-    }
-    fprintf(stderr, ", %s/s of text, %lld tokens%s", rate, (long long)p->n_token, m->terminal ? "" : "\n");
-    fflush(stderr);
-    m->shown = true;
+    if (p->total > 0)
+        ls_progress_add(&l, 0, "%s: %s of %s (%.0f%%)", p->phase, done, ls_human_bytes(total, (double)p->total),
+                        100 * (double)p->done / (double)p->total);
+    else ls_progress_add(&l, 0, "%s: %s", p->phase, done);
+    const double own = (double)(p->done - p->done_start);
+    if (p->total > 0 && own > 0)
+        ls_progress_add(&l, 1, "eta %s", ls_human_time(total, p->seconds * (double)(p->total - p->done) / own));
+    ls_human_bytes(done, p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0);
+    ls_progress_add(&l, 2, "%s/s of text", done);
+    ls_progress_add(&l, 3, "%lld tokens", (long long)p->n_token);
+    ls_progress_show(&l);
 }
 
 /* ---- inputs ---- */
@@ -340,7 +337,6 @@ static ls_status prepare(options *o, const char *command)
     if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
     if (!o->quiet) note_skipped(&train);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
     ls_prepare_opts *p = &o->p;
     p->train = &train;
     p->val = &val;
@@ -356,10 +352,10 @@ static ls_status prepare(options *o, const char *command)
     p->command = command;
     p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;
-    p->progress_ctx = &m;
     ls_stop_install();
+    ls_progress_open();
     st = ls_prepare(p, &r);
-    if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     if (st == LS_OK) st = print_summary(o, &train, &r);
 done:
     ls_inputs_fini(&train);

@@ -41,7 +41,7 @@ static ls_status join(const ls_str *nsys, const ls_str *trace, ls_str *out)
     return st;
 }
 
-static ls_status summary_text(const char *run_dir, ls_str *out, size_t *n)
+static ls_status summary_text(const char *run_dir, ls_str *out, ls_str *table, size_t *n)
 {
     ls_str nsys = {0}, trace = {0};
     char *path = ls_path_join(run_dir, "profiles/trace.json");
@@ -50,7 +50,7 @@ static ls_status summary_text(const char *run_dir, ls_str *out, size_t *n)
     ls_free(path);
     ls_status st = ls_nsys_summary_text(run_dir, &nsys, n);
     const bool both = traced && *n;
-    if (st == LS_OK && traced) st = ls_trace_summary_text(run_dir, both ? &trace : out);
+    if (st == LS_OK && traced) st = ls_trace_summary_text(run_dir, both ? &trace : out, table);
     if (st == LS_OK && both) st = join(&nsys, &trace, out);
     else if (st == LS_OK && *n) {
         *out = nsys;
@@ -64,10 +64,10 @@ static ls_status summary_text(const char *run_dir, ls_str *out, size_t *n)
 
 static ls_status summarize(const char *run_dir)
 {
-    ls_str text = {0};
+    ls_str text = {0}, table = {0};
     size_t n = 0;
     char *path = NULL;
-    ls_status st = summary_text(run_dir, &text, &n);
+    ls_status st = summary_text(run_dir, &text, &table, &n);
     if (st == LS_OK && !n) {
         st = ls_fail(LS_E_IO,
                      "%s/profiles has no nsys_stats_*.txt and no trace.json; use `lockstep profile -- train ...` first",
@@ -75,11 +75,12 @@ static ls_status summarize(const char *run_dir)
     } else if (st == LS_OK) {
         path = ls_path_join(run_dir, "profiles/profile_summary.json");
         st = path ? ls_fs_write(path, text.data, text.len) : ls_nomem(strlen(run_dir), "a path");
-        if (st == LS_OK) printf("Wrote %s\n", path);
+        if (st == LS_OK) printf("%s%sWrote %s\n", table.data ? table.data : "", table.data ? "\n" : "", path);
         fflush(stdout);
     }
     ls_free(path);
     ls_str_fini(&text);
+    ls_str_fini(&table);
     return st;
 }
 
@@ -160,7 +161,9 @@ static ls_status export_stats(const char *nsys, const char *profiles, const char
     return st;
 }
 
-static ls_status profile_command(ls_argv *w, const char *nsys, const char *report, const ls_argv *train)
+/* run_dir: the run folder of the train options, or its default. */
+static ls_status profile_command(ls_argv *w, const char *nsys, const char *report, const char *run_dir,
+                                 const ls_argv *train)
 {
     char self[4096];
     LS_TRY(ls_program_path(self));
@@ -176,6 +179,7 @@ static ls_status profile_command(ls_argv *w, const char *nsys, const char *repor
     LS_TRY(ls_argv_add(w, report));
     LS_TRY(ls_argv_add(w, self));
     LS_TRY(ls_argv_add(w, "train"));
+    LS_TRY(ls_argv_addf(w, "--checkpoint_path=%s", run_dir));
     LS_TRY(ls_argv_add_all(w, train));
     LS_TRY(ls_argv_add(w, "--profile"));
     return ls_argv_add(w, "--profile_mode");
@@ -189,7 +193,7 @@ static ls_status run_under_nsys(const char *nsys, const char *run_dir, const ls_
     char *profiles = ls_path_join(run_dir, "profiles");
     char *report = profiles ? ls_asprintf("%s/nsys_%s_%s", profiles, env_or("SLURM_JOB_ID", "0"), host) : NULL;
     ls_status st = report ? ls_fs_mkdirs(profiles) : ls_nomem(strlen(run_dir), "a path");
-    if (st == LS_OK) st = profile_command(&w, nsys, report, train);
+    if (st == LS_OK) st = profile_command(&w, nsys, report, run_dir, train);
     if (st == LS_OK) st = run_command(&w, NULL, code);
     if (st == LS_OK) st = export_stats(nsys, profiles, report, host);
     if (st == LS_OK && *code == 0) st = summarize(run_dir); /* again, with the data of nsys */

@@ -91,13 +91,16 @@ static const ls_opt opts[] = {
         "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to the runs]"),
     CLI_INT_IN(0, 1000000, "warmup", warmup, "N", NULL,
                "number of warm-up steps to exclude [taken from the bench report next to the runs, else 5]"),
+    CLI_SWITCH(
+        "together", r.together,
+        "compare all runs with one another, also those of several benchmarks [runs are compared inside a benchmark]"),
     CLI_SWITCH("no-png", no_png, "write SVG charts only, do not use gnuplot"),
 };
 
 static const cli_page page = {
     opts, CLI_COUNT(opts),
     "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]\n       lockstep report table|charts|verify [OPTIONS]    (each has --help)",
-    "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a self-contained page report.html, with report.md and the charts next to it.\n\nOnly comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
+    "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a self-contained page report.html, with report.md and the charts next to it. If a folder has several benchmarks, the page has an overview and one section for each, and their complete reports are in folders next to it.\n\nOnly comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
     "reported separately, the differences are listed and the exit code is 1. Unreadable files are reported with file and key and skipped; if no run is left, the exit code is 3. Speed is measured over the steps after warm-up if every run has them (metrics.jsonl), else over whole epochs; the page states which."};
 
 static void print_result(const ls_report_result *r, const options *o, bool written)
@@ -107,8 +110,9 @@ static void print_result(const ls_report_result *r, const options *o, bool writt
     if (!written) return;
     if (r->no_gnuplot)
         fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
-    printf("Wrote %s/report.html (%d run%s, %d chart%s)\n", o->r.out, r->n_run, r->n_run == 1 ? "" : "s", r->n_chart,
-           r->n_chart == 1 ? "" : "s");
+    printf("Wrote %s/report.html (", o->r.out);
+    if (r->n_part) printf("%d sections, ", r->n_part);
+    printf("%d run%s, %d chart%s)\n", r->n_run, r->n_run == 1 ? "" : "s", r->n_chart, r->n_chart == 1 ? "" : "s");
 }
 
 static ls_status run_report(int argc, char **argv)
@@ -124,13 +128,13 @@ static ls_status run_report(int argc, char **argv)
     o.r.warm = (int)o.warmup;
     ls_report_result r = {0};
     ls_status st = ls_report_write(&o.r, &r);
-    bool unlike = r.n_mismatch && !r.comparable, weak = r.looks_weak;
+    const bool unlike = r.n_mismatch && !r.comparable, weak = r.looks_weak, several = r.n_part > 0;
     print_result(&r, &o, st == LS_OK);
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;
-    fprintf(stderr, "lockstep: invalid comparison: the runs are not comparable; see %s/scaling_report.json (%s)\n",
-            o.r.out,
+    fprintf(stderr, "lockstep: invalid comparison: the runs%s are not comparable; see %s/%s (%s)\n",
+            several ? " of a benchmark" : "", o.r.out, several ? "benchmarks.json" : "scaling_report.json",
             weak ? "the batch per worker is constant; --weak compares them as weak scaling"
                  : "--allow-mismatch compares them");
     return cli_negative();

@@ -1,5 +1,6 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
+#include "cli/train_start.h"
 #include "cli/translation.h"
 #include "comm/launch.h"
 #include "core/cores.h"
@@ -9,9 +10,7 @@
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
-#include "config/r3.h"
 #include "data/loader.h"
-#include "data/pairs.h"
 #include "train/profile.h"
 #include "train/trainer.h"
 
@@ -23,22 +22,25 @@
 static void to_stdout(void *ctx, const char *text)
 {
     (void)ctx;
-    fputs(text, stdout);
-    fflush(stdout); /* users follow train.log */
+    ls_progress_print(stdout, LS_COLOUR_NONE, text); /* flushed: users follow train.log */
 }
 
 static void to_stderr(void *ctx, const char *text)
 {
     (void)ctx;
-    fputs(text, stderr);
+    ls_progress_print(stderr, LS_COLOUR_NONE, text);
 }
 
-/* One line, replaced in place on a terminal. */
-static void progress(void *ctx, const char *text, bool last)
+static void event(void *ctx, const char *text)
 {
-    const bool *tty = ctx;
-    if (*tty) fprintf(stderr, "\r\033[K%s%s", text, last ? "\n" : "");
-    else fprintf(stderr, "%s\n", text);
+    (void)ctx;
+    ls_progress_print(stderr, LS_COLOUR_EVENT, text);
+}
+
+static void progress(void *ctx, const ls_progress_line *status)
+{
+    (void)ctx;
+    ls_progress_show(status);
 }
 
 /* --json: stdout has one JSON object, so everything else that this process and its workers print there goes to stderr. */
@@ -67,27 +69,12 @@ static ls_status restore_stdout(int saved, const char *run_dir)
     return cli_print(&s);
 }
 
-/* Vocabulary size and end-of-text id of the tokenizer next to the data. */
-static ls_status read_tokenizer_facts(const ls_train_paths *paths, ls_train_facts *f)
-{
-    if (!paths->tokenizer) return LS_OK;
-    ls_tokenizer *tok = NULL;
-    LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
-    f->data_vocab_size = ls_tokenizer_n_vocab(tok);
-    f->data_eos_id = ls_tokenizer_eot(tok);
-    ls_langs langs;
-    if (f->data_eos_id < 0 && ls_langs_of(&langs, tok, "") == LS_OK) f->data_eos_id = LS_EOS_TGT;
-    ls_err_clear();
-    ls_tokenizer_destroy(&tok);
-    return LS_OK;
-}
-
 static void print_notes(const ls_train_options *o, const ls_train_config *c)
 {
     ls_str s = {0};
     ls_train_options_warnings(o, &s);
     if (c->notes.data) ls_str_add(&s, c->notes.data);
-    if (s.data) fputs(s.data, stderr);
+    if (s.data) ls_progress_print(stderr, LS_COLOUR_NONE, s.data);
     ls_str_fini(&s);
 }
 
@@ -132,8 +119,7 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
 {
     ls_train_paths paths = {0};
     ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
-    LS_TRY(ls_train_find_paths(j->o, &paths));
-    ls_status st = read_tokenizer_facts(&paths, &facts);
+    ls_status st = train_start_facts(j->o, &paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
     ls_train_paths_fini(&paths);
     return st;
@@ -188,13 +174,14 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
     ls_train_config c = {0};
     ls_trainer *t = NULL;
-    bool tty = isatty(STDERR_FILENO) && size == 1; /* a worker's stderr is a pipe to its parent */
-    ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
+    ls_train_io io = {.line = to_stdout, .progress = progress, .event = event, .note = to_stderr};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
-    io.opened = startup_line;
+    if (!comm) ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    int server = 0;
+    if (st == LS_OK && !rank) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
@@ -203,6 +190,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
+        if (c.reference_output) io.opened = startup_line;
         if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank && !j->device_printed) cli_print_device(&j->device);
         if (!rank) print_notes(j->o, &c);
@@ -223,9 +211,12 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     announce(j, comm, st);
     ls_profile_device_end(profile);
     close_trainer(&t, st);
+    ls_progress_end(true);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
+    /* a stopped run has saved its state */
+    if (c.reference_output && (st == LS_OK || st == LS_E_STOPPED)) exit_line(rank);
     ls_train_config_fini(&c);
-    if (st == LS_OK || st == LS_E_STOPPED) exit_line(rank); /* a stopped run has saved its state */
+    cli_serve_end(server);
     return st;
 }
 
@@ -358,14 +349,17 @@ static ls_status launch(job *j)
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);
+    ls_progress_open();
     cli_print_device(&j->device);
     j->device_printed = true;
-    return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
-                                        .pin = true,
-                                        .share = shared ? share : NULL,
-                                        .body = worker_body,
-                                        .report = worker_report,
-                                        .ctx = j});
+    st = ls_launch_local(&(ls_launch){.n = (int)j->o->n,
+                                      .pin = true,
+                                      .share = shared ? share : NULL,
+                                      .body = worker_body,
+                                      .report = worker_report,
+                                      .ctx = j});
+    ls_progress_end(st == LS_OK); /* after a failure its message is the last line */
+    return st;
 }
 
 /* Before workers are forked: a separate process looks for GPUs, and workers inherit the result. */
@@ -392,18 +386,15 @@ static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
     return st;
 }
 
-/* Parses the command line; R3's flags belong to the translation task, those of a trainer to its preset. Parsing reorders its arguments, so it gets a copy of the list. */
-static ls_status parse(int argc, char **argv, ls_argv *words, char ***moved, ls_train_options *o)
+/* Runs with the options that are complete. */
+static ls_status run(job *j, const ls_start_env *env)
 {
-    ls_train_preset preset;
-    LS_TRY(cli_preset_words(argc, argv, false, words, &preset));
-    if (!words->n && !cli_task_is(argc, argv, "translate")) return ls_train_options_parse(argc, argv, o);
-    if (!words->n) LS_TRY(ls_train_r3_words(argc, argv, false, words, &preset));
-    const size_t nbytes = ((size_t)words->n + 1) * sizeof *words->word;
-    *moved = ls_alloc(nbytes);
-    if (!*moved) return ls_nomem(nbytes, "the command line");
-    memcpy(*moved, words->word, nbytes);
-    return ls_train_options_parse_preset(&preset, words->n, *moved, o);
+    if (j->o->print_config) return print_settings(j, env->size);
+    if (env->size > 1) return run_started(j, env);
+    if (j->o->n > 1) return launch(j);
+    ls_stop_install();
+    ls_stack_install("the run");
+    return work(j, NULL, 0);
 }
 
 static ls_status print_help(ls_opt_page page)
@@ -420,48 +411,39 @@ static ls_status print_help(ls_opt_page page)
 
 ls_status cmd_train(int argc, char **argv)
 {
-    ls_train_options o = {0};
+    train_start start = {0};
+    const ls_train_options *o = &start.o;
     ls_ds_config ds = {0};
     ls_run_identity id = {0};
     ls_start_env env = {0};
-    ls_argv words = {0}; /* the options borrow from these two */
-    char **moved = NULL;
     ls_status st = LS_OK;
     int saved = -1; /* stdout, with --json */
     char program[PATH_MAX], host[256] = "";
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
-    LS_TRY_GOTO(st, done, parse(argc, argv, &words, &moved, &o));
-    if (o.help) {
-        st = print_help(o.help);
+    LS_TRY_GOTO(st, done, train_start_parse(&start, argc, argv));
+    if (o->help != LS_OPT_NO_PAGE) {
+        st = print_help(o->help);
         goto done;
     }
-    LS_TRY_GOTO(st, done, cli_translate_check(&o));
-    if (o.deepspeed_config) LS_TRY_GOTO(st, done, load_json(&o, &ds));
-    job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
+    if (o->json && !o->print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
+    LS_TRY_GOTO(st, done, train_start_source(&start, &env));
+    LS_TRY_GOTO(st, done, cli_translate_check(o));
+    if (o->deepspeed_config) LS_TRY_GOTO(st, done, load_json(o, &ds));
+    job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
-    if (o.json && !o.print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
-    if (o.print_config) {
-        st = print_settings(&j, env.size);
-    } else if (env.size > 1) {
-        st = run_started(&j, &env);
-    } else if (o.n > 1) {
-        st = launch(&j);
-    } else {
-        ls_stop_install();
-        ls_stack_install("the run");
-        st = work(&j, NULL, 0);
-    }
-    if (st == LS_OK && !o.print_config && !env.rank) st = cli_translate_epochs(&o, &j.device);
+    LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
+    st = run(&j, &env);
+    if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
+    if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
+done:
     if (saved >= 0) {
-        const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o.checkpoint_path : NULL);
+        const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;
     }
-done:
-    ls_argv_fini(&words);
-    ls_free(moved);
+    train_start_fini(&start, st != LS_OK);
     ls_ds_config_fini(&ds);
     ls_run_identity_fini(&id);
     return st;

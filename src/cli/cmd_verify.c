@@ -24,6 +24,8 @@ static const ls_opt table[] = {
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
                "number format; bf16 and fp16 need a GPU [as in train]"),
+    CLI_CHOICE("offload_optimizer", v.offload, "none|cpu", "none",
+               "cpu: layouts with zero1 to zero3 keep the optimizer in host memory; needs a GPU"),
     CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT_IN(0, 9e18, "seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_CHOICE("task", task, "lm|translate", "lm",
@@ -133,6 +135,9 @@ static ls_status choose_device(options *o, const ls_start_env *e, int most, ls_d
     if (!strcmp(o->v.comm_name, "nccl") && !chosen->cuda)
         return ls_fail(LS_E_CONFIG,
                        "--comm nccl: needs GPUs, but the device is %s; use --device cuda, or --comm local or mpi",
+                       chosen->words);
+    if (strcmp(o->v.offload, "none") && !chosen->cuda)
+        return ls_fail(LS_E_CONFIG, "--offload_optimizer cpu: needs a GPU, but the device is %s; use --device cuda",
                        chosen->words);
     return LS_OK;
 }

@@ -21,7 +21,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data;
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch;
 cli_main cli_plan_schedule;  /* plan --schedule           */
 cli_main cli_generate_pairs; /* generate --task translate */
 /* prepare --task translate; command: the whole command line, for meta.json */
@@ -40,7 +40,7 @@ typedef struct cli_command {
 /* Runs the command that argv[0] names. If there is none: LS_E_ARG "unknown <what> 'name'; did you mean x? (<list>)". */
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv);
 
-bool cli_is_help(const char *word); /* --help or one of its forms that print text */
+bool cli_is_help(const char *word); /* --help, one of its forms, or -h */
 
 /* A command whose first argument is one of its own commands, as `bench scaling`. */
 typedef struct cli_group {
@@ -71,6 +71,7 @@ ls_status cli_print_group(const cli_group *g);
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_LIST(name, field, arg, ...)                  CLI_ROW(LIST, 0, 0, name, field, arg, NULL, __VA_ARGS__)
+#define CLI_COMMON                                       .common = true /* last in a row: on the first help page */
 #define CLI_ALIAS(name_, of_)                            {.name = name_, .of = of_} /* another name of a row */
 /* clang-format on */
 
@@ -142,6 +143,11 @@ bool cli_reader_is_gone(void);
 void cli_print_error(int rank, const char *host, ls_status st);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_print_device(const ls_device_choice *d);
+
+/* train --serve: a process that shows the run folder. begin: checks the options, opens the port, prints the address to stderr; *pid 0: not
+ * asked for. end: gives a page that is open time to read the last values, a few seconds at most. */
+ls_status cli_serve_begin(const ls_train_options *o, const char *run_dir, int *pid);
+void cli_serve_end(int pid);
 
 /* Writes the trace of a run that ended with status `run` and, on rank 0, its summary, and prints where they are to stderr. Returns
  * `run`, or the failure of writing if the run succeeded. Collective if the run succeeded or was stopped. */

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "config/preset.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/stop.h"
 
 #include <poll.h>
@@ -26,7 +27,7 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 
 bool cli_is_help(const char *word)
 {
-    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--help-all") || !strcmp(word, "--help_all");
+    return !strncmp(word, "--help", 6) || !strcmp(word, "-h");
 }
 
 ls_status cli_print_group(const cli_group *g)
@@ -159,13 +160,18 @@ void cli_print_error(int rank, const char *host, ls_status st)
     char from[128] = "";
     if (rank >= 0) snprintf(from, sizeof from, "rank %d%s%.80s: ", rank, host ? " on " : "", host ? host : "");
     const bool ctrl_c = st == LS_E_STOPPED && ls_stop_signal() == SIGINT;
-    fprintf(stderr, "lockstep: %s%s: %s\n%s", from, ctrl_c ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st),
-            ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
+    ls_str s = {0};
+    ls_str_addf(&s, "lockstep: %s%s: %s\n%s", from, ctrl_c ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st),
+                ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
+    ls_progress_end(true);
+    if (s.failed) fprintf(stderr, "lockstep: %s%s\n", from, ls_status_words(st));
+    else ls_progress_print(stderr, st == LS_E_STOPPED ? LS_COLOUR_WARNING : LS_COLOUR_ERROR, s.data);
+    ls_str_fini(&s);
 }
 
 void cli_print_device(const ls_device_choice *d)
 {
-    if (d->automatic) fprintf(stderr, "device: %s\n", d->words);
+    if (d->automatic) ls_progress_say("device: %s\n", d->words);
 }
 
 ls_status cli_negative(void)
@@ -217,7 +223,15 @@ ls_status cli_check_comm(const ls_start_env *e, const char *asked)
 ls_status cli_join(const ls_start_env *e, double limit, ls_comm **out)
 {
     LS_TRY(cli_check_launcher(e));
-    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, limit, out);
+    if (e->by != LS_STARTED_MPI) return ls_comm_meet(e, limit, out);
+    LS_TRY(ls_comm_mpi(out));
+    const int size = ls_comm_size(*out);
+    if (size == e->size) return LS_OK;
+    ls_comm_destroy(out);
+    return ls_fail(
+        LS_E_CONFIG,
+        "%s started %d workers, but MPI connected %d: the launcher belongs to another MPI than the plugin; use the mpirun of the MPI that `lockstep doctor` names",
+        e->words, e->size, size);
 }
 
 bool cli_find_program(const char *name, char path[4096])

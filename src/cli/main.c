@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/stop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -21,6 +22,8 @@ static const cli_command commands[] = {
     {"verify", "check every strategy against a single worker, bit by bit", cmd_verify},
     {"bench", "measure scaling, strategies, A/B pairs, collectives, matmul", cmd_bench},
     {"plan", "rank layouts by speed and memory; draw pipeline schedules", cmd_plan},
+    {"watch", "show a run in the terminal while it trains", cmd_watch},
+    {"serve", "show runs on a web page while they train, and compare them", cmd_serve},
     {"report", "turn run folders into a report page, tables and charts", cmd_report},
     {"profile", "train with a trace of every worker; summarize nsys output", cmd_profile},
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},
@@ -39,16 +42,14 @@ static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
                "Train GPT-2 under data, tensor and pipeline parallelism on CPUs and GPUs.\n"
-               "`lockstep help COMMAND` or `lockstep COMMAND --help` lists the options of a\n"
-               "command. In names of options, - and _ are equal: --seq_length is --seq-length.\n\n"
+               "`lockstep help COMMAND` or `lockstep COMMAND --help` lists the common options of\n"
+               "a command, --help_all every option. In names of options, - and _ are equal.\n\n"
                "Commands:\n");
     for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
-               "  lockstep prepare --input book.txt --out data --tokenizer train \\\n"
-               "      --vocab-size 2048\n"
-               "  lockstep train --data data --model tiny --max_steps 200 \\\n"
-               "      --checkpoint_path run\n"
-               "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n"
+               "  lockstep train book.txt             train on a text for 4 minutes (--minutes)\n"
+               "  lockstep generate --checkpoint RUN --prompt \"Once upon a time\"\n"
+               "  lockstep train --resume RUN         continue; train prints the folder RUN\n"
                "\nExit codes:\n"
                "  0    success\n"
                "  1    the loss or a gradient is not finite, or a comparison failed\n"
@@ -69,19 +70,20 @@ static void overview(FILE *f)
 static ls_status run_command(int argc, char **argv)
 {
     const bool help = cli_is_help(argv[1]) || !strcmp(argv[1], "help");
-    if (help && argc == 2) {
-        overview(stdout);
-        return LS_OK;
-    }
-    if (!strcmp(argv[1], "--help=json")) {
+    if (argc == 2 && !strcmp(argv[1], "--help=json")) {
         const cli_group all = {
             .usage = "COMMAND [OPTIONS]", .table = commands, .n = CLI_COUNT(commands), .forms = forms};
         return cli_print_group(&all);
     }
-    if (help) { /* help COMMAND: COMMAND --help */
+    if (help && argc == 2) {
+        overview(stdout);
+        return LS_OK;
+    }
+    if (help) { /* help COMMAND: COMMAND --help; --help_all COMMAND: COMMAND --help_all */
         static char option[] = "--help";
+        char *asked = argv[1][1] == '-' ? argv[1] : option;
         for (int i = 1; i + 1 < argc; i++) argv[i] = argv[i + 1];
-        argv[argc - 1] = option;
+        argv[argc - 1] = asked;
     }
     if (!strcmp(argv[1], "--version")) {
         printf("lockstep %s\n", LS_VERSION);
@@ -98,14 +100,25 @@ static void end_by_sigpipe(void)
     raise(SIGPIPE);
 }
 
+/* A standard stream that is closed would give its number to the next file that is opened, and log lines would land there. Output to
+ * a closed stdout stays an error; stderr goes nowhere. */
+static void open_standard_streams(void)
+{
+    static const int mode[3] = {O_RDONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", mode[fd]) != fd) abort();
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     ls_log_init(0);
-    signal(SIGPIPE, SIG_IGN); /* a run writes its files also if nobody reads its output */
     if (argc < 2) {
         overview(stderr);
         return 2;
     }
+    /* Commands write their files also if nobody reads their output. The output of generate is all that it makes. */
+    signal(SIGPIPE, !strcmp(argv[1], "generate") ? SIG_DFL : SIG_IGN);
     const bool trains = !strcmp(argv[1], "train");
     ls_status st = run_command(argc, argv);
     const bool help = st == LS_E_HELP;

@@ -1,11 +1,10 @@
 /* prepare_pairs.c - `lockstep prepare --task translate`: a parallel corpus to token files with masks and a tokenizer. */
 #include "cli/commands.h"
-#include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "data/prepare_pairs.h"
 
-#include <unistd.h>
 
 typedef struct options {
     const char *task, *src_lang, *tgt_lang, *tokenizer;
@@ -36,8 +35,10 @@ static const ls_opt table[] = {
                 "use every (1/X)-th training pair for validation; 0 = no validation", "Pairs"),
     CLI_INT_IN(0, 1e18, "limit-train", p.limit[LS_PAIR_TRAIN], "N", "0",
                "use only the first N pairs of --input; 0 = all"),
-    CLI_INT_IN(0, 1e18, "limit-val", p.limit[LS_PAIR_VAL], "N", "0", "use only the first N pairs of --val-input"),
-    CLI_INT_IN(0, 1e18, "limit-test", p.limit[LS_PAIR_TEST], "N", "0", "use only the first N pairs of --test-input"),
+    CLI_INT_IN(0, 1e18, "limit-val", p.limit[LS_PAIR_VAL], "N", "0",
+               "use only the first N pairs of --val-input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit-test", p.limit[LS_PAIR_TEST], "N", "0",
+               "use only the first N pairs of --test-input; 0 = all"),
     CLI_SWITCH("json", json, "print the summary as one JSON object", "Output"),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
@@ -70,19 +71,13 @@ static ls_status check(const options *o, const unsigned char *given)
     return LS_OK;
 }
 
-typedef struct meter {
-    bool terminal;
-    double last;
-} meter;
-
 static void show_progress(void *ctx, const char *phase, int64_t pairs)
 {
-    meter *m = ctx;
-    const double now = ls_now();
-    if (now - m->last < (m->terminal ? 0.2 : 5.0)) return;
-    m->last = now;
-    fprintf(stderr, "%s%s: %lld pairs%s", m->terminal ? "\r\033[K" : "", phase, (long long)pairs,
-            m->terminal ? "" : "\n");
+    ls_progress_line l = {0};
+    (void)ctx;
+    if (!ls_progress_due(0)) return;
+    ls_progress_add(&l, 0, "%s: %lld pairs", phase, (long long)pairs);
+    ls_progress_show(&l);
 }
 
 static ls_status print(const options *o, const ls_prepare_pairs_result *r)
@@ -134,16 +129,15 @@ ls_status cli_prepare_pairs(int argc, char **argv, const char *command)
     }
     LS_TRY(ls_langs_choose(&langs, o.src_lang, o.tgt_lang, o.p.input[0], o.p.n_input[0]));
     if (strcmp(o.tokenizer, "train") != 0) LS_TRY(ls_tokenizer_load(o.tokenizer, &tok));
-    meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
     o.p.langs = &langs;
     o.p.tok = tok;
     o.p.vocab_size = (int)o.vocab_size;
     o.p.command = command;
     o.p.progress = o.quiet ? NULL : show_progress;
-    o.p.progress_ctx = &m;
     ls_stop_install();
+    ls_progress_open();
     ls_status st = ls_prepare_pairs(&o.p, &r);
-    if (m.terminal && !o.quiet) fprintf(stderr, "\r\033[K");
+    ls_progress_end(false);
     if (st == LS_OK) st = print(&o, &r);
     ls_tokenizer_destroy(&tok);
     return st;

@@ -1,10 +1,9 @@
 #include "cli/translation.h"
 #include "cli/commands.h"
-#include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 
 #include <math.h>
-#include <unistd.h>
 
 ls_status cli_search_check(const cli_search *o)
 {
@@ -16,18 +15,21 @@ ls_status cli_search_check(const cli_search *o)
 
 static void show_progress(void *ctx, int64_t done, int64_t n)
 {
+    ls_progress_line l = {0};
     (void)ctx;
-    fprintf(stderr, "\r\033[K%lld/%lld sentences%s", (long long)done, (long long)n, done == n ? "\r\033[K" : "");
-    fflush(stderr);
+    ls_progress_add(&l, 0, "%lld/%lld sentences", (long long)done, (long long)n);
+    if (done == n) ls_progress_end(false);
+    else if (ls_progress_due(0)) ls_progress_show(&l);
 }
 
 ls_translate_opts cli_search_opts(const cli_search *o, bool progress)
 {
+    if (progress) ls_progress_open();
     return (ls_translate_opts){.beam = (int)o->beam,
                                .length_penalty = o->length_penalty,
                                .batch = o->batch,
                                .max_len = o->max_length,
-                               .progress = progress && isatty(STDERR_FILENO) ? show_progress : NULL};
+                               .progress = progress ? show_progress : NULL};
 }
 
 void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, ls_jsonw *w)

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/deadline.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/stack.h"
 #include "core/stop.h"
 
@@ -26,6 +27,7 @@
 typedef struct child {
     pid_t pid;
     relay err; /* of its stderr */
+    relay out; /* of its stdout, if the parent shows a status line on that terminal; else it is the parent's own */
     bool gone;
     int status;  /* of waitpid                       */
     bool named;  /* its stop was printed              */
@@ -68,15 +70,19 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
 /* Passes on what the workers print, for at most ms milliseconds; whether something came. */
 static bool relay_all(child *ch, int n, int ms)
 {
-    struct pollfd p[LS_LAUNCH_MOST];
+    struct pollfd p[2 * LS_LAUNCH_MOST];
     bool some = false;
-    for (int r = 0; r < n; r++) p[r] = (struct pollfd){ch[r].err.fd, POLLIN, 0};
-    if (poll(p, (nfds_t)n, ms) <= 0) return false;
     for (int r = 0; r < n; r++) {
+        p[2 * r] = (struct pollfd){ch[r].err.fd, POLLIN, 0};
+        p[2 * r + 1] = (struct pollfd){ch[r].out.fd, POLLIN, 0};
+    }
+    if (poll(p, 2 * (nfds_t)n, ms) <= 0) return false;
+    for (int i = 0; i < 2 * n; i++) {
+        relay *from = i % 2 ? &ch[i / 2].out : &ch[i / 2].err;
         char buf[4096];
         size_t got;
-        if (ch[r].err.fd < 0 || !(p[r].revents & (POLLIN | POLLHUP))) continue;
-        if (relay_read(&ch[r].err, buf, sizeof buf, &got)) some = true;
+        if (from->fd < 0 || !(p[i].revents & (POLLIN | POLLHUP))) continue;
+        if (relay_read(from, buf, sizeof buf, &got)) some = true;
     }
     return some;
 }
@@ -101,31 +107,50 @@ static ls_status status_of(const child *c, const ls_local_world *world, int rank
     return noted >= 0 && ls_status_exit_code((ls_status)noted) == code ? (ls_status)noted : ls_launch_status(code);
 }
 
+static void close_both(const int fd[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (fd[i] >= 0) close(fd[i]);
+}
+
+/* In the child: its stderr and stdout become the pipes; those of its siblings are closed. */
+static void take_pipes(const child *ch, int r, const int err[2], const int out[2])
+{
+    dup2(err[1], STDERR_FILENO);
+    if (out[1] >= 0) dup2(out[1], STDOUT_FILENO);
+    ls_progress_become_worker();
+    for (int k = 0; k < r; k++) close_both((const int[]){ch[k].err.fd, ch[k].out.fd});
+    close_both((const int[]){err[0], out[0]});
+}
+
 static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
 {
     const pid_t parent = getpid();
+    const bool shared_terminal = ls_progress_live() && isatty(STDOUT_FILENO);
     fflush(NULL);
-    for (int r = 0; r < l->n; r++) ch[r] = (child){.pid = -1, .err = {.fd = -1, .to = stderr}};
+    for (int r = 0; r < l->n; r++)
+        ch[r] = (child){.pid = -1, .err = {.fd = -1, .to = stderr}, .out = {.fd = -1, .to = stdout}};
     for (int r = 0; r < l->n; r++) {
-        int pipe_fd[2];
-        if (pipe2(pipe_fd, O_CLOEXEC))
+        int err[2] = {-1, -1}, out[2] = {-1, -1};
+        if (pipe2(err, O_CLOEXEC) || (shared_terminal && pipe2(out, O_CLOEXEC))) {
+            close_both(err);
             return ls_fail(LS_E_COMM, "cannot create a pipe for worker %d: %s", r, strerror(errno));
+        }
         const pid_t pid = fork();
         if (pid < 0) {
-            close(pipe_fd[0]);
-            close(pipe_fd[1]);
+            close_both(err);
+            close_both(out);
             return ls_fail(LS_E_COMM, "cannot start worker %d of %d: %s", r, l->n, strerror(errno));
         }
         if (pid == 0) {
-            dup2(pipe_fd[1], STDERR_FILENO);
-            for (int k = 0; k < r; k++) close(ch[k].err.fd);
-            close(pipe_fd[0]);
+            take_pipes(ch, r, err, out);
             child_main(l, world, r, parent);
         }
-        close(pipe_fd[1]);
+        close_both((const int[]){err[1], out[1]});
         ch[r].pid = pid;
         ls_debug("comm", "worker %d has pid %d", r, (int)pid);
-        ch[r].err.fd = pipe_fd[0];
+        ch[r].err.fd = err[0];
+        ch[r].out.fd = out[0];
     }
     return LS_OK;
 }
@@ -181,8 +206,8 @@ static void finish(family *f, const char *why)
         child *c = &f->ch[r];
         if (!may_end(c)) continue;
         if (why)
-            fprintf(stderr, "lockstep: rank %d (pid %d) %s; killing it\n", r, (int)c->pid,
-                    c->named ? "is stopped" : why);
+            ls_progress_say("lockstep: rank %d (pid %d) %s; killing it\n", r, (int)c->pid,
+                            c->named ? "is stopped" : why);
         c->killed = true;
         kill(c->pid, SIGKILL);
     }
@@ -198,7 +223,7 @@ static int name_stopped(family *f)
         n++;
         if (c->named) continue;
         c->named = true;
-        fprintf(stderr, "lockstep: rank %d (pid %d) is stopped (SIGSTOP)\n", r, (int)c->pid);
+        ls_progress_say("lockstep: rank %d (pid %d) is stopped (SIGSTOP)\n", r, (int)c->pid);
     }
     return n;
 }
@@ -275,7 +300,7 @@ static void watch(family *f)
         enforce(f);
     }
     for (int i = 0; i < 1000 && relay_all(f->ch, f->n, 0);) i++;
-    for (int r = 0; r < f->n; r++) relay_end(&f->ch[r].err);
+    for (int r = 0; r < f->n; r++) relay_end(&f->ch[r].err), relay_end(&f->ch[r].out);
 }
 
 /* ---- how it went ---- */
@@ -321,7 +346,7 @@ static ls_status outcome(const family *f)
     if (at > 0 && atomic_load(&f->world->early[at])) { /* rank 0 prints that itself */
         char words[512];
         died(c, f->world, at, words);
-        fprintf(stderr, "lockstep: %s; nothing to save\n", words);
+        ls_progress_say("lockstep: %s; nothing to save\n", words);
     }
     ls_err_clear(); /* the worker has printed its error */
     ls_stop_ended_with(WEXITSTATUS(c->status));
@@ -346,7 +371,8 @@ ls_status ls_launch_local(const ls_launch *l)
         st = outcome(&f);
     } else {
         kill_all(ch, l->n, SIGKILL);
-        for (int r = 0; r < l->n && ch[r].pid > 0; r++) waitpid(ch[r].pid, NULL, 0), relay_end(&ch[r].err);
+        for (int r = 0; r < l->n && ch[r].pid > 0; r++)
+            waitpid(ch[r].pid, NULL, 0), relay_end(&ch[r].err), relay_end(&ch[r].out);
     }
     ls_stop_set_mode(before);
     ls_local_world_destroy(&world);

@@ -1,16 +1,38 @@
 #include "comm/relay_impl.h"
 
+#include "core/progress.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
+/* A whole line, above the status line of this process or as its new content. */
+static void put_line(relay *r, const char *data, size_t n)
+{
+    char line[sizeof r->line + 1];
+    memcpy(line, r->line, r->n_line);
+    memcpy(line + r->n_line, data, n);
+    line[r->n_line + n] = '\0';
+    if (!ls_progress_take(line, r->n_line + n)) ls_progress_print(r->to, LS_COLOUR_NONE, line);
+    r->n_line = 0;
+}
+
+/* Passes on what is kept of the line, and n bytes more. Between the first part of a long line and its end no status line is drawn. */
 static void put(relay *r, const char *data, size_t n, bool ends)
 {
+    if (ls_progress_live() && !r->prefix[0] && !r->midway && ends && r->n_line + n <= sizeof r->line) {
+        put_line(r, data, n);
+        return;
+    }
+    if (!r->midway) ls_progress_pause();
     if (!r->midway && (n || r->n_line || ends)) fputs(r->prefix, r->to);
     fwrite(r->line, 1, r->n_line, r->to);
     fwrite(data, 1, n, r->to);
     r->n_line = 0;
     r->midway = !ends;
+    if (!ends) return;
+    if (ls_progress_live()) fflush(r->to);
+    ls_progress_resume();
 }
 
 static void pass_on(relay *r, const char *data, size_t n)
@@ -33,9 +55,12 @@ static void pass_on(relay *r, const char *data, size_t n)
 void relay_end(relay *r)
 {
     if (r->n_line) put(r, "", 0, false);
-    if (r->midway && r->prefix[0]) fputc('\n', r->to);
+    if (r->midway) {
+        if (r->prefix[0] || ls_progress_live()) fputc('\n', r->to);
+        fflush(r->to);
+        ls_progress_resume();
+    }
     r->midway = false;
-    fflush(r->to);
     if (r->fd >= 0) close(r->fd);
     r->fd = -1;
 }

@@ -257,6 +257,7 @@ void ls_compute_close(ls_compute *c);
 
 /* adamw of device c on the CPU, with the same bits, for master weights, gradients and moments in host memory. p: host memory for the
  * parameters in dtype (NULL: none; they are the master weights). round NULL: to the nearest. */
+bool ls_compute_adamw_host_same(void); /* false: without FMA instructions the bits would differ */
 ls_status ls_compute_adamw_host(const ls_compute *c, void *p, float *master, const float *g, float *m, float *v,
                                 int64_t n, const ls_adamw *h, const ls_rounding *round);
 

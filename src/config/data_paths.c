@@ -4,6 +4,7 @@
 #include "core/argv.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "ckpt/checkpoint.h"
 #include "data/sources.h"
 
 #include <stdio.h>
@@ -143,10 +144,27 @@ static ls_status from_files(const char *text, const char *what, char **out)
     return st == LS_OK ? train_copy(out, text) : st;
 }
 
+/* Data without a tokenizer.json: the vocab.json and merges.txt beside it, else the tokenizer of the weights. */
+static ls_status other_tokenizer(const ls_train_options *o, const char *dir, ls_train_paths *p)
+{
+    char file[PATH_MAX] = "";
+    if (p->tokenizer) return LS_OK;
+    if (ls_fs_is_dir(dir)) LS_TRY(ls_ckpt_tokenizer(dir, file));
+    if (!*file && o->init_from) {
+        char *weights = NULL;
+        LS_TRY(ls_ckpt_resolve("--init_from", o->init_from, &weights));
+        const ls_status st = ls_ckpt_tokenizer(weights, file);
+        ls_free(weights);
+        LS_TRY(st);
+    }
+    return *file ? train_copy(&p->tokenizer, file) : LS_OK;
+}
+
 static ls_status find(const ls_train_options *o, ls_train_paths *p)
 {
     if (o->data) {
         LS_TRY(from_data(o->data, !o->val_data_path, p));
+        LS_TRY(other_tokenizer(o, o->data, p));
     } else {
         const char *base = ls_path_base(o->train_data_path);
         char *dir = base == o->train_data_path ? ls_strdup(".")
@@ -154,6 +172,7 @@ static ls_status find(const ls_train_options *o, ls_train_paths *p)
         if (!dir) return ls_nomem(strlen(o->train_data_path), "a path");
         ls_status st = from_files(o->train_data_path, "training", &p->train);
         if (st == LS_OK) st = beside(dir, "tokenizer.json", &p->tokenizer);
+        if (st == LS_OK) st = other_tokenizer(o, dir, p);
         ls_free(dir);
         LS_TRY(st);
     }
@@ -166,8 +185,9 @@ ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
     if (o->data && o->train_data_path)
         return ls_fail(LS_E_ARG, "--data and --train_data_path cannot be combined; leave one out");
     if (!o->data && !o->train_data_path)
-        return ls_fail(LS_E_ARG,
-                       "no training data; give --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
+        return ls_fail(
+            LS_E_ARG,
+            "no training data; give a text (lockstep train book.txt), --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
     const ls_status st = find(o, &p);
     if (st != LS_OK) ls_train_paths_fini(&p);
     else *out = p;

@@ -52,8 +52,9 @@ static const ds_row bf16_rows[] = {
 
 static const ds_row offload_rows[] = {
     {.key = "device", .kind = DS_TEXT, .words = "none|cpu|nvme"},
-    INERT("nvme_path", DS_TEXT), INERT("pin_memory", DS_BOOL), INERT("buffer_count", DS_INT), INERT("buffer_size", DS_INT),
+    INERT("nvme_path", DS_TEXT), BOOL("pin_memory"), INERT("buffer_count", DS_INT), INERT("buffer_size", DS_INT),
     INERT("max_in_cpu", DS_INT), INERT("pipeline_read", DS_BOOL), INERT("pipeline_write", DS_BOOL), INERT("fast_init", DS_BOOL),
+    INERT("cpuadam_cores_perc", DS_REAL), REFUSE("super_offload", DS_BOOL),
     REAL("ratio", 0, 1),
 };
 
@@ -411,7 +412,7 @@ static ls_status check_offload(ds_reader *r)
 {
     static const char state[] = "zero_optimization.offload_optimizer.device",
                       param[] = "zero_optimization.offload_param.device",
-                      ratio[] = "zero_optimization.offload_optimizer.ratio";
+                      ratio[] = "zero_optimization.offload_optimizer.ratio", old[] = "zero_optimization.cpu_offload";
     const char *to = ls_ds_text(r->c, state, "none"), *param_to = ls_ds_text(r->c, param, "none");
     if (!strcasecmp(to, "nvme"))
         LS_TRY(train_ds_refuse(
@@ -428,12 +429,15 @@ static ls_status check_offload(ds_reader *r)
                                ls_fail(LS_E_UNSUPPORTED,
                                        "%s: '%s' is %g, but the whole state is offloaded; use 1.0 or leave it out",
                                        r->what, ratio, ls_ds_real(r->c, ratio, 1))));
-    if ((!strcasecmp(to, "cpu") || ls_ds_bool(r->c, "zero_optimization.cpu_offload", false)) &&
-        !ls_ds_int(r->c, "zero_optimization.stage", 0))
-        LS_TRY(
-            train_ds_refuse(r, state,
-                            ls_fail(LS_E_CONFIG, "%s: '%s' is 'cpu', which needs 'zero_optimization.stage' 1, 2 or 3",
-                                    r->what, state)));
+    const bool legacy = ls_ds_bool(r->c, old, false);
+    if (legacy && ls_ds_get(r->c, state) && strcasecmp(to, "cpu"))
+        LS_TRY(train_ds_refuse(
+            r, old,
+            ls_fail(LS_E_CONFIG, "%s: '%s' is true, but '%s' is '%s'; remove one of them", r->what, old, state, to)));
+    if ((!strcasecmp(to, "cpu") || legacy) && !ls_ds_int(r->c, "zero_optimization.stage", 0))
+        LS_TRY(train_ds_refuse(
+            r, legacy ? old : state,
+            ls_fail(LS_E_CONFIG, "%s: '%s' needs 'zero_optimization.stage' 1, 2 or 3", r->what, legacy ? old : state)));
     return LS_OK;
 }
 

@@ -36,7 +36,8 @@ const ls_opt ls_train_opts[] = {
         "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a Hugging Face config.json or the folder that contains one [gpt2]", .section = "Model", COMMON),
     ROW("variant", LS_OPT_CHOICE, variant, "hf|r1", NULL,
         "hf: tied output layer, tanh GELU; r1: separate output layer, erf GELU, no dropout after attention [hf]"),
-    ROW("init_from", LS_OPT_STR, init_from, "DIR", NULL, "load initial weights from a Hugging Face folder or a checkpoint", COMMON),
+    ROW("init_from", LS_OPT_STR, init_from, "DIR", NULL,
+        "load initial weights: a Hugging Face folder, a checkpoint, a model file of llm.c, or the name of a model in the Hugging Face cache, such as gpt2", COMMON),
     ROW("num_layers", LS_OPT_INT, num_layers, "N", NULL, "number of transformer blocks [from the model]", IN(1, INT32_MAX)),
     ROW("num_heads", LS_OPT_INT, num_heads, "N", NULL, "number of attention heads [from the model]", IN(1, INT32_MAX)),
     ROW("embedding_size", LS_OPT_INT, embedding_size, "N", NULL, "embedding width [from the model]", IN(1, INT32_MAX)),
@@ -56,9 +57,12 @@ const ls_opt ls_train_opts[] = {
     ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data", IN(1, 1000000), COMMON),
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
         "stop after N optimizer steps in total; without --epochs, run as many epochs as needed", IN(1, 1e15), COMMON),
+    ROW("minutes", LS_OPT_REAL, minutes, "M", "4",
+        "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model", IN(0, 1e7), COMMON),
     ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]", IN(1, 1e15)),
     ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]", IN(0, 1e15)),
     ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch", IN(0, 1e15), COMMON),
+    ROW("eval_on_start", LS_OPT_SWITCH, eval_on_start, NULL, NULL, "also validate before the first step"),
 
     ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer", IN(0, 1e6), COMMON),
     ROW("lr_schedule", LS_OPT_CHOICE, lr_schedule, "constant|cosine|linear|WarmupLR|WarmupDecayLR|WarmupCosineLR", NULL,
@@ -119,10 +123,15 @@ const ls_opt ls_train_opts[] = {
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
         .section = "Checkpoints", IN(0, 1e15), COMMON),
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
-    ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "continue from the newest checkpoint of the run folder, bit for bit; without --resume, existing checkpoints are moved to earlier-<k>/", COMMON),
+    ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
+        "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
 
-    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one log line every N micro-batches", .section = "Output", IN(1, 1e15)),
+    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output", IN(1, 1e15)),
+    ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
+        "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
+    ROW("verbose", LS_OPT_SWITCH, verbose, NULL, NULL, "print the memory plan as a table"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit", COMMON),
+    ROW("summary", LS_OPT_SWITCH, summary, NULL, NULL, "at the end of the run print its loss curve, a sample of text and the next commands"),
     ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print training_metrics.json on stdout at the end of the run and all other output on stderr; with --print_config: the settings as JSON"),
     ROW("timing_warmup_steps", LS_OPT_INT, timing_warmup_steps, "N", "5", "micro-batches before the first one that is timed", IN(0, 1e15)),
     ROW("timing_sample_every", LS_OPT_INT, timing_sample_every, "N", "50", "time every N-th micro-batch", IN(1, 1e15)),
@@ -131,6 +140,10 @@ const ls_opt ls_train_opts[] = {
     ROW("profile_spans", LS_OPT_INT, profile_spans, "N", "131072", "spans kept per traced worker (the newest)", IN(1, 1 << 24)),
     ROW("tensorboard", LS_OPT_STR, tensorboard, "DIR", NULL,
         "write loss, learning rate and other series as TensorBoard event files to DIR (JSON: tensorboard) [none]"),
+    ROW("serve", LS_OPT_MAYBE, serve, "[PORT]", NULL,
+        "show the run on a page of http://127.0.0.1:PORT/ while it trains, with Prometheus metrics at /metrics (docs/LIVE.md) [no; port: 7007 or the next free one]"),
+    ROW("serve_address", LS_OPT_STR, serve_address, "ADDRESS", NULL,
+        "with --serve: listen on this address instead of 127.0.0.1; other machines then need the token that is printed"),
     ROW("cluster", LS_OPT_STR, cluster, "NAME", NULL, "cluster name for the metrics (hardware.cluster) [SLURM_CLUSTER_NAME]"),
     ROW("quiet_nccl_monitor", LS_OPT_SWITCH, quiet_nccl_monitor, NULL, NULL,
         "accepted for compatibility, no effect: only recorded in the metrics (shutdown.quiet_nccl_monitor)"),
@@ -222,15 +235,16 @@ static ls_status explain_unknown(ls_status st)
                    hint);
 }
 
-ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
+/* inputs: words that are no options go to o->inputs; else they are refused. */
+static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inputs, ls_train_options *o)
 {
     unsigned char typed[LS_TRAIN_OPTION_MAX] = {0};
     *o = (ls_train_options){0};
     LS_TRY(ls_opt_defaults(ls_train_opts, ls_train_n_opts, o));
     LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, p->n_default, argv, NULL, NULL));
     if (p->n_default) argv += p->n_default;
-    LS_TRY(explain_unknown(
-        ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv, NULL, &o->help)));
+    LS_TRY(explain_unknown(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv,
+                                        inputs ? &o->inputs : NULL, &o->help)));
     for (size_t i = 0; i < ls_train_n_opts; i++)
         o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
     if (p->name) o->preset = p->name;
@@ -242,9 +256,29 @@ ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char
     return LS_OK;
 }
 
+ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o)
+{
+    return parse(p, argc, argv, true, o);
+}
+
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
 {
-    return ls_train_options_parse_preset(&(ls_train_preset){0}, argc, argv, o);
+    return parse(&(ls_train_preset){0}, argc, argv, false, o);
+}
+
+void ls_train_forget(ls_train_options *o, const char *name)
+{
+    const size_t i = row_of(name);
+    static const ls_train_options none = {0};
+    const size_t size[] = {[LS_OPT_SWITCH] = sizeof(bool),         [LS_OPT_INT] = sizeof(int64_t),
+                           [LS_OPT_REAL] = sizeof(double),         [LS_OPT_STR] = sizeof(const char *),
+                           [LS_OPT_CHOICE] = sizeof(const char *), [LS_OPT_LIST] = sizeof(ls_opt_list),
+                           [LS_OPT_WORDS] = sizeof(ls_opt_words),  [LS_OPT_MAYBE] = sizeof(const char *)};
+    memcpy((char *)o + ls_train_opts[i].offset, (const char *)&none + ls_train_opts[i].offset,
+           size[ls_train_opts[i].kind]);
+    const ls_status st = ls_opt_defaults(&ls_train_opts[i], 1, o);
+    LS_ASSERT(st == LS_OK);
+    o->given[i] = 0;
 }
 
 bool ls_train_given(const ls_train_options *o, const char *name)
@@ -280,10 +314,14 @@ void ls_train_options_help(ls_opt_page page, ls_str *out)
 {
     ls_str_add(out, "usage: " LS_TRAIN_USAGE "\n\n"
                     "Train a GPT-2 model and write metrics, logs and checkpoints to the run folder.\n"
+                    "TEXT: text files or a folder of them (as `lockstep prepare` takes them); DIR: a\n"
+                    "folder that prepare has written, the same as --data DIR. Without --model, sizes\n"
+                    "and learning rate are chosen for the text, the machine and --minutes; options\n"
+                    "override what is chosen. The run folder is then runs/DATE-NAME.\n"
                     "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n"
                     "In names of options, - and _ are equal.\n\n"
-                    "  lockstep prepare --input text.txt --out data/mine --tokenizer train \\\n"
-                    "      --vocab-size 4096\n"
+                    "  lockstep train book.txt --minutes 10\n"
+                    "  lockstep train --resume runs/2026-01-31-book\n"
                     "  lockstep train --data data/mine --model tiny --seq_length 256 \\\n"
                     "      --micro_batch_size_per_gpu 8 --max_steps 500\n");
     if (page == LS_OPT_ALL_PAGES)

@@ -17,7 +17,7 @@ enum { LS_GIVEN_TYPED = 1, LS_GIVEN_PRESET };
 
 /* A command line that a preset has changed (config/preset.h): its first n_default words are options that nobody typed. */
 typedef struct ls_train_preset {
-    const char *name; /* "r2", "r3" */
+    const char *name; /* "r2", "r3"; "auto": config/auto.h; "run": the options of a run folder */
     int n_default;
 } ls_train_preset;
 
@@ -38,6 +38,8 @@ typedef struct ls_train_options {
     /* batch and length */
     int64_t train_micro_batch_size_per_gpu, micro_batch_size_per_gpu, grad_accum_steps, global_batch_size;
     int64_t enforce_global_batch_size, epochs, max_steps, max_train_steps, max_val_steps, eval_every;
+    double minutes;
+    bool eval_on_start;
     /* optimizer */
     double lr, weight_decay, eps, clip, min_lr_ratio, min_lr, adam_beta1, adam_beta2;
     ls_opt_list betas;
@@ -54,12 +56,16 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data, summary;
+    bool reference_output, verbose;
     ls_opt_page help;
     const char *cluster, *tensorboard;
+    const char *serve, *serve_address; /* serve: NULL, "" or a port */
     /* launcher and loader */
     int64_t local_rank, num_workers, old_pipeline_stages;
     bool old_use_flash_attention; /* accepted, no effect, a warning */
+
+    ls_opt_list inputs; /* words that are no options: text, or a data folder */
 
     unsigned char given[LS_TRAIN_OPTION_MAX]; /* by row of ls_train_opts: 0, or who gave the option */
 } ls_train_options;
@@ -67,16 +73,19 @@ typedef struct ls_train_options {
 extern const ls_opt ls_train_opts[];
 extern const size_t ls_train_n_opts;
 
-/* Sets the defaults, then parses the words after `train`. --help and its forms set o->help. LS_E_ARG; if --preset accepts an unknown option, the
+/* Sets the defaults, then parses the words after `train`, all of which are options. --help and its forms set o->help. LS_E_ARG; if --preset accepts an unknown option, the
  * message names the preset. */
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
-/* The same for words of a preset. */
+/* The same for words of a preset; words that are no options go to o->inputs. */
 ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char **argv, ls_train_options *o);
 
 /* Whether the option with this name (as in the table), or another spelling of it, was on the command line. An unknown name asserts. */
 bool ls_train_given(const ls_train_options *o, const char *name);
 /* Whether its value is a default of o->preset. */
 bool ls_train_by_preset(const ls_train_options *o, const char *name);
+
+/* Makes an option one that was not given, with its default. */
+void ls_train_forget(ls_train_options *o, const char *name);
 
 /* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'. --run_type: R1's old
  * flags, too. */

@@ -1,6 +1,7 @@
 /* preset_r2.c - the flags of R2's three trainers (docs/REFERENCES.md#r2).
  *
- *   --framework               none: one worker; dp, ddp: these strategies; deepspeed: zero2 (R2 chooses the stage in its code)
+ *   --framework               none: one worker; dp, ddp: these strategies; deepspeed: zero2 (R2 chooses the stage in its code) with the
+ *                             optimizer in host memory
  *   --num_gpus, --num_nodes   workers: their product, or --world_size                                              [4, 1]
  *   --micro_batch_size B      sequences per worker; dp splits B over its workers, as R2 does                       [8]
  *   --global_batch_size G     with deepspeed, G / (B * workers) micro-batches are accumulated; else not used       [32]
@@ -157,6 +158,7 @@ static ls_status add_layout(const char *const value[N_FLAG], bool bench, ls_argv
     LS_TRY(
         ls_argv_addf(value[GLOBAL] && l.deepspeed ? typed : out, "--grad_accum_steps=%lld", (long long)l.accumulate));
     LS_TRY(ls_argv_addf(value[FRAMEWORK] ? typed : out, "--strategy=%s", l.strategy));
+    if (l.deepspeed) LS_TRY(ls_argv_addf(out, "--offload_optimizer=cpu"));
     if (started && *started) return LS_OK;
     const bool sized = value[FRAMEWORK] && (value[GPUS] || value[NODES] || value[WORLD]);
     return ls_argv_addf(sized ? typed : out, "--n=%lld", (long long)l.workers);

@@ -5,6 +5,7 @@
 #include "comm/launch.h"
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
+#include "config/run_options.h"
 #include "core/env.h"
 #include "core/fs.h"
 #include "core/mem.h"
@@ -284,12 +285,13 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device", old[] = "zero_optimization.cpu_offload";
-    const bool legacy = ls_ds_bool(ds, old, false);
-    const char *json = ls_ds_get(ds, key) ? key : legacy ? old : NULL;
+    const bool legacy = !ls_ds_get(ds, key) && ls_ds_bool(ds, old, false);
+    const char *json = legacy ? old : key;
     const char *asked = o->offload_optimizer ? o->offload_optimizer : legacy ? "cpu" : ls_ds_text(ds, key, "none");
     const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
-    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none", train_from(o, "--offload_optimizer", json));
-    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+    train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none",
+                   train_from(o, "--offload_optimizer", legacy || ls_ds_get(ds, key) ? json : NULL));
+    if (cpu && gpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
         return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
                        o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
     if (cpu && !gpu)
@@ -380,6 +382,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
     c->json = o->json;
+    c->eval_on_start = o->eval_on_start;
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic cannot be combined; leave one out");
@@ -391,6 +394,9 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
                                      : ": results may differ between runs");
     c->profile_mode = o->profile_mode || env_on("PROFILE_MODE");
     c->dist_debug = env_on("DIST_DEBUG");
+    c->reference_output = o->reference_output || o->run_type;
+    c->verbose = o->verbose;
+    c->print_every = ls_train_given(o, "steps_per_print") ? c->steps_per_print : 0;
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
@@ -404,6 +410,10 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
+    train_put_bool(c, "eval_on_start", c->eval_on_start, train_from(o, "--eval_on_start", NULL));
+    train_put_bool(c, "reference_output", c->reference_output,
+                   train_from(o, o->reference_output ? "--reference_output" : "--run_type", NULL));
+    train_put_bool(c, "verbose", c->verbose, train_from(o, "--verbose", NULL));
     train_put_bool(c, "profile", c->profile, train_from(o, "--profile", NULL));
     train_put_bool(c, "verify_data", c->verify_data, train_from(o, "--verify_data", NULL));
     train_put_bool(c, "quiet_nccl_monitor", c->quiet_nccl_monitor, train_from(o, "--quiet_nccl_monitor", NULL));
@@ -442,7 +452,9 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
                    (train_origin){LS_FROM_CLI, o->data ? "--data" : "--train_data_path"});
     train_put_text(c, "val_data_path", c->val_path, val);
     train_put_text(c, "tokenizer", c->tokenizer_path,
-                   (train_origin){LS_FROM_DATA, c->tokenizer_path ? "beside the training data" : "none there"});
+                   (train_origin){LS_FROM_DATA, !c->tokenizer_path ? "none there"
+                                                : o->init_from     ? "of the training data, else of --init_from"
+                                                                   : "beside the training data"});
     train_put_text(c, "checkpoint_path", c->run_dir, train_from(o, "--checkpoint_path", NULL));
     train_put_text(c, "deepspeed_config", c->deepspeed_path, train_from(o, "--deepspeed_config", NULL));
     return LS_OK;
@@ -507,6 +519,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
+    ls_run_options_write(o, &c, &c.options);
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);
@@ -573,6 +586,7 @@ void ls_train_config_fini(ls_train_config *c)
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) ls_free(owned[i]);
     for (int i = 0; i < c->n_setting; i++) ls_free(c->setting[i].text);
     ls_str_fini(&c->notes);
+    ls_str_fini(&c->options);
     ls_free(c->setting);
     *c = (ls_train_config){0};
 }

@@ -27,7 +27,9 @@ typedef enum ls_source {
     LS_FROM_DATA,
     LS_FROM_RULE,
     LS_FROM_R2, /* defaults of --preset r2, r3 */
-    LS_FROM_R3
+    LS_FROM_R3,
+    LS_FROM_AUTO, /* chosen for the data (config/auto.h)     */
+    LS_FROM_RUN   /* options.json of the run that is resumed */
 } ls_source;
 
 typedef struct ls_setting {
@@ -69,6 +71,8 @@ typedef struct ls_train_config {
     int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
     int64_t keep_last;              /* 0 = all                                                           */
+    bool eval_on_start;             /* validate before step 1 */
+    ls_str options;                 /* options.json (config/run_options.h) */
 
     /* filled by ls_train_config_fit */
     int64_t train_seqs, val_seqs;
@@ -116,10 +120,12 @@ typedef struct ls_train_config {
     int64_t ds_steps_per_print;      /* steps between the lines of DeepSpeed; 0 = none */
     char *tensorboard, *csv_monitor; /* folders, NULL: none */
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
-    bool verify_data;      /* compare every byte of the token files with meta.json */
-    bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
-    int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
-    const char *cluster;   /* hardware.cluster, NULL = absent                                   */
+    bool reference_output, verbose; /* R1's lines on stdout; the memory plan as a table */
+    int64_t print_every;            /* micro-batches between lines; 0: at growing intervals (core/progress.h) */
+    bool verify_data;               /* compare every byte of the token files with meta.json */
+    bool dist_debug;                /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
+    int64_t profile_spans;          /* of a worker's main lane, kept by --profile                      */
+    const char *cluster;            /* hardware.cluster, NULL = absent                                   */
 
     ls_str notes; /* lines to print at the start: keys without effect, ZeRO on one worker ... */
     ls_setting *setting;

@@ -83,7 +83,7 @@ static ls_status find_model(const ls_train_options *o, ls_model_config *weights,
     if (o->model) snprintf(detail, 80, "--model %.60s", o->model);
     if (o->init_from) {
         LS_TRY(ls_ckpt_resolve("--init_from", o->init_from, &c->init_from));
-        LS_TRY(ls_model_config_load(c->init_from, weights));
+        LS_TRY(ls_ckpt_config(c->init_from, weights));
     }
     if (o->init_from && !o->model) {
         c->model = *weights;

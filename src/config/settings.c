@@ -13,6 +13,7 @@ static const char *const source_word[] = {
     [LS_FROM_ENV] = "environment",     [LS_FROM_DATA] = "data",
     [LS_FROM_RULE] = "rule",           [LS_FROM_DEEPSPEED] = "DeepSpeed default",
     [LS_FROM_R2] = "preset r2",        [LS_FROM_R3] = "preset r3",
+    [LS_FROM_AUTO] = "chosen",         [LS_FROM_RUN] = "run folder",
 };
 
 train_origin train_from(const ls_train_options *o, const char *flag, const char *key)
@@ -79,6 +80,14 @@ void train_put_text(ls_train_config *c, const char *name, const char *value, tra
     put(c, name, value, true, from);
 }
 
+static ls_source source_of(const char *preset)
+{
+    return !strcmp(preset, "r2")     ? LS_FROM_R2
+           : !strcmp(preset, "r3")   ? LS_FROM_R3
+           : !strcmp(preset, "auto") ? LS_FROM_AUTO
+                                     : LS_FROM_RUN;
+}
+
 void train_settings_preset(const ls_train_options *o, ls_train_config *c)
 {
     for (int i = 0; o->preset && i < c->n_setting; i++) {
@@ -87,7 +96,7 @@ void train_settings_preset(const ls_train_options *o, ls_train_config *c)
         if (s->source != LS_FROM_CLI) continue;
         const char *flag = s->detail + strspn(s->detail, "-"); /* "-n", "--lr", "--model gpt2" */
         snprintf(name, sizeof name, "%.*s", (int)strcspn(flag, " "), flag);
-        if (ls_train_by_preset(o, name)) s->source = !strcmp(o->preset, "r2") ? LS_FROM_R2 : LS_FROM_R3;
+        if (ls_train_by_preset(o, name)) s->source = source_of(o->preset);
     }
 }
 
@@ -155,6 +164,8 @@ static const char *const own_settings[] = {
     "json",
     "cluster",
     "profile_mode",
+    "reference_output",
+    "verbose",
     "dist_debug",
     "quiet_nccl_monitor",
 };

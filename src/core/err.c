@@ -1,6 +1,8 @@
 /* err.c - the per-thread failure trail. */
 #include "core/err.h"
 
+#include "core/progress.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +115,7 @@ void ls_err_restore(const ls_err_kept *k)
 
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
+    ls_progress_erase_now();
     fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, ls_short_path(file), line);
     abort();
 }

@@ -146,6 +146,22 @@ static ls_status out_target(const char *path, char **file, bool *direct)
     return *file ? LS_OK : ls_nomem(strlen(name), "a path");
 }
 
+int ls_fs_open_new(const char *path)
+{
+    if (unlink(path) && errno != ENOENT) return -1;
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+/* Whether the temporary file is still the one that was opened: another process may write the same file. */
+static ls_status check_tmp(const ls_fs_out *o)
+{
+    struct stat mine, named;
+    if (!o->tmp ||
+        (!fstat(o->fd, &mine) && !lstat(o->tmp, &named) && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino))
+        return LS_OK;
+    return ls_fail(LS_E_IO, "cannot write %s: another process is writing this file", o->path);
+}
+
 ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
 {
     bool direct;
@@ -162,7 +178,7 @@ ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
         ls_fs_out_abort(o);
         return ls_nomem(strlen(path), "a path");
     }
-    o->fd = direct ? open(o->file, O_WRONLY | O_CLOEXEC) : open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    o->fd = direct ? open(o->file, O_WRONLY | O_CLOEXEC) : ls_fs_open_new(o->tmp);
     if (o->fd < 0) {
         st = ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
         ls_free(o->tmp);
@@ -198,7 +214,13 @@ ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
 
 ls_status ls_fs_out_commit(ls_fs_out *o)
 {
-    ls_status st = LS_OK;
+    ls_status st = check_tmp(o);
+    if (st != LS_OK) { /* the temporary file is the other process's */
+        ls_free(o->tmp);
+        o->tmp = NULL;
+        ls_fs_out_abort(o);
+        return st;
+    }
     if (fsync(o->fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", o->path, strerror(errno));
     if (close(o->fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
     o->fd = -1;

@@ -27,6 +27,9 @@ ls_status ls_fs_read(const char *path, char **data, size_t *n);
 /* Atomic write of a whole file: <path>.tmp, fsync, rename, fsync of the folder. Makes the parent folder. */
 ls_status ls_fs_write(const char *path, const void *data, size_t n);
 
+/* A new empty file for reading and writing in place of what has this name; a link is replaced, never followed. -1 with errno. */
+int ls_fs_open_new(const char *path);
+
 /* The same in pieces. Open, append, then commit or abort; abort takes a closed file and removes the temporary one. */
 typedef struct ls_fs_out {
     int fd;

@@ -1,6 +1,8 @@
 /* log.c - which log lines are printed, and their form. */
 #include "core/log.h"
 
+#include "core/progress.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -91,5 +93,11 @@ void ls_log(ls_level level, const char *subsystem, const char *fmt, ...)
     size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
     if (len > sizeof line - 2) len = sizeof line - 2;
     line[len++] = '\n';
-    fwrite(line, 1, len, stderr); /* one write, so that lines of several workers do not mix */
+    line[len] = '\0';
+    /* one write, so that lines of several workers do not mix */
+    ls_progress_print(stderr,
+                      level == LS_LOG_ERROR  ? LS_COLOUR_ERROR
+                      : level == LS_LOG_WARN ? LS_COLOUR_WARNING
+                                             : LS_COLOUR_NONE,
+                      line);
 }

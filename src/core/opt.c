@@ -41,7 +41,7 @@ size_t ls_opt_row(const ls_opt *table, size_t n, const char *name)
 static int unlikeness(const char *typed, const char *name)
 {
     const size_t n = strlen(typed), len = strlen(name);
-    const int most = n < 3 ? 0 : n < 6 ? 1 : (int)n / 4 + 1;
+    const int most = n < 3 ? 0 : n < 5 ? 1 : (int)n / 4 + 1;
     if (len >= NAME_MAX_LEN) return FAR;
     int least = FAR, d = (int)ls_edit_distance(typed, name);
     if (d <= most) least = 2 * d;
@@ -140,7 +140,15 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
             return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;
+    case LS_OPT_MAYBE:
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
+    case LS_OPT_WORDS: {
+        ls_opt_words *w = (ls_opt_words *)(void *)at;
+        if (w->n == LS_OPT_MAX_WORDS)
+            return ls_fail(LS_E_ARG, "%s%s: at most %d times", dashes(row), row->name, LS_OPT_MAX_WORDS);
+        w->word[w->n++] = text;
+        return LS_OK;
+    }
     case LS_OPT_LIST: break;
     }
     return ls_fail(LS_E_ARG, "%s%s takes a list", dashes(row), row->name);
@@ -242,6 +250,7 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     *last = i;
     if (name[len]) value = name + len + 1;
     else if (alone) value = i + 1 < argc && is_truth(argv[i + 1]) ? argv[++*last] : "true";
+    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
     if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))
@@ -369,7 +378,7 @@ void ls_opt_help(const ls_opt *table, size_t n, ls_opt_page page, ls_str *out)
 
 void ls_opt_json(const ls_opt *table, size_t n, ls_jsonw *w)
 {
-    static const char *const kind[] = {"switch", "int", "real", "text", "choice", "list"};
+    static const char *const kind[] = {"switch", "int", "real", "text", "choice", "list", "words", "maybe"};
     const char *section = NULL;
     for (size_t i = 0; i < n; i++) {
         const size_t real = table[i].of ? ls_opt_row(table, n, table[i].of) : i;

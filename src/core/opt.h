@@ -1,7 +1,7 @@
 /* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
  *
  * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
- * last occurrence wins; a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
+ * last occurrence wins (LS_OPT_WORDS: all count); a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
  * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
@@ -20,7 +20,15 @@ typedef enum ls_opt_kind {
     LS_OPT_STR,    /* const char *  */
     LS_OPT_CHOICE, /* const char *, one of the words in arg: "cpu|cuda" */
     LS_OPT_LIST,   /* ls_opt_list   */
+    LS_OPT_WORDS,  /* ls_opt_words: each occurrence adds one */
+    LS_OPT_MAYBE,  /* const char *, the next word unless it begins with a dash, else "" */
 } ls_opt_kind;
+
+#define LS_OPT_MAX_WORDS 32
+typedef struct ls_opt_words {
+    const char *word[LS_OPT_MAX_WORDS];
+    int n;
+} ls_opt_words;
 
 typedef struct ls_opt_list {
     const char *const *word; /* borrowed from argv */

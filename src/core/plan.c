@@ -2,6 +2,7 @@
 #include "core/log.h"
 #include "core/plan.h"
 #include "core/mem.h"
+#include "core/memory_limit.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -122,13 +123,14 @@ int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part)
 {
     int64_t sum = 0;
     for (int i = 0; i < p->n_row; i++)
-        if (p->row[i].part == part) sum += p->row[i].nbytes;
+        if (p->row[i].part == part && !(p->device && p->row[i].host)) sum += p->row[i].nbytes;
     return sum;
 }
 
-/* Bytes this process may still take: the machine's available memory, or less under a limit of the process. */
+/* Bytes this process may still take: the machine's available memory, or what the limit of its container leaves. */
 static int64_t available_bytes(void)
 {
+    int64_t left;
     int64_t kib = -1;
     FILE *f = fopen("/proc/meminfo", "r");
     char line[128];
@@ -136,7 +138,8 @@ static int64_t available_bytes(void)
         if (!strncmp(line, "MemAvailable:", 13)) kib = strtoll(line + 13, NULL, 10);
     if (f) fclose(f);
     if (kib < 0) kib = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGESIZE) / 1024);
-    return kib * 1024;
+    (void)ls_memory_limit(&left);
+    return left >= 0 && left < kib * 1024 ? left : kib * 1024;
 }
 
 /* Bytes of a part in the device's memory, or in host memory, that all workers of the host take there. */
@@ -168,8 +171,8 @@ static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ls
                                                                               shards[128] = "";
     const int64_t grad = bytes_on(p, LS_PART_GRAD, gpu),
                   rest = bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_OPT, gpu);
-    const bool state = rest + grad > have;
-    const char *advice = state ? p->less_state : p->less_act;
+    const bool host = p->device && !gpu, state = !host && rest + grad > have;
+    const char *advice = host ? p->less_host : state ? p->less_state : p->less_act;
     if (state) explain_state(p, rest + grad, have, gpu, why, shards);
     if (gpu && p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
@@ -290,10 +293,9 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
 {
     int64_t sum = 0;
     ls_str_add(out, "memory plan          MiB   buffers\n");
-    if (p->device) sum -= p->host_total;
     for (int part = 0; part < LS_N_PART; part++) {
         int n = 0;
-        for (int i = 0; i < p->n_row; i++) n += p->row[i].part == (ls_part)part;
+        for (int i = 0; i < p->n_row; i++) n += p->row[i].part == (ls_part)part && !(p->device && p->row[i].host);
         int64_t b = ls_plan_part_bytes(p, (ls_part)part);
         sum += b;
         if (n) ls_str_addf(out, "  %-12s %10.1f   %7d\n", ls_part_word((ls_part)part), (double)b / 1048576.0, n);
@@ -303,7 +305,30 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
                     -(double)(sum - p->total) / 1048576.0);
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
                 (long long)p->total);
-    if (p->device)
-        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums; the optimizer, if it is offloaded\n",
-                    "host", (double)p->host_total / 1048576.0);
+    if (p->device) {
+        int64_t opt = 0;
+        for (int i = 0; i < p->n_row; i++)
+            opt += p->row[i].part == LS_PART_OPT && p->row[i].host ? p->row[i].nbytes : 0;
+        ls_str_addf(out, "  %-12s %10.1f   in host memory: ", "host", (double)p->host_total / 1048576.0);
+        if (opt) ls_str_addf(out, "the optimizer (%.1f) and buffers for it, ", (double)opt / 1048576.0);
+        ls_str_add(out, "inputs, losses, sums\n");
+    }
+}
+
+void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out)
+{
+    const double mib = 1048576.0;
+    char total[32];
+    int n = 0;
+    int64_t sum = 0;
+    ls_str_addf(out, "memory %s:", ls_human_bytes(total, (double)(p->total + sums)));
+    for (int part = 0; part < LS_N_PART; part++) {
+        const int64_t b = ls_plan_part_bytes(p, (ls_part)part);
+        sum += b;
+        if ((double)b >= 0.05 * mib)
+            ls_str_addf(out, "%s %s %.1f", n++ ? "," : "", ls_part_word((ls_part)part), (double)b / mib);
+    }
+    if (sums) ls_str_addf(out, ", NCCL's sums %.1f", (double)sums / mib);
+    if ((double)(sum - p->total) >= 0.05 * mib) ls_str_addf(out, ", shared -%.1f", (double)(sum - p->total) / mib);
+    ls_str_add(out, " (MiB)\n");
 }

@@ -61,8 +61,8 @@ typedef struct ls_plan {
     int64_t beside; /* bytes of the device that others will allocate: with the arena they must be free */
     int n_copy;     /* workers on this machine that allocate such an arena; 0 = 1 */
     int64_t whole;  /* parameters, gradients and optimizer state of the model if they are not sharded; 0: unknown */
-    char less_state[128],
-        less_act[128]; /* advice if the state alone, or all, is too large: "use ..."; "": a smaller model */
+    /* advice if the state alone, or all, is too large, and if the host's memory is, beside a device: "use ..."; "": a smaller model */
+    char less_state[128], less_act[128], less_host[128];
     char *arena;
     bool borrowed; /* the arena is not owned by the plan */
 } ls_plan;
@@ -89,8 +89,11 @@ ls_status ls_plan_take(ls_plan *p, void *memory);
 void *ls_plan_at(const ls_plan *p, int row);
 void ls_plan_fini(ls_plan *p);
 
-int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part); /* sum over its rows, shared or not */
-/* Appends the table that is printed before step 1. */
+int64_t ls_plan_part_bytes(const ls_plan *p,
+                           ls_part part); /* sum over its rows, shared or not; with a device, of its memory */
+/* Appends the table of train --verbose. */
 void ls_plan_print(const ls_plan *p, ls_str *out);
+/* The same as one line, in which the communicators' buffers are `sums` bytes. */
+void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out);
 
 #endif

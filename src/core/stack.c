@@ -1,5 +1,7 @@
 #include "core/stack.h"
 
+#include "core/progress.h"
+
 #include <execinfo.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -26,6 +28,7 @@ void ls_stack_say(const char *text)
 {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
     size_t n = strlen(text);
+    ls_progress_erase_now();
     while (n && poll(&p, 1, 500) == 1) {
         const ssize_t k = write(STDERR_FILENO, text, n < 512 ? n : 512);
         if (k <= 0) return;

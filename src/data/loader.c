@@ -2,6 +2,7 @@
 #include "data/meta.h"
 #include "data/pairs.h"
 #include "data/sources.h"
+#include "data/token_header.h"
 #include "core/argv.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -18,7 +19,7 @@
 
 static int32_t token_at(const ls_token_file *f, int64_t i)
 {
-    const unsigned char *p = (const unsigned char *)f->map.data + 2 * i;
+    const unsigned char *p = (const unsigned char *)f->map.data + f->data_at + 2 * i;
     return p[0] | p[1] << 8;
 }
 
@@ -121,11 +122,12 @@ static ls_status open_file(ls_token_source *s, const char *path, int vocab_size)
     if (!f->path) return ls_nomem(strlen(path), "a path");
     s->n_file++;
     LS_TRY(ls_fs_map_open(&f->map, path));
+    LS_TRY(data_token_header(path, f->map.data, f->map.n, &f->data_at));
     if (f->map.n % 2)
         return ls_fail(LS_E_FORMAT, "%s has %zu bytes, an odd number; a token file has 2 bytes per token", path,
                        f->map.n);
     f->first = s->n_token;
-    s->n_token = f->end = f->first + (int64_t)(f->map.n / 2);
+    s->n_token = f->end = f->first + (int64_t)((f->map.n - f->data_at) / 2);
     const int64_t n = f->end - f->first < SCAN_MAX ? f->end - f->first : SCAN_MAX;
     for (int64_t i = 0; i < n; i++)
         if (token_at(f, i) >= vocab_size) return bad_id(f, i, vocab_size);

@@ -1,6 +1,6 @@
 /* loader.h - reads training samples from token files; the order is a function of seed and epoch.
  *
- * A token file is a headerless stream of 16-bit ids, little-endian; shards are one stream. Sequence k of length S has inputs [kS, kS+S)
+ * A token file is a stream of 16-bit ids, little-endian, without a header or with that of llm.c (token_header.h); shards are one stream. Sequence k of length S has inputs [kS, kS+S)
  * and targets [kS+1, kS+S+1); there are floor((n-1)/S) of them and the tail is dropped. Position p of epoch e holds the sequence
  * permute(key(seed, e), p): the order depends on seed and epoch alone, so any worker can fetch any sample, and a resumed run
  * needs no state but its position.
@@ -24,6 +24,7 @@
 
 typedef struct ls_token_file {
     ls_fs_map map;
+    size_t data_at; /* byte of the first id: after the header of a file of llm.c (token_header.h) */
     char *path;
     int64_t first, end; /* tokens of its source */
 } ls_token_file;

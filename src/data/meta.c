@@ -1,6 +1,7 @@
 /* meta.c - compares token files with meta.json. */
 #include "data/meta.h"
 #include "data/sources.h"
+#include "data/token_header.h"
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/json.h"
@@ -94,7 +95,9 @@ static ls_status check_content(const json_t *entry, const keys *k, const char *p
     const json_t *tokens = json_object_get(entry, "tokens");
     const long long n = json_integer_value(tokens);
     char hex[65];
-    if (json_is_integer(tokens) && m->n != (size_t)(k->bytes * n))
+    size_t head = 0;
+    if (k->bytes == 2) LS_TRY(data_token_header(path, m->data, m->n, &head));
+    if (json_is_integer(tokens) && m->n - head != (size_t)(k->bytes * n))
         return ls_fail(
             LS_E_FORMAT,
             "%s has %zu bytes, but meta.json has %lld tokens of %d byte%s (%lld bytes): the file was changed or is truncated; " HOW_TO_FIX,

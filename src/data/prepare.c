@@ -308,7 +308,10 @@ static ls_status finish(data_run *r, const ls_tokenizer *tok, ls_prepare_result 
     res->n_vocab = ls_tokenizer_n_vocab(tok);
     res->n_merge = ls_tokenizer_n_merge(tok);
     LS_TRY(data_sink_finish(&r->train));
-    if (r->val.open) LS_TRY(data_sink_finish(&r->val));
+    const bool val = r->val.open;
+    if (val) LS_TRY(data_sink_finish(&r->val));
+    if (r->o->llmc) LS_TRY(data_sink_add_headers(&r->train));
+    if (r->o->llmc && val) LS_TRY(data_sink_add_headers(&r->val));
     res->train_files = (int)r->train.at.n_done;
     if (!r->o->shard_tokens) memcpy(res->train_sha256, r->train.done[0].sha256, sizeof res->train_sha256);
     if (res->val_token) memcpy(res->val_sha256, r->val.done[0].sha256, sizeof res->val_sha256);

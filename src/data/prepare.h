@@ -37,6 +37,7 @@ typedef struct ls_prepare_opts {
     int64_t min_chars, max_chars;       /* of a document; max 0: no limit */
     bool dedup;                         /* drop documents that equal an earlier one (data/seen.h) */
     int64_t shard_tokens;               /* tokens of a training file; 0: one file */
+    bool llmc;                          /* token files have the header of llm.c */
     bool resume;                        /* continue unfinished work in the same folder, if there is any */
     double journal_seconds; /* between entries of the journal; below 0: none (inputs that cannot be read again) */
     int threads;

@@ -1,6 +1,7 @@
 /* sink.c - token files, one after the other. */
 #include "data/sink.h"
 #include "data/sources.h"
+#include "data/token_header.h"
 #include "core/fs.h"
 #include "core/mem.h"
 
@@ -182,6 +183,42 @@ ls_status data_sink_finish(data_sink *s)
         const int why = errno;
         if (fd >= 0) close(fd);
         if (!ok) return ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(why));
+    }
+    return LS_OK;
+}
+
+static ls_status add_header(data_token_file *f, const char *path)
+{
+    unsigned char head[DATA_TOKEN_HEADER];
+    ls_fs_map map;
+    ls_fs_out out;
+    ls_sha256 sha;
+    if (f->n_token > INT32_MAX)
+        return ls_fail(LS_E_CONFIG, "%s has %lld tokens, but the header of llm.c can state %d; use --shard-tokens",
+                       ls_path_base(path), (long long)f->n_token, INT32_MAX);
+    data_token_header_make((int32_t)f->n_token, head);
+    LS_TRY(ls_fs_map_open(&map, path));
+    ls_status st = ls_fs_out_open(&out, path);
+    if (st == LS_OK) {
+        st = ls_fs_out_append(&out, head, sizeof head);
+        if (st == LS_OK) st = ls_fs_out_append(&out, map.data, map.n);
+        if (st == LS_OK) st = ls_fs_out_commit(&out);
+        else ls_fs_out_abort(&out);
+    }
+    ls_sha256_init(&sha);
+    ls_sha256_add(&sha, head, sizeof head);
+    ls_sha256_add(&sha, map.data, map.n);
+    ls_sha256_hex(&sha, f->sha256);
+    ls_fs_map_close(&map);
+    return st;
+}
+
+ls_status data_sink_add_headers(data_sink *s)
+{
+    char path[PATH_MAX];
+    for (size_t k = 0; k < s->at.n_done; k++) {
+        LS_TRY(file_path(s, k, path));
+        LS_TRY(add_header(&s->done[k], path));
     }
     return LS_OK;
 }

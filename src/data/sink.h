@@ -54,6 +54,8 @@ ls_status data_sink_mark_at(data_sink *s, int64_t n_token, data_mark *m);
 ls_status data_sink_copy_tail(data_sink *s, int64_t n_token, data_sink *to);
 /* Writes and syncs everything; done[0, at.n_done) are the files. */
 ls_status data_sink_finish(data_sink *s);
+/* After data_sink_finish: gives each file the header of llm.c. LS_E_CONFIG if a file has more tokens than it can state. */
+ls_status data_sink_add_headers(data_sink *s);
 void data_sink_file_name(const data_sink *s, size_t k, char name[64]);
 
 /* A position as a member of a JSON object. */

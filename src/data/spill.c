@@ -16,7 +16,7 @@ typedef struct record {
 ls_status data_spill_open(data_spill *s, const char *dir)
 {
     LS_TRY(ls_path_in(s->path, dir, DATA_SPILL_NAME));
-    s->fd = open(s->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    s->fd = ls_fs_open_new(s->path);
     if (s->fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", s->path, strerror(errno));
     s->open = true;
     s->read_at = 0;

@@ -48,6 +48,10 @@ int32_t ls_tokenizer_eot(const ls_tokenizer *t); /* -1 if the vocabulary has no 
 /* The name of a special token (not NUL-terminated); {NULL, 0} if the id is an ordinary token or outside the vocabulary. */
 ls_substr ls_tokenizer_special(const ls_tokenizer *t, int32_t id);
 
+/* Appends the printable form of a token ("Ġthe"; a special token: its name), or of a merge ("Ġ t"), as in vocabulary files. */
+void ls_tokenizer_form(const ls_tokenizer *t, int32_t id, ls_str *out);
+void ls_tokenizer_merge_form(const ls_tokenizer *t, int rank, ls_str *out);
+
 /* Appends the bytes of the ids (end-of-text as its name). LS_E_ARG for an id outside the vocabulary, LS_E_NOMEM. */
 ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *id, size_t n, ls_str *out);
 

@@ -317,8 +317,7 @@ ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
 
 /* ---- writing ---- */
 
-/* The printable form of a token, or an added token's text. */
-static void token_form(const ls_tokenizer *t, int32_t id, ls_str *out)
+void ls_tokenizer_form(const ls_tokenizer *t, int32_t id, ls_str *out)
 {
     const unsigned char *p = t->bytes + t->off[id];
     if (t->added[id]) {
@@ -329,6 +328,13 @@ static void token_form(const ls_tokenizer *t, int32_t id, ls_str *out)
         unsigned char utf8[4];
         ls_str_addn(out, utf8, (size_t)data_utf8_encode(data_byte_to_char(p[i]), utf8));
     }
+}
+
+void ls_tokenizer_merge_form(const ls_tokenizer *t, int rank, ls_str *out)
+{
+    ls_tokenizer_form(t, t->merge[rank].left, out);
+    ls_str_addc(out, ' ');
+    ls_tokenizer_form(t, t->merge[rank].right, out);
 }
 
 static void write_byte_level(ls_jsonw *w, const char *key)
@@ -348,7 +354,7 @@ static void write_added(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
     for (int id = 0; id < t->n_vocab; id++) {
         if (!t->added[id]) continue;
         s->len = 0;
-        token_form(t, id, s);
+        ls_tokenizer_form(t, id, s);
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "id", id);
         ls_jsonw_put_str(w, "content", s->data);
@@ -370,16 +376,14 @@ static void write_model(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
     ls_jsonw_put_open(w, "vocab", '{');
     for (int id = 0; id < t->n_vocab; id++) {
         s->len = 0;
-        token_form(t, id, s);
+        ls_tokenizer_form(t, id, s);
         ls_jsonw_put_int(w, s->data, id);
     }
     ls_jsonw_close(w);
     ls_jsonw_put_open(w, "merges", '[');
     for (int r = 0; r < t->n_merge; r++) {
         s->len = 0;
-        token_form(t, t->merge[r].left, s);
-        ls_str_addc(s, ' ');
-        token_form(t, t->merge[r].right, s);
+        ls_tokenizer_merge_form(t, r, s);
         ls_jsonw_str(w, s->data);
     }
     ls_jsonw_close(w);

@@ -36,8 +36,10 @@ typedef struct batch {
     search *search;
     int64_t n, column; /* prompts; ids that are in the cache */
     int32_t *ids;      /* (rows, columns of a pass)  */
+    int64_t base;      /* column of position 0 of the cache */
     candidate *best;   /* 2 * beam                   */
     hypothesis *next;  /* beam                       */
+    ls_sample_work *work;
 } batch;
 
 static double score_of(const ls_decode_opts *o, double log_p, size_t length)
@@ -153,17 +155,37 @@ static ls_status choose_beam(batch *b, search *x, int64_t first_row)
     return LS_OK;
 }
 
-static ls_status choose_greedy(batch *b, search *x, int64_t row)
+/* Log-probability of one id. */
+static double log_p_of(const float *logits, int V, int32_t id)
 {
+    float top = logits[0];
+    double sum = 0;
+    for (int i = 1; i < V; i++) top = logits[i] > top ? logits[i] : top;
+    for (int i = 0; i < V; i++) sum += exp((double)(logits[i] - top));
+    return (double)(logits[id] - top) - log(sum);
+}
+
+/* One id for the text of a prompt: the most likely one, or one drawn at random. */
+static ls_status choose_one(batch *b, search *x, int64_t row)
+{
+    const ls_decode_opts *o = b->o;
+    ls_sampling how = o->sampling ? *o->sampling : (ls_sampling){.temperature = 0};
     const int V = b->s->model->cfg.vocab_size;
     const float *logits = b->s->logits + row * V;
-    candidate c;
-    int n = 0;
-    rank_row(logits, V, 0, x->row[0].log_p, &c, 1, &n);
-    x->row[0].log_p = c.log_p;
-    if (c.id != b->o->stop) return ls_ids_push(&x->row[0].text, c.id);
+    hypothesis *h = &x->row[0];
+    bool end = false;
+    how.seed += x->item->seed;
+    const int32_t id = ls_sample(&how, logits, b->s->n_choice, b->column, b->work);
+    h->log_p += log_p_of(logits, V, id);
+    if (id == o->stop) {
+        x->n_row = 0;
+        return finish(b, x, &h->text, h->log_p, true);
+    }
+    LS_TRY(ls_ids_push(&h->text, id));
+    if (o->ends) LS_TRY(o->ends(o->ends_ctx, &h->text, &end));
+    if (!end && (!o->max_new || (int64_t)h->text.n < o->max_new)) return LS_OK;
     x->n_row = 0;
-    return finish(b, x, &x->row[0].text, c.log_p, true);
+    return finish(b, x, &h->text, h->log_p, end);
 }
 
 /* ---- a batch ---- */
@@ -177,15 +199,17 @@ static int32_t id_at(const search *x, int k, int64_t column)
     return k < x->n_row && i < (int64_t)text->n ? text->id[i] : x->item->prompt[0];
 }
 
-/* Runs columns up to `end` of all rows. */
+/* Runs columns up to `end` of all rows, from the first one that the cache does not have. */
 static ls_status feed(batch *b, int64_t end)
 {
-    const int64_t n = end - b->column, K = b->o->beam;
+    const int64_t base = ls_session_window(b->s, end), first = base == b->base ? b->column : base;
+    const int64_t n = end - first, K = b->o->beam;
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t k = 0; k < K; k++)
-            for (int64_t t = 0; t < n; t++) b->ids[(i * K + k) * n + t] = id_at(&b->search[i], (int)k, b->column + t);
-    LS_TRY(ls_session_feed_rows(b->s, b->ids, b->n * K, n, b->column));
+            for (int64_t t = 0; t < n; t++) b->ids[(i * K + k) * n + t] = id_at(&b->search[i], (int)k, first + t);
+    LS_TRY(ls_session_feed_rows(b->s, b->ids, b->n * K, n, first - base));
     b->column = end;
+    b->base = base;
     return LS_OK;
 }
 
@@ -195,8 +219,7 @@ static ls_status choose(batch *b, bool *any)
     *any = false;
     for (int64_t i = 0; i < b->n; i++) {
         search *x = &b->search[i];
-        if (x->n_row && b->column >= x->item->n_prompt)
-            LS_TRY(K == 1 ? choose_greedy(b, x, i) : choose_beam(b, x, i * K));
+        if (x->n_row && b->column >= x->item->n_prompt) LS_TRY(K == 1 ? choose_one(b, x, i) : choose_beam(b, x, i * K));
         *any = *any || x->n_row;
     }
     return LS_OK;
@@ -206,6 +229,7 @@ static ls_status run_batch(batch *b)
 {
     int64_t shortest = b->o->max_len;
     bool any = true;
+    b->base = 0;
     for (int64_t i = 0; i < b->n; i++) shortest = LS_MIN(shortest, b->search[i].item->n_prompt);
     for (b->column = 0; any && b->column < b->o->max_len;) {
         if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
@@ -266,23 +290,27 @@ static void batch_fini(batch *b, int64_t n_search)
     ls_free(b->next);
     ls_free(b->best);
     ls_free(b->ids);
+    ls_free(b->work);
 }
 
 ls_status ls_decode(ls_session *s, const ls_decode_opts *o, ls_decode_item *item, int64_t n)
 {
     const int64_t n_search = s->acts->B / o->beam;
-    LS_ASSERT(o->beam >= 1 && o->beam <= LS_BEAM_MAX && n_search > 0 && o->max_len <= s->acts->cache_len);
+    const int64_t columns = LS_MIN(o->max_len, s->acts->cache_len); /* of one pass */
+    LS_ASSERT(o->beam >= 1 && o->beam <= LS_BEAM_MAX && n_search > 0);
+    LS_ASSERT(o->beam == 1 || (o->max_len <= s->acts->cache_len && !o->sampling && !o->ends && !o->max_new));
     LS_ASSERT(o->beam < s->model->cfg.vocab_size); /* so that all rows are in use after the first choice */
     batch b = {.s = s, .o = o};
     ls_decode_item **order = ls_alloc((size_t)n * sizeof *order);
     b.search = ls_alloc((size_t)n_search * sizeof *b.search);
     b.next = ls_alloc((size_t)o->beam * sizeof *b.next);
     b.best = ls_alloc(2 * (size_t)o->beam * sizeof *b.best);
-    b.ids = ls_alloc((size_t)(s->acts->B * o->max_len) * sizeof *b.ids);
-    bool ok = order && b.search && b.next && b.best && b.ids;
+    b.ids = ls_alloc((size_t)(s->acts->B * columns) * sizeof *b.ids);
+    b.work = ls_alloc((size_t)s->model->cfg.vocab_size * sizeof *b.work);
+    bool ok = order && b.search && b.next && b.best && b.ids && b.work;
     for (int64_t i = 0; ok && i < n_search; i++)
         ok = (b.search[i].row = ls_alloc((size_t)o->beam * sizeof *b.search[i].row));
-    ls_status st = ok ? LS_OK : ls_nomem((size_t)(s->acts->B * o->max_len) * sizeof *b.ids, "a search");
+    ls_status st = ok ? LS_OK : ls_nomem((size_t)(s->acts->B * columns) * sizeof *b.ids, "a search");
     for (int64_t i = 0; ok && i < n; i++) order[i] = &item[i];
     if (ok) qsort(order, (size_t)n, sizeof *order, by_length);
     if (st == LS_OK) st = run_all(&b, order, n);

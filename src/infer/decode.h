@@ -23,8 +23,15 @@
 typedef struct ls_decode_opts {
     int beam;              /* 1: greedy, up to LS_BEAM_MAX */
     double length_penalty; /* of beam search */
-    int64_t max_len; /* ids that the model reads, at most the session's cache_len; a text has at most max_len + 1 ids */
-    int32_t stop;    /* the id that ends a text; not part of it */
+    int64_t
+        max_len; /* ids that the model reads, prompt and text together; the text has one more. More than the session's
+                        cache_len: the cache slides (ls_session_window), which beam search does not support */
+    int64_t max_new;             /* ids of a text; 0: no limit but max_len */
+    int32_t stop;                /* the id that ends a text; not part of it; negative: none */
+    const ls_sampling *sampling; /* beam 1: how ids are chosen; NULL: greedy */
+    /* Whether a text ends with the id that was added last, which stays part of it; NULL: no. */
+    ls_status (*ends)(void *ctx, const ls_ids *text, bool *end);
+    void *ends_ctx;
     void (*progress)(void *ctx, int64_t done, int64_t n); /* of prompts; may be NULL */
     void *progress_ctx;
 } ls_decode_opts;
@@ -32,8 +39,9 @@ typedef struct ls_decode_opts {
 typedef struct ls_decode_item {
     const int32_t *prompt; /* borrowed */
     int64_t n_prompt;      /* > 0 */
+    uint64_t seed;         /* added to that of the sampling */
     ls_ids text;           /* out: ids after the prompt; freed by the caller */
-    bool stopped;          /* the text ended with `stop`, not at max_len     */
+    bool stopped;          /* the text ended with `stop` or `ends`, not at a limit */
     double log_p;          /* of the text, with `stop`                       */
 } ls_decode_item;
 

@@ -16,14 +16,14 @@
 
 static ls_status open_tokenizer(ls_session *s)
 {
-    char *path = ls_path_join(s->path, "tokenizer.json");
-    if (!path) return ls_nomem(256, "a path");
-    ls_status st = LS_OK;
-    if (!ls_fs_exists(path))
-        st = ls_fail(LS_E_IO, "%s has no tokenizer.json; copy the one that its training data was made with", s->path);
-    else st = ls_tokenizer_load(path, &s->tokenizer);
-    ls_free(path);
-    return st;
+    char from[PATH_MAX];
+    LS_TRY(ls_ckpt_tokenizer(s->path, from));
+    if (!*from)
+        return ls_fail(
+            LS_E_IO,
+            "%s has neither tokenizer.json nor vocab.json + merges.txt; copy those that its training data was made with",
+            s->path);
+    return ls_tokenizer_load(from, &s->tokenizer);
 }
 
 static ls_status load_weights(ls_session *s)
@@ -110,13 +110,14 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     ls_model_config cfg;
     LS_ASSERT(o->speculate >= LS_SPECULATE_AUTO && o->speculate <= LS_SPECULATE_MAX);
     LS_TRY(ls_ckpt_resolve("--checkpoint", o->checkpoint, &s->path));
-    LS_TRY(ls_model_config_load(s->path, &cfg));
+    LS_TRY(ls_ckpt_config(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
     if (o->opened) s->compute = *o->opened;
     const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
     if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
     LS_TRY(make_memory(s, o));
+    s->n_choice = s->tokenizer ? LS_MIN(cfg.vocab_size, ls_tokenizer_n_vocab(s->tokenizer)) : cfg.vocab_size;
     ls_info("infer", "weights from %s; %d tokens are drafted ahead", s->path, s->speculate);
     LS_TRY(load_weights(s));
     return s->draft ? ls_draft_fill(s->draft, s->model) : LS_OK;
@@ -213,6 +214,12 @@ ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int
     return LS_OK;
 }
 
+int64_t ls_session_window(const ls_session *s, int64_t end)
+{
+    const int64_t most = s->acts->cache_len, drop = most - most / 2;
+    return end <= most ? 0 : (end - most + drop - 1) / drop * drop;
+}
+
 /* Drafts k tokens after ids[0..n). */
 static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
 {
@@ -220,7 +227,7 @@ static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int6
         ls_micro mb;
         LS_TRY(pass(s, ids + n - 1 + j, 1, 1, n - 1 + j, s->draft, &mb));
         LS_TRY(logits(s, &mb, true));
-        ids[n + j] = ls_sample(how, s->logits, s->model->cfg.vocab_size, n + j, work);
+        ids[n + j] = ls_sample(how, s->logits, s->n_choice, how->first + n + j, work);
     }
     return LS_OK;
 }
@@ -240,7 +247,7 @@ ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids,
 {
     const int V = s->model->cfg.vocab_size;
     const int64_t first = *n;
-    LS_ASSERT(first > 0 && first < limit && limit <= s->acts->cache_len);
+    LS_ASSERT(first > 0 && first < limit && limit <= s->acts->cache_len + 1);
     int k = 0;
     if (s->speculate && s->rest > 0) s->rest--;
     else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
@@ -250,7 +257,8 @@ ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids,
     LS_TRY(logits(s, &mb, false));
     int right = 0;
     for (bool same = true; same; right += same) {
-        const int32_t id = ls_sample(how, s->logits + (int64_t)right * V, V, first + right, work);
+        const int32_t id =
+            ls_sample(how, s->logits + (int64_t)right * V, s->n_choice, how->first + first + right, work);
         same = right < k && ids[first + right] == id;
         ids[first + right] = id;
     }

@@ -46,6 +46,7 @@ typedef struct ls_session {
     ls_draft *draft;      /* NULL if speculate is 0 */
     int speculate;        /* maximum tokens drafted at a time */
     int ahead, rest;      /* current draft length; tokens to generate without drafts after poor acceptance */
+    int n_choice;         /* ids that ls_session_extend and ls_decode choose from: those that the tokenizer has, too */
     int64_t drafted, accepted;
 } ls_session;
 
@@ -67,11 +68,17 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
  * of each row in s->logits (B,V). */
 ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos);
 
+/* A text may be longer than the cache. When columns 0 … end-1 are to be read, the cache has those from this one on, at positions from 0
+ * on: 0 up to cache_len columns; then the oldest half is dropped and the rest is computed again, each time the cache is full. It
+ * depends on `end` and cache_len alone, so a text is the same alone and in a batch. */
+int64_t ls_session_window(const ls_session *s, int64_t end);
+
 typedef struct ls_sampling {
     double temperature; /* 0 = greedy                                    */
     int64_t top_k;      /* 0 = all                                       */
     double top_p;       /* 1 = all                                       */
     uint64_t seed;
+    int64_t first; /* column of ids[0] of ls_session_extend: random numbers belong to columns of the whole text */
 } ls_sampling;
 
 /* Samples a token id from V logits for position pos. The result depends only on the arguments. work: V entries. */
@@ -81,7 +88,7 @@ typedef struct ls_sample_work {
 } ls_sample_work;
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
 
-/* Appends 1 to limit - *n token ids to ids[0..*n). All but the last existing id must have been fed.
+/* Appends 1 to limit - *n token ids to ids[0..*n). All but the last existing id must have been fed. limit: at most cache_len + 1.
  *
  * With speculation, k tokens are drafted with int8 weights. Then ids *n-1 … *n+k-1 run in one pass with the real weights, which
  * reads the weights once. Row j of the logits gives id *n+j by ls_sample; it is accepted if all drafts before it were

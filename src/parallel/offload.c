@@ -13,7 +13,8 @@
  *   GPU      | update U-1         | update U-2          | …
  *
  * Invariants
- *   1. both compute the same bits (compute.h), so it does not matter where a unit is updated;
+ *   1. both compute the same bits, so it does not matter where a unit is updated; a CPU without FMA instructions would not, and
+ *      leaves all units to the GPU;
  *   2. when the update returns, the state in host memory is that of the finished step, and operations that are queued later see the new
  *      parameters;
  *   3. the next use of the state by the GPU is in the next update: a checkpoint may read it from the host at any other time. */
@@ -187,12 +188,17 @@ static ls_status update_on_cpu(job *j)
 
 static ls_status share_units(job *j)
 {
+    const bool cpu = ls_compute_adamw_host_same();
     do {
         trim(j);
-        while (j->n_cpu < SLOTS && j->front <= j->back) {
+        while (cpu && j->n_cpu < SLOTS && j->front <= j->back) {
             LS_TRY(give_cpu(j));
             trim(j);
             if (!j->n_gpu) LS_TRY(feed_gpu(j)); /* both begin at once */
+        }
+        if (!cpu) {
+            LS_TRY(feed_gpu(j));
+            LS_TRY(retire(j, true));
         }
         if (j->n_cpu) LS_TRY(update_on_cpu(j));
     } while (j->n_cpu || j->front <= j->back);

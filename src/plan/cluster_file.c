@@ -147,6 +147,7 @@ static const field tail_fields[] = {
     REAL("unit_overhead", AT(ls_cluster, unit_overhead), false), REAL("product_ramp", AT(ls_cluster, ramp), false),
     REAL("step_overhead", AT(ls_cluster, step_overhead), false), SPARSE("power_watts", AT(ls_cluster, power)),
     FRACTION("overlap", AT(ls_cluster, overlap), false, 0),
+    {"cards_between_hosts", F_INT, AT(ls_cluster, cards), false, true, 1, MOST_PLACES},
 };
 /* clang-format on */
 #define FIELDS(table) (table), sizeof(table) / sizeof(table)[0]
@@ -158,7 +159,9 @@ static void write_fields(ls_jsonw *w, const field *f, size_t n, const void *from
     for (size_t i = 0; i < n; i++, f++) {
         const void *p = (const char *)from + f->at;
         switch (f->kind) {
-        case F_INT: ls_jsonw_put_int(w, f->key, *(const int *)p); break;
+        case F_INT:
+            if (!f->sparse || *(const int *)p) ls_jsonw_put_int(w, f->key, *(const int *)p);
+            break;
         case F_INT64:
         case F_BYTES: ls_jsonw_put_int(w, f->key, *(const int64_t *)p); break;
         case F_BOOL: ls_jsonw_put_bool(w, f->key, *(const bool *)p); break;
@@ -432,10 +435,26 @@ ls_status ls_cluster_load(const char *path, ls_cluster *out)
     return st;
 }
 
-ls_status ls_cluster_open(const char *name, ls_cluster *out)
+static ls_status open_named(const char *name, ls_cluster *out)
 {
     if (ls_cluster_preset(name, out)) return LS_OK;
     if (ls_fs_exists(name)) return ls_cluster_load(name, out);
     return ls_fail(LS_E_ARG, "--cluster %s: neither a file nor a preset (%s); 'this' measures this machine", name,
                    ls_cluster_presets);
+}
+
+ls_status ls_cluster_open(const char *name, ls_cluster *out)
+{
+    const char *colon = strrchr(name, ':');
+    char kind[600];
+    int64_t count;
+    if (!colon || ls_fs_exists(name) || (size_t)(colon - name) >= sizeof kind) return open_named(name, out);
+    if (!ls_parse_i64(colon + 1, &count) || count < 1 || count > LS_CLUSTER_MOST)
+        return ls_fail(LS_E_ARG, "--cluster %s: the number of devices after ':' must be 1 to %d", name,
+                       LS_CLUSTER_MOST);
+    snprintf(kind, sizeof kind, "%.*s", (int)(colon - name), name);
+    LS_TRY(open_named(kind, out));
+    out->count = (int)count;
+    out->hosts = ((int)count + out->devices - 1) / out->devices;
+    return LS_OK;
 }

@@ -8,8 +8,9 @@
  * Links have curves of (bytes, seconds) per collective and number of workers, or latency and bus bandwidth. Measured entries
  * override rates.
  *
- *   seconds of a collective  =  (steps - 1) latency + factor(kind, n) bytes / bandwidth       without a curve
- *   factor                      as in nccl-tests: 2(n-1)/n all_reduce, (n-1)/n scatter and gather, 1 the others */
+ *   seconds of a collective  =  steps x latency + factor(kind, n) bytes / bandwidth       without a curve
+ *   factor                      as in nccl-tests: 2(n-1)/n all_reduce, (n-1)/n scatter and gather, 1 the others
+ *   steps, on several hosts     those of the algorithm that a run uses (planner_rates.c) */
 #ifndef LS_PLAN_CLUSTER_FILE_H
 #define LS_PLAN_CLUSTER_FILE_H
 
@@ -89,6 +90,7 @@ typedef struct ls_cluster {
     char name[64], source[600];
     bool cpu;                 /* workers share the cores and the memory of a host */
     int hosts, devices;       /* devices: workers per host (cpu: cores)          */
+    int count;                /* devices in all, if requested (NAME:COUNT); 0: hosts x devices */
     int64_t memory;           /* bytes: of a device, or (cpu) of a host          */
     int wire_bytes;           /* per transferred fp32 element                 */
     int update_bytes;         /* read and written per parameter update in fp32; 2 more with 16-bit weights */
@@ -100,7 +102,8 @@ typedef struct ls_cluster {
     double step_overhead; /* extra seconds per step: the host reads the gradient norm */
     double power;         /* power limit of a device in watts; 0: unknown */
     double overlap;
-    ls_link inside, between; /* within a host; between hosts*/
+    ls_link inside, between; /* within a host; between hosts, of one network card */
+    int cards;               /* network cards of a host that a collective uses at the same time; 0: one */
     ls_cluster_units *units;
     int n_units;
     ls_cluster_passes *passes;
@@ -109,7 +112,10 @@ typedef struct ls_cluster {
     int n_curve;
 } ls_cluster;
 
-/* name: a preset (v100, a100, h100, h200, b200) or a file. LS_E_ARG lists the presets; LS_E_FORMAT names the file and the key. */
+#define LS_CLUSTER_MOST 16384 /* workers that can be planned */
+
+/* name: a preset (v100, a100, h100, h200, b200) or a file; with ":COUNT" so many devices, on hosts of the same kind. LS_E_ARG lists the
+ * presets; LS_E_FORMAT names the file and the key. */
 ls_status ls_cluster_open(const char *name, ls_cluster *out);
 bool ls_cluster_preset(const char *name, ls_cluster *out);
 /* The preset for a device name as reported by its driver ("NVIDIA H200"). */
@@ -148,7 +154,12 @@ double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
                        int64_t T, ls_unit_time kind);
 /* For the nearest measured number of workers, or computed from the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
-/* Seconds of a collective of n workers; bytes is the size of the whole buffer. between: the workers are on several hosts. */
-double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double bytes, bool between);
+/* Where the workers of a collective are. */
+typedef struct ls_coll_group {
+    int n, hosts; /* workers, and the hosts on which they are */
+    bool ordered; /* sums in a fixed order over NCCL (comm/nccl_tree.c) */
+} ls_coll_group;
+/* Seconds of a collective; bytes is the size of the whole buffer. */
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_coll_group group, double bytes);
 
 #endif

@@ -1,9 +1,10 @@
 /* planner.c - plans, predicts and ranks every layout of a number of workers. */
-#include "plan/planner.h"
+#include "plan/planner_impl.h"
 
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "model/model.h"
 #include "train/trainer.h"
 
@@ -68,11 +69,27 @@ void ls_planned_words(const ls_train_config *c, char buf[96])
 
 enum { MOST_SIZE = 1024 }; /* of a micro-batch, of accumulation: what is looked at */
 
+static const char *const strategies[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
+
+/* Up to this number of workers every layout is evaluated. */
+enum { EVERY = 64, MOST_KEPT = 64 };
+
+typedef struct candidate {
+    ls_train_config cfg;
+    double least; /* lower bound of its step; 0: unknown */
+} candidate;
+
 typedef struct search {
     const ls_cluster *cl;
     const ls_planner_query *q;
     ls_planner_result *r;
     size_t cap;
+    candidate *list;
+    size_t n_list, list_cap;
+    bool bounded;           /* only layouts that can be among the best are evaluated */
+    double best[MOST_KEPT]; /* seconds of the fastest layouts that fit, ascending */
+    int n_best;
+    double of_kind[6][2][2]; /* the fastest of each strategy; without and with stages, shards */
 } search;
 
 /* Counts an impossible combination and keeps its message, without duplicates. */
@@ -85,17 +102,30 @@ static void refuse(search *s, const char *words)
     if (k < MOST && !s->r->bad[k][0]) snprintf(s->r->bad[k], sizeof s->r->bad[k], "%s", words);
 }
 
-static ls_status worst_worker(const search *s, ls_planned *l)
+/* The shards of a layer differ by one row of the vocabulary at most: shard 0, and the first that has a row more than it. */
+static int shard_with_most(int64_t vocab, int T)
 {
-    const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
-    for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
-        ls_plan_memory m;
-        const int threads = ls_planner_threads(s->cl, &l->cfg, rank);
-        LS_TRY(ls_planner_memory(&l->cfg, s->q->gpu, threads, rank, s->q->val_seqs, &m));
-        if (m.total <= l->worst.total) continue;
-        l->worst = m;
-        l->worst_rank = rank;
-    }
+    for (int t = 1; t < T; t++)
+        if (vocab * (t + 1) / T - vocab * t / T > vocab / T) return t;
+    return 0;
+}
+
+/* Of the first replica: the others hold as much, or less. */
+static ls_status worst_worker(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l, ls_stages *stages,
+                              ls_schedule *schedule)
+{
+    const ls_train_config *c = &l->cfg;
+    const int P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP],
+              shard[2] = {0, shard_with_most(c->model.vocab_size, T)};
+    for (int p = 0; p < P; p++)
+        for (int k = 0; k < (shard[1] ? 2 : 1); k++) {
+            ls_plan_memory m;
+            const int rank = p * T + shard[k], threads = ls_planner_threads(cl, c, rank);
+            LS_TRY(planner_memory_in(c, q->gpu, threads, rank, q->val_seqs, stages, schedule, &m));
+            if (m.total <= l->worst.total) continue;
+            l->worst = m;
+            l->worst_rank = rank;
+        }
     return LS_OK;
 }
 
@@ -110,21 +140,41 @@ int64_t ls_planner_reserve(const ls_planner_query *q)
     return q->cuda ? (int64_t)(0.6 * (1 << 30)) : 0;
 }
 
+int64_t ls_planner_checkpoint_bytes(const ls_model_config *m)
+{
+    return 3 * (int64_t)sizeof(float) * ls_model_n_param(m);
+}
+
+ls_failures ls_planner_failures(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
+{
+    const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
+    return (ls_failures){.mtbf = q->mtbf,
+                         .hosts = (l->cfg.world_size + on_host - 1) / on_host,
+                         .checkpoint = (double)ls_planner_checkpoint_bytes(&l->cfg.model) / q->checkpoint_bandwidth,
+                         .restart = q->restart,
+                         .step = l->time.step};
+}
+
 ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
 {
     const ls_train_config *c = &l->cfg;
     const double peak = ls_cluster_peak(cl, c->dtype) * c->world_size, rate = l->time.tokens_per_sec;
-    ls_plan_totals t = {NAN, NAN, NAN};
+    ls_plan_totals t = {NAN, NAN, NAN, NAN, NAN};
     if (peak > 0) t.mfu = rate * ls_flops_per_token(&c->model, c->seq_len) / peak;
-    if (q->tokens > 0) t.seconds = q->tokens / rate;
-    if (q->tokens > 0 && cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.seconds / 3.6e6;
+    if (!(q->tokens > 0)) return t;
+    t.seconds = t.elapsed = q->tokens / rate;
+    if (q->mtbf > 0) {
+        const ls_failures f = ls_planner_failures(cl, q, l);
+        t.elapsed /= ls_goodput_best(&f).goodput;
+    }
+    if (cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.elapsed / 3.6e6;
+    if (q->price > 0) t.cost = q->price * c->world_size * t.elapsed / 3600;
     return t;
 }
 
-static void judge(const search *s, ls_planned *l)
+static void judge(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l)
 {
-    const ls_cluster *cl = s->cl;
-    const int64_t total = s->q->memory ? s->q->memory : cl->memory, reserve = ls_planner_reserve(s->q);
+    const int64_t total = q->memory ? q->memory : cl->memory, reserve = ls_planner_reserve(q);
     const int64_t have = total > reserve ? total - reserve : 0;
     const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
     l->comm_bytes = ls_planner_comm_bytes(&l->cfg);
@@ -142,14 +192,64 @@ static void judge(const search *s, ls_planned *l)
              ls_human_bytes(d, (double)part[LS_PART_ACT]));
 }
 
+ls_status planner_fit(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l)
+{
+    ls_stages stages;
+    ls_schedule *schedule = NULL;
+    ls_status st = ls_run_stages(&l->cfg, NULL, &stages, &schedule);
+    if (st == LS_OK) st = worst_worker(cl, q, l, &stages, schedule);
+    ls_schedule_destroy(&schedule);
+    if (st == LS_OK) judge(cl, q, l);
+    return st;
+}
+
+/* ---- the search ---- */
+
 static ls_status consider(search *s, const ls_train_config *c)
+{
+    LS_TRY(ls_reserve(&s->list, &s->list_cap, s->n_list + 1, sizeof *s->list, "the layouts"));
+    candidate *k = &s->list[s->n_list++];
+    *k = (candidate){.cfg = *c};
+    if (!s->cl->cpu && s->q->workers > s->cl->devices && !s->q->bucket) planner_buckets(s->cl, &k->cfg);
+    if (s->bounded) k->least = planner_least(s->cl, &k->cfg);
+    return LS_OK;
+}
+
+static double *fastest_of_kind(search *s, const ls_train_config *c)
+{
+    size_t i = 0;
+    while (i + 1 < sizeof strategies / sizeof strategies[0] && strcmp(strategies[i], c->strategy)) i++;
+    return &s->of_kind[i][c->mesh.n[LS_AXIS_PP] > 1][c->mesh.n[LS_AXIS_TP] > 1];
+}
+
+/* Keeps the seconds of a layout that fits. */
+static void keep(search *s, const ls_planned *l)
+{
+    const int most = LS_MIN(MOST_KEPT, LS_MAX(s->q->top, 15));
+    double *kind = fastest_of_kind(s, &l->cfg), sec = l->time.step;
+    if (!*kind || sec < *kind) *kind = sec;
+    int k = s->n_best < most ? s->n_best++ : most;
+    for (; k > 0 && s->best[k - 1] > sec; k--)
+        if (k < most) s->best[k] = s->best[k - 1];
+    if (k < most) s->best[k] = sec;
+}
+
+/* Whether the layout can be among those that are printed, or the fastest of its kind. */
+static bool promising(search *s, const candidate *k)
+{
+    const int most = LS_MIN(MOST_KEPT, LS_MAX(s->q->top, 15));
+    const double kind = *fastest_of_kind(s, &k->cfg);
+    return !s->bounded || s->n_best < most || k->least < s->best[most - 1] || (kind > 0 && k->least < kind) || !kind;
+}
+
+static ls_status evaluate(search *s, const candidate *k)
 {
     ls_planner_result *r = s->r;
     LS_TRY(ls_reserve(&r->layout, &s->cap, (size_t)r->n + 1, sizeof *r->layout, "the layouts"));
     ls_planned *l = &r->layout[r->n];
-    *l = (ls_planned){.cfg = *c};
+    *l = (ls_planned){.cfg = k->cfg};
     ls_planner_share(s->cl, &l->cfg);
-    ls_status st = worst_worker(s, l);
+    ls_status st = planner_fit(s->cl, s->q, l);
     if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
     if (st == LS_E_CONFIG || st == LS_E_ARG || st == LS_E_UNSUPPORTED) {
         refuse(s, ls_err_words());
@@ -157,7 +257,7 @@ static ls_status consider(search *s, const ls_train_config *c)
         return LS_OK;
     }
     LS_TRY(st);
-    judge(s, l);
+    if (l->fits) keep(s, l);
     r->n_fit += l->fits;
     r->n++;
     return LS_OK;
@@ -203,7 +303,7 @@ static bool impossible(search *s, const ls_mesh *mesh)
     const int dp = mesh->n[LS_AXIS_DP], pp = mesh->n[LS_AXIS_PP], U = q->model.n_layer + 2;
     if (ls_shard_check(&q->model, mesh->n[LS_AXIS_TP]) != LS_OK) snprintf(words, 240, "%s", ls_err_words());
     else if (pp > U)
-        snprintf(words, 240, "pp %d: more stages than the model's %d units (embed, %d blocks, head)", pp, U, U - 2);
+        snprintf(words, 240, "pp above %d: more stages than the model has units (embed, %d blocks, head)", U, U - 2);
     else if (q->global_batch % dp)
         snprintf(words, 240, "dp %d: the global batch of %lld sequences is not a multiple of %d", dp,
                  (long long)q->global_batch, dp);
@@ -222,13 +322,13 @@ static bool impossible(search *s, const ls_mesh *mesh)
 
 static ls_status all_strategies(search *s, ls_mesh mesh)
 {
-    static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
     if (impossible(s, &mesh)) return LS_OK;
-    for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++) {
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
         /* with one replica every strategy is `single` */
         if ((mesh.n[LS_AXIS_DP] == 1) != (i == 0)) continue;
-        if (s->q->strategy && strcmp(s->q->strategy, strategy[i])) continue;
-        LS_TRY(all_schedules(s, strategy[i], mesh));
+        if (s->q->strategy && strcmp(s->q->strategy, strategies[i])) continue;
+        if (s->r->no_dp && i == 1) continue;
+        LS_TRY(all_schedules(s, strategies[i], mesh));
     }
     return LS_OK;
 }
@@ -241,11 +341,30 @@ static int by_rank(const void *a, const void *b)
     return (x->worst.total > y->worst.total) - (x->worst.total < y->worst.total);
 }
 
+static int by_bound(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return (x->least > y->least) - (x->least < y->least);
+}
+
+/* Best first: a layout whose lower bound is above the time of the best that are printed cannot be one of them. */
+static ls_status evaluate_all(search *s)
+{
+    if (s->bounded && s->n_list) qsort(s->list, s->n_list, sizeof *s->list, by_bound);
+    for (size_t i = 0; i < s->n_list; i++) {
+        if (promising(s, &s->list[i])) LS_TRY(evaluate(s, &s->list[i]));
+        else s->r->n_slow++;
+    }
+    return LS_OK;
+}
+
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out)
 {
-    search s = {.cl = cl, .q = q, .r = out};
+    search s = {
+        .cl = cl, .q = q, .r = out, .bounded = q->top > 0 && q->top <= MOST_KEPT && q->workers > EVERY && !cl->cpu};
     ls_status st = LS_OK;
     *out = (ls_planner_result){0};
+    out->no_dp = !cl->cpu && q->workers > cl->devices && !(q->strategy && !strcmp(q->strategy, "dp"));
     for (int tp = 1; tp <= q->workers && (!q->max_tp || tp <= q->max_tp); tp++)
         for (int pp = 1; pp * tp <= q->workers && st == LS_OK; pp++) {
             ls_mesh mesh;
@@ -253,6 +372,8 @@ ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_
             st = ls_mesh_build(&mesh, q->workers, 0, pp, tp);
             if (st == LS_OK) st = all_strategies(&s, mesh);
         }
+    if (st == LS_OK) st = evaluate_all(&s);
+    ls_free(s.list);
     ls_info("plan", "%d layouts of %d workers, %d fit in memory; %d combinations are not possible", out->n, q->workers,
             out->n_fit, out->n_bad);
     if (st != LS_OK) ls_planner_result_fini(out);

@@ -3,13 +3,18 @@
  *   memory      the plan that the run allocates, computed with dry communicators: equal byte for byte (train/plan_run.h)
  *   time        runs the strategy and the model walk of training on a simulated clock with the times of the cluster (planner_step.c);
  *               pipeline actions are simulated (parallel/simulate.h)
- *   search      every (strategy, dp, pp, tp, schedule, micro-batch) for the number of workers
+ *   search      every (strategy, dp, pp, tp, schedule, micro-batch) for the number of workers; above 64 GPUs only those that a lower bound
+ *               of their time does not exclude from the `top` fastest
+ *
+ * dp, where one worker updates for all and nothing overlaps, is not a candidate on GPUs of several hosts, unless q->strategy names it. There
+ * buckets are as large as the latency of the collectives needs, else they have the defaults of train.
  *
  * A layout is a ls_train_config, as `lockstep train` uses it. */
 #ifndef LS_PLAN_PLANNER_H
 #define LS_PLAN_PLANNER_H
 
 #include "plan/cluster_file.h"
+#include "plan/goodput.h"
 #include "core/plan.h"
 #include "config/resolve.h"
 
@@ -52,30 +57,43 @@ typedef struct ls_planner_query {
     int64_t val_seqs;                /* sequences of validation data            */
     const char *data;                /* data folder for val_seqs and the vocabulary; NULL: none given */
     const char *from;                /* value of --model; NULL: use the model name */
+    bool batch_chosen;               /* global_batch is a default */
     bool vocab_given, dropout_given; /* with --vocab_size, --dropout        */
     int max_tp;                      /* 0: no limit                */
+    int top;                         /* layouts that are needed; 0: all */
     const char *strategy;            /* NULL: all                  */
     bool recompute;
     bool cuda; /* true: GPUs; false: CPU cores in fp32 */
     ls_dtype dtype;
     bool precision_given, no_deterministic;
-    double tokens;   /* of a whole training run, to report hours and energy; 0: not requested */
+    double tokens;                        /* of a whole training run, to report hours and energy; 0: not requested */
+    double price;                         /* of a device for one hour, in any currency; 0: not given */
+    double mtbf;                          /* mean seconds between failures of a host; 0: no failures */
+    double checkpoint_bandwidth, restart; /* bytes/s of the storage; seconds. With mtbf */
     ls_compute *gpu; /* an open backend that reports the cuDNN workspace; NULL: use formulas (compute/sizes.c) */
 } ls_planner_query;
 
 /* Totals of a whole training run; NaN: unknown. */
 typedef struct ls_plan_totals {
-    double mfu;          /* relative to the data sheet peak*/
-    double seconds, kwh; /* for q->tokens; energy at the power limit of every device*/
+    double mfu;     /* relative to the data sheet peak*/
+    double seconds; /* for q->tokens, without failures */
+    double elapsed; /* the same, expected with failures (q->mtbf) */
+    double kwh;     /* of it, at the power limit of every device*/
+    double cost;    /* of it, at q->price */
 } ls_plan_totals;
 
 typedef struct ls_planner_result {
     ls_planned *layout; /* layouts that fit, fastest first, then the others, least memory first */
     int n, n_fit;
-    int n_bad; /* impossible combinations, with examples of the reasons */
+    int n_slow; /* layouts that were not evaluated, because a lower bound of their time is above the printed ones */
+    bool no_dp; /* GPUs of several hosts: dp is evaluated if it is requested only */
+    int n_bad;  /* impossible combinations, with examples of the reasons */
     char bad[6][240];
 } ls_planner_result;
 
+/* The failures of a training with this layout (q->mtbf is above 0): a checkpoint has fp32 weights and two moments of every parameter. */
+ls_failures ls_planner_failures(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l);
+int64_t ls_planner_checkpoint_bytes(const ls_model_config *m);
 ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l);
 
 /* The trainer defaults with this layout. Without a pipeline schedule is NULL. */
@@ -99,6 +117,12 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);
 void ls_planner_result_fini(ls_planner_result *r);
+
+/* Why the first layout is the fastest, one sentence per line: the parts of its step, and what others lose or need. */
+void ls_planner_explain(const ls_planner_result *r, ls_str *out);
+/* What to change, one sentence per line: each was predicted as a layout (larger batch, recomputation, fewer or more workers, precision). Empty if
+ * nothing gains. */
+void ls_planner_advise(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, ls_str *out);
 
 /* "8 workers share 2 cores …", or "" if no cores are shared. */
 void ls_crowd_words(const ls_cluster *cl, int world, char buf[128]);

@@ -5,10 +5,12 @@
 #include "plan/planner_impl.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "parallel/pipe_exec.h"
 #include "parallel/simulate.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- collectives ---- */
 
@@ -16,7 +18,12 @@ double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int 
 {
     const int on_host = w->crowd.on_host;
     const bool between = w->c->mesh.world > on_host && (span > on_host || on_host % span);
-    return ls_cluster_collective(w->cl, kind, n, bytes, between) * (between ? 1 : w->crowd.slower);
+    ls_coll_group g = {.n = n, .hosts = 1, .ordered = !w->cl->cpu && w->c->deterministic};
+    if (between) { /* every stride-th rank belongs to the group */
+        const int stride = span / n, here = stride < on_host ? on_host / stride : 1;
+        g.hosts = LS_MAX(2, (n + here - 1) / here);
+    }
+    return ls_cluster_collective(w->cl, kind, g, bytes) * (between ? 1 : w->crowd.slower);
 }
 
 /* ---- units ---- */
@@ -176,6 +183,32 @@ static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *res
     return st;
 }
 
+/* Whether stages a and b have as many blocks in each part, and no other units: their times are equal. */
+static bool same_stages(const planner_worker *w, int a, int b)
+{
+    const ls_stages *s = &w->stages;
+    const int *thread = w->c->stage_thread;
+    if (thread[0] && thread[a] != thread[b]) return false;
+    for (int g = 0; g < s->n_stage * s->n_chunk; g += s->n_stage) {
+        const int *x = s->first + g + a, *y = s->first + g + b;
+        const bool ends = x[0] == 0 || y[0] == 0 || x[1] == s->n_unit || y[1] == s->n_unit;
+        if (ends || x[1] - x[0] != y[1] - y[0]) return false;
+    }
+    return true;
+}
+
+/* Takes the times of part costs from an equal stage before k, if there is one. */
+static bool copy_stage(const planner_worker *w, int k, ls_part_cost *part)
+{
+    const int P = w->c->mesh.n[LS_AXIS_PP];
+    for (int j = 0; j < k; j++) {
+        if (!same_stages(w, j, k)) continue;
+        for (int g = 0; g < P * w->stages.n_chunk; g += P) part[g + k] = part[g + j];
+        return true;
+    }
+    return false;
+}
+
 /* Stages compute faster while others wait. This was measured with every second worker waiting; more waiting workers were not measured. */
 static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part_cost *part, double transfer,
                           ls_sim *out)
@@ -211,6 +244,7 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     for (int k = 0; k < P && st == LS_OK; k++) {
         double rest = 0;
         ls_prediction p;
+        if (copy_stage(w, k, part)) continue;
         st = stage(w, k, part, &rest, &p);
         if (st == LS_OK && k == 0) *out = p;
         most = fmax(most, rest);
@@ -234,15 +268,8 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     return st;
 }
 
-ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
+static void begin(planner_worker *w, const ls_cluster *cl, const ls_train_config *c)
 {
-    if (c->tf32)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
-    LS_TRY(ls_cluster_check_precision(cl, c->dtype));
-    LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
-    planner_worker *w = ls_alloc(sizeof *w);
-    if (!w) return ls_nomem(sizeof *w, "a prediction");
     w->cl = cl;
     w->c = c;
     w->D = c->mesh.n[LS_AXIS_DP];
@@ -253,6 +280,18 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     w->pass.add *= w->crowd.slower;
     w->pass.step *= w->crowd.slower;
     w->threads = threads_asked(w);
+}
+
+ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
+{
+    if (c->tf32)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
+    LS_TRY(ls_cluster_check_precision(cl, c->dtype));
+    LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
+    planner_worker *w = ls_alloc(sizeof *w);
+    if (!w) return ls_nomem(sizeof *w, "a prediction");
+    begin(w, cl, c);
     ls_status st;
     if (c->mesh.n[LS_AXIS_PP] > 1) {
         st = pipeline(w, out);
@@ -266,4 +305,80 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     if (st == LS_OK) out->tokens_per_sec = (double)(c->global_batch * c->seq_len) / out->step;
     ls_free(w);
     return st;
+}
+
+/* ---- buckets ---- */
+
+enum { MOST_BUCKET = 1 << 26 }; /* elements */
+
+/* The default, or the power of two whose transfer takes as long as the latency of its collective. */
+static int64_t bucket_for(const planner_worker *w, ls_coll kind, double each, int64_t usual)
+{
+    const double some = 1e9, latency = planner_collective_sec(w, kind, w->D, w->c->mesh.world, 0),
+                 sec = planner_collective_sec(w, kind, w->D, w->c->mesh.world, some) - latency;
+    int64_t n = usual;
+    while (n < MOST_BUCKET && (double)n * each / some * sec < latency) n = n < 1 << 20 ? 1 << 20 : n * 2;
+    return n > MOST_BUCKET ? LS_MAX(usual, MOST_BUCKET) : n;
+}
+
+void planner_buckets(const ls_cluster *cl, ls_train_config *c)
+{
+    planner_worker w = {0};
+    begin(&w, cl, c);
+    if (w.D < 2) return;
+    const bool all = !strcmp(c->strategy, "ddp");
+    c->bucket = bucket_for(&w, all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER, w.cl->wire_bytes, c->bucket);
+    if (!strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2"))
+        c->gather_bucket = bucket_for(&w, LS_COLL_ALL_GATHER, width_of(&w), c->gather_bucket);
+}
+
+/* ---- a lower bound ---- */
+
+/* Compute of the average stage, or the way of one micro-batch through all stages; a naive schedule does nothing at the same time. */
+static double least_compute(const planner_worker *w)
+{
+    const ls_train_config *c = w->c;
+    const int P = c->mesh.n[LS_AXIS_PP], L = c->model.n_layer;
+    const double M = c->grad_accum, less = w->pass.apart * w->pass.beside,
+                 in = P > 1 ? unit_sec(w, LS_TIME_BLOCK_IN) : w->bwd[LS_UNIT_BLOCK],
+                 halves = P > 1 ? in + unit_sec(w, LS_TIME_BLOCK_W) : in,
+                 block = w->fwd[LS_UNIT_BLOCK] + fmin(w->bwd[LS_UNIT_BLOCK], halves),
+                 ends = w->fwd[LS_UNIT_EMBED] + w->bwd[LS_UNIT_EMBED] + w->fwd[LS_UNIT_HEAD] + w->bwd[LS_UNIT_HEAD];
+    double shards = L * (w->tp_fwd[LS_UNIT_BLOCK] + w->tp_bwd[LS_UNIT_BLOCK]);
+    shards += w->tp_fwd[LS_UNIT_EMBED] + w->tp_bwd[LS_UNIT_EMBED] + w->tp_fwd[LS_UNIT_HEAD] + w->tp_bwd[LS_UNIT_HEAD];
+    const double all = less * (L * block + ends) + shards;
+    if (P == 1) return M * all;
+    if (!strcmp(c->schedule, "naive")) return M * all;
+    return fmax(M * all / P, less * L * (w->fwd[LS_UNIT_BLOCK] + fmin(in, w->bwd[LS_UNIT_BLOCK])));
+}
+
+/* Sums of gradients and gathers of parameters, each as one message. */
+static double least_comm(const planner_worker *w, double n)
+{
+    const ls_train_config *c = w->c;
+    const int D = w->D, span = c->mesh.world;
+    const double wide = n * w->cl->wire_bytes, M = c->grad_accum, bytes = n * width_of(w);
+    if (D == 1) return 0;
+    if (!strcmp(c->strategy, "dp"))
+        return planner_collective_sec(w, LS_COLL_REDUCE, D, span, wide) +
+               planner_collective_sec(w, LS_COLL_BROADCAST, D, span, bytes);
+    if (!strcmp(c->strategy, "ddp")) return planner_collective_sec(w, LS_COLL_ALL_REDUCE, D, span, wide);
+    const double scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, D, span, wide),
+                 gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, D, span, bytes);
+    if (!strcmp(c->strategy, "zero1")) return scatter + gather;
+    return M * scatter + gather;
+}
+
+double planner_least(const ls_cluster *cl, const ls_train_config *c)
+{
+    planner_worker w = {0};
+    const ls_model_config *m = &c->model;
+    const double C = m->n_embd, n = (12.0 * m->n_layer * C * C + C * m->vocab_size) /
+                                    (c->mesh.n[LS_AXIS_PP] * c->mesh.n[LS_AXIS_TP]); /* parameters of a worker */
+    begin(&w, cl, c);
+    unit_times(&w);
+    const bool dp = !strcmp(c->strategy, "dp"), sharded = !strncmp(c->strategy, "zero", 4);
+    const double compute = least_compute(&w), comm = least_comm(&w, n);
+    return (dp ? compute + comm : fmax(compute, comm)) + w.pass.step +
+           n / (sharded ? w.D : 1) * fmin(w.pass.adamw, w.pass.alone);
 }

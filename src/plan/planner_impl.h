@@ -29,12 +29,25 @@ typedef struct planner_worker {
     ls_prediction p;
 } planner_worker;
 
+/* ls_planner_memory with stages and schedule that were made before (ls_run_stages), which are the caller's. Without a pipeline schedule is NULL. */
+ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+                            ls_stages *stages, ls_schedule *schedule, ls_plan_memory *out);
+
 /* Worker `rank` of the run; its strategy is bound to addresses without memory. Close it even after a failure. */
 ls_status planner_open(planner_worker *w, int rank);
 void planner_close(planner_worker *w);
 
 /* Seconds of a collective of n workers with stride `span` between ranks, on one host (with shared cores) or on several. */
 double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes);
+
+/* Sets the buckets of gradients and parameters so large that their transfer takes as long as their latency; at least the defaults. */
+void planner_buckets(const ls_cluster *cl, ls_train_config *c);
+
+/* Lower bound of the predicted seconds of a step, without a simulation. For GPUs. */
+double planner_least(const ls_cluster *cl, const ls_train_config *c);
+
+/* Memory of the worst worker of a layout, and whether it fits: worst, worst_rank, comm_bytes, host_bytes, fits, why. */
+ls_status planner_fit(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l);
 
 /* Simulates a step after a first one; fills w->p except tokens_per_sec. */
 ls_status planner_walk(planner_worker *w);

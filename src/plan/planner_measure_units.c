@@ -66,9 +66,10 @@ static ls_status plan_bench(planner_bench *b, const ls_run_groups *g)
 static ls_status take_memory(planner_bench *b)
 {
     ls_plan *p = &b->parts.plan;
-    p->n_copy = ls_comm_size(b->comm);
-    LS_TRY(ls_plan_alloc(p, p->n_copy > 1));
-    if (p->n_copy == 1) return LS_OK;
+    const bool several = ls_comm_size(b->comm) > 1;
+    p->n_copy = ls_comm_where(b->comm).local_size;
+    LS_TRY(ls_plan_alloc(p, several));
+    if (!several) return LS_OK;
     void *memory = ls_comm_alloc(b->comm, (size_t)ls_plan_host_bytes(p));
     return memory ? ls_plan_take(p, memory) : ls_nomem(ls_plan_host_bytes(p), "the memory plan");
 }

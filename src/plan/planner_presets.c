@@ -80,7 +80,7 @@ static bool take(const ls_cluster *p, ls_cluster *out)
     out->wire_bytes = 4;        /* gradients are sent in fp32 */
     out->update_bytes = 4 + 24; /* gradient; master weight and moments in and out */
     out->overlap = 0.9;
-    if (!p->devices) out->devices = 8;
+    if (!p->devices) out->devices = out->cards = 8; /* one card per GPU */
     if (!(p->between.bandwidth > 0)) out->between = (ls_link){18e-6, 45 * GB};
     if (!(p->unit_overhead > 0)) out->unit_overhead = 5e-6;
     if (!(p->step_overhead > 0)) out->step_overhead = 0.9e-3;

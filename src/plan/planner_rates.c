@@ -262,17 +262,58 @@ static double on_curve(const ls_cluster_curve *v, double bytes)
     return v->sec[k - 1] + part * (v->sec[k] - v->sec[k - 1]);
 }
 
-double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double bytes, bool between)
+/* On several hosts, by the algorithms of NCCL and of comm/nccl_tree.c. Steps of a ring go to the next worker: one per host leaves it.
+ *
+ *   gather, scatter        a ring
+ *   broadcast, reduce      a chain along it, in pieces: NCCL has no tree for them
+ *   all_reduce             the faster of two rings and a tree over the hosts with a chain in each
+ *   ordered sums           halving with the nearest partner first (log2 n steps), or every part sent to its worker; then all_reduce
+ *                          gathers, and reduce sends all parts to the root, whose link takes as long as a gather
+ *   agree, barrier         a message to every host (comm/net.c) */
+#define MESSAGE_SEC 1e-6 /* assumed: host time of one of many small messages */
+
+static double between_latency(const ls_cluster *c, ls_coll kind, ls_coll_group g)
 {
+    const double H = g.hosts, n = g.n, out = c->between.latency, in = fmin(c->inside.latency, out),
+                 ring = (H - 1) * out + (n - H) * in;
+    const bool halves = (g.n & (g.n - 1)) == 0;
+    const double ordered = halves ? log2(n / H) * in + log2(H) * out : out + (n - 1) * MESSAGE_SEC;
+    switch (kind) {
+    case LS_COLL_SEND: return out;
+    case LS_COLL_BARRIER:
+    case LS_COLL_AGREE: return out + (H - 1) * MESSAGE_SEC;
+    case LS_COLL_ALL_REDUCE: return g.ordered ? ordered + ring : 2 * fmin(ring, ceil(log2(H)) * out + (n / H - 1) * in);
+    case LS_COLL_REDUCE_SCATTER: return g.ordered ? ordered : ring;
+    case LS_COLL_REDUCE: return g.ordered ? ordered + out + (n - 1) * MESSAGE_SEC : ring;
+    default: return ring;
+    }
+}
+
+/* Workers of a host that belong to one group use the network cards of their share of the devices. */
+static double between_sec(const ls_cluster *c, ls_coll kind, ls_coll_group g, double bytes)
+{
+    const double share = (double)g.n / g.hosts / c->devices, cards = fmax(1, floor(share * c->cards)),
+                 rate = c->inside.bandwidth > 0
+                            ? fmin(cards * c->between.bandwidth, fmax(c->inside.bandwidth, c->between.bandwidth))
+                            : c->between.bandwidth,
+                 volume = kind == LS_COLL_REDUCE && g.ordered ? factor(LS_COLL_ALL_REDUCE, g.n) : factor(kind, g.n);
+    const bool empty = kind == LS_COLL_BARRIER || kind == LS_COLL_AGREE || !(rate > 0);
+    return between_latency(c, kind, g) + (empty ? 0 : volume * bytes / rate);
+}
+
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_coll_group g, double bytes)
+{
+    const int n = g.n;
     if (n < 2) return 0;
     if (kind == LS_COLL_RECV) kind = LS_COLL_SEND;
+    if (g.hosts > 1) return between_sec(c, kind, g, bytes);
     if (kind == LS_COLL_BARRIER || kind == LS_COLL_AGREE) kind = LS_COLL_ALL_GATHER, bytes = 8.0 * n;
     const ls_cluster_curve *best = NULL;
-    for (int i = 0; i < c->n_curve && !between; i++) {
+    for (int i = 0; i < c->n_curve; i++) {
         const ls_cluster_curve *v = &c->curve[i];
         if (v->kind == kind && (!best || far(v->workers, n) < far(best->workers, n))) best = v;
     }
     if (best) return on_curve(best, bytes) * factor(kind, n) / factor(kind, best->workers);
-    const ls_link *l = between ? &c->between : &c->inside;
-    return steps(kind, n) * l->latency + (l->bandwidth > 0 ? factor(kind, n) * bytes / l->bandwidth : 0);
+    return steps(kind, n) * c->inside.latency +
+           (c->inside.bandwidth > 0 ? factor(kind, n) * bytes / c->inside.bandwidth : 0);
 }

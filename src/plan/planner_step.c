@@ -87,21 +87,33 @@ static ls_status total_of(const ls_plan *p, int64_t *total)
     return st;
 }
 
-ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
-                            ls_plan_memory *out)
+ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+                            ls_stages *stages, ls_schedule *schedule, ls_plan_memory *out)
 {
     ls_compute sizes;
     ls_run_groups g = {0};
-    ls_stages stages;
-    ls_run_parts parts = {.stages = &stages};
+    ls_run_parts parts = {.stages = stages, .schedule = schedule};
     *out = (ls_plan_memory){0};
     if (!gpu) LS_TRY(open_sizes(c, threads, &sizes));
     ls_status st = groups_open(&c->mesh, rank, NULL, &g);
     if (st == LS_OK) st = ls_run_plan(c, gpu ? gpu : &sizes, &g, val_seqs, &parts);
     if (st == LS_OK) st = total_of(&parts.plan, &out->total);
     for (int p = 0; p < LS_N_PART; p++) out->part[p] = ls_plan_part_bytes(&parts.plan, (ls_part)p);
+    parts.schedule = NULL; /* the caller's */
     ls_run_parts_fini(&parts);
     groups_close(&g);
+    return st;
+}
+
+ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+                            ls_plan_memory *out)
+{
+    ls_stages stages;
+    ls_schedule *schedule = NULL;
+    *out = (ls_plan_memory){0};
+    ls_status st = ls_run_stages(c, NULL, &stages, &schedule);
+    if (st == LS_OK) st = planner_memory_in(c, gpu, threads, rank, val_seqs, &stages, schedule, out);
+    ls_schedule_destroy(&schedule);
     return st;
 }
 

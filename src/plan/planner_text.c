@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define GIB (1024.0 * 1024 * 1024)
 
@@ -41,6 +42,11 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
                 q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s",
                 cl->name, ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
+    if (q->batch_chosen)
+        ls_str_addf(
+            out,
+            "--global_batch was not given: %lld sequences (%.3g tokens) per step, one per worker and at least 512\n",
+            (long long)q->global_batch, (double)q->global_batch * q->seq_len);
     ls_crowd_words(cl, q->workers, crowd);
     if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
     ls_str_addc(out, '\n');
@@ -90,6 +96,15 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
         ls_planned_words(&r->layout[i].cfg, words);
         ls_str_addf(out, "  %s: %s\n", words, r->layout[i].why);
     }
+    if (r->n_slow)
+        ls_str_addf(out,
+                    "\n%d layout%s not evaluated: a lower bound of the step time is above the layouts in the table\n",
+                    r->n_slow, r->n_slow == 1 ? " was" : "s were");
+    if (r->no_dp)
+        ls_str_add(
+            out,
+            "\ndp is not ranked on several hosts: one worker updates all parameters and its communication is never "
+            "hidden; --strategy dp evaluates it\n");
     if (!r->n_bad) return;
     ls_str_addf(out, "\n%d combination%s not possible:\n", r->n_bad, r->n_bad == 1 ? "" : "s");
     for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_str_addf(out, "  %s\n", r->bad[k]);
@@ -102,8 +117,9 @@ static void add_word(const char *flag, const char *word, ls_str *out)
 }
 
 /* `-n` starts the workers of one host, and at most LS_LAUNCH_MOST; launchers start those of several. */
-static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_train_config *c, ls_str *out)
+static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l, ls_str *out)
 {
+    const ls_train_config *c = &l->cfg;
     const int W = c->world_size, on_host = ls_cluster_crowd(cl, W).on_host;
     const bool launcher = W > on_host || W > LS_LAUNCH_MOST;
     if (launcher) ls_str_addf(out, "mpirun -np %d ", W);
@@ -123,8 +139,41 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_tr
     if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
     if (c->recompute) ls_str_add(out, " --recompute");
-    if (q->bucket) ls_str_addf(out, " --bucket %lld", (long long)q->bucket);
+    if (q->bucket || (W > 1 && c->bucket != (q->cuda ? LS_BUCKET_GPU : LS_BUCKET)))
+        ls_str_addf(out, " --bucket %lld", (long long)c->bucket);
+    if (c->gather_bucket != LS_GATHER_BUCKET) ls_str_addf(out, " --gather_bucket %lld", (long long)c->gather_bucket);
+    if (q->mtbf > 0) {
+        const ls_failures f = ls_planner_failures(cl, q, l);
+        ls_str_addf(out, " --save_every %lld", (long long)ls_goodput_best(&f).steps);
+    }
     if (q->model.variant != LS_VARIANT_HF) ls_str_addf(out, " --variant %s", ls_variant_word(q->model.variant));
+}
+
+enum { SIM_SEED = 1 };
+
+static void failures(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l, const ls_plan_totals *t,
+                     ls_str *out)
+{
+    const ls_failures f = ls_planner_failures(cl, q, l);
+    const ls_goodput g = ls_goodput_best(&f);
+    char size[32];
+    ls_str_addf(
+        out,
+        "failures: a node fails once in %.4g hours, one of %d node%s once in %.4g hours; a checkpoint (%s) takes %.3g s at %.4g GB/s, "
+        "a restart %.4g s\n",
+        f.mtbf / 3600, f.hosts, f.hosts == 1 ? "" : "s", g.mtbf / 3600,
+        ls_human_bytes(size, (double)ls_planner_checkpoint_bytes(&l->cfg.model)), f.checkpoint,
+        q->checkpoint_bandwidth / 1e9, f.restart);
+    ls_str_addf(out, "  best checkpoint interval: %lld steps = %.4g minutes (first order, Young: %.4g minutes)\n",
+                (long long)g.steps, (double)g.steps * f.step / 60, g.young / 60);
+    ls_str_addf(
+        out,
+        "  goodput %.2f %% (event simulation: %.2f %%); checkpoints take %.2f %%, repeated steps and restarts %.2f %%\n",
+        100 * g.goodput, 100 * ls_goodput_simulate(&f, g.steps, SIM_SEED), 100 * g.checkpoints, 100 * g.lost);
+    if (isnan(t->seconds)) return;
+    ls_str_addf(out,
+                "  %.4g tokens: %.4g hours of steps, %.4g hours expected in all, with %.4g failures; %.4g hours lost\n",
+                q->tokens, t->seconds / 3600, t->elapsed / 3600, t->elapsed / g.mtbf, (t->elapsed - t->seconds) / 3600);
 }
 
 /* MFU of the best layout, and time and energy of the whole training if requested. */
@@ -135,13 +184,28 @@ static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_pla
     if (t.mfu >= 0)
         ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s per device (%s, dense peak)\n", 100 * t.mfu,
                     ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
+    if (q->mtbf > 0) failures(cl, q, l, &t, out);
+    if (q->price > 0 && isnan(t.cost))
+        ls_str_addf(out, "cost %.4g per hour, %.4g per 1e9 tokens (%d x %g per hour)\n", q->price * W,
+                    q->price * W / 3600 * 1e9 / l->time.tokens_per_sec, W, q->price);
     if (isnan(t.seconds)) return;
-    ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.seconds / 3600);
+    ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.elapsed / 3600);
+    if (q->mtbf > 0) ls_str_addf(out, " with failures");
+    if (t.cost >= 0) ls_str_addf(out, ", cost %.4g (%d x %g per hour)", t.cost, W, q->price);
     if (t.kwh >= 0)
         ls_str_addf(out,
                     ", %.4g kWh (estimate: %d x %g W, the board power limit, throughout; without hosts and cooling)\n",
                     t.kwh, W, cl->power);
     else ls_str_addf(out, "; energy unknown: cluster %s has no power_watts\n", cl->name);
+}
+
+/* Sentences, indented. */
+static void lines(const char *head, const ls_str *text, ls_str *out)
+{
+    if (!text->len) return;
+    ls_str_addf(out, "\n%s\n", head);
+    for (const char *p = text->data, *end; (end = strchr(p, '\n')); p = end + 1)
+        ls_str_addf(out, "  %.*s\n", (int)(end - p), p);
 }
 
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
@@ -150,13 +214,49 @@ void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     if (r->n_fit) {
         table(cl, q, r, top, out);
         ls_str_add(out, "\nbest: ");
-        command(cl, q, &r->layout[0].cfg, out);
+        command(cl, q, &r->layout[0], out);
         ls_str_addc(out, '\n');
         totals(cl, q, &r->layout[0], out);
     } else {
         ls_str_add(out, "no layout fits.\n");
     }
+    ls_str why = {0}, change = {0};
+    ls_planner_explain(r, &why);
+    ls_planner_advise(cl, q, r, &change);
+    lines("why the first layout is the fastest:", &why, out);
+    lines("what to change:", &change, out);
+    ls_str_fini(&why);
+    ls_str_fini(&change);
     others(r, top, out);
+}
+
+static void json_lines(ls_jsonw *w, const char *key, ls_str *text)
+{
+    ls_jsonw_put_open(w, key, '[');
+    for (char *p = text->data, *end; text->len && (end = strchr(p, '\n')); p = end + 1) {
+        *end = '\0';
+        ls_jsonw_str(w, p);
+    }
+    ls_jsonw_close(w);
+    ls_str_fini(text);
+}
+
+static void json_failures(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
+{
+    const ls_failures f = ls_planner_failures(cl, q, l);
+    const ls_goodput g = ls_goodput_best(&f);
+    const ls_plan_totals t = ls_planner_totals(cl, q, l);
+    ls_jsonw_put_open(w, "failures", '{');
+    ls_jsonw_members(
+        w, LS_KV("node_mtbf_hours", f.mtbf / 3600), LS_KV("nodes", f.hosts), LS_KV("mtbf_hours", g.mtbf / 3600),
+        LS_KV("checkpoint_bytes", ls_planner_checkpoint_bytes(&l->cfg.model)), LS_KV("checkpoint_sec", f.checkpoint),
+        LS_KV("restart_sec", f.restart), LS_KV("interval_steps", g.steps),
+        LS_KV("interval_sec", (double)g.steps * f.step), LS_KV("interval_young_sec", g.young),
+        LS_KV("interval_exact_sec", g.best), LS_KV("goodput", g.goodput),
+        LS_KV("goodput_simulated", ls_goodput_simulate(&f, g.steps, SIM_SEED)),
+        LS_KV("checkpoint_share", g.checkpoints), LS_KV("lost_share", g.lost),
+        LS_KV("expected_failures", t.elapsed / g.mtbf), LS_KV("lost_hours", (t.elapsed - t.seconds) / 3600));
+    ls_jsonw_close(w);
 }
 
 static void memory(ls_jsonw *w, const ls_planned *l)
@@ -185,12 +285,13 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
                      LS_KV("micro_batch", c->micro_batch), LS_KV("grad_accum", c->grad_accum), LS_KV("fits", l->fits));
     if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
     ls_jsonw_members(w, LS_KV("tokens_per_sec", t->tokens_per_sec), LS_KV("mfu", all.mfu),
-                     LS_KV("hours", all.seconds / 3600), LS_KV("energy_kwh", all.kwh), LS_KV("step_sec", t->step),
+                     LS_KV("hours", all.seconds / 3600), LS_KV("hours_expected", all.elapsed / 3600),
+                     LS_KV("energy_kwh", all.kwh), LS_KV("cost", all.cost), LS_KV("step_sec", t->step),
                      LS_KV("forward_sec", t->forward), LS_KV("backward_sec", t->backward),
                      LS_KV("exposed_comm_sec", t->exposed), LS_KV("optimizer_sec", t->optimizer),
                      LS_KV("other_sec", t->other), LS_KV("comm_sec", t->comm), LS_KV("bubble", t->bubble));
     memory(w, l);
-    command(cl, q, c, &words);
+    command(cl, q, l, &words);
     ls_jsonw_put_str(w, "command", words.data);
     ls_str_fini(&words);
     ls_jsonw_close(w);
@@ -216,10 +317,17 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
                      LS_KV("working_space_by", !q->cuda ? "cpu"
                                                : q->gpu ? "this machine's GPU"
                                                         : "formulas, without cuDNN"),
-                     LS_KV("fit", r->n_fit), LS_KV("do_not_fit", r->n - r->n_fit), LS_KV("cannot_be", r->n_bad));
+                     LS_KV("fit", r->n_fit), LS_KV("do_not_fit", r->n - r->n_fit), LS_KV("not_evaluated", r->n_slow),
+                     LS_KV("cannot_be", r->n_bad));
     ls_jsonw_put_open(&w, "layouts", '[');
     for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, cl, q, &r->layout[i]);
     ls_jsonw_close(&w);
+    ls_str why = {0}, change = {0};
+    ls_planner_explain(r, &why);
+    ls_planner_advise(cl, q, r, &change);
+    json_lines(&w, "why", &why);
+    json_lines(&w, "what_to_change", &change);
+    if (q->mtbf > 0 && r->n_fit) json_failures(&w, cl, q, &r->layout[0]);
     ls_jsonw_put_open(&w, "reasons", '[');
     for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_jsonw_str(&w, r->bad[k]);
     ls_jsonw_close(&w);

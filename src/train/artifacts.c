@@ -236,6 +236,7 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), (int64_t)f->part_bytes[p]);
     ls_jsonw_put_int(w, "planned", (int64_t)f->plan_bytes);
     if (f->device_bytes > 0) ls_jsonw_put_int(w, "device", (int64_t)f->device_bytes);
+    if (f->host_bytes > 0) ls_jsonw_put_int(w, "host", (int64_t)f->host_bytes);
     if (f->comm_bytes > 0) ls_jsonw_put_int(w, "comm", (int64_t)f->comm_bytes);
     ls_jsonw_put_int(w, "peak_rss", (int64_t)f->peak_rss_bytes);
 }

@@ -76,6 +76,7 @@ typedef union ls_step_split {
 typedef struct ls_worker_facts {
     double part_bytes[LS_N_PART]; /* planned memory                              */
     double plan_bytes;
+    double host_bytes; /* of a device's run: planned host memory */
     double peak_rss_bytes;
     double cpu_utilisation; /* CPU seconds / (wall seconds * threads)      */
     double exposed;         /* seconds waited for others, in all           */

@@ -1,6 +1,7 @@
 #include "train/evidence.h"
 
 #include "core/clock.h"
+#include "core/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@ static int become(char *const argv[], const char *file)
     sigset_t none;
     struct sigaction usual = {.sa_handler = SIG_DFL};
     const int in = open("/dev/null", O_RDONLY | O_CLOEXEC), err = open("/dev/null", O_WRONLY | O_CLOEXEC),
-              out = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+              out = ls_fs_open_new(file);
     if (in < 0 || err < 0 || out < 0) return errno;
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) return errno;
     (void)setpgid(0, 0);

@@ -49,6 +49,15 @@ static ls_status one_step(ls_trainer *t)
     return c->save_every > 0 && s->step % c->save_every == 0 && !ends ? save(t, false) : LS_OK;
 }
 
+/* --eval_on_start: the loss of the initial weights. */
+static ls_status first_validation(ls_trainer *t)
+{
+    ls_event e = {.kind = LS_ON_VALIDATED};
+    if (!t->cfg->eval_on_start || t->state.step || !t->val.n_seq) return LS_OK;
+    LS_TRY(ls_trainer_validate(t, &e.val_loss, &e.n_val));
+    return e.n_val ? ls_observe(t, &e) : LS_OK;
+}
+
 static ls_status epoch_steps(ls_trainer *t)
 {
     ls_run_state *s = &t->state;
@@ -81,8 +90,9 @@ static ls_status save_and_stop(ls_trainer *t)
     ls_stop_saving();
     LS_TRY(save(t, false));
     LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume",
-                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step);
+    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume %s",
+                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
+                   t->cfg->run_dir);
 }
 
 /* The files of a complete run stay as they are. */
@@ -111,6 +121,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_BEGIN}));
     LS_TRY(train_begin_files(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));
+    LS_TRY(first_validation(t));
     while (s->epoch < t->cfg->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);

@@ -1,13 +1,11 @@
-/* observe.c - calls the observers of a run; three small ones: spikes, the trace and the progress line. */
+/* observe.c - calls the observers of a run; two small ones: spikes and the trace. */
 #include "train/train_impl.h"
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/nvtx.h"
 #include "core/trace.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* NULL: not shown in the trace. */
 static const char *phase_name(ls_phase p)
@@ -87,34 +85,13 @@ static ls_status see_trace(ls_trainer *t, const ls_event *e)
     return LS_OK;
 }
 
-/* ---- progress: one line on stderr, every step on a terminal, else every 10 seconds ---- */
-
-static ls_status see_progress(ls_trainer *t, const ls_event *e)
-{
-    const ls_train_config *c = t->cfg;
-    const ls_step_result *r = e->step;
-    if (e->kind != LS_ON_STEP_LOG || !t->io.progress || c->profile_mode) return LS_OK;
-    const double now = ls_now();
-    const bool last = t->state.step >= c->total_steps;
-    if (!last && !t->io.frequent && now - t->tick < 10 && t->state.step > 1) return LS_OK;
-    t->tick = now;
-    char text[200], eta[32];
-    const double tokens = (double)(c->global_batch * c->seq_len), tps = tokens / r->t_total;
-    snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  %.0f tokens/s  %.3f TFLOP/s  eta %s",
-             (long long)t->state.step, (long long)c->total_steps, r->loss, r->lr, r->grad_norm, tps,
-             tps * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
-             ls_human_time(eta, (double)(c->total_steps - t->state.step) * r->t_total));
-    t->io.progress(t->io.ctx, text, last);
-    return LS_OK;
-}
-
 /* ---- all, in the order of observe.h ---- */
 
 ls_status ls_observe(ls_trainer *t, const ls_event *e)
 {
     static ls_status (*const builtin[])(ls_trainer *, const ls_event *) = {
-        train_see_clock,   see_spikes,          see_trace,    train_see_metrics,
-        train_see_monitor, train_see_reference, see_progress, train_see_telemetry};
+        train_see_clock,   see_spikes,          see_trace,          train_see_metrics,  train_see_live,
+        train_see_monitor, train_see_reference, train_see_progress, train_see_telemetry};
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) LS_TRY(builtin[i](t, e));
     return t->observer.see ? t->observer.see(t->observer.ctx, t, e) : LS_OK;
 }

@@ -11,9 +11,11 @@
  *   spikes     observe.c          gradient norms of the epoch; warns about values far above the recent ones
  *   trace      observe.c          phases as spans of the trace and as NVTX ranges
  *   metrics    metrics_log.c      metrics.jsonl
+ *   live       live.c             events.jsonl and ranks.jsonl, for `lockstep serve` and `lockstep watch`
  *   monitor    monitor.c          TensorBoard events, and DeepSpeed's CSV files and lines
- *   reference  reference_log.c    the stdout lines of the reference trainer R1 (docs/REFERENCES.md), and DIST_DEBUG's log of collectives
- *   progress   observe.c          the progress line
+ *   reference  reference_log.c    the stdout lines of the reference trainer R1 (docs/REFERENCES.md) where they are asked for, and DIST_DEBUG's log of
+ *                                 collectives
+ *   progress   progress.c         the status of the newest step, and lines for events
  *   telemetry  telemetry.c        utilisation and power of the GPU
  *
  * One further observer may be set in the trainer; it is called last. An event reaches every worker at the same point of its run, except RUN_END, which only

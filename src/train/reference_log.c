@@ -1,4 +1,5 @@
-/* reference_log.c - the stdout lines of the reference trainer R1 (docs/REFERENCES.md) and, with DIST_DEBUG=1, its log of collectives.
+/* reference_log.c - with --run_type or --reference_output the stdout lines of the reference trainer R1 (docs/REFERENCES.md), and with
+ * DIST_DEBUG=1 its log of collectives.
  *
  * R1 synchronises its workers at fixed points of an epoch and sums the epoch's numbers there. Lockstep does not need these collectives:
  * they run only for the log, between steps, and their results are not used. The log goes to stdout and is appended to
@@ -95,7 +96,7 @@ static void line(ls_trainer *t, const char *fmt, ...) __attribute__((format(prin
 
 static void line(ls_trainer *t, const char *fmt, ...)
 {
-    if (!t->io.line) return;
+    if (!t->io.line || !t->cfg->reference_output) return;
     char text[1024];
     va_list ap;
     va_start(ap, fmt);

@@ -1,25 +1,49 @@
 /* run_files.c - the files of a run at its begin and at its end.
  *
- *   begin   files of an earlier run move away; metrics.jsonl opens
+ *   begin   files of an earlier run move away; options.json is written; metrics.jsonl opens
  *   end     pipeline.json → launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
- * Before the first step of a run without --resume, checkpoints and NCCL's evidence in its folder are moved to earlier-<k>: a later --resume
- * uses only the checkpoints of the run that was started last, and none is lost. */
+ * Before the first step of a run without --resume, checkpoints, metrics and NCCL's evidence in its folder are moved to earlier-<k>: a later
+ * --resume uses only the checkpoints of the run that was started last, and none is lost. */
 #include "train/pipe_report.h"
 #include "train/train_impl.h"
 
+#include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/lock.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
+
+#define LOCK_TIME 3.0 /* seconds to wait for a run that is ending */
 
 int64_t train_peak_rss(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
     return (int64_t)u.ru_maxrss * 1024;
+}
+
+/* The metrics of an earlier run that has done a step, with the files that describe it. where: its folder earlier-<k>; "": none yet. */
+static ls_status set_metrics_aside(const char *run_dir, char where[PATH_MAX])
+{
+    static const char *const file[] = {"metrics.jsonl", "training_metrics.json", "RUN_COMPLETE.txt",
+                                       "launcher_metadata.json", LS_RUN_OPTIONS};
+    char from[PATH_MAX], to[PATH_MAX];
+    int64_t nbytes = 0;
+    LS_TRY(ls_path_in(from, run_dir, "%s", file[0]));
+    if (!ls_fs_is_file(from)) return LS_OK;
+    LS_TRY(ls_fs_size(from, &nbytes));
+    if (!nbytes) return LS_OK;
+    if (!*where) LS_TRY(ls_fs_mkdir_next(run_dir, "earlier-", where));
+    for (size_t i = 0; i < sizeof file / sizeof file[0]; i++) {
+        LS_TRY(ls_path_in(from, run_dir, "%s", file[i]));
+        LS_TRY(ls_path_in(to, where, "%s", file[i]));
+        if (ls_fs_is_file(from)) LS_TRY(ls_fs_rename(from, to));
+    }
+    return LS_OK;
 }
 
 static ls_status set_earlier_aside(ls_trainer *t)
@@ -29,13 +53,34 @@ static ls_status set_earlier_aside(ls_trainer *t)
     int64_t step = -1;
     if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
     const bool checkpoints = *where;
+    if (!t->cfg->resume) LS_TRY(set_metrics_aside(run_dir, where));
+    const bool metrics = *where && !checkpoints;
     ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
     if (step >= 0) snprintf(upto, sizeof upto, " (up to step %lld)", (long long)step);
     if (checkpoints)
         train_tell(t, "%.400s: moved the checkpoints of an earlier run%s to %.400s; use --resume to continue a run\n",
                    run_dir, upto, where);
+    else if (metrics) train_tell(t, "%.400s: moved the metrics of an earlier run to %.400s\n", run_dir, where);
     else if (*where) train_tell(t, "%.400s: moved the NCCL files of an earlier run to %.400s\n", run_dir, where);
     return st;
+}
+
+static ls_status write_options(const ls_train_config *c)
+{
+    char path[PATH_MAX];
+    if (c->options.failed) return ls_nomem(c->options.len, LS_RUN_OPTIONS);
+    LS_TRY(ls_path_in(path, c->run_dir, LS_RUN_OPTIONS));
+    return ls_fs_write(path, c->options.data, c->options.len);
+}
+
+/* One run writes to a folder. A run that was killed may need a moment to end. */
+static ls_status lock_folder(ls_trainer *t)
+{
+    char path[PATH_MAX];
+    LS_TRY(ls_fs_mkdirs(t->cfg->run_dir));
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, "run.lock"));
+    return ls_lock_take(&t->lock, path, LOCK_TIME,
+                        "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path");
 }
 
 /* Rank 0's files first: no worker writes under a name that rank 0 is about to move. */
@@ -43,8 +88,10 @@ ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
     if (ls_comm_rank(t->comm) == 0) {
+        LS_TRY_GOTO(st, done, lock_folder(t));
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
+        LS_TRY_GOTO(st, done, write_options(t->cfg));
         LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, t->cfg->run_dir, t->state.step));
     }
 done:
@@ -59,6 +106,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     enum { N = sizeof(ls_worker_facts) / sizeof(double) };
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
+                            .host_bytes = t->compute.device ? (double)ls_plan_host_bytes(&t->plan) : 0,
                             .peak_rss_bytes = (double)train_peak_rss(),
                             .device_bytes = t->compute.device ? (double)ls_trainer_held_bytes(t) : 0,
                             .comm_bytes = (double)ls_trainer_comm_bytes(t),

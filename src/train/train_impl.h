@@ -46,6 +46,9 @@ ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
 
 int64_t train_peak_rss(void);
 
+/* The status during a validation: `done` of n batches per replica. */
+void train_show_validation(ls_trainer *t, int64_t done, int64_t n);
+
 /* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.
  * Collective. */
 ls_status train_begin_files(ls_trainer *t);
@@ -54,8 +57,10 @@ ls_status train_end_files(ls_trainer *t, const ls_run_identity *id);
 /* Observers (observe.h). */
 ls_status train_see_clock(ls_trainer *t, const ls_event *e);
 ls_status train_see_metrics(ls_trainer *t, const ls_event *e);
+ls_status train_see_live(ls_trainer *t, const ls_event *e);
 ls_status train_see_monitor(ls_trainer *t, const ls_event *e);
 ls_status train_see_reference(ls_trainer *t, const ls_event *e);
+ls_status train_see_progress(ls_trainer *t, const ls_event *e);
 ls_status train_see_telemetry(ls_trainer *t, const ls_event *e);
 
 #endif

@@ -105,23 +105,28 @@ static void advise_memory(ls_trainer *t)
     const ls_train_config *c = t->cfg;
     t->plan.whole = whole_state(t);
     const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
-    const bool may_offload = gpu && !c->offload && strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
+    const bool may_offload = gpu && !c->offload, sharded = strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
     snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",
-             may_offload ? "--offload_optimizer cpu, " : "", zero3 ? "" : "--strategy zero3, ",
+             !may_offload ? ""
+             : sharded    ? "--offload_optimizer cpu, "
+                          : "--strategy zero1 --offload_optimizer cpu, ",
+             zero3 ? "" : "--strategy zero3, ",
              gpu                                   ? " on more GPUs"
              : zero3 || ls_comm_size(t->comm) == 1 ? " on more hosts"
                                                    : "");
     snprintf(t->plan.less_act, sizeof t->plan.less_act, "%s%sa smaller --seq_length or a smaller model",
              c->recompute ? "" : "--recompute, ", c->micro_batch > 1 ? "a smaller micro-batch, " : "");
+    snprintf(t->plan.less_host, sizeof t->plan.less_host, "%smore hosts, or a smaller model",
+             c->offload ? "--offload_optimizer none, " : "");
 }
 
 /* A single worker allocates private memory; several use memory that their peers can read. When one has not enough, all fail. */
 static ls_status take_memory(ls_trainer *t)
 {
-    t->plan.n_copy = ls_comm_size(t->comm);
+    t->plan.n_copy = ls_comm_where(t->comm).local_size;
     t->plan.beside = ls_trainer_comm_bytes(t);
     advise_memory(t);
-    if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
+    if (ls_comm_size(t->comm) == 1) return ls_plan_alloc(&t->plan, false);
     LS_TRY(ls_comm_agree(t->comm, ls_plan_alloc(&t->plan, true), LS_SITE));
     return ls_comm_agree(t->comm, take_shared(t), LS_SITE);
 }
@@ -279,13 +284,19 @@ static void say_plan(ls_trainer *t)
     if (!t->io.note) return;
     ls_str s = {0};
     char words[LS_COMPUTE_WORDS];
+    ls_str_addf(&s, "data %.200s: %lld tokens, %lld %s", t->cfg->train_path, (long long)t->train.n_token,
+                (long long)t->train.n_seq, ls_tokens_paired(&t->train) ? "pairs" : "sequences");
+    if (!ls_tokens_paired(&t->train)) ls_str_addf(&s, " of %d", t->cfg->seq_len);
+    if (t->val.n_seq) ls_str_addf(&s, "; validation %lld tokens", (long long)t->val.n_token);
+    ls_str_addc(&s, '\n');
     ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
                 ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
     if (t->schedule) say_stages(t, &s);
-    ls_plan_print(&t->plan, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
-    if (sums)
+    if (t->cfg->verbose) ls_plan_print(&t->plan, &s);
+    else ls_plan_print_line(&t->plan, sums, &s);
+    if (sums && t->cfg->verbose)
         ls_str_addf(&s,
                     "  %-12s %10.1f   buffers for sums in a fixed order; NCCL's own buffers are not counted\n"
                     "  %-12s %10.1f   of this program on the GPU\n",
@@ -504,6 +515,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_nccl_proof_destroy(&t->proof);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
+    ls_lock_release(&t->lock);
     ls_tokens_close(&t->train);
     ls_tokens_close(&t->val);
     ls_strategy_destroy(&t->strategy);

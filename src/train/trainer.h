@@ -12,7 +12,9 @@
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
+#include "core/lock.h"
 #include "core/plan.h"
+#include "core/progress.h"
 #include "data/loader.h"
 #include "model/input.h"
 #include "model/model.h"
@@ -21,6 +23,7 @@
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
+#include "train/live.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -30,12 +33,12 @@
 /* Where a run prints. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
-    void (*line)(void *ctx, const char *text);                /* stdout: results and markers (docs/FORMATS.md) */
-    void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
-    void (*note)(void *ctx, const char *text);                /* stderr: single messages                    */
-    void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */
-    void (*opened)(void *ctx, const struct ls_trainer *t);    /* the compute backend is open, no more           */
-    bool frequent;                                            /* progress at every step, not every few seconds */
+    void (*line)(void *ctx, const char *text);                   /* stdout: results and markers (docs/FORMATS.md) */
+    void (*progress)(void *ctx, const ls_progress_line *status); /* stderr: the state of the newest step         */
+    void (*event)(void *ctx, const char *text);                  /* stderr: what happened                       */
+    void (*note)(void *ctx, const char *text);                   /* stderr: other messages                      */
+    void (*debug)(void *ctx, const char *text);                  /* stdout of every worker: DIST_DEBUG's lines   */
+    void (*opened)(void *ctx, const struct ls_trainer *t);       /* the compute backend is open, no more         */
 } ls_train_io;
 
 /* Mean and variance of a series with exponential forgetting, for the spike report. */
@@ -89,6 +92,12 @@ typedef struct ls_monitor {
     bool seen_step;
 } ls_monitor;
 
+/* Time of a step, smoothed. */
+typedef struct ls_pace {
+    double seconds;
+    int64_t n;
+} ls_pace;
+
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
     int64_t step, phase[LS_N_PHASE];
@@ -130,6 +139,7 @@ typedef struct ls_trainer {
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
+    ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
@@ -137,12 +147,14 @@ typedef struct ls_trainer {
     /* what the observers keep, in the order in which they are called (observe.h) */
     ls_observer observer; /* a further one */
     ls_step_clock clock;
-    ls_step_spans span; /* of the trace */
-    ls_metrics_log log; /* rank 0's */
-    ls_monitor monitor; /* rank 0's */
-    ls_coll_log coll;   /* DIST_DEBUG=1 */
-    double tick;        /* last progress line */
-    ls_telemetry gpu;   /* rank 0's */
+    ls_step_spans span;      /* of the trace */
+    ls_metrics_log log;      /* rank 0's */
+    ls_monitor monitor;      /* rank 0's */
+    ls_live live;            /* events.jsonl is rank 0's */
+    ls_coll_log coll;        /* DIST_DEBUG=1 */
+    ls_pace pace;            /* of this process */
+    ls_progress_line status; /* of the newest step that was shown */
+    ls_telemetry gpu;        /* rank 0's */
     int64_t watched_tokens;
 } ls_trainer;
 

@@ -72,6 +72,7 @@ static ls_status forward(val_turn *v, int64_t turns, double (*pair)[2])
     int ms = 0;
     for (int64_t n = 0; v->first < turns; v->first += n) {
         LS_TRY(train_agree_to_stop(t, ms, &ms));
+        train_show_validation(t, v->first, turns);
         n = next_part(n, ms, turns - v->first);
         const double begin = ls_now();
         LS_TRY(forward_part(v, n, pair + v->first));

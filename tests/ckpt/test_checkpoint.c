@@ -5,6 +5,7 @@
 #include "ckpt_support.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "ckpt/export.h"
 #include "ckpt/hf.h"
 #include "ckpt/safetensors.h"
 
@@ -532,6 +533,11 @@ static void hugging_face_weights_load_exactly_or_are_refused(void **state)
     test_dir_close(dir);
 }
 
+static ls_status export_to(const char *from, const char *out, bool replace)
+{
+    return ls_export(&(ls_export_opts){.from = from, .out = out, .dtype = LS_F32, .replace = replace});
+}
+
 static void export_copies_undamaged_weights_only(void **state)
 {
     (void)state;
@@ -540,13 +546,13 @@ static void export_copies_undamaged_weights_only(void **state)
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
     save(&a, dir, "step-3", 3, 0);
     const char *from = test_path(dir, "step-3", NULL), *to = test_path(dir, "out", NULL);
-    assert_int_equal(ls_hf_export(from, to, false), LS_OK);
+    assert_int_equal(export_to(from, to, false), LS_OK);
     assert_int_equal(test_n_entries(to), 3);
     assert_equal_files(test_path(dir, "step-3", "model.safetensors"), test_path(dir, "out", "model.safetensors"));
-    assert_int_equal(ls_hf_export(from, test_path(dir, "out/", NULL), false), LS_E_ARG);
-    assert_int_equal(ls_hf_export(from, test_path(dir, "out/", NULL), true), LS_OK);
+    assert_int_equal(export_to(from, test_path(dir, "out/", NULL), false), LS_E_ARG);
+    assert_int_equal(export_to(from, test_path(dir, "out/", NULL), true), LS_OK);
     test_flip(test_path(dir, "step-3", "model.safetensors"), 4000);
-    assert_int_equal(ls_hf_export(from, test_path(dir, "out2", NULL), false), LS_E_FORMAT);
+    assert_int_equal(export_to(from, test_path(dir, "out2", NULL), false), LS_E_FORMAT);
     assert_false(ls_fs_exists(test_path(dir, "out2", NULL)));
     test_model_close(&a);
     test_dir_close(dir);

@@ -9,7 +9,7 @@ cat >ds.json <<'JSON'
  "tensorboard": {"enabled": true, "output_path": "tb", "job_name": "job"}, "dump_state": true}
 JSON
 args=(train --data . --model tiny --num_layers 1 --seq_length 32 --max_steps 4 --eval_every 2 --save_every 2 --checkpoint_path run)
-expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}" --deepspeed_config ds.json
+expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}" --reference_output --deepspeed_config ds.json
 number='[0-9.]*'
 [ "$(grep -c "^\[Rank 0\] time (ms) | fwd: $number | bwd: $number | bwd_inner: $number | bwd_allreduce: $number | step: $number$" out)" = 4 ] ||
   bad "not 4 lines of times: $(cat out)"
@@ -18,7 +18,7 @@ grep -q "^\[Rank 0\] epoch=0/micro_step=4/global_step=4, RunningAvgSamplesPerSec
   bad "no line of throughput"
 grep -q "without effect: dump_state$" err || bad "other keys are without effect: $(cat err)"
 # profile mode has no lines of steps
-expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}" --profile_mode --deepspeed_config ds.json --checkpoint_path quiet --max_steps 1
+expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}" --reference_output --profile_mode --deepspeed_config ds.json --checkpoint_path quiet --max_steps 1
 grep -q "time (ms)" out && bad "lines of steps in profile mode"
 
 # the CSV files; a resumed run replaces what its checkpoint does not have; a new one begins another part

@@ -73,7 +73,7 @@ expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP"
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
 
 # --- several workers: forked workers inherit the choice, and open the device themselves ---
-t two LS_PLUGIN_DIR="$emu" -- -n 2
+t two LS_PLUGIN_DIR="$emu" -- -n 2 --reference_output
 first two "device: CUDA, emulated device (1 of 1 visible, shared by 2 workers)"
 once two
 grep -q 'rank=1 .*torch.cuda.current_device=0' two.log || bad "rank 1 of one GPU: $(grep rank=1 two.log)"

@@ -18,6 +18,9 @@ folder() { # RUN: a finished run folder
   has files:'Run folder' "$1"
   has training_metrics.json "$1/training_metrics.json"
   has metrics.jsonl "$1/metrics.jsonl"
+  has options.json "$1/options.json"
+  has events.jsonl "$1/events.jsonl"
+  has ranks.jsonl "$1/ranks.jsonl"
   has launcher_metadata.json "$1/launcher_metadata.json"
 }
 checkpoint() { # FOLDER
@@ -78,6 +81,8 @@ prints 'eval --task translate --json' eval --task translate --checkpoint transla
 prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
+echo The >prompts.txt
+prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max-new-tokens 4 --json
 go export --checkpoint one --out hf
 for f in config.json generation_config.json tokenizer.json; do has $f hf/$f; done
 go import --from hf --out imported
@@ -112,8 +117,11 @@ sed 's/"seq_len": 32/"seq_len": 64/' mesh/training_metrics.json >longer.json
 has scaling_report.json unlike/scaling_report.json
 has files:'Report folder' unlike
 go report scaling strategies --out report
+has benchmarks.json report/benchmarks.json
+for f in report/*/scaling_report*.json; do has scaling_report.json "$f"; done
 has files:'Report folder' report
-for f in report/scaling_report*.json; do has scaling_report.json "$f"; done
+go report strategies --no-png --out settings
+has files:'Report folder' settings
 # the output of nsys
 mkdir -p nsys/profiles
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n\n' >nsys/profiles/nsys_stats_h.txt

@@ -22,7 +22,7 @@ long=(--epochs 200 --max_steps 100000)
 # the bits of one worker; every line has its rank; the token is on no command line, and made anew
 "$LOCKSTEP" "${base[@]}" --max_steps 3 --checkpoint_path "$SCRATCH/one" >"$SCRATCH/log" 2>&1 || bad "one worker: $(tail -3 "$SCRATCH/log")"
 cd "$SCRATCH" || exit 1
-launch --hosts a,b -n 4 --env SOME=thing -- "${base[@]}" --max_steps 3 --checkpoint_path two >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "launch: $(tail -3 "$SCRATCH/err")"
+launch --hosts a,b -n 4 --env SOME=thing -- "${base[@]}" --reference_output --max_steps 3 --checkpoint_path two >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "launch: $(tail -3 "$SCRATCH/err")"
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/two/epoch-1/model.safetensors" # in the folder where launch was started
 grep -qv '^\[rank [0-3]\] ' "$SCRATCH/out" && bad "a line without its rank: $(grep -v '^\[rank' "$SCRATCH/out" | head -1)"
 [ "$(grep -c '^\[rank 3\] \[Rank 3\] EXITING cleanly$' "$SCRATCH/out")" = 1 ] || bad "the last line of rank 3 is missing"
@@ -64,7 +64,7 @@ fault() {
   local name=$1 sig=$2 who=$3 code=$4 victim job got
   launch --hosts a,b -n 4 -- "${base[@]}" "${long[@]}" --comm_timeout 3 --checkpoint_path "$SCRATCH/$name" >"$SCRATCH/$name.log" 2>&1 &
   job=$!
-  await $job grep -qs "Step 10," "$SCRATCH/$name.log" || bad "$name: no step 10: $(tail -3 "$SCRATCH/$name.log")"
+  await $job grep -qs "step 10/" "$SCRATCH/$name.log" || bad "$name: no step 10: $(tail -3 "$SCRATCH/$name.log")"
   case $who in
     rank) victim=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$name( |$)" | shuf -n 1) ;;
     agent) victim=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$name( |$)" | shuf -n 1); victim=$(ps -o ppid= -p "$victim") ;;

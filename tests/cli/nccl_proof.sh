@@ -99,7 +99,7 @@ PY
   summed nan
   # a tool that hangs is ended with the run, however the run ends
   mkdir -p "$SCRATCH/hangs" && printf '#!/bin/sh\necho $$ >>"%s"\nexec sleep 4321\n' "$SCRATCH/hangs/pids" >"$SCRATCH/hangs/nvidia-smi" && chmod +x "$SCRATCH/hangs/nvidia-smi"
-  PATH=$SCRATCH/hangs:$PATH timeout -k 5 60 "${long[@]}" --checkpoint_path "$SCRATCH/hung" >"$SCRATCH/hung.out" 2>&1 &
+  PATH=$SCRATCH/hangs:$PATH timeout -k 5 60 "${long[@]}" --reference_output --checkpoint_path "$SCRATCH/hung" >"$SCRATCH/hung.out" 2>&1 &
   pid=$!
   await $pid [ -s "$SCRATCH/hangs/pids" ] || bad "the tool was not started: $(tail -n 2 "$SCRATCH/hung.out")"
   kill -9 "$(sed -n 's/.*Startup: pid=\([0-9]*\) rank=0 .*/\1/p' "$SCRATCH/hung.out")"

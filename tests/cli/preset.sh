@@ -5,7 +5,7 @@ cd "$SCRATCH" || exit 1
 mkdir d && tokens d/train.bin 4000 && tokens d/val.bin 900 2
 small=(--data-path d --model tiny --num-layers 1 --seq-length 32 --micro-batch-size 2 --train-iters 3 --log-interval 1)
 
-expect 0 "RUN_COMPLETE.*world_size=2" "$LOCKSTEP" train --preset r2 --framework ddp --num-gpus 2 "${small[@]}" --vocab-file v.json --wandb-project none
+expect 0 "RUN_COMPLETE.*world_size=2" "$LOCKSTEP" train --preset r2 --framework ddp --num-gpus 2 "${small[@]}" --vocab-file v.json --wandb-project none --reference_output
 grep -q "^flags of R2 without effect: --vocab_file, --wandb_project$" err || bad "no note: $(cat err)"
 [ "$(grep -c '^flags of R2' err)" = 1 ] || bad "the note is not printed once"
 [ -n "$(find tb_logs -name 'events.out.tfevents.*')" ] || bad "no event file in tb_logs"
@@ -25,7 +25,7 @@ expect 0 '"source": "preset r2"' "$LOCKSTEP" train --preset r2 "${small[@]}" --n
 grep -q "^flags of R2 without effect: --num_gpus (without --framework: one worker)$" err || bad "no note about --num_gpus: $(cat err)"
 expect 2 "'fsdp'" "$LOCKSTEP" train --preset r2 --framework fsdp "${small[@]}"
 expect 2 "add --preset r2 " "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
-expect 2 "add --preset r2 or --preset r3" "$LOCKSTEP" train --world_size 2 --data d
+expect 2 "add --preset r2 " "$LOCKSTEP" train --num_gpus 2 --data d
 
 expect 0 "micro_batch_size_per_gpu" "$LOCKSTEP" bench strategies -n 2 --dry-run --warmup 1 --out b -- --preset r2 --global-batch-size 8 "${small[@]}"
 grep -q -- "--preset\|--train-iters" out && bad "the runs of a benchmark get flags of a preset: $(cat out)"
@@ -49,7 +49,7 @@ with open("p.tsv", "w") as f:
 PY
 expect 0 "" "$LOCKSTEP" prepare --task translate --input p.tsv --out pairs
 expect 0 "RUN_COMPLETE.*world_size=2" "$LOCKSTEP" train --preset r3 --dataset pairs --world_size 2 --batch_size 8 --n_epochs 1 --model_max_length 32 --model tiny \
-  --num_layers 1 --checkpoint_path r3
+  --num_layers 1 --checkpoint_path r3 --reference_output
 [ -s r3/workdir/rank0_results_epoch0.json ] || bad "no result file of R3: $(ls r3 r3/workdir)"
 expect 0 "^schedule  *naive " "$LOCKSTEP" train --preset r3 --dataset pairs --model_parallel_mode model_parallel --model_max_length 32 --model tiny \
   --print_config

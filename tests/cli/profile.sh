@@ -26,6 +26,7 @@ done
 
 # the command profile, and a lane that is too short
 run p profile -- train -n 2 --profile_spans 64 || bad "profile -- train: $(tail -3 "$SCRATCH/p.log")"
+grep -q "^Collectives, all ranks" "$SCRATCH/p.log" && grep -q "^The trace has no whole step: older spans were dropped" "$SCRATCH/p.log" || bad "short lanes: $(tail -20 "$SCRATCH/p.log")"
 python3 "$check" "$SCRATCH/p/profiles/trace.json" 2 unit collective >"$SCRATCH/check" 2>&1 || bad "short lanes: $(tail -3 "$SCRATCH/check")"
 grep -q "older spans were dropped" "$SCRATCH/p.log" || bad "dropped spans were not reported"
 python3 - "$SCRATCH/p" <<'PY' || bad "the summary"
@@ -54,6 +55,9 @@ python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>
 # nsys: a missing nsys is reported and the trace is still written; a fake nsys gets the command line of docs/PROFILE.md
 NSYS=1 NSYS_BIN=no-such-nsys run n profile -- train || bad "NSYS=1 without nsys: $(tail -3 "$SCRATCH/n.log")"
 [ "$(grep -c "no-such-nsys not found" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not reported once"
+for words in "^Time of a step by rank, ms" "^rank  *step  *forward  *backward  *optimizer  *input  *comm exposed  *other  *comm hidden" "^Operations, all ranks"; do
+  grep -q "$words" "$SCRATCH/n.log" || bad "profile -- train does not print '$words': $(tail -20 "$SCRATCH/n.log")"
+done
 [ -s "$SCRATCH/n/profiles/trace.json" ] || bad "no trace without nsys"
 cat >"$SCRATCH/nsys" <<'SH'
 #!/bin/bash

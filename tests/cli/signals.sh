@@ -55,7 +55,7 @@ grep -q "rank 0 (pid [0-9]*) is stopped (SIGSTOP)" "$SCRATCH/unlimited.err" || b
 # a step that takes minutes: the first SIGTERM waits for its end, the second one does not
 for n in 2 3; do
   begin twice$n -n $n --global_batch_size $((n * 8192)) --train_data_path "$SCRATCH/long.bin" --no_deterministic --max_steps 2
-  await "$pid" grep -q "total" "$SCRATCH/twice$n.err" || bad "twice$n does not start"
+  await "$pid" grep -q "^memory " "$SCRATCH/twice$n.err" || bad "twice$n does not start"
   await "$pid" [ -e "$SCRATCH/twice$n/metrics.jsonl" ] || bad "twice$n: no run folder"
   sleep 1
   kill -TERM "$pid"
@@ -95,14 +95,14 @@ sleep 0.7
 kill -TERM "$pid"
 ends "$pid" 143 20 alone
 for n in 1 2; do
-  begin early$n -n $n --model gpt2 --global_batch_size $n --micro_batch_size_per_gpu 1 --max_steps 1
+  begin early$n -n $n --reference_output --model gpt2 --global_batch_size $n --micro_batch_size_per_gpu 1 --max_steps 1
   await "$pid" grep -q "^Startup" "$SCRATCH/early$n.log" || bad "early$n does not start"
   kill -TERM "$pid"
   ends "$pid" 143 20 early$n
   grep -q "before the first step" "$SCRATCH/early$n.err" || bad "early$n: $(tail -3 "$SCRATCH/early$n.err")"
   [ -e "$SCRATCH/early$n/step-0" ] && bad "early$n: something was saved"
 done
-begin early_int -n 2 --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
+begin early_int -n 2 --reference_output --model gpt2 --global_batch_size 2 --micro_batch_size_per_gpu 1 --max_steps 1
 await "$pid" grep -q "^Startup" "$SCRATCH/early_int.log" || bad "early_int does not start"
 kill -INT "$pid"
 ends "$pid" 130 20 early_int

@@ -721,8 +721,17 @@ static void print_config_omits_no_setting(void **state)
                                              {"data", "train_data_path"},
                                              {"train_micro_batch_size_per_gpu", "micro_batch_size_per_gpu"}};
     /* these only check, select what is printed here, or have no effect */
-    static const char *const none[] = {
-        "enforce_global_batch_size", "print_config", "local_rank", "num_workers", "preset", "task", "workdir"};
+    static const char *const none[] = {"enforce_global_batch_size",
+                                       "print_config",
+                                       "local_rank",
+                                       "num_workers",
+                                       "preset",
+                                       "task",
+                                       "workdir",
+                                       "minutes",
+                                       "summary",
+                                       "serve",
+                                       "serve_address"};
     ls_train_config c;
     must(NULL, "--model tiny", &c);
     for (size_t i = 0; i < ls_train_n_opts; i++) {

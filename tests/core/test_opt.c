@@ -176,6 +176,22 @@ static void a_bad_option_names_the_nearest(void **state)
     assert_non_null(strstr(ls_err_words(), "--name needs a value"));
 }
 
+static void words_are_collected_from_every_occurrence(void **state)
+{
+    (void)state;
+    static const ls_opt row = {.name = "stop", .kind = LS_OPT_WORDS, .arg = "TEXT", .help = "end here"};
+    ls_opt_words w = {0};
+    const char *argv[] = {"--stop", "a", "--stop=b c", "--stop", "--x"};
+    assert_int_equal(ls_opt_parse(&row, 1, &w, NULL, 5, (char **)(uintptr_t)argv, NULL, NULL), LS_OK);
+    assert_int_equal(w.n, 3);
+    assert_string_equal(w.word[0], "a");
+    assert_string_equal(w.word[1], "b c");
+    assert_string_equal(w.word[2], "--x");
+    for (int i = w.n; i < LS_OPT_MAX_WORDS; i++)
+        assert_int_equal(ls_opt_parse(&row, 1, &w, NULL, 2, (char **)(uintptr_t)argv, NULL, NULL), LS_OK);
+    assert_int_equal(ls_opt_parse(&row, 1, &w, NULL, 2, (char **)(uintptr_t)argv, NULL, NULL), LS_E_ARG);
+}
+
 static void check_columns(const char *text)
 {
     for (const char *p = text; *p;) {
@@ -251,6 +267,7 @@ int main(void)
         cmocka_unit_test(a_list_ends_at_the_next_option),
         cmocka_unit_test(positional_words_stay_out_of_lists),
         cmocka_unit_test(a_bad_option_names_the_nearest),
+        cmocka_unit_test(words_are_collected_from_every_occurrence),
         cmocka_unit_test(the_first_help_page_has_common_options_and_the_other_one_all),
         cmocka_unit_test(the_rows_are_written_as_json),
     };

@@ -8,6 +8,7 @@
 #include "cmocka_all.h"
 #include "test_folder.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,7 +219,7 @@ static void ranks_are_merged_into_one_file(void **state)
 
     ls_str text = {0};
     json_t *sum = NULL;
-    assert_int_equal(ls_trace_summary_text(dir, &text), LS_OK);
+    assert_int_equal(ls_trace_summary_text(dir, &text, NULL), LS_OK);
     assert_int_equal(ls_json_parse(text.data, text.len, "summary", &sum), LS_OK);
     const json_t *ours = json_object_get(sum, "lockstep");
     assert_int_equal(json_integer_value(json_object_get(ours, "ranks")), RANKS);
@@ -288,6 +289,43 @@ static void a_bad_trace_file_is_named(void **state)
     }
 }
 
+#define SPAN(name, cat, ts, dur, tid)                                                               \
+    "{\"name\": \"" name "\", \"cat\": \"" cat "\", \"ph\": \"X\", \"ts\": " #ts ", \"dur\": " #dur \
+    ", \"pid\": 0, \"tid\": " #tid ", \"args\": {}},\n"
+
+/* The innermost span counts, so the parts of the steps add up; spans between steps, such as validation, are not in them. */
+static void the_parts_of_steps_add_up(void **state)
+{
+    (void)state;
+    static const char text[] = SPAN("wait agree", "wait", 0, 50, 1) SPAN("step.1", "step", 1000, 1000, 1)
+        SPAN("train/forward", "phase", 1100, 300, 1) SPAN("forward h.0", "unit", 1150, 200, 1)
+            SPAN("wait all_gather", "wait", 1200, 50, 1) SPAN("train/backward", "phase", 1400, 400, 1)
+                SPAN("backward h.0", "unit", 1400, 300, 1) SPAN("train/allreduce_gradients", "phase", 1800, 100, 1)
+                    SPAN("wait all_reduce", "wait", 1810, 80, 1) SPAN("train/optimizer_step", "phase", 1900, 60, 1)
+                        SPAN("forward h.0", "unit", 2100, 700, 1) SPAN("step.2", "step", 3000, 500, 1)
+                            SPAN("all_gather", "collective", 1180, 70, 2) SPAN("all_reduce", "collective", 1500, 390, 2)
+                                SPAN("agree", "collective", 1990, 1030, 2);
+    trace_facts f = {0};
+    ls_str table = {0};
+    assert_int_equal(trace_read_text(text, sizeof text - 1, "t.json", &f), LS_OK);
+    const trace_rank *r = &f.rank[0];
+    static const double want[TRACE_N_PART] = {[TRACE_PART_FORWARD] = 250,
+                                              [TRACE_PART_BACKWARD] = 400,
+                                              [TRACE_PART_OPTIMIZER] = 60,
+                                              [TRACE_PART_WAIT] = 130,
+                                              [TRACE_PART_REST] = 1500 - 840};
+    for (int i = 0; i < TRACE_N_PART; i++)
+        if (fabs(r->part[i] - want[i]) > 1e-6) fail_msg("part %d: %g us, expected %g", i, r->part[i], want[i]);
+    assert_true(fabs(r->coll_in_steps - (70 + 390 + 10 + 20)) < 1e-6);
+    profile_table(&f, &table);
+    assert_non_null(strstr(table.data, "Time of a step by rank, ms (mean of 2 steps)"));
+    assert_non_null(
+        strstr(table.data, "\n0            0.75         0.12         0.20         0.03         0.00         0.07"));
+    assert_non_null(strstr(table.data, "forward h.0"));
+    ls_str_fini(&table);
+    trace_facts_fini(&f);
+}
+
 static ls_status write_and_sum(void)
 {
     ls_trace *t = NULL;
@@ -302,7 +340,7 @@ static ls_status write_and_sum(void)
         st = ls_trace_write(t, profiles, "here");
     }
     if (st == LS_OK) st = ls_trace_merge(profiles, 1);
-    if (st == LS_OK) st = ls_trace_summary_text(dir, &text);
+    if (st == LS_OK) st = ls_trace_summary_text(dir, &text, NULL);
     ls_str_fini(&text);
     ls_trace_destroy(&t);
     return st;
@@ -332,6 +370,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_lane_drops_the_oldest_spans, fresh, remove_all),
         cmocka_unit_test_setup_teardown(ranks_are_merged_into_one_file, fresh, remove_all),
         cmocka_unit_test_setup_teardown(timestamps_are_corrected_by_the_clock_offset, fresh, remove_all),
+        cmocka_unit_test(the_parts_of_steps_add_up),
         cmocka_unit_test_setup_teardown(a_bad_trace_file_is_named, fresh, remove_all),
         cmocka_unit_test_setup_teardown(a_trace_survives_each_failed_allocation, fresh, remove_all),
     };

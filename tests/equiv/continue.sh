@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 700 && tokens "$SCRATCH/d/val.bin" 300 2
 args=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 2 --dropout 0.1
-      --lr_schedule constant)
+      --lr_schedule constant --reference_output)
 run() { local name=$1; shift; "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1; }
 state() { (cd "$SCRATCH/$1" && find . -type f -exec sha256sum {} + | sort && find . -printf '%p %T@\n' | sort); }
 

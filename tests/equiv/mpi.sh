@@ -57,7 +57,7 @@ for hosts in $divisions; do
   mpi 4 -x LS_MPI_HOSTS=$hosts --mca orte_abort_on_non_zero_status 0 sh "$SCRATCH/keep" "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 \
     --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" >"$SCRATCH/killed.log" 2>&1 &
   job=$!
-  await $job grep -q "Step 10," "$SCRATCH/killed.log" || { bad "hosts of $hosts: no step 10: $(tail -3 "$SCRATCH/killed.log")"; continue; }
+  await $job grep -q "step 10/" "$SCRATCH/killed.log" || { bad "hosts of $hosts: no step 10: $(tail -3 "$SCRATCH/killed.log")"; continue; }
   victim=$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/killed" | shuf -n 1)
   kill -9 "$victim"
   begin=$(date +%s)
@@ -91,7 +91,7 @@ torch torch 4 "${steps[@]}" || bad "torchrun's variables: $(tail -2 "$SCRATCH"/t
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/torch/epoch-1/model.safetensors"
 ( torch gone 2 --epochs 200 --max_steps 100000 --comm_timeout 400; echo $? >"$SCRATCH/gone.code" ) &
 job=$!
-await $job grep -qs "Step 10," "$SCRATCH/gone.0" || bad "torchrun's variables: no step 10: $(tail -3 "$SCRATCH/gone.0")"
+await $job grep -qs "step 10/" "$SCRATCH/gone.0" || bad "torchrun's variables: no step 10: $(tail -3 "$SCRATCH/gone.0")"
 kill -9 "$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/gone" | shuf -n 1)"
 begin=$(date +%s); wait $job
 [ $(($(date +%s) - begin)) -lt 60 ] || bad "torchrun's variables: the other worker did not notice"

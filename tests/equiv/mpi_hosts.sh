@@ -26,7 +26,7 @@ grep -q '"host": "n2"' "$SCRATCH/ddp/launcher_metadata.json" || bad "the second 
 
 hosts -np 4 "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 --comm_timeout 400 --checkpoint_path "$SCRATCH/cut" >"$SCRATCH/cut.log" 2>&1 &
 job=$!
-await $job grep -q "Step 10," "$SCRATCH/cut.log" || bad "no step 10: $(tail -3 "$SCRATCH/cut.log")"
+await $job grep -q "step 10/" "$SCRATCH/cut.log" || bad "no step 10: $(tail -3 "$SCRATCH/cut.log")"
 "${tool[@]}" kill n2 >/dev/null 2>&1
 begin=$(date +%s); wait $job && bad "a power cut goes unnoticed"
 took=$(($(date +%s) - begin))

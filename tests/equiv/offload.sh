@@ -34,6 +34,7 @@ both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 51
 both random --strategy zero3 --precision bf16 --stochastic_rounding
 LS_EMU_PROTECT=1 run protected --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 protected
 run single --strategy single --precision bf16 --offload_optimizer cpu && bits bf16 single
+LS_SIMD=generic run generic --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 generic # a CPU that rounds otherwise leaves all units to the GPU
 for s in zero1 zero2 zero3; do run "$s-2" -n 2 --strategy $s --precision bf16 --offload_optimizer cpu && bits bf16 "$s-2"; done
 run pp-2 -n 2 --pp 2 --precision fp32 --strategy zero1 --decay matrices --offload_optimizer cpu && bits fp32 pp-2
 both tp-2 -n 2 --tp 2 --strategy zero1 --precision bf16
@@ -44,6 +45,14 @@ import sys
 whole, off, state = map(float, sys.argv[1:])
 assert state > 0.5 and abs(whole - off - state) < 0.16, (whole, off, state)
 PY
+
+python3 - "$SCRATCH/bf16/training_metrics.json" "$SCRATCH/bf16-off/training_metrics.json" <<'PY' || bad "memory of the device and of the host in training_metrics.json"
+import json, sys
+there, off = (json.load(open(p))["lockstep"]["memory"] for p in sys.argv[1:])
+assert off["optimizer"] == 0 and off["host"] - there["host"] >= there["optimizer"] > 0, (there, off)
+assert off["device"] == off["planned"] and there["device"] - off["device"] > 0.9 * there["optimizer"], (there, off)
+PY
+expect 2 "needs a GPU" "$LOCKSTEP" verify --device cpu -n 1 --offload_optimizer cpu
 
 # checkpoints are the same files: a run goes on with the other setting
 for way in "there none cpu" "back cpu none"; do
@@ -61,6 +70,8 @@ print | grep -q 'offload_optimizer *cpu.*zero_optimization.offload_optimizer.dev
 print --offload_optimizer none | grep -q 'offload_optimizer *none' || bad "--offload_optimizer none: $(print --offload_optimizer none | grep offload)"
 config 1 '{"device": "nvme"}'
 expect 2 "is 'nvme', which is not supported; use cpu" print
+printf '{"train_batch_size": 2, "zero_optimization": {"stage": 1, "cpu_offload": true, "offload_optimizer": {"device": "none"}}}' >"$SCRATCH/ds.json"
+expect 2 "remove one of them" print
 config 2 '{"device": "cpu", "ratio": 0.5}'
 expect 2 "the whole state is offloaded" print
 config 0 '{"device": "cpu"}'

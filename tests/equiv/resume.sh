@@ -35,7 +35,7 @@ done
 
 # SIGTERM saves and ends with 143; the metrics of the resumed run are those of the whole one
 rm -rf "$SCRATCH/term"
-"$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
+"$LOCKSTEP" "${args[@]}" --reference_output --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
 pid=$!
 await $pid [ -s "$SCRATCH/term/metrics.jsonl" ] || bad "no step before SIGTERM: $(tail -3 "$SCRATCH/term.log")"
 kill -TERM $pid

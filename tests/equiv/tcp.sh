@@ -55,7 +55,7 @@ fi
 # kill -9 of a rank: the others, on its host and on the other one, end with 4 and name it
 ranks killed "2 2" "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" &
 job=$!
-await $job grep -qs "Step 10," "$SCRATCH/killed.0" || bad "no step 10: $(tail -n 3 "$SCRATCH/killed.0")"
+await $job grep -qs "step 10/" "$SCRATCH/killed.0" || bad "no step 10: $(tail -n 3 "$SCRATCH/killed.0")"
 victim=$((RANDOM % 4))
 kill -9 "$(cat "$SCRATCH/killed.$victim.pid")"
 begin=$(date +%s); wait $job

@@ -29,7 +29,7 @@ fault() {
   shift
   launch "${base[@]}" --epochs 200 --max_steps 100000 --comm_timeout 3 --checkpoint_path "$SCRATCH/$name" >"$SCRATCH/$name.log" 2>&1 &
   job=$!
-  await $job grep -qs "Step 10," "$SCRATCH/$name.log" || bad "$name: no step 10: $(tail -3 "$SCRATCH/$name.log")"
+  await $job grep -qs "step 10/" "$SCRATCH/$name.log" || bad "$name: no step 10: $(tail -3 "$SCRATCH/$name.log")"
   "${tool[@]}" "$@" >/dev/null 2>&1
   SECONDS=0
   wait $job

@@ -17,7 +17,7 @@ steps=(--max_steps 16)
 
 run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
 for s in ddp dp zero1 zero2 zero3; do
-  run $s -n 4 --strategy $s "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
+  run $s -n 4 --strategy $s --reference_output "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
   for r in 0 1 2 3; do grep -q "^\[Rank $r\] EXITING cleanly" "$SCRATCH/$s.log" || bad "$s: rank $r did not print its last line"; done

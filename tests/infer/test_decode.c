@@ -27,7 +27,7 @@ static void box_open_variant(box *b, int64_t rows, ls_variant variant)
     cfg.n_ctx = N_CTX;
     assert_int_equal(fixture_open(&b->f, &cfg, "cpu", LS_F32, 1, 1, N_CTX, 1, false, 1), LS_OK);
     ls_session *s = &b->s;
-    *s = (ls_session){.compute = b->f.compute, .model = b->f.model};
+    *s = (ls_session){.compute = b->f.compute, .model = b->f.model, .n_choice = V};
     s->model->compute = &s->compute;
     assert_int_equal(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = rows, .T = 5, .cache_len = N_CTX}, &s->plan),
                      LS_OK);
@@ -268,6 +268,74 @@ static void beam_search_finds_texts_that_are_at_least_as_likely(void **state)
     assert_true(total[1] > total[0]);
 }
 
+/* The text of a prompt without a cache: of a text that is longer than the model's positions, the oldest half is dropped whenever they are
+ * full. */
+static void continue_without_cache(box *b, const ls_decode_item *x, const ls_sampling *how, int n_new, int32_t *made)
+{
+    int32_t ids[200];
+    int64_t n = x->n_prompt, base = 0;
+    ls_sample_work work[V];
+    float logits[N_CTX * V];
+    memcpy(ids, x->prompt, (size_t)n * sizeof *ids);
+    for (int k = 0; k < n_new; k++) {
+        while (n - base > N_CTX) base += N_CTX / 2;
+        compute_logits(b, ids + base, n - base, logits);
+        made[k] = ls_sample(how, logits + (n - base - 1) * V, V, n, work);
+        ids[n++] = made[k];
+    }
+}
+
+static void a_text_longer_than_the_context_drops_its_oldest_half(void **state)
+{
+    (void)state;
+    enum { N_NEW = 70 };
+    static const ls_sampling how[] = {{.temperature = 0}, {.temperature = 1, .top_p = 1, .seed = 3}};
+    box b;
+    box_open(&b, 4);
+    for (size_t h = 0; h < 2; h++) {
+        ls_decode_item item[N_PROMPT];
+        int32_t ids[N_PROMPT][N_CTX + 2];
+        make_prompts(item, ids);
+        const ls_decode_opts o = {
+            .beam = 1, .max_len = N_CTX + 1 + N_NEW, .max_new = N_NEW, .stop = -1, .sampling = h ? &how[h] : NULL};
+        assert_int_equal(ls_decode(&b.s, &o, item, N_PROMPT), LS_OK);
+        for (int i = 0; i < N_PROMPT; i++) {
+            int32_t want[N_NEW];
+            continue_without_cache(&b, &item[i], &how[h], N_NEW, want);
+            assert_int_equal(item[i].text.n, N_NEW);
+            assert_false(item[i].stopped);
+            assert_memory_equal(item[i].text.id, want, sizeof want);
+            ls_ids_fini(&item[i].text);
+        }
+    }
+    box_close(&b);
+}
+
+static ls_status ends_after_five(void *ctx, const ls_ids *made, bool *end)
+{
+    (void)ctx;
+    *end = made->n == 5;
+    return LS_OK;
+}
+
+static void a_text_ends_where_its_caller_decides(void **state)
+{
+    (void)state;
+    box b;
+    box_open(&b, 3);
+    ls_decode_item item[N_PROMPT];
+    int32_t ids[N_PROMPT][N_CTX + 2];
+    make_prompts(item, ids);
+    const ls_decode_opts o = {.beam = 1, .max_len = 100, .max_new = 9, .stop = -1, .ends = ends_after_five};
+    assert_int_equal(ls_decode(&b.s, &o, item, N_PROMPT), LS_OK);
+    for (int i = 0; i < N_PROMPT; i++) {
+        assert_int_equal(item[i].text.n, 5);
+        assert_true(item[i].stopped);
+        ls_ids_fini(&item[i].text);
+    }
+    box_close(&b);
+}
+
 static void a_failed_allocation_frees_everything(void **state)
 {
     (void)state;
@@ -299,6 +367,8 @@ int main(void)
         cmocka_unit_test(batches_find_what_a_search_without_a_cache_finds),
         cmocka_unit_test(every_rule_of_the_search_is_kept),
         cmocka_unit_test(beam_search_finds_texts_that_are_at_least_as_likely),
+        cmocka_unit_test(a_text_longer_than_the_context_drops_its_oldest_half),
+        cmocka_unit_test(a_text_ends_where_its_caller_decides),
         cmocka_unit_test(a_failed_allocation_frees_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

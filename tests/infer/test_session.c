@@ -73,7 +73,8 @@ static void ids_are_drawn_with_the_right_frequencies(void **state)
     ls_sampling greedy = {.temperature = 0, .top_p = 1};
     assert_int_equal(ls_sample(&greedy, logits, 5, 0, work), 1); /* the lower id of equal logits */
 
-    static const ls_sampling how[] = {{1, 0, 1, 9}, {0.5, 0, 1, 9}, {1, 2, 1, 9}, {1, 0, 0.6, 9}, {1, 3, 0.9, 9}};
+    static const ls_sampling how[] = {
+        {1, 0, 1, 9, 0}, {0.5, 0, 1, 9, 0}, {1, 2, 1, 9, 0}, {1, 0, 0.6, 9, 0}, {1, 3, 0.9, 9, 0}};
     for (size_t h = 0; h < N_OF(how); h++) {
         /* the expected candidates; sorted: 1, 3, 2, 0, 4 */
         static const int order[5] = {1, 3, 2, 0, 4};
@@ -124,10 +125,10 @@ static void top_k_is_the_head_of_a_full_sort(void **state)
         const int k = 1 + round * 7 % 60;
         for (int i = 0; i < k; i++) kept[all[i].id] = all[i].logit;
         for (int pos = 0; pos < 50; pos++) {
-            const ls_sampling cut = {1.3, k, 0.9, 4}, whole = {1.3, 0, 0.9, 4};
+            const ls_sampling cut = {1.3, k, 0.9, 4, 0}, whole = {1.3, 0, 0.9, 4, 0};
             assert_int_equal(ls_sample(&cut, logits, V, pos, work), ls_sample(&whole, kept, V, pos, work));
         }
-        assert_int_equal(ls_sample(&(ls_sampling){0, 0, 1, 0}, logits, V, 0, work), all[0].id);
+        assert_int_equal(ls_sample(&(ls_sampling){.top_p = 1}, logits, V, 0, work), all[0].id);
     }
 }
 
@@ -140,8 +141,11 @@ typedef struct box {
 static void box_open(box *b, const ls_model_config *cfg, const char *backend, int threads, int speculate)
 {
     assert_int_equal(fixture_open(&b->f, cfg, backend, LS_F32, threads, 1, 12, 1, false, 1), LS_OK);
-    b->s = (ls_session){
-        .compute = b->f.compute, .model = b->f.model, .speculate = speculate, .ahead = speculate ? speculate : 0};
+    b->s = (ls_session){.compute = b->f.compute,
+                        .model = b->f.model,
+                        .n_choice = cfg->vocab_size,
+                        .speculate = speculate,
+                        .ahead = speculate ? speculate : 0};
     ls_session *s = &b->s;
     s->model->compute = &s->compute;
     assert_int_equal(
@@ -192,7 +196,7 @@ static void box_text(box *b, const ls_sampling *how, int32_t *ids, int64_t n_pro
 
 static void same_ids(const ls_model_config *cfg, const char *backend, int threads, int n_seed, const int *ahead)
 {
-    static const ls_sampling hows[] = {{0, 0, 1, 0}, {0.8, 5, 1, 0}, {1.0, 0, 0.9, 0}, {1.5, 0, 1, 0}};
+    static const ls_sampling hows[] = {{0, 0, 1, 0, 0}, {0.8, 5, 1, 0, 0}, {1.0, 0, 0.9, 0, 0}, {1.5, 0, 1, 0, 0}};
     const int64_t n_prompt = 6, limit = cfg->n_ctx;
     ls_sample_work *work = ls_alloc((size_t)cfg->vocab_size * sizeof *work);
     int32_t *want = ls_alloc((size_t)limit * sizeof *want), *got = ls_alloc((size_t)limit * sizeof *got);

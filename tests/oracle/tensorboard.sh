@@ -8,7 +8,7 @@ python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 cd "$SCRATCH" || exit 1
 tokens train.bin 3000 && tokens val.bin 400 2
 args=(train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2 --eval_every 2 --save_every 2 --checkpoint_path run
-      --lr_schedule constant --max_steps 4 --tensorboard events)
+      --lr_schedule constant --max_steps 4 --tensorboard events --reference_output)
 expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}"
 rm -rf run/epoch-1 run/RUN_COMPLETE.txt
 sleep 1 # file names have seconds; TensorBoard reads a folder's files in the order of their names
@@ -31,5 +31,21 @@ for tag, key in (("train_loss", "loss"), ("lr", "lr"), ("grad_norm", "grad_norm"
     assert got == want, (tag, got, want)
 val = [(e.step, e.value) for e in seen.Scalars("Validation/Samples/val_loss")]
 assert [v[0] for v in val] == [4, 8] and val[0][1] == f32(steps[1]["val_loss"]), val
+PY
+
+# the block of a DeepSpeed JSON: every series that docs/FORMATS.md lists for it
+cat >ds.json <<'JSON'
+{"train_micro_batch_size_per_gpu": 2, "wall_clock_breakdown": true, "tensorboard": {"enabled": true, "output_path": "tb", "job_name": "job"}}
+JSON
+expect 0 "RUN_COMPLETE" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --max_steps 2 --eval_every 1 --checkpoint_path ds --deepspeed_config ds.json
+"$python" - <<'PY' || bad "TensorBoard sees something else of the block of a DeepSpeed JSON"
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+seen = EventAccumulator("tb/job")
+seen.Reload()
+names = ["lr", "train_loss", "grad_norm", "tokens_per_sec"] + [f"elapsed_time_ms_{p}" for p in ("forward", "backward", "backward_inner", "backward_allreduce", "step")]
+want = sorted([f"Train/Samples/{n}" for n in names] + ["Validation/Samples/val_loss"])
+assert sorted(seen.Tags()["scalars"]) == want, seen.Tags()
+for tag in want:
+    assert [e.step for e in seen.Scalars(tag)] == [2, 4], tag
 PY
 done_tests

@@ -14,8 +14,25 @@ static void numbers_are_printed_with_separators(void **state)
     near(ls_nice_step(0, 0, 5), 1, 0);
 }
 
-/* Lines differ in color or mark. Beyond the maximum number of lines, the page lists those that are not shown. */
-static void chart_lines_are_distinct_and_limited(void **state)
+/* One worker, and n settings on each number of workers. */
+static ls_run_set many_settings(int n, const int *world, int n_world)
+{
+    ls_run_set s = new_set();
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "single"}, NULL);
+    for (int w = 0; w < n_world; w++)
+        for (int i = 0; i < n; i++) {
+            char name[16], dir[32];
+            snprintf(name, sizeof name, "way%d", i);
+            snprintf(dir, sizeof dir, "%s/%d", name, world[w]);
+            add(&s, dir,
+                (made_run){
+                    .world = world[w], .tokens_per_sec = (100 + i) * world[w], .epoch_time = 1, .strategy = name},
+                NULL);
+        }
+    return s;
+}
+
+static void few_lines_differ_in_color_or_mark(void **state)
 {
     (void)state;
     bool seen[8][4] = {{false}};
@@ -23,26 +40,103 @@ static void chart_lines_are_distinct_and_limited(void **state)
         assert_false(seen[i % 8][ls_chart_mark(i)]);
         seen[i % 8][ls_chart_mark(i)] = true;
     }
-    for (int n = 13; n <= 26; n += 13) {
-        ls_run_set s = new_set();
+}
+
+/* The boxes of the texts of an SVG picture do not overlap: 7.9 units per letter at most, 13 high. */
+static void texts_do_not_overlap(const char *svg)
+{
+    struct box {
+        double x0, x1, y;
+    } box[200];
+    int n = 0;
+    for (const char *p = svg; (p = strstr(p, "<text x=")) && n < 200; n++) {
+        double x, y;
+        char anchor[8];
+        assert_int_equal(sscanf(p, "<text x=\"%lf\" y=\"%lf\" text-anchor=\"%7[a-z]", &x, &y, anchor), 3);
+        p = strchr(p, '>') + 1;
+        const double wide = 6.4 * (double)strcspn(p, "<");
+        const double left = !strcmp(anchor, "end") ? x - wide : !strcmp(anchor, "middle") ? x - wide / 2 : x;
+        box[n] = (struct box){left, left + wide, y};
+    }
+    assert_true(n > 4);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (box[i].x0 < box[k].x1 && box[k].x0 < box[i].x1 && fabs(box[i].y - box[k].y) < 12)
+                fail_msg("texts %d and %d overlap at %.0f,%.0f", k, i, box[i].x0, box[i].y);
+}
+
+/* gnuplot, where it is installed, accepts the script. */
+static void gnuplot_draws(const ls_chart *c)
+{
+    report_pen pen = {.there = true};
+    char *dir = test_dir();
+    assert_int_equal(report_write_chart(c, dir, &pen), LS_OK);
+    assert_int_equal(pen.n_failed, 0);
+    if (pen.there) assert_int_equal(pen.n_png, 1);
+    test_dir_close(dir);
+}
+
+/* Up to 5 lines share a plot; more have a panel each. Beyond the maximum number of lines, the page lists those that are not shown. */
+static void many_lines_are_panels_that_do_not_overlap(void **state)
+{
+    (void)state;
+    static const int world[] = {2, 4};
+    static const struct {
+        int n, panels, left_out;
+    } row[] = {{5, 0, 0}, {12, 12, 0}, {20, 20, 0}, {26, 23, 3}};
+    for (size_t r = 0; r < sizeof row / sizeof *row; r++) {
+        ls_run_set s = many_settings(row[r].n, world, 2);
+        ls_analysis a;
+        ls_chart c;
+        ls_str svg = {0}, narrow = {0};
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+        chart_speedup(&a, &c);
+        assert_int_equal(ls_chart_panels(&c), row[r].panels);
+        assert_int_equal(c.n_left_out, row[r].left_out);
+        ls_svg_draw(&c, 760, true, &svg);
+        ls_svg_draw(&c, 360, true, &narrow);
+        texts_do_not_overlap(svg.data);
+        for (int i = 0; i < row[r].n - row[r].left_out && row[r].panels; i++) {
+            char name[24];
+            snprintf(name, sizeof name, ">way%d</text>", i);
+            has(svg.data, name);
+            has(narrow.data, name);
+        }
+        if (row[r].panels) texts_do_not_overlap(narrow.data);
+        if (row[r].panels == 12) gnuplot_draws(&c);
+        ls_str_fini(&svg), ls_str_fini(&narrow);
+        ls_chart_fini(&c);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
+/* Two points make no curve: many settings on one number of workers are bars. The 30 fastest have bars in all charts, tables have all. */
+static void many_settings_on_one_number_of_workers_are_bars(void **state)
+{
+    (void)state;
+    static const int world[] = {2};
+    for (int n = 12; n <= 40; n += 28) {
+        ls_run_set s = many_settings(n, world, 1);
         ls_analysis a;
         ls_chart c;
         ls_str html = {0}, md = {0};
-        add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "single"}, NULL);
-        for (int i = 0; i < n; i++) {
-            char name[16];
-            snprintf(name, sizeof name, "way%d", i);
-            add(&s, name, (made_run){.world = 2, .tokens_per_sec = 100 + i, .epoch_time = 1, .strategy = name}, NULL);
-        }
         assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
         chart_speedup(&a, &c);
-        assert_int_equal(c.n_series, n == 13 ? 14 : LS_CHART_MAX_LINE); /* including the ideal line */
-        assert_int_equal(c.n_left_out, n == 13 ? 0 : 3);
+        assert_int_equal(c.kind, LS_CHART_BARS);
+        assert_string_equal(c.category[0], "ideal");
+        assert_int_equal(c.n_category, n == 12 ? 13 : 31);
+        assert_int_equal(c.n_left_out, n == 12 ? 0 : 10);
+        ls_chart_fini(&c);
+        chart_throughput(&a, &c);
+        assert_int_equal(c.n_category, n == 12 ? 13 : 31); /* one worker is always shown */
+        assert_string_equal(c.category[0], "single \xc3\x97 1");
         ls_chart_fini(&c);
         report_page(&a, &html, &md);
-        if (n == 13) assert_null(strstr(md.data, "Not shown"));
-        else has(md.data, "twice the speed. Not shown, to keep the chart readable: way23, way24, way25.");
-        has(html.data, n == 13 ? ">way12</text>" : ">way22</text>");
+        if (n == 12) assert_null(strstr(md.data, "Not shown"));
+        else has(md.data, "Not shown, to keep the chart readable: way0 \xc3\x97 2, way1 \xc3\x97 2");
+        has(md.data, "| way0 | 2 |");
+        assert_null(strstr(md.data, "workers by framework")); /* as rows they would repeat the table of settings */
         ls_str_fini(&html), ls_str_fini(&md);
         ls_analysis_fini(&a);
         ls_run_set_fini(&s);
@@ -83,7 +177,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_printed_with_separators),
-        cmocka_unit_test(chart_lines_are_distinct_and_limited),
+        cmocka_unit_test(few_lines_differ_in_color_or_mark),
+        cmocka_unit_test(many_lines_are_panels_that_do_not_overlap),
+        cmocka_unit_test(many_settings_on_one_number_of_workers_are_bars),
         cmocka_unit_test(at_most_16_pipelines_are_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

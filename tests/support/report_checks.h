@@ -11,7 +11,7 @@
 #define near assert_near
 #define has  assert_contains
 
-enum { MOST_RUNS = 40 };
+enum { MOST_RUNS = 80 };
 
 static inline ls_run_set new_set(void)
 {

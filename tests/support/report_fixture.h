@@ -60,7 +60,7 @@ static inline ls_status add_made(ls_run_set *s, const char *dir, const ls_str *m
 static inline void report_page(const ls_analysis *a, ls_str *html, ls_str *markdown)
 {
     ls_doc d = {0};
-    ls_report_doc(a, &d);
+    ls_report_doc(a, NULL, &d);
     ls_doc_html(&d, html);
     ls_doc_markdown(&d, "charts", markdown);
     if (d.failed) html->failed = markdown->failed = true;

@@ -203,6 +203,11 @@ static void round_some(const simd_ops *k, ls_dtype dtype, uint16_t *p, const flo
         }
 }
 
+bool ls_compute_adamw_host_same(void)
+{
+    return simd_pick() != &simd_generic;
+}
+
 ls_status ls_compute_adamw_host(const ls_compute *c, void *p, float *master, const float *g, float *m, float *v,
                                 int64_t n, const ls_adamw *h, const ls_rounding *round)
 {

@@ -152,7 +152,10 @@ static ls_status device_pin(void *ctx, void *host, size_t nbytes)
 {
     const cu_device *d = ctx;
     LS_TRY(cu_device_enter(d));
-    return CU_STATUS(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    const int code = (int)cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (code != cudaErrorMemoryAllocation) return CU_STATUS(code);
+    (void)cudaGetLastError();
+    return ls_nomem(nbytes, "pinned host memory");
 }
 
 static void device_unpin(void *ctx, void *host)

@@ -109,6 +109,45 @@ bool ls_chart_ticks(const ls_chart *c, double value[8], int *n)
     return *n > 0;
 }
 
+/* Whether a series begins a panel. */
+static bool leads(const ls_series *s)
+{
+    return s->n && !s->ideal && !s->dots && !s->beside;
+}
+
+int ls_chart_panels(const ls_chart *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->n_series && c->kind == LS_CHART_LINES; i++) n += leads(&c->series[i]);
+    return n > LS_CHART_TOGETHER ? n : 0;
+}
+
+int ls_chart_panel_series(const ls_chart *c, int panel)
+{
+    for (int i = 0; i < c->n_series; i++)
+        if (leads(&c->series[i]) && !panel--) return i;
+    return 0;
+}
+
+bool ls_chart_in_panel(const ls_chart *c, int i, int first)
+{
+    const ls_series *s = &c->series[i];
+    if (i == first) return true;
+    if (i < first || !s->n || s->ideal) return false;
+    for (int k = first + 1; k <= i; k++)
+        if (!c->series[k].dots && !c->series[k].beside) return false;
+    return true;
+}
+
+void ls_chart_value(const ls_chart *c, const ls_point *p, char *buf, size_t n)
+{
+    const double scale = c->scale != 0 ? c->scale : 1;
+    char v[40], h[40];
+    ls_number_text(v, scale * p->y, c->decimals);
+    if (isnan(p->hi)) snprintf(buf, n, "%s", v);
+    else snprintf(buf, n, "%s \xc2\xb1 %s", v, ls_number_text(h, scale * (p->hi - p->y), c->decimals));
+}
+
 void ls_chart_fini(ls_chart *c)
 {
     for (int i = 0; i < c->n_series; i++) {

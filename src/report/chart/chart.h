@@ -1,7 +1,8 @@
 /* chart.h - a chart as data with two renderers: our own SVG (svg.c; on the page, light and dark, wide and narrow) and a gnuplot
  * script (draw.c; PNG files). The content of a chart is decided once, in chart_sets.c.
  *
- *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked
+ *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked. More lines than a reader can tell apart are drawn as
+ *           panels: one small plot per line, with equal axes, the others grey behind it
  *   BARS    one horizontal bar a category; lo and hi make an error bar
  *   STACK   a bar a category, a series a segment of each; negative segments are drawn to the left of zero
  *   GANTT   a lane a category, boxes from x to y; a series is a kind of box
@@ -29,6 +30,7 @@ typedef struct ls_series {
     int n, cap;
     int hue;          /* 0 to 7, the colour; -1: by its place */
     bool ideal, dots; /* dots: marks without a line (validation) */
+    bool beside;      /* in the panel of the series before it; dots always are */
 } ls_series;
 
 typedef struct ls_chart {
@@ -47,8 +49,8 @@ typedef struct ls_chart {
     bool failed; /* memory ran out while it was filled */
 } ls_chart;
 
-/* Lines that can be told apart: 8 colours with 4 marks and dashes each. */
-enum { LS_CHART_MAX_LINE = 24 };
+/* Lines of a chart, and those of them that can share one plot. */
+enum { LS_CHART_MAX_LINE = 24, LS_CHART_TOGETHER = 5 };
 
 /* A chart of bars, segments or boxes without any yet. */
 ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
@@ -62,6 +64,12 @@ int ls_chart_hue(const ls_chart *c, int series);        /* 0 to 7 */
 int ls_chart_mark(int series);                          /* 0 to 3: with its colour no other line's */
 /* True if x takes few whole values (numbers of workers): those are the ticks. */
 bool ls_chart_ticks(const ls_chart *c, double value[8], int *n);
+int ls_chart_panels(const ls_chart *c);                  /* their number; 0: all lines are in one plot */
+int ls_chart_panel_series(const ls_chart *c, int panel); /* its first series */
+bool ls_chart_in_panel(const ls_chart *c, int i,
+                       int first); /* whether series i is in the panel that begins with `first` */
+/* "1.49 ± 0.10", scaled */
+void ls_chart_value(const ls_chart *c, const ls_point *p, char *buf, size_t n);
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BINS = 240 };
+enum { BINS = 240, MAX_BAR = 30 };
 
 static const int part_hue[LS_N_SPLIT] = {0, 4, 2, 1, 5, 3, 7, 6};
 
@@ -32,6 +32,40 @@ static ls_series *new_series(ls_chart *c, const char *name, int hue)
     ls_series *s = ls_chart_series(c, "%s", name);
     if (s) s->hue = hue;
     return s;
+}
+
+/* --- many settings: bars are of the fastest; tables have all --- */
+
+/* Whether a group has a bar: all, or one worker and the MAX_BAR fastest. */
+static bool has_bar(const ls_analysis *a, int i)
+{
+    int faster = 0;
+    for (int k = 0; k < a->n_group; k++) faster += a->group[k].tokens.mean > a->group[i].tokens.mean;
+    return a->n_group <= MAX_BAR || faster < MAX_BAR || a->group[i].world == 1;
+}
+
+/* The row of a group that has a bar. */
+static int row_of(const ls_analysis *a, int i)
+{
+    int row = 0;
+    for (int k = 0; k < i; k++) row += has_bar(a, k);
+    return row;
+}
+
+/* One category per group that has a bar. */
+static void group_rows(const ls_analysis *a, ls_chart *c)
+{
+    for (int i = 0; i < a->n_group; i++)
+        if (has_bar(a, i)) ls_chart_category(c, "%s", a->group[i].label);
+        else ls_chart_leave_out(c, a->group[i].label);
+}
+
+/* Its row in a chart that does not show every group; -1: none. */
+static int new_row(const ls_analysis *a, ls_chart *c, int i)
+{
+    if (has_bar(a, i)) return ls_chart_category(c, "%s", a->group[i].label);
+    ls_chart_leave_out(c, a->group[i].label);
+    return -1;
 }
 
 /* --- loss --- */
@@ -123,7 +157,7 @@ static void shared_name(const ls_analysis *a, int i, ls_str *out)
 /* One curve per setting, or per seed of a setting; settings whose losses are equal bit for bit share a curve that names all of them. */
 void chart_loss(const ls_analysis *a, ls_chart *c)
 {
-    enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
+    enum { MOST = LS_CHART_MAX_LINE }; /* each may have its validation beside it */
     const ls_run *shown[MOST];
     int n = 0;
     *c = new_lines("loss", "Training loss", "step", "loss", NULL, 4);
@@ -151,13 +185,14 @@ void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (r->n_step || r->n_epoch < 2) continue;
-        if (c->n_series + 2 > LS_CHART_MAX_LINE) {
+        if (c->n_series + 2 > 2 * LS_CHART_MAX_LINE) {
             ls_chart_leave_out(c, r->name);
             continue;
         }
         ls_series *s = ls_chart_series(c, "%s", r->name);
         for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_loss[e]));
         s = ls_chart_series(c, "%s, validation", r->name);
+        if (s) s->beside = true;
         for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_val[e]));
     }
 }
@@ -183,13 +218,13 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                        : later   ? "tokens per second, all workers, of the epochs after the first"
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
-    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
+    group_rows(a, c);
     static const char *const kind[] = {"fastest", "others", "profiled: no benchmark"};
     for (int k = 0; k < 3; k++) { /* a winner in colour, the others beside it in grey; profiled runs always */
         ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && !any) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if ((a->group[i].profiled ? 2 : !is_winner(a, i)) == k)
-                ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+            if (has_bar(a, i) && (a->group[i].profiled ? 2 : !is_winner(a, i)) == k)
+                ls_chart_point(c, s, with_interval(row_of(a, i), &a->group[i].tokens));
     }
 }
 
@@ -213,8 +248,8 @@ void chart_time(const ls_analysis *a, ls_chart *c)
     ls_series *s = ls_chart_series(c, "%s", c->title);
     for (int i = 0; i < a->n_group && a->n_group > 1 && a->comparable; i++) {
         const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;
-        if (e->mean > 0 && !a->group[i].profiled)
-            ls_chart_point(c, s, with_interval(ls_chart_category(c, "%s", a->group[i].label), e));
+        const int row = e->mean > 0 && !a->group[i].profiled ? new_row(a, c, i) : -1;
+        if (row >= 0) ls_chart_point(c, s, with_interval(row, e));
     }
 }
 
@@ -250,8 +285,45 @@ static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool e
     ls_chart_point(c, s, at(most, efficiency ? factor : factor * most));
 }
 
+/* The only number of workers above one, if there are more settings on it than lines can be told apart: two points make no curve. 0: there are
+ * several numbers, or few settings. */
+static int single_world(const ls_analysis *a)
+{
+    int world = 0, n = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (g->world < 2 || g->base < 0 || isnan(g->speedup.mean)) continue;
+        if (world && world != g->world) return 0;
+        world = g->world;
+        n++;
+    }
+    return n > LS_CHART_TOGETHER ? world : 0;
+}
+
+/* One bar per setting on the only number of workers, after the ideal one. */
+static void scaling_bars(const ls_analysis *a, int world, bool efficiency, ls_chart *c)
+{
+    const double factor = efficiency ? 100 : 1;
+    ls_series *s = new_series(c, "ideal", 6);
+    ls_chart_point(c, s, at(ls_chart_category(c, "%s", "ideal"), efficiency ? factor : world));
+    s = new_series(c, c->title, 0);
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        ls_estimate e = efficiency ? g->efficiency : g->speedup;
+        e.mean *= factor, e.half *= factor;
+        const int row = g->world > 1 && g->base >= 0 && !isnan(e.mean) ? new_row(a, c, i) : -1;
+        if (row >= 0) ls_chart_point(c, s, with_interval(row, &e));
+    }
+}
+
 void chart_speedup(const ls_analysis *a, ls_chart *c)
 {
+    const int world = single_world(a);
+    if (world) {
+        *c = ls_chart_bars(LS_CHART_BARS, "speedup", "Speed-up over one worker", "times one worker", "times", 1, 2);
+        scaling_bars(a, world, false, c);
+        return;
+    }
     *c = new_lines("speedup", "Speed-up over one worker", "workers", "times one worker", "times", 2);
     c->zero = true;
     add_scaling(a, c, 1, false);
@@ -259,6 +331,12 @@ void chart_speedup(const ls_analysis *a, ls_chart *c)
 
 void chart_efficiency(const ls_analysis *a, ls_chart *c)
 {
+    const int world = single_world(a);
+    if (world) {
+        *c = ls_chart_bars(LS_CHART_BARS, "efficiency", "Scaling efficiency", "% of ideal", "%", 1, 1);
+        scaling_bars(a, world, true, c);
+        return;
+    }
     *c = new_lines("efficiency", "Scaling efficiency", "workers", "% of ideal", "%", 1);
     c->zero = true;
     add_scaling(a, c, 100, true);
@@ -270,11 +348,11 @@ void chart_step_split(const ls_analysis *a, ls_chart *c)
     for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
     *c = ls_chart_bars(LS_CHART_STACK, "step_split", "Where a step's time goes", "milliseconds per step", "ms", 1000,
                        longest < 0.1 ? 1 : 0);
-    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, "%s", a->group[i].label);
+    group_rows(a, c);
     for (int k = 0; k < LS_N_SPLIT; k++) {
         ls_series *s = new_series(c, ls_split[k].words, part_hue[k]);
         for (int i = 0; i < a->n_group; i++)
-            if (a->group[i].split[k] > 0) ls_chart_point(c, s, at(i, a->group[i].split[k]));
+            if (has_bar(a, i) && a->group[i].split[k] > 0) ls_chart_point(c, s, at(row_of(a, i), a->group[i].split[k]));
     }
 }
 
@@ -289,13 +367,13 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_STACK, "waterfall", "Where the ideal went", "% of a step's time", "%", 100, 1);
     for (int i = 0; i < a->n_group; i++)
-        if (a->group[i].waterfall.known) ls_chart_category(c, "%s", a->group[i].label);
+        if (a->group[i].waterfall.known) new_row(a, c, i);
     for (int k = -1; k < LS_N_SPLIT; k++) {
         ls_series *s = k < 0 ? new_series(c, "useful work", 0)
                              : new_series(c, content_part_words(k), k == LS_SPLIT_FORWARD ? 4 : part_hue[k]);
         for (int i = 0, row = 0; i < a->n_group; i++) {
             const ls_waterfall *w = &a->group[i].waterfall;
-            if (!w->known) continue;
+            if (!w->known || !has_bar(a, i)) continue;
             double share = k < 0 ? w->useful : w->lost[k];
             if (fabs(share) >= 0.0005) ls_chart_point(c, s, at(row, share));
             row++;
@@ -355,8 +433,8 @@ void chart_memory(const ls_analysis *a, ls_chart *c)
     *c = ls_chart_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        const int row = r->n_part ? ls_chart_category(c, "%s", a->group[i].label) : 0;
-        for (int k = 0; k < r->n_part; k++)
+        const int row = r->n_part ? new_row(a, c, i) : -1;
+        for (int k = 0; k < r->n_part && row >= 0; k++)
             ls_chart_point(c, series_of(c, r->part[k].name, LS_RUN_MAX_PART), at(row, r->part[k].nbytes));
     }
 }
@@ -377,7 +455,8 @@ static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *
             double x = get(&a->set->run[a->group[i].run[k]]);
             if (x > 0) sum += x, n++;
         }
-        if (n) ls_chart_point(c, s, at(ls_chart_category(c, "%s", a->group[i].label), sum / n));
+        const int row = n ? new_row(a, c, i) : -1;
+        if (row >= 0) ls_chart_point(c, s, at(row, sum / n));
     }
 }
 

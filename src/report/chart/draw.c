@@ -132,17 +132,8 @@ static int row_height(const ls_chart *c)
 static double left_room(const ls_chart *c)
 {
     double longest = 0;
-    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, fmin(pixels(c->category[k]), 7.6 * NAME));
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, fmin(pixels(c->category[k]), 7.6 * NAME) * 1.08);
     return c->kind == LS_CHART_LINES ? 84 : longest + 30;
-}
-
-static void value_words(const ls_chart *c, const ls_point *p, char *buf, size_t n)
-{
-    char v[40], h[40];
-    if (isnan(p->hi)) snprintf(buf, n, "%s", ls_number_text(v, scaled(c, p->y), c->decimals));
-    else
-        snprintf(buf, n, "%s \xc2\xb1 %s", ls_number_text(v, scaled(c, p->y), c->decimals),
-                 ls_number_text(h, scaled(c, p->hi - p->y), c->decimals));
 }
 
 /* Room for the numbers after the bars. */
@@ -153,7 +144,7 @@ static double right_room(const ls_chart *c)
     for (int i = 0; i < c->n_series; i++)
         for (int k = 0; k < c->series[i].n; k++) {
             char t[160];
-            value_words(c, &c->series[i].point[k], t, sizeof t);
+            ls_chart_value(c, &c->series[i].point[k], t, sizeof t);
             longest = fmax(longest, pixels(t));
         }
     return longest + 34;
@@ -264,7 +255,7 @@ static void plot_row(const ls_chart *c, int k, const extent *e, int *id, ls_str 
             box(out, id, from, to, k, colour[hue]);
             if (!gantt) *at += p->y;
             if (gantt) snprintf(t, sizeof t, "%.40s", p->label ? p->label : "");
-            else value_words(c, p, t, sizeof t);
+            else ls_chart_value(c, p, t, sizeof t);
             if (c->kind != LS_CHART_BARS && *t && pixels(t) + 4 < fabs(to - from) / per_pixel)
                 number(out, (from + to) / 2, k,
                        hue == 0 || hue == 3 ? "center font \"sans,9\" tc rgb \"#ffffff\"" : "center font \"sans,9\"",
@@ -305,14 +296,21 @@ static void plot_bars(const ls_chart *c, ls_str *out)
     ls_str_addc(out, '\n');
 }
 
-static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
+static void begin_script(const ls_chart *c, const char *png, double height, ls_str *out)
+{
+    ls_str_addf(out, "set terminal pngcairo size %d,%.0f font \"sans,11\" noenhanced\nset output ", WIDTH, height);
+    quoted(out, png);
+    ls_str_add(out, "\nset border 3\nset tics nomirror out\nset grid lc rgb \"#e3e7ec\"\n");
+    data_blocks(c, out);
+}
+
+static void one_plot(const ls_chart *c, const char *png, ls_str *out)
 {
     const int lines = key_lines(c), key = lines ? lines * LINE + 16 : 0;
     const int plot = c->kind == LS_CHART_LINES ? 330 : row_height(c) * (c->n_category < 100 ? c->n_category : 100);
     const double height = TOP + plot + AXIS + key;
-    ls_str_addf(out, "set terminal pngcairo size %d,%.0f font \"sans,11\" noenhanced\nset output ", WIDTH, height);
-    quoted(out, png);
-    ls_str_add(out, "\nset title ");
+    begin_script(c, png, height, out);
+    ls_str_add(out, "set title ");
     quoted(out, c->title ? c->title : "");
     ls_str_add(out, "\nset xlabel ");
     quoted(out, c->x_label ? c->x_label : "");
@@ -324,10 +322,122 @@ static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
     if (lines)
         ls_str_addf(out, "set key at screen %.5f, screen %.5f left top vertical maxcols 1 Left reverse\n",
                     left_room(c) / WIDTH, (key + 2) / height);
-    ls_str_add(out, "set border 3\nset tics nomirror out\nset grid lc rgb \"#e3e7ec\"\n");
-    data_blocks(c, out);
     if (c->kind == LS_CHART_LINES) plot_lines(c, out);
     else plot_bars(c, out);
+}
+
+/* --- panels, as in the SVG --- */
+
+enum { COLS = 4, PANEL = 130, PANEL_LEFT = 64, PANEL_GAP = 26, PANEL_AXIS = 34, NAME_IN_PANEL = 24 };
+
+/* Pixels of the tallest head of a row of panels: name and last value. */
+static int head_height(const ls_chart *c, int row)
+{
+    const int n = ls_chart_panels(c);
+    int most = 1;
+    for (int k = row * COLS; k < n && k < (row + 1) * COLS; k++) {
+        const int lines = quoted_lines(NULL, c->series[ls_chart_panel_series(c, k)].name, NAME_IN_PANEL);
+        most = lines > most ? lines : most;
+    }
+    return (most + 1) * LINE + 14;
+}
+
+/* Name and last value above the panel whose upper left corner is at (x, y) of the screen. */
+static void panel_head(const ls_chart *c, const ls_series *s, double x, double y, double line, ls_str *out)
+{
+    char t[160];
+    ls_str_add(out, "unset label\nset label 1 ");
+    const int n = quoted_lines(out, s->name, NAME_IN_PANEL);
+    ls_str_addf(out, " at screen %.5f,%.5f left front\nset label 2 ", x, y + line * (n + 0.75));
+    ls_chart_value(c, &s->point[s->n - 1], t, sizeof t);
+    ls_str_addf(out, "\"%s%s%s\"", t, c->unit && strcmp(c->unit, "%") ? " " : "", c->unit ? c->unit : "");
+    ls_str_addf(out, " at screen %.5f,%.5f left front tc rgb \"#5a6675\"\n", x, y + line * 0.75);
+}
+
+static void panel_plot(const ls_chart *c, int first, ls_str *out)
+{
+    const char *between = "plot ";
+    for (int i = 0; i < c->n_series; i++) { /* the other lines are behind */
+        const ls_series *s = &c->series[i];
+        if (s->n < 2 || s->dots || s->beside || i == first) continue;
+        ls_str_addf(out, "%s$s%d using 1:2 with lines lc rgb \"%s\" lw 1 dt %d notitle", between, i,
+                    s->ideal ? "#9aa5b1" : "#d0d6dd", s->ideal ? 2 : 1);
+        between = ", \\\n  ";
+    }
+    for (int i = first; i < c->n_series; i++) {
+        const ls_series *s = &c->series[i];
+        if (!ls_chart_in_panel(c, i, first)) continue;
+        if (!s->dots && s->n <= 40)
+            ls_str_addf(out, "%s$s%d using 1:2:3:4 with yerrorbars lc rgb \"#1c2430\" pt 0 notitle, \\\n  ", between,
+                        i);
+        else ls_str_add(out, between);
+        between = ", \\\n  ";
+        ls_str_addf(out, "$s%d using 1:2 with %s lc rgb \"%s\" lw 2 pt 7 notitle", i,
+                    s->dots     ? "points"
+                    : s->n > 40 ? "lines"
+                                : "linespoints",
+                    colour[i != first]);
+    }
+    ls_str_addc(out, '\n');
+}
+
+/* The same axes for all panels. */
+static void panel_axes(const ls_chart *c, ls_str *out)
+{
+    double tick[8], lo_x = INFINITY, hi_x = -INFINITY, lo = INFINITY, hi = -INFINITY;
+    int n_tick;
+    for (int i = 0; i < c->n_series; i++)
+        for (int k = 0; k < c->series[i].n; k++) {
+            const ls_point *p = &c->series[i].point[k];
+            lo_x = fmin(lo_x, p->x), hi_x = fmax(hi_x, p->x);
+            lo = fmin(lo, p->y), hi = fmax(hi, p->y);
+        }
+    const double room_x = hi_x > lo_x ? 0.06 * (hi_x - lo_x) : 0.5, room = hi > lo ? 0.08 * (hi - lo) : 0.5;
+    ls_str_addf(out, "set xrange [%.9g:%.9g]\n", lo_x - room_x, hi_x + room_x);
+    ls_str_addf(out, "set yrange [%.9g:%.9g]\nset ytics %.9g\n", c->zero && lo > 0 ? 0 : lo - room, hi + room,
+                ls_nice_step(c->zero && lo > 0 ? 0 : lo, hi, 4));
+    if (!ls_chart_ticks(c, tick, &n_tick)) {
+        ls_str_addf(out, "set xtics %.9g\n", ls_nice_step(lo_x, hi_x, 3));
+        return;
+    }
+    ls_str_add(out, "set xtics (");
+    for (int i = 0; i < n_tick; i++) ls_str_addf(out, "%s%.9g", i ? ", " : "", tick[i]);
+    ls_str_add(out, ")\n");
+}
+
+static void panel_plots(const ls_chart *c, const char *png, ls_str *out)
+{
+    const int n = ls_chart_panels(c), rows = (n + COLS - 1) / COLS;
+    const double cell = (double)(WIDTH - PANEL_LEFT - 8) / COLS;
+    double height = TOP + 30, down = TOP; /* down: where the plots of a row begin */
+    for (int row = 0; row < rows; row++) height += head_height(c, row) + PANEL + PANEL_AXIS;
+    begin_script(c, png, height, out);
+    ls_str_add(out, "unset key\nset multiplot title ");
+    quoted(out, c->title ? c->title : "");
+    ls_str_addc(out, '\n');
+    panel_axes(c, out);
+    for (int k = 0; k < n; k++) {
+        const int first = ls_chart_panel_series(c, k), row = k / COLS, col = k % COLS;
+        if (!col) down += head_height(c, row) + (row ? PANEL + PANEL_AXIS : 0);
+        const double left = (PANEL_LEFT + col * cell) / WIDTH, right = left + (cell - PANEL_GAP) / WIDTH,
+                     top = 1 - down / height;
+        ls_str_addf(out, "set lmargin at screen %.5f\nset rmargin at screen %.5f\n", left, right);
+        ls_str_addf(out, "set tmargin at screen %.5f\nset bmargin at screen %.5f\n", top, top - PANEL / height);
+        ls_str_addf(out, "set format y \"%s\"\nset xlabel ", col ? "" : "%g");
+        quoted(out, row == rows - 1 && !col && c->x_label ? c->x_label : "");
+        ls_str_add(out, "\nset ylabel ");
+        quoted(out, !col && c->y_label ? c->y_label : "");
+        ls_str_addc(out, '\n');
+        panel_head(c, &c->series[first], left, top, LINE / height, out);
+        panel_plot(c, first, out);
+    }
+    ls_str_add(out, "unset multiplot\n");
+}
+
+static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
+{
+    if (ls_chart_panels(c)) panel_plots(c, png, out);
+    else one_plot(c, png, out);
 }
 
 /* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */

@@ -1,16 +1,10 @@
 /* svg.c - charts as SVG. Coordinates are user units, y down; fonts are 13 units. */
-#include "report/chart/chart.h"
+#include "report/chart/svg_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NARROW = 480 }; /* below this width labels go above bars and legends below titles */
-
-typedef struct frame { /* where data lies on the page */
-    double left, right, top, bottom, x0, x1, y0, y1;
-} frame;
 
 /* Okabe and Ito's colours, which people with any colour vision can tell apart, made lighter for dark pages. */
 const char *ls_svg_style(void)
@@ -27,19 +21,19 @@ const char *ls_svg_style(void)
            ".chart .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
            ".chart .fill{fill:currentColor}.chart .box{fill:currentColor;stroke:var(--paper);stroke-width:1}.chart "
            ".ideal{fill:none;stroke:var(--axis);stroke-width:1.5;stroke-dasharray:5 4}.chart .bar95{stroke:var(--ink);"
-           "stroke-width:1.5;fill:none}.chart .band{fill:currentColor;opacity:.15}.chart .grid{stroke:var(--grid);"
+           "stroke-width:1.5;fill:none}.chart .context{fill:none;stroke:var(--axis);stroke-width:1;opacity:.45}.chart .grid{stroke:var(--grid);"
            "stroke-width:1}.chart .axis{stroke:var(--axis);stroke-width:1}.chart .ink{fill:var(--ink)}.chart "
            ".soft{fill:var(--soft)}.chart .in{fill:#0d151d;font-size:11px}.chart .on0,.chart .on3{fill:var(--paper)}"
            ".chart text{font-variant-numeric:tabular-nums}\n";
 }
 
-static double at_x(const frame *f, double x)
+double svg_x(const svg_frame *f, double x)
 {
     double t = f->x1 > f->x0 ? (x - f->x0) / (f->x1 - f->x0) : 0.5;
     return f->left + t * (f->right - f->left);
 }
 
-static double at_y(const frame *f, double y)
+double svg_y(const svg_frame *f, double y)
 {
     double t = f->y1 > f->y0 ? (y - f->y0) / (f->y1 - f->y0) : 0.5;
     return f->bottom - t * (f->bottom - f->top);
@@ -53,35 +47,32 @@ static double width_of(const char *text, size_t n)
     return w;
 }
 
-static double text_width(const char *text)
+double svg_text_width(const char *text)
 {
     return width_of(text, strlen(text));
 }
 
-static void add_text(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text)
+void svg_text(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text)
 {
     ls_str_addf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">", x, y, anchor, cls);
     ls_xml_text(out, text);
     ls_str_add(out, "</text>");
 }
 
-static void add_line(ls_str *out, const char *cls, double x1, double y1, double x2, double y2)
+void svg_line(ls_str *out, const char *cls, double x1, double y1, double x2, double y2)
 {
     ls_str_addf(out, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", cls, x1, x2, y1, y2);
 }
 
-enum { LINE = 16 }; /* height of a line of text */
-
 /* A text in lines of at most `width`, the first at y; returns their number. A name is wrapped, never cut. out NULL: nothing is drawn. */
-static int add_lines(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text,
-                     double width)
+int svg_lines(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text, double width)
 {
     int n = 0;
     do {
         const size_t k = ls_line_of(text, width, width_of);
         ls_str line = {0};
         ls_str_addn(&line, text, k);
-        if (out) add_text(out, x, y + LINE * n, anchor, cls, line.data ? line.data : "");
+        if (out) svg_text(out, x, y + SVG_LINE * n, anchor, cls, line.data ? line.data : "");
         ls_str_fini(&line);
         text += k;
         text += strspn(text, " ");
@@ -95,26 +86,26 @@ static char *value_of(char buf[40], const ls_chart *c, double v)
     return ls_number_text(buf, v * (c->scale != 0 ? c->scale : 1), c->decimals);
 }
 
-static void tick_text(char buf[40], double x, double step)
+void svg_tick(char buf[40], double x, double step)
 {
     int decimals = step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : step >= 0.001 ? 3 : 4;
     if (fabs(x) >= 1e15) snprintf(buf, 40, "%.2g", x);
     else ls_number_text(buf, fabs(x) < step / 1e6 ? 0 : x, decimals);
 }
 
-static void x_axis(const ls_chart *c, const frame *f, int n_tick, ls_str *out)
+static void x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *out)
 {
     double k = c->scale != 0 && c->kind != LS_CHART_LINES ? c->scale : 1;
     double step = ls_nice_step(f->x0 * k, f->x1 * k, n_tick);
     double from = ceil(f->x0 * k / step - 1e-9);
     for (int i = 0; i < 40 && (from + i) * step <= f->x1 * k * (1 + 1e-12) + step * 1e-9; i++) {
         char t[40];
-        double v = (from + i) * step, x = at_x(f, v / k);
-        tick_text(t, v, step);
-        add_line(out, "grid", x, f->top, x, f->bottom);
-        add_text(out, x, f->bottom + 17, "middle", "soft", t);
+        double v = (from + i) * step, x = svg_x(f, v / k);
+        svg_tick(t, v, step);
+        svg_line(out, "grid", x, f->top, x, f->bottom);
+        svg_text(out, x, f->bottom + 17, "middle", "soft", t);
     }
-    if (c->x_label) add_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
+    if (c->x_label) svg_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
 }
 
 static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
@@ -136,26 +127,26 @@ static double add_legend(const ls_chart *c, double x, double y, double width, ls
     int lines = 1; /* of the row */
     for (int i = 0; i < c->n_series; i++) {
         const ls_series *s = &c->series[i];
-        double w = 22 + text_width(s->name) + 14;
+        double w = 22 + svg_text_width(s->name) + 14;
         if (!s->n) continue;
-        if (at > x && at + w > x + width) at = x, row += 3 + LINE * lines, lines = 1;
+        if (at > x && at + w > x + width) at = x, row += 3 + SVG_LINE * lines, lines = 1;
         if (out) {
-            if (s->ideal) add_line(out, "ideal", at, row - 4, at + 16, row - 4);
+            if (s->ideal) svg_line(out, "ideal", at, row - 4, at + 16, row - 4);
             else if (c->kind == LS_CHART_LINES) draw_mark(out, ls_chart_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
                             ls_chart_hue(c, i), at, row - 10);
         }
-        const int n = add_lines(out, at + 20, row, "start", "ink", s->name, width - 20);
+        const int n = svg_lines(out, at + 20, row, "start", "ink", s->name, width - 20);
         lines = n > lines ? n : lines;
         at += w;
     }
-    return row - y + 3 + LINE * lines;
+    return row - y + 3 + SVG_LINE * lines;
 }
 
 /* --- lines --- */
 
-static void range(const ls_chart *c, frame *f)
+void svg_range(const ls_chart *c, svg_frame *f)
 {
     f->x0 = f->y0 = INFINITY;
     f->x1 = f->y1 = -INFINITY;
@@ -183,32 +174,31 @@ static void range(const ls_chart *c, frame *f)
     f->y1 = ceil(f->y1 / step - 1e-9) * step;
 }
 
-static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
+void svg_series(const ls_chart *c, const svg_frame *f, int i, int hue, int mark, ls_str *out)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\"",
                                        " stroke-dasharray=\"9 3 2 3\""};
     const ls_series *s = &c->series[i];
-    int hue = ls_chart_hue(c, i);
     if (s->n > 1 && !s->dots) {
         if (s->ideal) ls_str_add(out, "<path class=\"ideal\" d=\"");
-        else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[ls_chart_mark(i)]);
+        else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[mark]);
         for (int k = 0; k < s->n; k++)
-            ls_str_addf(out, "%c%.1f %.1f", k ? 'L' : 'M', at_x(f, s->point[k].x), at_y(f, s->point[k].y));
+            ls_str_addf(out, "%c%.1f %.1f", k ? 'L' : 'M', svg_x(f, s->point[k].x), svg_y(f, s->point[k].y));
         ls_str_add(out, "\"/>");
     }
     if (s->ideal || (s->n > 40 && !s->dots)) return;
     for (int k = 0; k < s->n; k++) {
         const ls_point *p = &s->point[k];
         char t[40];
-        double x = at_x(f, p->x), y = at_y(f, p->y);
+        double x = svg_x(f, p->x), y = svg_y(f, p->y);
         ls_str_add(out, "<g>");
         if (!isnan(p->lo) && !isnan(p->hi)) { /* an end outside has no cap */
-            double low = at_y(f, p->lo), high = fmax(at_y(f, p->hi), f->top);
+            double low = svg_y(f, p->lo), high = fmax(svg_y(f, p->hi), f->top);
             ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8", x, low, high, x - 4, low);
             if (p->hi <= f->y1) ls_str_addf(out, "M%.1f %.1fh8", x - 4, high);
             ls_str_add(out, "\"/>");
         }
-        draw_mark(out, hue, ls_chart_mark(i), x, y);
+        draw_mark(out, hue, mark, x, y);
         ls_str_add(out, "<title>");
         ls_xml_text(out, s->name);
         ls_str_addf(out, ": %s %s</title></g>", value_of(t, c, p->y), c->unit ? c->unit : "");
@@ -237,69 +227,70 @@ static int label_lines(const ls_chart *c, double room)
 {
     int n = 0;
     for (int i = 0; i < c->n_series; i++)
-        if (c->series[i].n) n += add_lines(NULL, 0, 0, "", "", c->series[i].name, room);
+        if (c->series[i].n) n += svg_lines(NULL, 0, 0, "", "", c->series[i].name, room);
     return n;
 }
 
 /* Names at the ends of their lines, pushed apart so that none covers another. */
-static void end_labels(const ls_chart *c, const frame *f, double width, ls_str *out)
+static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_str *out)
 {
     end_label l[LS_CHART_MAX_LINE];
     int n = 0;
     for (int i = 0; i < c->n_series && n < LS_CHART_MAX_LINE; i++) {
         const ls_series *s = &c->series[i];
         if (s->n)
-            l[n++] = (end_label){at_y(f, s->point[s->n - 1].y), 0, i,
-                                 add_lines(NULL, 0, 0, "", "", s->name, label_room(width, f->right))};
+            l[n++] = (end_label){svg_y(f, s->point[s->n - 1].y), 0, i,
+                                 svg_lines(NULL, 0, 0, "", "", s->name, label_room(width, f->right))};
     }
     if (!n) return;
     qsort(l, (size_t)n, sizeof *l, by_y);
-    for (int i = 0; i < n; i++) l[i].at = i ? fmax(l[i].y, l[i - 1].at + LINE * l[i - 1].lines) : l[i].y;
-    double end = f->bottom + LINE; /* the lowest line is at the axis */
-    for (int i = n - 1; i >= 0 && l[i].at + LINE * l[i].lines > end; i--) end = l[i].at = end - LINE * l[i].lines;
+    for (int i = 0; i < n; i++) l[i].at = i ? fmax(l[i].y, l[i - 1].at + SVG_LINE * l[i - 1].lines) : l[i].y;
+    double end = f->bottom + SVG_LINE; /* the lowest line is at the axis */
+    for (int i = n - 1; i >= 0 && l[i].at + SVG_LINE * l[i].lines > end; i--)
+        end = l[i].at = end - SVG_LINE * l[i].lines;
     for (int i = 0; i < n; i++) {
         const ls_series *s = &c->series[l[i].series];
-        if (s->ideal) add_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
+        if (s->ideal) svg_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
         else draw_mark(out, ls_chart_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
-        add_lines(out, f->right + 24, l[i].at + 4, "start", "ink", s->name, label_room(width, f->right));
+        svg_lines(out, f->right + 24, l[i].at + 4, "start", "ink", s->name, label_room(width, f->right));
     }
 }
 
 static void draw_lines(const ls_chart *c, int width, ls_str *out, int *height)
 {
-    bool narrow = width < NARROW;
+    bool narrow = width < SVG_NARROW;
     double longest = 0, value[8];
     int n_value;
-    for (int i = 0; i < c->n_series; i++) longest = fmax(longest, text_width(c->series[i].name));
+    for (int i = 0; i < c->n_series; i++) longest = fmax(longest, svg_text_width(c->series[i].name));
     double room = fmin(longest + 34, 0.36 * width), legend = narrow ? add_legend(c, 0, 0, width - 8, NULL) : 0;
     const double right = narrow ? width - 16 : width - room;
     const int lines = narrow ? 0 : label_lines(c, label_room(width, right));
-    frame f = {.left = 56,
-               .right = right,
-               .top = 32 + legend,
-               .bottom = 32 + legend + (narrow ? 200 : fmax(250, LINE * (lines + 1)))}; /* room for names */
-    range(c, &f);
-    if (c->y_label) add_text(out, 2, 14, "start", "soft", c->y_label);
+    svg_frame f = {.left = 56,
+                   .right = right,
+                   .top = 32 + legend,
+                   .bottom = 32 + legend + (narrow ? 200 : fmax(250, SVG_LINE * (lines + 1)))}; /* room for names */
+    svg_range(c, &f);
+    if (c->y_label) svg_text(out, 2, 14, "start", "soft", c->y_label);
     if (narrow) add_legend(c, 4, 36, width - 8, out);
     double step = ls_nice_step(f.y0, f.y1, 5);
     for (int i = 0; i <= 12 && f.y0 + i * step <= f.y1 + step / 2; i++) {
         char t[40];
-        double y = at_y(&f, f.y0 + i * step);
-        tick_text(t, f.y0 + i * step, step);
-        add_line(out, "grid", f.left, y, f.right, y);
-        add_text(out, f.left - 7, y + 4, "end", "soft", t);
+        double y = svg_y(&f, f.y0 + i * step);
+        svg_tick(t, f.y0 + i * step, step);
+        svg_line(out, "grid", f.left, y, f.right, y);
+        svg_text(out, f.left - 7, y + 4, "end", "soft", t);
     }
     if (ls_chart_ticks(c, value, &n_value)) {
         for (int i = 0; i < n_value; i++) {
             char t[40];
-            add_text(out, at_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));
+            svg_text(out, svg_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));
         }
-        if (c->x_label) add_text(out, (f.left + f.right) / 2, f.bottom + 36, "middle", "soft", c->x_label);
+        if (c->x_label) svg_text(out, (f.left + f.right) / 2, f.bottom + 36, "middle", "soft", c->x_label);
     } else {
         x_axis(c, &f, narrow ? 4 : 7, out);
     }
-    add_line(out, "axis", f.left, f.bottom, f.right, f.bottom);
-    for (int i = 0; i < c->n_series; i++) draw_series(c, &f, i, out);
+    svg_line(out, "axis", f.left, f.bottom, f.right, f.bottom);
+    for (int i = 0; i < c->n_series; i++) svg_series(c, &f, i, ls_chart_hue(c, i), ls_chart_mark(i), out);
     if (!narrow) end_labels(c, &f, width, out);
     *height = (int)f.bottom + 44;
 }
@@ -322,7 +313,7 @@ static void sums(const ls_chart *c, int category, double *plus, double *minus)
     }
 }
 
-static void bar_range(const ls_chart *c, frame *f)
+static void bar_range(const ls_chart *c, svg_frame *f)
 {
     f->x0 = f->x1 = 0;
     for (int k = 0; k < c->n_category; k++) {
@@ -346,28 +337,21 @@ static void begin_box(const ls_chart *c, int i, double x, double y, double w, do
     ls_xml_text(out, c->series[i].name);
 }
 
-static void segment(const ls_chart *c, const frame *f, int i, const ls_point *p, double from, double y, double h,
+static void segment(const ls_chart *c, const svg_frame *f, int i, const ls_point *p, double from, double y, double h,
                     ls_str *out)
 {
     char t[40];
-    double a = at_x(f, from), b = at_x(f, from + p->y), left = fmin(a, b), w = fabs(b - a);
+    double a = svg_x(f, from), b = svg_x(f, from + p->y), left = fmin(a, b), w = fabs(b - a);
     begin_box(c, i, left, y, w, h, out);
     ls_str_addf(out, ": %s %s</title>", value_of(t, c, p->y), c->unit ? c->unit : "");
-    if (c->kind == LS_CHART_STACK && w > text_width(t) + 4)
-        add_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], t);
+    if (c->kind == LS_CHART_STACK && w > svg_text_width(t) + 4)
+        svg_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], t);
     ls_str_add(out, "</g>");
 }
 
-static void value_text(const ls_chart *c, const ls_point *p, char *buf, size_t n)
+static void draw_bar(const ls_chart *c, const svg_frame *f, int k, double y, double h, ls_str *out)
 {
-    char v[40], h[40];
-    if (isnan(p->hi)) snprintf(buf, n, "%s", value_of(v, c, p->y));
-    else snprintf(buf, n, "%s \xc2\xb1 %s", value_of(v, c, p->y), value_of(h, c, p->hi - p->y));
-}
-
-static void draw_bar(const ls_chart *c, const frame *f, int k, double y, double h, ls_str *out)
-{
-    double plus = 0, minus = 0, end = at_x(f, 0);
+    double plus = 0, minus = 0, end = svg_x(f, 0);
     char t[160] = "";
     for (int i = 0; i < c->n_series; i++) {
         for (int j = 0; j < c->series[i].n; j++) {
@@ -376,11 +360,11 @@ static void draw_bar(const ls_chart *c, const frame *f, int k, double y, double 
             double *at = p->y < 0 ? &minus : &plus;
             segment(c, f, i, p, *at, y, h, out);
             *at += p->y;
-            end = fmax(end, at_x(f, plus));
+            end = fmax(end, svg_x(f, plus));
             if (c->kind == LS_CHART_STACK) continue;
-            value_text(c, p, t, sizeof t);
+            ls_chart_value(c, p, t, sizeof t);
             if (isnan(p->lo) || isnan(p->hi)) continue;
-            double a = at_x(f, fmax(p->lo, f->x0)), b = at_x(f, fmin(p->hi, f->x1)), m = y + h / 2;
+            double a = svg_x(f, fmax(p->lo, f->x0)), b = svg_x(f, fmin(p->hi, f->x1)), m = y + h / 2;
             ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fH%.1fM%.1f %.1fv8", a, m, b, a, m - 4);
             if (p->hi <= f->x1) ls_str_addf(out, "M%.1f %.1fv8", b, m - 4); /* an end outside has no cap */
             ls_str_add(out, "\"/>");
@@ -389,7 +373,7 @@ static void draw_bar(const ls_chart *c, const frame *f, int k, double y, double 
     }
     if (c->kind == LS_CHART_STACK && c->unit && strcmp(c->unit, "%"))
         value_of(t, c, plus + minus); /* shares sum to 100 */
-    if (*t) add_text(out, end + 7, y + h / 2 + 4, "start", "ink", t);
+    if (*t) svg_text(out, end + 7, y + h / 2 + 4, "start", "ink", t);
 }
 
 /* Room for the values to the right of the bars. */
@@ -399,44 +383,44 @@ static double value_room(const ls_chart *c, bool stack, bool narrow)
     for (int i = 0; i < c->n_series && !stack; i++)
         for (int k = 0; k < c->series[i].n; k++) {
             char t[160];
-            value_text(c, &c->series[i].point[k], t, sizeof t);
-            longest = fmax(longest, text_width(t) + 14);
+            ls_chart_value(c, &c->series[i].point[k], t, sizeof t);
+            longest = fmax(longest, svg_text_width(t) + 14);
         }
     return fmax(longest, stack ? 70 : narrow ? 118 : 130);
 }
 
 static void draw_bars(const ls_chart *c, int width, ls_str *out, int *height)
 {
-    bool narrow = width < NARROW, stack = c->kind == LS_CHART_STACK;
+    bool narrow = width < SVG_NARROW, stack = c->kind == LS_CHART_STACK;
     double longest = 0;
-    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, text_width(c->category[k]));
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
     bool above = narrow || longest > 0.3 * width; /* names above their bars */
     double legend = stack ? add_legend(c, 0, 0, width - 8, NULL) + 6 : 0, row = above ? 30 : 34, h = 20;
-    frame f = {.left = above ? 4 : longest + 14, .right = width - value_room(c, stack, narrow), .top = 6 + legend};
+    svg_frame f = {.left = above ? 4 : longest + 14, .right = width - value_room(c, stack, narrow), .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;
     for (int k = 0; k < c->n_category && above; k++)
-        f.bottom += LINE * add_lines(NULL, 0, 0, "", "", c->category[k], width - 8);
+        f.bottom += SVG_LINE * svg_lines(NULL, 0, 0, "", "", c->category[k], width - 8);
     bar_range(c, &f);
     if (stack) add_legend(c, 4, 14, width - 8, out);
     if (c->kind == LS_CHART_STACK || !narrow) x_axis(c, &f, narrow ? 3 : 5, out);
     double top = f.top;
     for (int k = 0; k < c->n_category; k++, top += row) {
-        if (above) top += LINE * add_lines(out, 4, top + 15, "start", "ink", c->category[k], width - 8);
+        if (above) top += SVG_LINE * svg_lines(out, 4, top + 15, "start", "ink", c->category[k], width - 8);
         double y = top + (above ? 4 : (row - h) / 2);
-        if (!above) add_text(out, f.left - 9, y + h / 2 + 4, "end", "ink", c->category[k]);
+        if (!above) svg_text(out, f.left - 9, y + h / 2 + 4, "end", "ink", c->category[k]);
         draw_bar(c, &f, k, y, h, out);
     }
-    double zero = at_x(&f, 0);
-    if (!above || f.x0 < 0) add_line(out, "axis", zero, f.top, zero, f.bottom);
+    double zero = svg_x(&f, 0);
+    if (!above || f.x0 < 0) svg_line(out, "axis", zero, f.top, zero, f.bottom);
     *height = (int)f.bottom + (stack || !narrow ? 44 : 10);
 }
 
 static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
 {
-    bool narrow = width < NARROW;
+    bool narrow = width < SVG_NARROW;
     double longest = 0, row = 30, h = 24, legend = add_legend(c, 0, 0, width - 8, NULL) + 6;
-    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, text_width(c->category[k]));
-    frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
+    svg_frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;
     f.x0 = INFINITY, f.x1 = -INFINITY;
     for (int i = 0; i < c->n_series; i++)
@@ -446,19 +430,19 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
     add_legend(c, 4, 14, width - 8, out);
     x_axis(c, &f, narrow ? 3 : 6, out);
     for (int k = 0; k < c->n_category; k++)
-        add_lines(out, 4, f.top + k * row + 19, "start", "ink", c->category[k], f.left - 8);
+        svg_lines(out, 4, f.top + k * row + 19, "start", "ink", c->category[k], f.left - 8);
     for (int i = 0; i < c->n_series; i++) {
         for (int k = 0; k < c->series[i].n; k++) {
             const ls_point *p = &c->series[i].point[k];
             char a[40], b[40];
-            double x = at_x(&f, p->x), w = fmax(at_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
+            double x = svg_x(&f, p->x), w = fmax(svg_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
             begin_box(c, i, x, y, w, h, out);
             ls_str_add(out, " ");
             ls_xml_text(out, p->label ? p->label : "");
             ls_str_addf(out, ": %s to %s %s</title>", value_of(a, c, p->x), value_of(b, c, p->y),
                         c->unit ? c->unit : "");
-            if (p->label && *p->label && w > text_width(p->label) + 2)
-                add_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], p->label);
+            if (p->label && *p->label && w > svg_text_width(p->label) + 2)
+                svg_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], p->label);
             ls_str_add(out, "</g>");
         }
     }
@@ -469,7 +453,8 @@ void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out)
 {
     ls_str body = {0};
     int height = 100;
-    if (c->kind == LS_CHART_LINES) draw_lines(c, width, &body, &height);
+    if (ls_chart_panels(c)) svg_panels(c, width, &body, &height);
+    else if (c->kind == LS_CHART_LINES) draw_lines(c, width, &body, &height);
     else if (c->kind == LS_CHART_GANTT) draw_gantt(c, width, &body, &height);
     else draw_bars(c, width, &body, &height);
     ls_str_addf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", width, height);

@@ -10,13 +10,15 @@
 #define LS_REPORT_PROFILE_SUMMARY_H
 
 #include "core/json.h"
+#include "report/read/trace_read.h"
 
 /* n_file 0: there were no statistics of nsys, and nothing was appended. */
 ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file);
-/* Of <run_dir>/profiles/trace.json. LS_E_IO, LS_E_FORMAT (the line is named). */
-ls_status ls_trace_summary_text(const char *run_dir, ls_str *out);
+/* Of <run_dir>/profiles/trace.json; table (may be NULL): the same for a terminal. LS_E_IO, LS_E_FORMAT (the line is named). */
+ls_status ls_trace_summary_text(const char *run_dir, ls_str *out, ls_str *table);
 
 /* inside the folder */
+void profile_table(const trace_facts *f, ls_str *out);
 typedef struct ls_nsys_row {
     double percent;
     int order;                /* as read */

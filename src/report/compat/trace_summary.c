@@ -1,7 +1,6 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/compat/profile_summary.h"
-#include "report/read/trace_read.h"
 
 #include <math.h>
 #include <string.h>
@@ -73,18 +72,11 @@ static void put_ranks(ls_jsonw *w, const trace_facts *f)
     ls_jsonw_close(w);
 }
 
-static const trace_row *find(const trace_table *t, const char *name)
-{
-    for (int i = 0; i < t->n; i++)
-        if (!strcmp(t->row[i].name, name)) return &t->row[i];
-    return NULL;
-}
-
 static void put_collectives(ls_jsonw *w, const trace_table *coll, const trace_table *waits)
 {
     ls_jsonw_put_open(w, "collectives", '[');
     for (int i = 0; i < coll->n; i++) {
-        const trace_row *r = &coll->row[i], *wait = find(waits, r->name);
+        const trace_row *r = &coll->row[i], *wait = trace_find(waits, r->name);
         ls_jsonw_open(w, '{');
         ls_jsonw_members(w, LS_KV("name", r->name), LS_KV("calls", r->calls), LS_KV("bytes_moved", r->bytes),
                          LS_KV("busy_sec", r->us / 1e6), LS_KV("waits", wait ? wait->calls : 0),
@@ -132,7 +124,7 @@ static void put_ours(ls_jsonw *w, const trace_facts *f)
     ls_jsonw_close(w);
 }
 
-ls_status ls_trace_summary_text(const char *run_dir, ls_str *out)
+ls_status ls_trace_summary_text(const char *run_dir, ls_str *out, ls_str *table)
 {
     trace_facts f = {0};
     profile_file file = {.name = TRACE};
@@ -148,7 +140,8 @@ ls_status ls_trace_summary_text(const char *run_dir, ls_str *out)
     profile_summary_put(&p, &w);
     put_ours(&w, &f);
     ls_jsonw_close(&w);
-    if (out->failed) st = ls_nomem(out->cap, "a profile summary");
+    if (table) profile_table(&f, table);
+    if (out->failed || (table && table->failed)) st = ls_nomem(out->cap, "a profile summary");
 done:
     ls_nsys_rows_fini(&file.nvtx);
     profile_summary_fini(&p);

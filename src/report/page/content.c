@@ -15,7 +15,7 @@ const char *content_estimate_text(char buf[96], const ls_estimate *e, int decima
     return buf;
 }
 
-static void groups_table(const ls_analysis *a, ls_doc *d)
+void content_groups(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = ls_doc_table(d, NULL, "setting", "workers", "runs", "tokens/s", "wall time, s", "speed-up",
                                "efficiency, %", "train loss", "val loss");
@@ -36,7 +36,7 @@ static void groups_table(const ls_analysis *a, ls_doc *d)
 }
 
 /* A chart and what to see in it; false: it is empty, and nothing was added. */
-static bool draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis *a, ls_chart *c), const char *words)
+bool content_draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis *a, ls_chart *c), const char *words)
 {
     const int before = d->n;
     ls_chart c;
@@ -66,27 +66,27 @@ static void speed(const ls_analysis *a, ls_doc *d)
     ls_str words = {0};
     if (!a->n_group) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
-    draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
-    groups_table(a, d);
+    content_draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
+    content_groups(a, d);
     content_pivot(a, d);
     time_words(a, &words);
-    draw(a, d, chart_time, words.data ? words.data : "");
+    content_draw(a, d, chart_time, words.data ? words.data : "");
     d->failed = d->failed || words.failed;
     ls_str_fini(&words);
     content_step_times(a, d);
-    draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
-    draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
+    content_draw(a, d, chart_speedup, "Grey without marks is ideal: twice the workers, twice the speed.");
+    content_draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
 }
 
 static void losses(const ls_analysis *a, ls_doc *d)
 {
     ls_doc_section(d, "Loss");
-    draw(
+    content_draw(
         a, d, chart_loss,
         a->same_loss
             ? "One line represents all runs: their losses are equal bit for bit."
             : "Means over neighbouring steps; one line per setting, or per seed of a setting. Settings whose losses are equal bit for bit share a line.");
-    draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
+    content_draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
     content_losses(a, d);
 }
 
@@ -161,12 +161,12 @@ static void time_parts(const ls_analysis *a, ls_doc *d)
     ls_str words = {0};
     ls_doc_section(d, "Where the time went");
     split_words(a, &words);
-    draw(a, d, chart_step_split, words.data ? words.data : "");
+    content_draw(a, d, chart_step_split, words.data ? words.data : "");
     d->failed = d->failed || words.failed;
     ls_str_fini(&words);
     const char *see =
         "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is lost time. A part to the left of zero is a gain. Time that a run did not measure is in other.";
-    if (draw(a, d, chart_waterfall, see)) waterfall_table(a, d);
+    if (content_draw(a, d, chart_waterfall, see)) waterfall_table(a, d);
 }
 
 /* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
@@ -210,7 +210,7 @@ static void communication(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
     if (!any) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    draw(
+    content_draw(
         a, d, chart_comm,
         "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
@@ -237,13 +237,13 @@ static void memory_table(const ls_analysis *a, ls_doc *d)
 static void resources(const ls_analysis *a, ls_doc *d)
 {
     ls_doc_section(d, "Memory");
-    const bool parts = draw(a, d, chart_memory, "As planned before the first step.");
-    const bool peak = draw(a, d, chart_peak,
-                           "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
+    const bool parts = content_draw(a, d, chart_memory, "As planned before the first step.");
+    const bool peak = content_draw(
+        a, d, chart_peak, "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
     if (parts || peak) memory_table(a, d);
     ls_doc_section(d, "Utilisation");
-    draw(a, d, chart_utilisation, "Busy share of the cores or devices of the workers.");
-    draw(a, d, chart_tflops, "Floating-point operations of the model per second.");
+    content_draw(a, d, chart_utilisation, "Busy share of the cores or devices of the workers.");
+    content_draw(a, d, chart_tflops, "Floating-point operations of the model per second.");
 }
 
 /* One picture per setting: the first of its repeats. */
@@ -357,7 +357,7 @@ static void problems(const ls_analysis *a, ls_doc *d)
     if (a->set->notes.n > 200) ls_doc_cell(d, b, "and %d more", a->set->notes.n - 200);
 }
 
-void ls_report_doc(const ls_analysis *a, ls_doc *d)
+void ls_report_doc(const ls_analysis *a, const ls_found_bench *bench, ls_doc *d)
 {
     char now[24];
     int n = a->set->n;
@@ -368,8 +368,10 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d)
                                              : "Training runs");
     ls_doc_add(d, LS_BLOCK_TEXT, "%d %s in %d %s, %s, lockstep %s", n, n == 1 ? "run" : "runs", a->n_group,
                a->n_group == 1 ? "setting" : "settings", now, LS_VERSION);
-    content_summary(a, d);
-    content_findings(a, d);
+    content_summary(a, bench, d);
+    if (bench && bench->kind == LS_BENCH_OF_AB)
+        content_ab_changes(bench, d); /* of pairs: its findings would be of single runs */
+    else content_findings(a, d);
     speed(a, d);
     time_parts(a, d);
     communication(a, d);

@@ -4,12 +4,23 @@
 
 #include "report/compare/analysis.h"
 #include "report/page/doc.h"
+#include "report/read/benches.h"
 
-/* Fills a zeroed document; check d->failed. The document borrows from the runs. */
-void ls_report_doc(const ls_analysis *a, ls_doc *d);
+/* Fills a zeroed document; check d->failed. The document borrows from the runs. bench: that made the runs; NULL: not known. */
+void ls_report_doc(const ls_analysis *a, const ls_found_bench *bench, ls_doc *d);
 
 /* inside the folder */
-void content_summary(const ls_analysis *a, ls_doc *d);
+void content_summary(const ls_analysis *a, const ls_found_bench *bench, ls_doc *d);
+/* The section of a benchmark on a page of several; folder: of its complete page, next to this one. */
+void content_bench(const ls_analysis *a, const ls_found_bench *bench, const char *folder, ls_doc *d);
+void content_bench_title(const ls_found_bench *bench, ls_str *out); /* "Strategies: runs/20260101T120000Z" */
+/* The result of a benchmark in one sentence or two. */
+void content_verdict(const ls_analysis *a, const ls_found_bench *bench, ls_str *out);
+/* The verdict of a paired comparison, from ab_report.json; nothing for other benchmarks. */
+void content_ab_verdict(const ls_found_bench *bench, ls_str *out);
+void content_ab_changes(const ls_found_bench *bench, ls_doc *d); /* what differs between A and B */
+void content_groups(const ls_analysis *a, ls_doc *d);            /* the table of settings */
+bool content_draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis *a, ls_chart *c), const char *words);
 void content_provenance(const ls_analysis *a, ls_doc *d);
 void content_transport(const ls_analysis *a, ls_doc *d);
 void content_findings(const ls_analysis *a, ls_doc *d);

@@ -85,11 +85,13 @@ char *ls_doc_text(char buf[96], const char *fmt, ...)
 void ls_doc_chart(ls_doc *d, ls_chart *chart, const char *words)
 {
     char more[480] = "", rest[32] = "";
+    const char *panels =
+        ls_chart_panels(chart) ? " One panel per line, with equal axes and its last value; the others are grey." : "";
     if (chart->n_left_out > chart->n_named)
         snprintf(rest, sizeof rest, "%s%d more", chart->n_named ? " and " : "", chart->n_left_out - chart->n_named);
     if (chart->n_left_out)
         snprintf(more, sizeof more, " Not shown, to keep the chart readable: %s%s.", chart->left_out, rest);
-    ls_block *b = ls_chart_empty(chart) ? NULL : ls_doc_add(d, LS_BLOCK_CHART, "%s%s", words, more);
+    ls_block *b = ls_chart_empty(chart) ? NULL : ls_doc_add(d, LS_BLOCK_CHART, "%s%s%s", words, panels, more);
     d->failed = d->failed || chart->failed;
     if (b) b->chart = *chart;
     else ls_chart_fini(chart);

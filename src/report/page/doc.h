@@ -14,6 +14,7 @@ typedef enum ls_block_kind {
     LS_BLOCK_TABLE,   /* cells: header row first; n_col columns             */
     LS_BLOCK_CODE,    /* cells: label, text, ...; folded away on the page   */
     LS_BLOCK_CHART,   /* chart; text: what to see in it                     */
+    LS_BLOCK_LINK,    /* text: of the link; cell: where it leads            */
 } ls_block_kind;
 
 typedef struct ls_block {
@@ -22,6 +23,7 @@ typedef struct ls_block {
     char **cell;
     int n_cell, cap_cell, n_col;
     ls_chart chart;
+    const char *folder; /* CHART: has charts/ with its files; NULL: the folder of the page. Borrowed */
 } ls_block;
 
 typedef struct ls_doc {

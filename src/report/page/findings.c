@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 12 }; /* sentences of one kind */
+enum { MOST = 12, MANY = 5 }; /* sentences of one kind; settings from which one sentence is of several */
 
 static const char *on(char buf[48], int world)
 {
@@ -135,6 +135,95 @@ static int memory(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_d
     return n;
 }
 
+/* --- the same of many settings: one sentence names several --- */
+
+typedef struct names {
+    ls_str text;
+    int n;
+} names;
+
+static void add_name(names *x, const char *name, const char *detail)
+{
+    if (x->n < MOST) ls_str_addf(&x->text, "%s%s%s", x->n ? ", " : "", name, detail);
+    x->n++;
+}
+
+/* A sentence that ends with the names; nothing without any. */
+static int say_names(names *x, ls_doc *d, ls_block *b, const char *before, const char *after)
+{
+    const int n = x->n;
+    char more[32] = "";
+    if (n > MOST) snprintf(more, sizeof more, " and %d more", n - MOST);
+    if (n) ls_doc_cell(d, b, "%s: %s%s%s.", before, x->text.data ? x->text.data : "", more, after);
+    d->failed = d->failed || x->text.failed;
+    ls_str_fini(&x->text);
+    return n > 0;
+}
+
+static int many_speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
+{
+    names fast = {0}, slow = {0}, open = {0};
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        char up[96], detail[160];
+        if (g->world < 2 || g->profiled || !known(&g->speedup)) continue;
+        snprintf(detail, sizeof detail, " (%s times, %.0f %% of ideal)", text_of(up, &g->speedup, 2),
+                 100 * g->efficiency.mean);
+        if (!speedup_shown(a, g)) add_name(&open, g->label, "");
+        else add_name(g->speedup.mean > 1 ? &fast : &slow, g->label, detail);
+    }
+    return say_names(&fast, d, b, "Faster than one worker", "") + say_names(&slow, d, b, "Slower than one worker", "") +
+           say_names(&open, d, b, "No difference from one worker is shown", "; the intervals overlap");
+}
+
+/* On each number of workers, the setting with the highest speed and those that it is faster than. */
+static int many_differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_doc *d, ls_block *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *best = &a->group[i];
+        names slower = {0}, open = {0};
+        char workers[48], before[300];
+        if (best->profiled || extreme(a, metric, LS_METRIC_TOKENS, best, 1) != i) continue;
+        for (int k = 0; k < a->n_group; k++) {
+            const ls_group *g = &a->group[k];
+            char gap[96], detail[120];
+            if (k == i || g->world != best->world || g->kind != best->kind || g->profiled || !known(&g->tokens))
+                continue;
+            const ls_estimate diff = more_than(&best->tokens, &g->tokens);
+            snprintf(detail, sizeof detail, " (by %s %%)", text_of(gap, &diff, 1));
+            if (ls_overlap(&best->tokens, &g->tokens)) add_name(&open, g->short_name, "");
+            else add_name(&slower, g->short_name, detail);
+        }
+        snprintf(before, sizeof before, "On %s, %.200s is faster than", on(workers, best->world), best->short_name);
+        n += say_names(&slower, d, b, before, "");
+        snprintf(before, sizeof before, "On %s, no difference in speed is shown between %.200s and", workers,
+                 best->short_name);
+        n += say_names(&open, d, b, before, "; the intervals overlap");
+    }
+    return n;
+}
+
+static int many_waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_doc *d, ls_block *b)
+{
+    names x = {0};
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_estimate share = times(metric[i][LS_METRIC_COMMUNICATION], 100);
+        char text[96], detail[120];
+        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || !(share.mean > share.half)) continue;
+        snprintf(detail, sizeof detail, " (%s)", text_of(text, &share, 1));
+        add_name(&x, a->group[i].label, detail);
+    }
+    return say_names(&x, d, b, "Waiting for the data of other workers, in % of a step", "");
+}
+
+static bool are_many(const ls_analysis *a)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group; i++) n += a->group[i].world > 1 && !a->group[i].profiled;
+    return n > MANY;
+}
+
 /* --- recommendation --- */
 
 static ls_estimate per_worker(const ls_group *g)
@@ -242,7 +331,9 @@ void content_findings(const ls_analysis *a, ls_doc *d)
         within ? " The interval of a setting with a single run is over its steps, without the variation between runs."
                : "");
     ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
-    const int n = speedups(a, d, b) + differences(a, metric, d, b) + waits(a, metric, d, b) + memory(a, metric, d, b);
+    int n = are_many(a) ? many_speedups(a, d, b) + many_differences(a, metric, d, b) + many_waits(a, metric, d, b)
+                        : speedups(a, d, b) + differences(a, metric, d, b) + waits(a, metric, d, b);
+    n += memory(a, metric, d, b);
     if (!n && b)
         ls_doc_cell(d, b, "None: no two settings have intervals. Three or more runs of each setting give them.");
     recommend(a, d);

@@ -47,7 +47,7 @@ static const char style[] =
     "details{margin:0 0 12px;font-size:.88rem}summary{cursor:pointer;color:var(--accent)}\n"
     "pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--page);border:1px solid var(--line);"
     "border-radius:6px;padding:8px 10px;margin:2px 0 10px;font:12.5px/1.5 ui-monospace,'DejaVu Sans Mono',monospace}\n"
-    "nav{font-size:.85rem;margin:0 0 18px;display:flex;flex-wrap:wrap;gap:4px 14px}nav a{color:var(--accent);"
+    "p a{color:var(--accent)}nav{font-size:.85rem;margin:0 0 18px;display:flex;flex-wrap:wrap;gap:4px 14px}nav a{color:var(--accent);"
     "text-decoration:none}nav a:hover{text-decoration:underline}\n"
     "@media (max-width:600px){main{padding:18px 10px 40px}section{padding:14px 12px;border-radius:8px}"
     "h1{font-size:1.4rem}.lead{font-size:1.08rem}.wide{display:none}.narrow{display:block}}\n"
@@ -136,6 +136,10 @@ static void block(const ls_block *b, ls_str *out)
         ls_str_add(out, "</details>\n");
         break;
     case LS_BLOCK_CHART: figure(b, out); break;
+    case LS_BLOCK_LINK:
+        element(out, "<p><a href=\"", b->n_cell ? b->cell[0] : "", "\">");
+        element(out, "", b->text, "</a></p>\n");
+        break;
     }
 }
 

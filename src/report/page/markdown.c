@@ -68,8 +68,12 @@ static void block(const ls_block *b, const char *charts, ls_str *out)
         break;
     case LS_BLOCK_CHART:
         paragraph(out, "![", b->chart.title, "](");
-        ls_str_addf(out, "%s/%s.svg)\n\n", charts, b->chart.file);
+        ls_str_addf(out, "%s%s%s/%s.svg)\n\n", b->folder ? b->folder : "", b->folder ? "/" : "", charts, b->chart.file);
         if (b->text && *b->text) paragraph(out, "", b->text, "\n\n");
+        break;
+    case LS_BLOCK_LINK:
+        paragraph(out, "[", b->text, "](");
+        ls_str_addf(out, "%s)\n\n", b->n_cell ? b->cell[0] : "");
         break;
     }
 }

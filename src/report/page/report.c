@@ -1,7 +1,6 @@
-#include "report/page/report.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "report/page/content.h"
+#include "report/page/report_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,22 +24,27 @@ static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result
     return LS_OK;
 }
 
-/* "pp (1f1b)" -> scaling_report_pp_1f1b.json */
-static void scaling_file(const char *setting, int i, char *file, size_t cap)
+void report_slug(const char *text, char *out, size_t cap)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    size_t n = (size_t)snprintf(file, cap, "scaling_report");
-    bool gap = true;
-    for (const char *p = setting; *p && n + 8 < cap; p++) {
+    size_t n = 0;
+    bool gap = false;
+    for (const char *p = text; *p && n + 2 < cap; p++) {
         const bool fits = strchr(plain, *p) != NULL;
-        if (fits && gap) file[n++] = '_';
-        if (fits) file[n++] = *p;
+        if (fits && gap && n) out[n++] = '_';
+        if (fits) out[n++] = *p;
         gap = !fits;
     }
-    if (n + 8 < cap) snprintf(file + n, cap - n, ".json");
-    else
-        snprintf(file, cap, "scaling_report_setting_%d.json",
-                 i + 1); /* too long for a file: `setting` in it has the name */
+    out[n] = '\0';
+}
+
+/* "pp (1f1b)" -> scaling_report_pp_1f1b.json; one that is too long for a file is numbered: `setting` in it has the name. */
+static void scaling_file(const char *setting, int i, char *file, size_t cap)
+{
+    char name[256];
+    report_slug(setting, name, sizeof name);
+    if (strlen(name) < 100) snprintf(file, cap, "scaling_report_%.99s.json", name);
+    else snprintf(file, cap, "scaling_report_setting_%d.json", i + 1);
 }
 
 /* The first group on several workers of its setting. */
@@ -70,7 +74,7 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
     return LS_OK;
 }
 
-static void terminal_table(const ls_analysis *a, ls_str *out)
+static void terminal_table(const ls_analysis *a, const ls_found_bench *bench, ls_str *out)
 {
     const int wide = ls_name_width(a);
     if (!a->n_group) return;
@@ -94,30 +98,37 @@ static void terminal_table(const ls_analysis *a, ls_str *out)
     ls_basis_words(a, out);
     ls_str_addc(out, '\n');
     const size_t before = out->len;
-    ls_winner_words(a, out);
+    if (a->comparable) content_ab_verdict(bench, out);
+    if (out->len == before) ls_winner_words(a, out);
     if (out->len > before) ls_str_addc(out, '\n');
 }
 
-static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_report_result *r)
+ls_status report_write_doc(const ls_doc *d, const char *out)
+{
+    ls_str html = {0}, md = {0};
+    ls_doc_markdown(d, "charts", &md);
+    ls_status st = report_write_text(out, "report.md", &md);
+    ls_doc_html(d, &html);
+    if (st == LS_OK) st = report_write_text(out, "report.html", &html); /* last: when it exists, all other files do */
+    ls_str_fini(&html);
+    ls_str_fini(&md);
+    return st;
+}
+
+ls_status report_part_write(report_part *p)
 {
     ls_doc d = {0};
-    ls_str html = {0}, md = {0};
     ls_status st = LS_OK;
-    ls_report_doc(a, &d);
+    ls_report_doc(&p->a, p->bench, &d);
     if (d.failed) {
         st = ls_nomem(1024, "a report");
         goto done;
     }
-    LS_TRY_GOTO(st, done, ls_fs_mkdirs(o->out));
-    LS_TRY_GOTO(st, done, write_charts(&d, o->out, r, o->png));
-    LS_TRY_GOTO(st, done, write_scaling(a, o->out));
-    ls_doc_markdown(&d, "charts", &md);
-    LS_TRY_GOTO(st, done, report_write_text(o->out, "report.md", &md));
-    ls_doc_html(&d, &html);
-    st = report_write_text(o->out, "report.html", &html); /* last: when it exists, all other files do */
+    LS_TRY_GOTO(st, done, ls_fs_mkdirs(p->o.out));
+    LS_TRY_GOTO(st, done, write_charts(&d, p->o.out, &p->r, p->o.png));
+    LS_TRY_GOTO(st, done, write_scaling(&p->a, p->o.out));
+    st = report_write_doc(&d, p->o.out);
 done:
-    ls_str_fini(&html);
-    ls_str_fini(&md);
     ls_doc_fini(&d);
     return st;
 }
@@ -154,26 +165,32 @@ static void read_protocol(const json_t *root, protocol *p)
 
 /* The protocol of a benchmark, from the report next to its runs: scaling reports were read with the runs, the others are in the
  * folders given. */
-static ls_status find_protocol(const ls_run_set *set, const ls_report_opts *o, protocol *p)
+static ls_status find_protocol(const report_part *part, protocol *p)
 {
-    static const char *const file[] = {"strategies_report.json", "ab_report.json", "r3_report.json"};
+    const ls_report_opts *o = &part->o;
+    const ls_found_bench *b = part->bench;
     *p = (protocol){0};
-    for (int i = 0; i < set->n_scaling; i++) read_protocol(set->scaling[i].root, p);
-    for (int i = 0; i < o->n_path; i++)
-        for (int k = 0; k < 3 && ls_fs_is_dir(o->path[i]); k++) {
+    if (b) read_protocol(b->root, p);
+    if (b && b->root && b->kind == LS_BENCH_OF_R3) p->weak = p->apart = true; /* the comparisons of R3 */
+    for (int i = 0; i < part->set.n_scaling; i++) read_protocol(part->set.scaling[i].root, p);
+    for (int i = 0; i < o->n_path && !b; i++)
+        for (int k = LS_BENCH_OF_SCALING + 1; k < LS_N_BENCH_KIND && ls_fs_is_dir(o->path[i]); k++) {
             json_t *root = NULL; /* one that cannot be read is no run: nothing is lost with it */
-            LS_TRY(report_load(o->path[i], file[k], NULL, &root));
+            LS_TRY(report_load(o->path[i], ls_bench_file[k], NULL, &root));
             read_protocol(root, p);
-            if (root && k == 2) p->weak = p->apart = true; /* the comparisons of R3 */
+            if (root && k == LS_BENCH_OF_R3) p->weak = p->apart = true;
             json_decref(root);
         }
     return LS_OK;
 }
 
-static ls_status read_runs(const ls_report_opts *o, int warm, ls_run_set *set)
+static ls_status read_runs(report_part *p, int warm)
 {
+    const ls_report_opts *o = &p->o;
+    ls_run_set *set = &p->set;
     ls_run_set_fini(set);
     set->warm = warm;
+    set->apart = p->apart;
     for (int i = 0; i < o->n_path; i++) LS_TRY(ls_run_set_add(set, o->path[i]));
     ls_run_set_sort(set);
     return LS_OK;
@@ -181,19 +198,21 @@ static ls_status read_runs(const ls_report_opts *o, int warm, ls_run_set *set)
 
 /* Reads with the warm-up of the benchmark, so that the page has its numbers. Runs that are shorter than that are taken as they
  * recorded themselves, as there: with a warm-up by a rule of ours for the parts of their steps, which needs no speed. */
-static ls_status read_alike(const ls_report_opts *o, ls_run_set *set, ls_compare_opts *c)
+static ls_status read_alike(report_part *part, ls_compare_opts *c)
 {
+    const ls_report_opts *o = &part->o;
+    const ls_run_set *set = &part->set;
     protocol p;
     bool shorter = false;
     int asked;
-    LS_TRY(read_runs(o, o->warm ? o->warm : LS_REPORT_WARM, set));
-    LS_TRY(find_protocol(set, o, &p));
-    if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(o, p.warm, set));
+    LS_TRY(read_runs(part, o->warm ? o->warm : LS_REPORT_WARM));
+    LS_TRY(find_protocol(part, &p));
+    if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(part, p.warm));
     for (int i = 0; i < set->n; i++)
         shorter =
             shorter || (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= set->run[i].n_warm);
     asked = set->warm;
-    if (shorter) LS_TRY(read_runs(o, 0, set));
+    if (shorter) LS_TRY(read_runs(part, 0));
     *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch,
                            .weak = o->weak || p.weak,
                            .apart = p.apart,
@@ -202,16 +221,16 @@ static ls_status read_alike(const ls_report_opts *o, ls_run_set *set, ls_compare
     return LS_OK;
 }
 
-/* Whether there is one run with something to report. */
-static bool any_readable(const ls_run_set *set)
+bool report_part_readable(const report_part *part)
 {
+    const ls_run_set *set = &part->set;
     for (int i = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
         const ls_run_proof *p = &r->proof;
         if (r->n_step || r->n_epoch || r->n_span || r->profile || !isnan(r->tokens_per_sec)) return true;
         if (p->nccl || p->topo || p->ibstat || p->nets[0]) return true;
     }
-    return false;
+    return set->n_scaling > 0;
 }
 
 /* Whether only the batch differs, and is equal per worker. */
@@ -226,31 +245,64 @@ static ls_status looks_weak(const ls_analysis *a, bool *yes)
     return LS_OK;
 }
 
+ls_status report_part_read(report_part *p)
+{
+    ls_compare_opts c;
+    LS_TRY(read_alike(p, &c));
+    LS_TRY(ls_analyse(&p->set, &c, &p->a));
+    LS_TRY(looks_weak(&p->a, &p->r.looks_weak));
+    p->r.n_run = p->set.n;
+    p->r.n_group = p->a.n_group;
+    p->r.n_mismatch = p->a.n_mismatch;
+    p->r.comparable = p->a.comparable;
+    tell(&p->a, &p->r);
+    terminal_table(&p->a, p->bench, &p->r.table);
+    return LS_OK;
+}
+
+void report_part_fini(report_part *p)
+{
+    ls_analysis_fini(&p->a);
+    ls_run_set_fini(&p->set);
+    ls_report_result_fini(&p->r);
+}
+
+/* --- the report --- */
+
+/* All runs are one part. */
+static ls_status write_one(const ls_report_opts *o, const ls_found_bench *bench, ls_report_result *r)
+{
+    report_part p = {.o = *o, .bench = bench};
+    ls_status st = report_part_read(&p);
+    if (st == LS_OK && !report_part_readable(&p))
+        st = ls_fail(LS_E_FORMAT, "no %srun found in %s%s", p.set.n ? "readable " : "",
+                     o->n_path ? o->path[0] : "nothing", o->n_path > 1 ? " and the other paths" : "");
+    else if (st == LS_OK) st = report_part_write(&p);
+    if (st != LS_E_NOMEM) {
+        *r = p.r;
+        p.r = (ls_report_result){0};
+    }
+    report_part_fini(&p);
+    return st;
+}
+
+/* A run that is given itself is compared with all others; those that are found below a folder, inside their benchmark. */
+static bool folders_alone(const ls_report_opts *o)
+{
+    for (int i = 0; i < o->n_path; i++)
+        if (!ls_fs_is_dir(o->path[i]) || ls_is_run(o->path[i])) return false;
+    return true;
+}
+
 ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
 {
-    ls_run_set set = {0};
-    ls_analysis a = {0};
-    ls_compare_opts c;
-    ls_report_result r = {0};
+    ls_found_benches all = {0};
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done, read_alike(o, &set, &c));
-    LS_TRY_GOTO(st, done, ls_analyse(&set, &c, &a));
-    LS_TRY_GOTO(st, done, looks_weak(&a, &r.looks_weak));
-    r.n_run = set.n;
-    r.n_group = a.n_group;
-    r.n_mismatch = a.n_mismatch;
-    r.comparable = a.comparable;
-    tell(&a, &r);
-    terminal_table(&a, &r.table);
-    if (!any_readable(&set) && !set.n_scaling)
-        st = ls_fail(LS_E_FORMAT, "no %srun found in %s%s", set.n ? "readable " : "",
-                     o->n_path ? o->path[0] : "nothing", o->n_path > 1 ? " and the other paths" : "");
-    else st = write_all(&a, o, &r);
-done:
-    ls_analysis_fini(&a);
-    ls_run_set_fini(&set);
-    if (st == LS_E_NOMEM) ls_report_result_fini(&r);
-    *result = r;
+    *result = (ls_report_result){0};
+    for (int i = 0; i < o->n_path && st == LS_OK; i++) st = ls_benches_find(&all, o->path[i]);
+    if (st == LS_OK && !o->together && all.n && folders_alone(o)) st = report_write_sections(o, &all, result);
+    if (st == LS_OK && !result->n_part) st = write_one(o, o->n_path == 1 && all.n == 1 ? &all.bench[0] : NULL, result);
+    ls_benches_fini(&all);
     return st;
 }
 

@@ -270,19 +270,23 @@ static void say_base_differences(const ls_analysis *a, ls_doc *d)
     }
 }
 
-void content_summary(const ls_analysis *a, ls_doc *d)
+void content_summary(const ls_analysis *a, const ls_found_bench *bench, ls_doc *d)
 {
+    ls_str paired = {0};
     ls_doc_add(d, LS_BLOCK_SECTION, "Summary");
     say_mismatches(a, d);
     if (!a->set->n) ls_doc_add(d, LS_BLOCK_TEXT, "There is no run to report.");
-    for (int kind = 0; kind < a->n_kind; kind++) {
+    if (a->comparable) content_ab_verdict(bench, &paired);
+    const bool ab = paired.len > 0;
+    ls_doc_take(d, LS_BLOCK_LEAD, &paired);
+    for (int kind = 0; kind < a->n_kind && !ab; kind++) {
         const ls_ranking *r = &a->top[kind];
         if (r->winner >= 0) say_winner(a, r, d);
         else if (r->second >= 0) say_no_winner(a, r, d);
         else if (r->best >= 0) say_only(a, &a->group[r->best], d);
     }
     say_profiled(a, d);
-    for (int kind = 0; kind < a->n_kind; kind++) {
+    for (int kind = 0; kind < a->n_kind && !ab; kind++) {
         const ls_ranking *r = &a->top[kind];
         if (r->winner >= 0 || (r->best >= 0 && r->second < 0)) cards(a, &a->group[r->best], r->winner >= 0, d);
     }

@@ -95,7 +95,7 @@ static const ls_group *pivot_cell(const ls_analysis *a, const char *name, int wo
     return NULL;
 }
 
-enum { MOST = 12 };
+enum { MOST = 40, WIDE = 6 }; /* WIDE: more frameworks than this are rows, not columns */
 
 typedef struct pivot {
     const char *name[MOST]; /* frameworks: the names of settings */
@@ -116,25 +116,56 @@ static void add_world(pivot *p, int world)
     if (p->n_world < MOST) p->world[p->n_world++] = world;
 }
 
+static const char *pivot_text(const ls_analysis *a, const pivot *p, int name, int world, bool speedup, char text[96])
+{
+    const ls_group *g = pivot_cell(a, p->name[name], p->world[world]);
+    if (!g) return NULL;
+    return speedup ? content_estimate_text(text, &g->speedup, 2)
+                   : content_estimate_text(text, &g->tokens, g->tokens.mean < 100 ? 2 : 1);
+}
+
+/* One row per framework: many do not fit as columns. */
+static void tall_table(const ls_analysis *a, const pivot *p, bool speedup, ls_doc *d, ls_block *b)
+{
+    char text[96];
+    b->n_col = p->n_world + 1;
+    ls_doc_cells(d, b, "framework");
+    for (int w = 0; w < p->n_world; w++)
+        ls_doc_cell(d, b, "%d %s", p->world[w], p->world[w] == 1 ? "worker" : "workers");
+    for (int k = 0; k < p->n_name; k++) {
+        ls_doc_cells(d, b, p->name[k]);
+        for (int w = 0; w < p->n_world; w++) ls_doc_cells(d, b, pivot_text(a, p, k, w, speedup, text));
+    }
+}
+
 static void pivot_table(const ls_analysis *a, const pivot *p, bool speedup, ls_doc *d)
 {
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "%s",
                              speedup ? "Speed-up: workers by framework" : "Tokens per second: workers by framework");
+    char text[96];
     if (!b) return;
+    if (p->n_name > WIDE) {
+        tall_table(a, p, speedup, d, b);
+        return;
+    }
     b->n_col = p->n_name + 1;
     ls_doc_cells(d, b, "workers");
     for (int k = 0; k < p->n_name; k++) ls_doc_cells(d, b, p->name[k]);
     for (int w = 0; w < p->n_world; w++) {
         ls_doc_cell(d, b, "%d", p->world[w]);
-        for (int k = 0; k < p->n_name; k++) {
-            const ls_group *g = pivot_cell(a, p->name[k], p->world[w]);
-            char text[96];
-            ls_doc_cells(d, b,
-                         !g        ? NULL
-                         : speedup ? content_estimate_text(text, &g->speedup, 2)
-                                   : content_estimate_text(text, &g->tokens, g->tokens.mean < 100 ? 2 : 1));
-        }
+        for (int k = 0; k < p->n_name; k++) ls_doc_cells(d, b, pivot_text(a, p, k, w, speedup, text));
     }
+}
+
+/* Whether a framework ran on several numbers of workers. */
+static bool any_on_several(const ls_analysis *a, const pivot *p)
+{
+    for (int k = 0; k < p->n_name; k++) {
+        int n = 0;
+        for (int w = 0; w < p->n_world; w++) n += pivot_cell(a, p->name[k], p->world[w]) != NULL;
+        if (n > 1) return true;
+    }
+    return false;
 }
 
 void content_pivot(const ls_analysis *a, ls_doc *d)
@@ -148,6 +179,7 @@ void content_pivot(const ls_analysis *a, ls_doc *d)
         based = based || (a->group[i].world > 1 && !isnan(a->group[i].speedup.mean));
     }
     if (p.n_name < 2 || p.n_world < 2 || !a->comparable) return;
+    if (p.n_name > WIDE && !any_on_several(a, &p)) return; /* it would repeat the table of settings */
     pivot_table(a, &p, false, d);
     if (!based) return;
     pivot_table(a, &p, true, d);

@@ -2,13 +2,14 @@
 #include "report/read/run_folder.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "report/read/benches.h"
 #include "report/read/run_impl.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 5, MAX_RUN = 2000, MAX_METRICS = 64 << 20 };
+enum { MAX_RUN = 2000, MAX_METRICS = 64 << 20 };
 
 const char *const ls_run_file[LS_N_RUN_FILE] = {
     [LS_RUN_METRICS] = "training_metrics.json",
@@ -191,9 +192,15 @@ static bool is_metrics(const char *path)
     return yes;
 }
 
-static bool is_checkpoint(const char *name)
+bool run_is_skipped(const char *name)
 {
-    return !strncmp(name, "epoch-", 6) || !strncmp(name, "step-", 5);
+    return name[0] == '.' || !strncmp(name, "epoch-", 6) || !strncmp(name, "step-", 5);
+}
+
+bool ls_is_run(const char *dir)
+{
+    return has_file(dir, "training_metrics.json") || has_file(dir, "metrics.jsonl") ||
+           has_file(dir, "RUN_COMPLETE.txt");
 }
 
 static ls_status take_workdir(ls_run_set *s, const char *dir, bool *found)
@@ -218,9 +225,9 @@ static bool has_evidence(const char *dir)
 static ls_status search(ls_run_set *s, const char *dir, int depth)
 {
     bool found, evidence = false;
-    if (has_file(dir, "training_metrics.json") || has_file(dir, "metrics.jsonl") || has_file(dir, "RUN_COMPLETE.txt"))
-        return add_folder(s, dir);
+    if (ls_is_run(dir)) return add_folder(s, dir);
     if (has_file(dir, "report.html") && has_file(dir, "report.md")) return LS_OK; /* an earlier report of ours */
+    if (depth && s->apart && ls_is_bench(dir)) return LS_OK;
     LS_TRY(take_workdir(s, dir, &found));
     if (found) return LS_OK;
     LS_TRY(take_scaling(s, dir));
@@ -228,14 +235,14 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
         LS_TRY(add_folder(s, dir));
         evidence = true;
     }
-    if (depth == MAX_DEPTH) return LS_OK;
+    if (depth == RUN_MAX_DEPTH) return LS_OK;
     char **names = NULL;
     size_t n = 0;
     ls_status st = ls_notes_failure(&s->notes, ls_fs_list(dir, &names, &n));
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         const ls_path path = ls_path_of(dir, names[i]);
         if (evidence && (!strcmp(names[i], "profiles") || !strcmp(names[i], "nccl"))) continue; /* read with it */
-        if (names[i][0] == '.' || is_checkpoint(names[i])) continue;
+        if (run_is_skipped(names[i])) continue;
         if (ls_fs_is_dir(path.text)) st = search(s, path.text, depth + 1);
         else if (!evidence && is_metrics(path.text)) st = add_file(s, path.text);
     }
@@ -252,11 +259,11 @@ ls_status ls_run_set_add(ls_run_set *s, const char *path)
     }
     if (!ls_fs_is_dir(path)) return add_file(s, path);
     LS_TRY(search(s, path, 0));
-    if (s->n == before && s->n_scaling == scaling && s->n_again == again)
+    if (s->n == before && s->n_scaling == scaling && s->n_again == again && !s->apart)
         ls_notes_add(
             &s->notes,
             "%s: no run found (searched %d levels for training_metrics.json, metrics.jsonl and other files of metrics)",
-            path, MAX_DEPTH);
+            path, RUN_MAX_DEPTH);
     return LS_OK;
 }
 

@@ -167,6 +167,7 @@ typedef struct ls_run_set {
     int n, cap;
     int n_again; /* runs that were given twice */
     int warm;    /* as in ls_run_texts; set before runs are added */
+    bool apart;  /* do not search benchmarks below a path (benches.h); a path without runs is no note then */
     ls_notes notes;
     struct ls_scaling_file {
         char *path;
@@ -175,6 +176,7 @@ typedef struct ls_run_set {
     int n_scaling, cap_scaling;
 } ls_run_set;
 
+bool ls_is_run(const char *dir); /* a folder with files of a run */
 /* Adds the runs at path: a run folder, a metrics file, or a folder of such folders and files (at most five deep). A path without any run is
  * a note. LS_E_NOMEM alone. */
 ls_status ls_run_set_add(ls_run_set *s, const char *path);

@@ -4,6 +4,9 @@
 
 #include "report/read/run_folder.h"
 
+enum { RUN_MAX_DEPTH = 5 };            /* of folders below a path, searched for runs */
+bool run_is_skipped(const char *name); /* hidden, or a checkpoint: no runs are searched there */
+
 /* The strategy, the setting, the seed, and whether the run was profiled. */
 ls_status run_read_setting(const report_doc *d, ls_run *r);
 void run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */

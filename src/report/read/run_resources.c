@@ -106,7 +106,7 @@ static void read_ranks(const json_t *list, ls_run *r)
 /* {"weights": bytes, ...}, perhaps below "parts"; a list in it is by rank. Totals are no parts. */
 static void read_memory(const json_t *m, ls_run *r)
 {
-    static const char *const total[] = {"total", "peak", "planned", "arena", "rank"};
+    static const char *const total[] = {"total", "peak", "planned", "arena", "rank", "device", "host"};
     const json_t *v;
     const char *key;
     json_object_foreach((json_t *)(uintptr_t)m, key, v)

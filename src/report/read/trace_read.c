@@ -23,6 +23,13 @@ static ls_status add(trace_table *t, const char *name, double us, int64_t bytes)
     return LS_OK;
 }
 
+const trace_row *trace_find(const trace_table *t, const char *name)
+{
+    for (int i = 0; i < t->n; i++)
+        if (!strcmp(t->row[i].name, name)) return &t->row[i];
+    return NULL;
+}
+
 static ls_status rank_of(trace_facts *f, int64_t pid, trace_rank **out)
 {
     if (pid < 0 || pid >= TRACE_MAX_RANK) return ls_fail(LS_E_FORMAT, "pid %lld is no rank", (long long)pid);
@@ -31,6 +38,7 @@ static ls_status rank_of(trace_facts *f, int64_t pid, trace_rank **out)
         while (cap <= pid) cap *= 2;
         trace_rank *rank = ls_realloc(f->rank, (size_t)cap * sizeof *rank);
         if (!rank) return ls_nomem((size_t)cap * sizeof *rank, "a trace's summary");
+        memset(rank + f->cap_rank, 0, (size_t)(cap - f->cap_rank) * sizeof *rank);
         f->rank = rank;
         f->cap_rank = cap;
     }
@@ -73,6 +81,75 @@ static ls_status add_device_op(trace_facts *f, const char *name, double us, cons
     return add(&f->table[TRACE_DEVICE_OP], place ? place : "(unknown)", us, int_of(args, "bytes"));
 }
 
+/* --- the parts of steps: the spans of a row are sorted by their begin, and nested --- */
+
+/* The time from r->now on belongs to the innermost span that is open. */
+static void advance(trace_rank *r, double to)
+{
+    while (r->n_open) {
+        const double end = r->open[r->n_open - 1].end, until = end < to ? end : to;
+        int k = r->n_open - 1;
+        while (k && r->open[k].part < 0) k--; /* the first is a step */
+        if (until > r->now) r->part[r->open[k].part] += until - r->now, r->now = until;
+        if (end > to) return;
+        r->n_open--;
+    }
+}
+
+static int part_of(const char *name, const char *cat)
+{
+    if (!strcmp(cat, "step")) return TRACE_PART_REST;
+    if (!strcmp(cat, "wait")) return TRACE_PART_WAIT;
+    if (!strcmp(cat, "pipeline")) return *name == 'F' ? TRACE_PART_FORWARD : TRACE_PART_BACKWARD;
+    if (!strncmp(name, "train/", 6)) name += 6;
+    return !strncmp(name, "forward", 7) || !strcmp(name, "loss") ? TRACE_PART_FORWARD
+           : !strncmp(name, "backward", 8)                       ? TRACE_PART_BACKWARD
+           : !strcmp(name, "optimizer_step")                     ? TRACE_PART_OPTIMIZER
+           : !strcmp(name, "dataload")                           ? TRACE_PART_INPUT
+                                                                 : -1;
+}
+
+/* Us of a span that lie in steps. */
+static double in_steps(const trace_rank *r, double begin, double end)
+{
+    int lo = 0, hi = r->n_step;
+    double sum = 0;
+    while (lo < hi) { /* the first step that ends after begin */
+        const int mid = (lo + hi) / 2;
+        if (r->step[mid].end > begin) hi = mid;
+        else lo = mid + 1;
+    }
+    for (; lo < r->n_step && r->step[lo].begin < end; lo++)
+        sum += fmin(end, r->step[lo].end) - fmax(begin, r->step[lo].begin);
+    return sum;
+}
+
+static ls_status add_part(trace_rank *r, const char *name, const char *cat, double begin, double us)
+{
+    static const char *const main_row[] = {"step", "wait", "unit", "phase", "pipeline"};
+    const bool step = !strcmp(cat, "step");
+    bool ours = false;
+    if (!strcmp(cat, "collective")) r->coll_in_steps += in_steps(r, begin, begin + us);
+    for (size_t i = 0; i < sizeof main_row / sizeof *main_row; i++) ours = ours || !strcmp(cat, main_row[i]);
+    if (!ours) return LS_OK;
+    r->pipeline = r->pipeline || !strcmp(cat, "pipeline");
+    advance(r, begin);
+    if (step && r->dropped && !r->cut) { /* spans inside the first step that was kept may be lost */
+        r->cut = true;
+        return LS_OK;
+    }
+    if (step) {
+        if (!ls_grow(&r->step, r->n_step, &r->cap_step, sizeof *r->step)) return ls_nomem(sizeof *r->step, "steps");
+        r->step[r->n_step++] = (trace_span){begin, begin + us};
+        r->n_open = 0;
+    }
+    if (!(step || r->n_open) || r->n_open == sizeof r->open / sizeof *r->open) return LS_OK;
+    if (step) r->now = begin;
+    r->open[r->n_open].end = begin + us;
+    r->open[r->n_open++].part = part_of(name, cat);
+    return LS_OK;
+}
+
 static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const char *cat, double us,
                           const json_t *args)
 {
@@ -109,7 +186,8 @@ static ls_status add_event(trace_facts *f, const json_t *e)
 {
     const char *name = json_string_value(json_object_get(e, "name")), *ph = json_string_value(json_object_get(e, "ph"));
     const char *cat = json_string_value(json_object_get(e, "cat"));
-    const json_t *pid = json_object_get(e, "pid"), *args = json_object_get(e, "args"), *dur = json_object_get(e, "dur");
+    const json_t *pid = json_object_get(e, "pid"), *args = json_object_get(e, "args"), *dur = json_object_get(e, "dur"),
+                 *ts = json_object_get(e, "ts");
     trace_rank *r;
     if (!name || !ph || !json_is_integer(pid)) return ls_fail(LS_E_FORMAT, "an event without name, ph or pid");
     LS_TRY(rank_of(f, json_integer_value(pid), &r));
@@ -118,6 +196,7 @@ static ls_status add_event(trace_facts *f, const json_t *e)
     const double us = json_number_value(dur);
     if (!json_is_number(dur) || !(us >= 0) || !isfinite(us))
         return ls_fail(LS_E_FORMAT, "a span without a length (dur)");
+    if (json_is_number(ts)) LS_TRY(add_part(r, name, cat, json_number_value(ts), us));
     return add_span(f, r, name, cat, us, args);
 }
 
@@ -153,6 +232,7 @@ ls_status trace_read_text(const char *text, size_t n, const char *path, trace_fa
         }
         at = newline ? stop + 1 : end;
     }
+    for (int i = 0; i < out->n_rank; i++) advance(&out->rank[i], INFINITY);
     if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s has no event; it is not a trace of lockstep", path);
     for (int i = 0; i < TRACE_N_TABLE; i++)
         if (out->table[i].n) qsort(out->table[i].row, (size_t)out->table[i].n, sizeof(trace_row), by_time);
@@ -170,6 +250,7 @@ ls_status trace_read(const char *path, trace_facts *out)
 
 void trace_facts_fini(trace_facts *f)
 {
+    for (int i = 0; i < f->n_rank; i++) ls_free(f->rank[i].step);
     ls_free(f->rank);
     for (int i = 0; i < TRACE_N_TABLE; i++) ls_free(f->table[i].row);
     *f = (trace_facts){0};

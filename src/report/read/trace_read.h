@@ -4,6 +4,7 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,10 +36,37 @@ enum {
     TRACE_N_US
 };
 
+/* Parts of the steps of a rank: what its main thread was in, the innermost span counts. */
+enum {
+    TRACE_PART_FORWARD,
+    TRACE_PART_BACKWARD,
+    TRACE_PART_OPTIMIZER,
+    TRACE_PART_INPUT,
+    TRACE_PART_WAIT, /* exposed communication; in a pipeline, with its bubble */
+    TRACE_PART_REST, /* the rest of the step */
+    TRACE_N_PART
+};
+
+typedef struct trace_span {
+    double begin, end; /* us */
+} trace_span;
+
 typedef struct trace_rank {
     char host[64];
     int64_t spans, dropped, clock_offset_ns, clock_error_ns, steps;
     double us[TRACE_N_US];
+    double part[TRACE_N_PART]; /* us; they add up to the steps */
+    double coll_in_steps;      /* us of collectives during steps; of several communicators, each counts */
+    trace_span *step;          /* ascending */
+    int n_step, cap_step;
+    struct trace_open { /* spans of the main row that have not ended at `now`, each inside the one before */
+        double end;
+        int part; /* -1: that of the span around it */
+    } open[8];
+    int n_open;
+    bool pipeline; /* it has actions of a pipeline */
+    bool cut;      /* a step was left out because older spans were dropped */
+    double now;
 } trace_rank;
 
 /* Tables of names. DEVICE_OP: by what a kernel ran for ("linear_fwd", else "forward h"). */
@@ -54,6 +82,7 @@ typedef struct trace_facts {
 /* LS_E_IO, LS_E_FORMAT: the file and the line are named. Events that other programs add to a trace are skipped. */
 ls_status trace_read(const char *path, trace_facts *out);
 ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out); /* path: for messages */
+const trace_row *trace_find(const trace_table *t, const char *name);                       /* NULL: none */
 void trace_facts_fini(trace_facts *f);
 
 #endif

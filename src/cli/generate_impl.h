@@ -1,0 +1,26 @@
+/* generate_impl.h - the options of `lockstep generate`, and what its two ways (one prompt, a file of prompts) share. */
+#ifndef LS_CLI_GENERATE_IMPL_H
+#define LS_CLI_GENERATE_IMPL_H
+
+#include "cli/commands.h"
+#include "infer/stops.h"
+
+typedef struct generate_options {
+    const char *task, *checkpoint, *prompt, *prompt_file, *prompts;
+    cli_device on;
+    int64_t max_new, n_sample, top_k, seed, speculate, batch;
+    double temperature, top_p;
+    ls_opt_words stop;
+    bool json, no_stop, stats, greedy;
+} generate_options;
+
+/* How sample number `sample` of a prompt is drawn. */
+ls_sampling generate_sampling(const generate_options *o, int64_t sample);
+ls_stops generate_stops(const generate_options *o);
+/* Appends the ids of a prompt; an empty one starts after an end-of-text token, as documents do. Checks that the model has them. */
+ls_status generate_encode(const ls_session *s, const char *prompt, size_t n, ls_ids *ids);
+
+/* --prompts: one text (or several) for each line of a file, in batches. how: checkpoint and device. */
+ls_status generate_many(const generate_options *o, ls_session_opts *how);
+
+#endif

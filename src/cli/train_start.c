@@ -1,0 +1,439 @@
+#include "cli/train_start.h"
+#include "config/auto.h"
+#include "config/r3.h"
+#include "config/run_options.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "data/corpus.h"
+#include "data/loader.h"
+#include "data/pairs.h"
+#include "data/sources.h"
+#include "train/trial.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TRIAL_SECONDS 1.5
+#define FIRST_SIZE    2 /* of the ladder: what a trial begins with, if the text supports it */
+#define MOVES         4 /* along the ladder, at most */
+
+/* ---- parse ---- */
+
+/* "--resume RUN" and "--resume=RUN": a switch and a run folder. */
+static ls_status take_words(train_start *s, int argc, char **argv)
+{
+    static const char flag[] = "--resume", with[] = "--resume=";
+    for (int i = 0; i < argc; i++) {
+        const char *value = !strncmp(argv[i], with, sizeof with - 1) ? argv[i] + sizeof with - 1 : NULL;
+        const bool next = !strcmp(argv[i], flag) && i + 1 < argc && argv[i + 1][0] != '-',
+                   joined = value && !ls_one_of("true|false|1|0", value, false);
+        if (!next && !joined) {
+            LS_TRY(ls_argv_add(&s->typed, argv[i]));
+            continue;
+        }
+        s->run = next ? argv[++i] : value;
+        LS_TRY(ls_argv_add(&s->typed, flag));
+        LS_TRY(ls_argv_addf(&s->typed, "--checkpoint_path=%s", s->run));
+    }
+    return LS_OK;
+}
+
+/* Parses added and typed words. Parsing reorders its arguments, so it gets a copy of the list. */
+static ls_status parse_all(train_start *s)
+{
+    const ls_train_preset p = s->added.n ? (ls_train_preset){s->from_run ? "run" : "auto", s->added.n} : s->preset;
+    ls_argv_fini(&s->all);
+    ls_free(s->moved);
+    s->moved = NULL;
+    LS_TRY(ls_argv_add_all(&s->all, &s->added));
+    LS_TRY(ls_argv_add_all(&s->all, &s->typed));
+    const size_t nbytes = ((size_t)s->all.n + 1) * sizeof *s->moved;
+    s->moved = ls_alloc(nbytes);
+    if (!s->moved) return ls_nomem(nbytes, "the command line");
+    if (s->all.n) memcpy(s->moved, s->all.word, (size_t)s->all.n * sizeof *s->moved);
+    return ls_train_options_parse_preset(&p, s->all.n, s->moved, &s->o);
+}
+
+/* R3's flags belong to the translation task, those of a trainer to its preset. */
+ls_status train_start_parse(train_start *s, int argc, char **argv)
+{
+    ls_argv words = {0};
+    s->begin = ls_now();
+    LS_TRY(take_words(s, argc, argv));
+    ls_status st = cli_preset_words(s->typed.n, s->typed.word, false, &words, &s->preset);
+    if (st == LS_OK && !words.n && cli_task_is(s->typed.n, s->typed.word, "translate"))
+        st = ls_train_r3_words(s->typed.n, s->typed.word, false, &words, &s->preset);
+    if (st != LS_OK || words.n) {
+        ls_argv_fini(&s->typed);
+        s->typed = words;
+    }
+    LS_TRY(st);
+    LS_TRY(parse_all(s));
+    if (s->run && strcmp(s->o.checkpoint_path, s->run) != 0)
+        return ls_fail(LS_E_ARG, "--resume %s and --checkpoint_path %s are different folders; leave one out", s->run,
+                       s->o.checkpoint_path);
+    return LS_OK;
+}
+
+/* A run folder that this command has created, and in which no run began. */
+static void remove_folder(const char *run_dir)
+{
+    ls_err_kept why;
+    if (ls_fs_exists(ls_path_of(run_dir, LS_RUN_OPTIONS).text)) return;
+    ls_err_keep(&why);
+    (void)ls_fs_remove_tree(ls_path_of(run_dir, "data").text); /* of prepare */
+    (void)rmdir(run_dir);
+    ls_err_restore(&why);
+}
+
+void train_start_fini(train_start *s, bool failed)
+{
+    if (failed && s->made_folder) remove_folder(s->o.checkpoint_path);
+    ls_argv_fini(&s->typed);
+    ls_argv_fini(&s->added);
+    ls_argv_fini(&s->all);
+    ls_free(s->moved);
+    s->moved = NULL;
+}
+
+/* ---- source ---- */
+
+/* What asks for the reference trainer's ways: its folder and its model stay the defaults. */
+static bool is_reference(const train_start *s)
+{
+    return s->o.run_type || s->o.deepspeed_config || s->preset.name || strcmp(s->o.task, "lm") != 0;
+}
+
+/* runs/<date>-<name>, or with -2, -3 ... after it. It is created at once, so that two runs do not share it; with --print_config it is not. */
+static ls_status make_folder(const char *name, bool create, char path[PATH_MAX])
+{
+    char date[16], safe[48];
+    size_t n = 0;
+    const time_t now = time(NULL);
+    struct tm local;
+    strftime(date, sizeof date, "%Y-%m-%d", localtime_r(&now, &local));
+    for (; name[n] && name[n] != '.' && n + 1 < sizeof safe; n++)
+        safe[n] = isalnum((unsigned char)name[n]) || name[n] == '_' ? name[n] : '-';
+    safe[n] = '\0';
+    if (create) LS_TRY(ls_fs_mkdirs("runs"));
+    for (int k = 1; k < 10000; k++) {
+        if (k == 1) snprintf(path, PATH_MAX, "runs/%s-%s", date, n ? safe : "run");
+        else snprintf(path, PATH_MAX, "runs/%s-%s-%d", date, n ? safe : "run", k);
+        if (!create && !ls_fs_exists(path)) return LS_OK;
+        if (create && !mkdir(path, 0777)) return LS_OK;
+        if (create && errno != EEXIST) return ls_fail(LS_E_IO, "cannot create %s: %s", path, strerror(errno));
+    }
+    return ls_fail(LS_E_IO, "%s: too many runs of this name; give --checkpoint_path", path);
+}
+
+/* The name of a run: the last part of the path of its data. */
+static void name_of(const char *path, char name[64])
+{
+    char text[PATH_MAX];
+    size_t n = (size_t)snprintf(text, sizeof text, "%s", path);
+    if (n >= sizeof text) n = sizeof text - 1;
+    while (n > 1 && text[n - 1] == '/') text[--n] = '\0';
+    snprintf(name, 64, "%.60s", ls_path_base(text));
+}
+
+static ls_status choose_folder(train_start *s)
+{
+    const ls_train_options *o = &s->o;
+    const char *from = o->inputs.n          ? o->inputs.word[0]
+                       : o->data            ? o->data
+                       : o->train_data_path ? o->train_data_path
+                                            : "";
+    char name[64], path[PATH_MAX];
+    name_of(from, name);
+    LS_TRY(make_folder(name, !o->print_config, path));
+    s->made_folder = !o->print_config;
+    LS_TRY(ls_argv_addf(&s->added, "--checkpoint_path=%s", path));
+    LS_TRY(parse_all(s));
+    fprintf(stderr, "run folder: %s\n", path);
+    return LS_OK;
+}
+
+static bool is_prepared(const char *path)
+{
+    return ls_fs_is_dir(path) && (ls_fs_exists(ls_path_of(path, "train.bin").text) || ls_shards_exist(path, "train"));
+}
+
+/* `prepare` with a vocabulary for this amount of text. */
+static ls_status prepare_inputs(const train_start *s, const char *out)
+{
+    ls_inputs list = {0};
+    ls_argv words = {0};
+    ls_status st = LS_OK;
+    for (int i = 0; i < s->o.inputs.n && st == LS_OK; i++) {
+        st = ls_inputs_add(&list, s->o.inputs.word[i], LS_TEXT_AUTO);
+        if (st == LS_OK) st = ls_argv_add(&words, s->o.inputs.word[i]);
+    }
+    const int64_t nbytes = ls_inputs_nbytes(&list);
+    ls_inputs_fini(&list);
+    if (st == LS_OK) st = ls_argv_addf(&words, "--out=%s", out);
+    if (st == LS_OK) st = ls_argv_add(&words, "--tokenizer=train");
+    if (st == LS_OK) st = ls_argv_addf(&words, "--vocab-size=%d", ls_auto_vocab(nbytes));
+    if (st == LS_OK) st = cmd_prepare(words.n, words.word);
+    if (st == LS_OK) st = cli_flush(); /* before the lines of the run */
+    ls_argv_fini(&words);
+    return st;
+}
+
+/* Text becomes data in the run folder. */
+static ls_status take_text(train_start *s, const ls_start_env *e)
+{
+    char data[PATH_MAX];
+    if (e->size > 1)
+        return ls_fail(LS_E_ARG, "'%s': with several hosts or a launcher, prepare the text first (lockstep prepare)",
+                       s->o.inputs.word[0]);
+    if (s->o.print_config)
+        return ls_fail(LS_E_ARG, "--print_config needs data; prepare '%s' first (lockstep prepare), or leave it out",
+                       s->o.inputs.word[0]);
+    LS_TRY(ls_path_in(data, s->o.checkpoint_path, "data"));
+    LS_TRY(prepare_inputs(s, data));
+    LS_TRY(ls_argv_addf(&s->added, "--data=%s", data));
+    return parse_all(s);
+}
+
+static ls_status take_inputs(train_start *s, const ls_start_env *e)
+{
+    const ls_train_options *o = &s->o;
+    if (o->data || o->train_data_path)
+        return ls_fail(LS_E_ARG, "'%s' and --%s cannot be combined; leave one out", o->inputs.word[0],
+                       o->data ? "data" : "train_data_path");
+    if (o->inputs.n > 1 || !is_prepared(o->inputs.word[0])) return take_text(s, e);
+    LS_TRY(ls_argv_addf(&s->added, "--data=%s", o->inputs.word[0]));
+    return parse_all(s);
+}
+
+ls_status train_start_source(train_start *s, const ls_start_env *e)
+{
+    const ls_train_options *o = &s->o;
+    const bool no_data = !o->data && !o->train_data_path && !o->inputs.n;
+    if (o->resume && o->inputs.n)
+        return ls_fail(LS_E_ARG, "'%s': --resume takes the data of the run; leave one of the two out",
+                       o->inputs.word[0]);
+    if (o->resume && ls_train_given(o, "minutes"))
+        return ls_fail(LS_E_ARG,
+                       "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
+    if (s->run || (o->resume && no_data)) {
+        s->from_run = true;
+        LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
+        return s->added.n ? parse_all(s) : LS_OK;
+    }
+    for (int i = 0; i < o->inputs.n; i++)
+        if (!ls_fs_exists(o->inputs.word[i]))
+            return ls_fail(
+                LS_E_IO, "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`",
+                o->inputs.word[i]);
+    if (!ls_train_given(o, "checkpoint_path") && !o->resume && !is_reference(s) && e->size == 1 && !no_data)
+        LS_TRY(choose_folder(s));
+    return s->o.inputs.n ? take_inputs(s, e) : LS_OK;
+}
+
+/* ---- choose ---- */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls_train_facts *f)
+{
+    LS_TRY(ls_train_find_paths(o, paths));
+    if (!paths->tokenizer) return LS_OK;
+    ls_tokenizer *tok = NULL;
+    LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
+    f->data_vocab_size = ls_tokenizer_n_vocab(tok);
+    f->data_eos_id = ls_tokenizer_eot(tok);
+    ls_langs langs;
+    if (f->data_eos_id < 0 && ls_langs_of(&langs, tok, "") == LS_OK) f->data_eos_id = LS_EOS_TGT;
+    ls_err_clear();
+    ls_tokenizer_destroy(&tok);
+    return LS_OK;
+}
+
+/* The same options with one worker: a trial measures what all cores, or one GPU, can do. */
+static ls_train_options alone(const ls_train_options *o)
+{
+    static const char *const several[] = {"n",          "pp",
+                                          "tp",         "strategy",
+                                          "schedule",   "stages",
+                                          "interleave", "sequence_parallel",
+                                          "comm",       "offload_optimizer"};
+    ls_train_options one = *o;
+    for (size_t i = 0; i < CLI_COUNT(several); i++) ls_train_forget(&one, several[i]);
+    return one;
+}
+
+/* Seconds of a step of these options, all workers together. */
+static ls_status measure(const train_start *s, const ls_ds_config *ds, const ls_device_choice *d, double limit,
+                         double *step_seconds)
+{
+    const int n = (int)s->o.n;
+    const ls_train_options one = alone(&s->o);
+    ls_train_paths paths = {0};
+    ls_train_facts facts = {.world_size = 1, .data_eos_id = -1, .device = d};
+    ls_train_config c = {0}, whole = {0};
+    ls_status st = train_start_facts(&s->o, &paths, &facts);
+    if (st == LS_OK) st = ls_train_resolve(&one, ds, &paths, &facts, &c);
+    facts.world_size = n;
+    if (st == LS_OK) st = ls_train_resolve(&s->o, ds, &paths, &facts, &whole);
+    c.verify_data = false; /* the run does it */
+    if (st == LS_OK) st = ls_train_trial(&c, limit, step_seconds);
+    if (st == LS_OK) *step_seconds *= (double)whole.global_batch / (double)c.global_batch / (d->cuda ? n : 1);
+    ls_train_config_fini(&c);
+    ls_train_config_fini(&whole);
+    ls_train_paths_fini(&paths);
+    return st;
+}
+
+/* Appends the choice to the first n added words. */
+static ls_status apply(train_start *s, const ls_auto_choice *c, int n)
+{
+    ls_argv kept = {0};
+    ls_status st = LS_OK;
+    for (int i = 0; i < n && st == LS_OK; i++) st = ls_argv_add(&kept, s->added.word[i]);
+    if (st == LS_OK) st = ls_auto_words(c, &kept);
+    ls_argv_fini(&s->added);
+    s->added = kept;
+    LS_TRY(st);
+    return parse_all(s);
+}
+
+/* Measures with the size of the choice and moves along the ladder to the largest size that fits the time. */
+static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, const ls_auto_facts *f,
+                       const ls_train_options *base, int *size, double *step_seconds)
+{
+    const int n_added = s->added.n, fixed = ls_auto_size_given(base);
+    const double limit = fmin(TRIAL_SECONDS, f->seconds / 20);
+    int most = *size;
+    bool down = false;
+    *size = fixed >= 0 ? fixed : least(most, FIRST_SIZE);
+    for (int move = 0;; move++) {
+        ls_auto_choice c;
+        ls_auto_choose(f, base, *size, 0, &c);
+        LS_TRY(apply(s, &c, n_added));
+        const ls_status st = measure(s, ds, d, limit, step_seconds);
+        if (st == LS_E_NOMEM && *size && fixed < 0) {
+            most = --*size;
+            continue;
+        }
+        LS_TRY(st);
+        const double rate = (double)(c.batch * c.length) / *step_seconds;
+        const int next = least(ls_auto_size(f, rate * ls_auto_flops_per_token(f, *size)), most);
+        if (fixed >= 0 || next == *size || down || move == MOVES) return LS_OK;
+        down = next < *size;
+        *size = next;
+    }
+}
+
+/* What is left of --minutes. */
+static double seconds_left(const train_start *s)
+{
+    return fmax(60 * s->o.minutes - (ls_now() - s->begin), 1);
+}
+
+static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, ls_auto_facts *f,
+                              ls_auto_choice *c, double *step_seconds)
+{
+    const ls_train_options base = s->o; /* without the choice; its texts are not read here */
+    const int n_added = s->added.n, fixed = ls_auto_size_given(&base);
+    int size = fixed >= 0 ? fixed : ls_auto_size(f, INFINITY);
+    if (!f->steps && !f->epochs) LS_TRY(climb(s, ds, d, f, &base, &size, step_seconds));
+    f->seconds = seconds_left(s);
+    ls_auto_choose(f, &base, size, *step_seconds, c);
+    return apply(s, c, n_added);
+}
+
+static void print_choice(const train_start *s, const ls_auto_facts *f, const ls_auto_choice *c, double step_seconds)
+{
+    ls_str rows = {0};
+    ls_auto_table(c, &rows);
+    fprintf(stderr, "chosen for %lld training tokens and ", (long long)f->train_tokens);
+    if (step_seconds > 0)
+        fprintf(stderr, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
+                f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
+    else if (f->steps) fprintf(stderr, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
+    else fprintf(stderr, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
+    fprintf(stderr, "; options override it:\n%s", rows.data ? rows.data : "");
+    ls_str_fini(&rows);
+}
+
+/* Facts of the data for the choice. Without a vocabulary, or with pairs, nothing can be chosen: f->vocab is 0. */
+static ls_status learn(const train_start *s, const ls_device_choice *d, ls_auto_facts *f)
+{
+    const ls_train_options *o = &s->o;
+    const int64_t each = o->pp * o->tp > 0 ? o->pp * o->tp : 1;
+    ls_train_paths paths = {0};
+    ls_train_facts facts = {0};
+    ls_tokens train = {0}, val = {0};
+    ls_status st = train_start_facts(o, &paths, &facts);
+    if (st == LS_OK) st = ls_tokens_open(&train, paths.train, 1, 65536);
+    if (st == LS_OK && paths.val && !(ls_train_given(o, "max_val_steps") && !o->max_val_steps))
+        st = ls_tokens_open(&val, paths.val, 1, 65536);
+    *f = (ls_auto_facts){.train_tokens = train.n_token,
+                         .val_tokens = val.n_token,
+                         .vocab = ls_train_given(o, "vocab_size") ? (int)o->vocab_size : facts.data_vocab_size,
+                         .cuda = d->cuda,
+                         .dp = o->n / each > 0 ? (int)(o->n / each) : 1,
+                         .pp = o->pp > 0 ? (int)o->pp : 1,
+                         .steps = ls_train_given(o, "max_steps") ? o->max_steps : 0,
+                         .epochs = ls_train_given(o, "epochs") || ls_train_given(o, "max_train_steps") ? o->epochs : 0};
+    if (st == LS_OK && ls_tokens_paired(&train)) f->vocab = 0;
+    ls_tokens_close(&train);
+    ls_tokens_close(&val);
+    ls_train_paths_fini(&paths);
+    return st;
+}
+
+/* --minutes with a model of the user: the steps alone. */
+static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d)
+{
+    double step_seconds = 0;
+    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds_left(s) / 20), &step_seconds));
+    const int64_t steps = ls_auto_steps(seconds_left(s), step_seconds);
+    fprintf(stderr, "--max_steps %lld for %.4g minutes (measured: %.4g s per step)\n", (long long)steps, s->o.minutes,
+            step_seconds);
+    LS_TRY(ls_argv_addf(&s->added, "--max_steps=%lld", (long long)steps));
+    return parse_all(s);
+}
+
+static ls_status check_minutes(const train_start *s, const ls_start_env *e)
+{
+    static const char *const other[] = {"max_steps", "epochs", "max_train_steps"};
+    const ls_train_options *o = &s->o;
+    if (!ls_train_given(o, "minutes")) return LS_OK;
+    if (!(o->minutes > 0 && o->minutes <= 1e6))
+        return ls_fail(LS_E_ARG, "--minutes %g: must be more than 0 and at most 1e6", o->minutes);
+    if (e->size > 1) return ls_fail(LS_E_ARG, "--minutes: not supported under a launcher; give --max_steps");
+    if (s->preset.name) return ls_fail(LS_E_ARG, "--minutes and --preset cannot be combined; give --max_steps");
+    for (size_t i = 0; i < CLI_COUNT(other); i++)
+        if (ls_train_given(o, other[i]))
+            return ls_fail(LS_E_ARG, "--minutes and --%s cannot be combined; leave one out", other[i]);
+    return LS_OK;
+}
+
+ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_config *ds, const ls_device_choice *d)
+{
+    const ls_train_options *o = &s->o;
+    ls_auto_facts f = {0};
+    ls_auto_choice c;
+    double step_seconds = 0;
+    LS_TRY(check_minutes(s, e));
+    const bool timed = ls_train_given(o, "minutes");
+    bool automatic = o->data && !o->model && !o->init_from && !o->resume && !is_reference(s) && e->size == 1;
+    if (!automatic && !timed) return LS_OK;
+    if (automatic) LS_TRY(learn(s, d, &f));
+    automatic = f.vocab > 0 && f.train_tokens > 0;
+    if (!automatic && !timed) return LS_OK;
+    if (!automatic) return choose_steps(s, ds, d);
+    f.seconds = seconds_left(s);
+    LS_TRY(choose_sizes(s, ds, d, &f, &c, &step_seconds));
+    print_choice(s, &f, &c, step_seconds);
+    return LS_OK;
+}

@@ -1,0 +1,37 @@
+/* train_start.h - from the command line of `train` to its options: text that is prepared first, a run that is resumed, sizes that are chosen, a run folder.
+ *
+ *   parse     the command line; `--resume RUN` becomes --resume --checkpoint_path RUN
+ *   source    --resume RUN: the options of the run; TEXT: prepared in the run folder; a new run without a folder: runs/<date>-<name>
+ *   choose    without --model: what config/auto.h chooses; --minutes: the steps that fit into the time
+ *
+ * What is added comes before the typed words, which override it (a preset, config/options.h). */
+#ifndef LS_CLI_TRAIN_START_H
+#define LS_CLI_TRAIN_START_H
+
+#include "cli/commands.h"
+#include "config/resolve.h"
+
+typedef struct train_start {
+    ls_train_options o; /* borrows from the lists below */
+    ls_train_preset preset;
+    ls_argv typed, added, all;
+    char **moved;     /* what parsing reorders */
+    double begin;     /* of the process        */
+    const char *run;  /* of --resume RUN, else NULL */
+    bool from_run;    /* `added` is from the folder of a run */
+    bool made_folder; /* this command has created the run folder */
+} train_start;
+
+ls_status train_start_parse(train_start *s, int argc, char **argv);
+ls_status train_start_source(train_start *s, const ls_start_env *e);
+ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_config *ds, const ls_device_choice *d);
+/* failed: removes a run folder that this command has created and in which no run began. */
+void train_start_fini(train_start *s, bool failed);
+
+/* The paths of the data and the facts of its tokenizer. */
+ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls_train_facts *facts);
+
+/* --summary: prints the loss curve, a sample and the next commands of a run that is complete. */
+ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d);
+
+#endif

@@ -1,0 +1,155 @@
+#include "config/run_options.h"
+#include "ckpt/checkpoint.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a resumed run does not take over: where and how this process runs, and sizes that are written as resolved. */
+static const char *const left_out[] = {
+    "checkpoint_path",
+    "resume",
+    "preset",
+    "minutes",
+    "print_config",
+    "json",
+    "profile",
+    "profile_mode",
+    "profile_spans",
+    "local_rank",
+    "num_workers",
+    "serve",
+    "serve_address",
+    "grad_accum_steps",
+    "train_micro_batch_size_per_gpu",
+    "micro_batch_size_per_gpu",
+    "global_batch_size",
+};
+static const char *const paths[] = {"data",  "train_data_path", "val_data_path", "deepspeed_config",
+                                    "model", "init_from",       "schedule"};
+
+static bool is_one_of(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(list[i], name)) return true;
+    return false;
+}
+#define IS_IN(name, list) is_one_of(name, list, sizeof(list) / sizeof(list)[0])
+
+static void put_text(ls_jsonw *w, const char *name, const char *text)
+{
+    char *whole = IS_IN(name, paths) ? realpath(text, NULL) : NULL;
+    ls_jsonw_put_str(w, name, whole ? whole : text);
+    free(whole); /* of realpath */
+}
+
+static void put(ls_jsonw *w, const ls_opt *row, const void *at)
+{
+    const ls_opt_list *l = at;
+    switch (row->kind) {
+    case LS_OPT_SWITCH: ls_jsonw_put_bool(w, row->name, *(const bool *)at); break;
+    case LS_OPT_INT: ls_jsonw_put_int(w, row->name, *(const int64_t *)at); break;
+    case LS_OPT_REAL: ls_jsonw_put_real(w, row->name, *(const double *)at); break;
+    case LS_OPT_WORDS: break; /* train has none */
+    case LS_OPT_STR:
+    case LS_OPT_MAYBE:
+    case LS_OPT_CHOICE: put_text(w, row->name, *(const char *const *)at); break;
+    case LS_OPT_LIST:
+        ls_jsonw_put_open(w, row->name, '[');
+        for (int i = 0; i < l->n; i++) ls_jsonw_str(w, l->word[i]);
+        ls_jsonw_close(w);
+        break;
+    }
+}
+
+void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_int(&w, "version", 1);
+    ls_jsonw_put_open(&w, "options", '{');
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const ls_opt *row = &ls_train_opts[i];
+        if (!o->given[i] || !row->help || IS_IN(row->name, left_out)) continue;
+        put(&w, row, (const char *)o + row->offset);
+    }
+    ls_jsonw_members(&w, LS_KV("micro_batch_size_per_gpu", c->micro_batch),
+                     LS_KV("global_batch_size", c->global_batch));
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
+/* ---- reading ---- */
+
+/* One option as words. Numbers have the form of the writer, which reads back the same. */
+static ls_status add(const char *name, const json_t *value, ls_argv *out)
+{
+    char text[32];
+    const json_t *word;
+    size_t i;
+    switch (json_typeof(value)) {
+    case JSON_TRUE: return ls_argv_addf(out, "--%s", name);
+    case JSON_FALSE: return ls_argv_addf(out, "--%s=false", name);
+    case JSON_INTEGER: return ls_argv_addf(out, "--%s=%lld", name, (long long)json_integer_value(value));
+    case JSON_REAL: return ls_argv_addf(out, "--%s=%s", name, ls_json_real(text, json_real_value(value)));
+    case JSON_STRING: return ls_argv_addf(out, "--%s=%s", name, json_string_value(value));
+    case JSON_ARRAY:
+        LS_TRY(ls_argv_addf(out, "--%s", name));
+        json_array_foreach(value, i, word)
+            LS_TRY(ls_argv_add(out, json_is_string(word) ? json_string_value(word) : ""));
+        return LS_OK;
+    default: return ls_fail(LS_E_FORMAT, "option %s is neither text, a number, a boolean nor a list", name);
+    }
+}
+
+/* --data of a run that prepared its own, after the folder was moved. */
+static ls_status add_data(const char *run_dir, const json_t *value, ls_argv *out)
+{
+    const ls_path own = ls_path_of(run_dir, "data");
+    const char *text = json_string_value(value);
+    const bool moved = text && !ls_fs_exists(text) && ls_fs_is_dir(own.text) && !strcmp(ls_path_base(text), "data");
+    return moved ? ls_argv_addf(out, "--data=%s", own.text) : add("data", value, out);
+}
+
+static ls_status add_all(const char *run_dir, const char *file, bool launched, const char *checkpoint, json_t *options,
+                         ls_argv *out)
+{
+    const char *name;
+    json_t *value;
+    if (!json_is_object(options)) return ls_fail(LS_E_FORMAT, "%s: there is no object \"options\"", file);
+    const bool weights = checkpoint && json_object_get(options, "init_from");
+    json_object_foreach(options, name, value)
+    {
+        if (launched && !strcmp(name, "n")) continue;
+        if (weights && (!strcmp(name, "init_from") || !strcmp(name, "model"))) continue;
+        LS_TRY(!strcmp(name, "data") ? add_data(run_dir, value, out) : add(name, value, out));
+    }
+    return weights ? ls_argv_addf(out, "--model=%s", checkpoint) : LS_OK;
+}
+
+ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
+{
+    const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
+    char *checkpoint = NULL;
+    json_t *root = NULL;
+    if (!ls_fs_is_dir(run_dir)) return ls_fail(LS_E_IO, "--resume %s: no such run folder", run_dir);
+    if (ls_ckpt_is(run_dir))
+        return ls_fail(LS_E_CONFIG,
+                       "--resume %s is a checkpoint, not a run folder; use --resume with the folder that contains it",
+                       run_dir);
+    if (!ls_fs_exists(file.text))
+        return ls_fail(
+            LS_E_IO,
+            "--resume %s: the folder has no %s (it is not a run folder, or of an older version); give the options of "
+            "the run, with --checkpoint_path %s --resume",
+            run_dir, LS_RUN_OPTIONS, run_dir);
+    LS_TRY(ls_json_load(file.text, &root));
+    ls_status st = ls_ckpt_latest(run_dir, &checkpoint);
+    if (st == LS_OK) st = add_all(run_dir, file.text, launched, checkpoint, json_object_get(root, "options"), out);
+    ls_free(checkpoint);
+    json_decref(root);
+    return st;
+}

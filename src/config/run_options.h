@@ -1,0 +1,21 @@
+/* run_options.h - options.json: the options that a run was started with, in its folder, so that `train --resume RUN` needs no others.
+ *
+ *   {"version": 1, "options": {"data": "/home/me/data", "model": "tiny", "lr": 0.003, "global_batch_size": 8, ...}}
+ *
+ * Every option that was typed, chosen (config/auto.h) or taken from a preset is a member with its name, except those of one process alone (--resume,
+ * --json, --profile ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute. */
+#ifndef LS_CONFIG_RUN_OPTIONS_H
+#define LS_CONFIG_RUN_OPTIONS_H
+
+#include "config/resolve.h"
+#include "core/argv.h"
+
+#define LS_RUN_OPTIONS "options.json"
+
+void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out);
+
+/* The options of a run folder as words. Without -n if the workers are `launched`. A run that has a checkpoint takes the model of --init_from from
+ * it. LS_E_IO if the folder or the file does not exist, LS_E_FORMAT. */
+ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out);
+
+#endif

@@ -1,0 +1,164 @@
+#include "serve/screen.h"
+
+#include "core/minmax.h"
+#include "core/utf8.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CURVE_ROWS = 10, LABEL = 9, MAX_COLUMNS = 400 };
+
+/* One line, cut at the width of the screen. */
+__attribute__((format(printf, 3, 4))) static void line(ls_str *out, const ls_screen *s, const char *fmt, ...)
+{
+    char text[4 * MAX_COLUMNS];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const char *p = text;
+    for (int used = 0; *p && used < s->columns; used++) {
+        uint32_t code;
+        const int n = ls_utf8_decode((const unsigned char *)p, 4, &code);
+        if (n == 1 && (*p < ' ' || *p == 127)) ls_str_addc(out, '?'); /* a name must not move the cursor */
+        else if (n > 1 && code < 0xa0) ls_str_addc(out, '?');
+        else if (n) ls_str_addn(out, p, (size_t)n);
+        else ls_str_addc(out, '?');
+        p += n ? n : 1;
+    }
+    ls_str_addc(out, '\n');
+}
+
+static char *real(char buf[32], const char *fmt, double x)
+{
+    if (!isfinite(x)) snprintf(buf, 32, "-");
+    else if (!strcmp(fmt, "%")) snprintf(buf, 32, "%.0f %%", 100 * x);
+    else if (!strcmp(fmt, "s")) snprintf(buf, 32, x < 1 ? "%.0f ms" : "%.2f s", x < 1 ? 1e3 * x : x);
+    else
+        snprintf(buf, 32, x != 0 && (fabs(x) < 1e-3 || fabs(x) >= 1e6) ? "%.2e" : fabs(x) >= 1000 ? "%.0f" : "%.4g", x);
+    return buf;
+}
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : NAN;
+}
+
+/* Mean step time of the last buckets, for the time that is left. */
+static double recent_time(const ls_curve *c)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int i = LS_MAX(0, c->n - 20); i < c->n; i++) {
+        sum += c->bucket[i][LS_CURVE_TIME].sum;
+        n += c->bucket[i][LS_CURVE_TIME].n;
+    }
+    return n ? sum / (double)n : NAN;
+}
+
+static void values(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    char a[32], b[32], c[32], d[32], e[32], step[64] = "no step yet", left[64] = "", val[64] = "";
+    const ls_live_last *l = &r->last;
+    const double dt = recent_time(&r->curve);
+    if (l->step >= 0) snprintf(step, sizeof step, "step %lld", (long long)l->step);
+    if (l->step >= 0 && l->total_steps > 0)
+        snprintf(step, sizeof step, "step %lld of %lld (%.0f %%)", (long long)l->step, (long long)l->total_steps,
+                 100.0 * (double)l->step / (double)l->total_steps);
+    if (r->state == LS_LIVE_RUNNING && l->total_steps > l->step && isfinite(dt))
+        snprintf(left, sizeof left, "  %s left", ls_human_time(a, dt * (double)(l->total_steps - l->step)));
+    line(out, s, "%s  %s  %s%s", r->id, ls_live_state_name[r->state], step, left);
+    if (l->val_step >= 0)
+        snprintf(val, sizeof val, "  validation %s at step %lld", real(a, "", l->val_loss), (long long)l->val_step);
+    line(out, s, "loss %s%s  norm %s  lr %s", real(b, "", l->value[LS_CURVE_LOSS]), val,
+         real(c, "", l->value[LS_CURVE_NORM]), real(d, "", l->value[LS_CURVE_LR]));
+    line(out, s, "%s tokens/s  %s TFLOP/s  %s per step  exposed comm. %s  CPU %s", real(a, "", l->value[LS_CURVE_RATE]),
+         real(b, "", l->value[LS_CURVE_TFLOPS]), real(c, "s", l->value[LS_CURVE_TIME]),
+         r->world == 1 ? "-" : real(d, "%", ratio(l->value[LS_CURVE_EXPOSED], l->value[LS_CURVE_TIME])),
+         real(e, "%", l->value[LS_CURVE_CPU]));
+}
+
+/* The mean loss of each column; NAN: none. */
+static int columns_of(const ls_curve *c, int width, double *y)
+{
+    const int n = LS_MIN(width, c->n);
+    for (int k = 0; k < n; k++) {
+        double sum = 0;
+        int64_t count = 0;
+        for (int i = (int)((int64_t)k * c->n / n); i < (int)((int64_t)(k + 1) * c->n / n); i++) {
+            sum += c->bucket[i][LS_CURVE_LOSS].sum;
+            count += c->bucket[i][LS_CURVE_LOSS].n;
+        }
+        y[k] = count ? sum / (double)count : NAN;
+    }
+    return n;
+}
+
+/* A cell of the curve: y is the height of the column in eighths of a row, from the bottom of the curve. */
+static void add_cell(ls_str *text, int eighths, bool blocks)
+{
+    static const char *const block[9] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    const int k = LS_MIN(LS_MAX(eighths, 0), 8);
+    ls_str_add(text, blocks ? block[k] : k >= 4 ? "#" : k > 0 ? "." : " ");
+}
+
+static void curve(const ls_live_run *r, const ls_screen *s, int rows, ls_str *out)
+{
+    double y[MAX_COLUMNS], lo = INFINITY, hi = -INFINITY;
+    const ls_curve *c = &r->curve;
+    const int n = columns_of(c, LS_MIN(s->columns - LABEL - 2, MAX_COLUMNS), y);
+    for (int k = 0; k < n; k++)
+        if (isfinite(y[k])) {
+            lo = fmin(lo, y[k]);
+            hi = fmax(hi, y[k]);
+        }
+    if (!(hi >= lo) || n < 2) return;
+    const double floor = lo - 0.06 * (hi - lo), span = hi > floor ? hi - floor : 1; /* the lowest value is visible */
+    line(out, s, "%s", "");
+    for (int row = rows - 1; row >= 0; row--) {
+        char label[32];
+        ls_str text = {0};
+        const double at = row == rows - 1 ? hi : row == 0 ? lo : floor + span * (row + 0.5) / rows;
+        ls_str_addf(&text, "%*s %s", LABEL - 1,
+                    row == rows - 1 || row == 0 || row == rows / 2 ? real(label, "", at) : "", s->blocks ? "│" : "|");
+        for (int k = 0; k < n; k++)
+            add_cell(&text, isfinite(y[k]) ? (int)lround((y[k] - floor) / span * 8 * rows) - 8 * row : 0, s->blocks);
+        line(out, s, "%s", text.data ? text.data : "");
+        ls_str_fini(&text);
+    }
+    char last[32];
+    snprintf(last, sizeof last, "%lld", (long long)c->last_step);
+    line(out, s, "%*s loss, steps %lld to %s", LABEL, "", (long long)c->base, last);
+}
+
+static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *out)
+{
+    if (!r->n_rank || room < 3) return;
+    const int n = r->n_rank <= room - 2 ? r->n_rank : room - 3;
+    line(out, s, "%s", "");
+    line(out, s, "%4s %-9s %8s %-10s %6s %8s %7s %5s %5s %9s", "rank", "host", "step", "last in", "ago", "time",
+         "exposed", "CPU", "GPU", "memory");
+    for (int i = 0; i < n; i++) {
+        char a[32], b[32], c[32], d[32], e[32], f[32] = "-";
+        const ls_live_rank *k = &r->rank[i];
+        const double ago = k->updated_ms < 0 ? NAN : fmax(0, (double)(ls_live_now_ms() - k->updated_ms) / 1e3);
+        if (k->memory_bytes >= 0) ls_human_bytes(f, (double)k->memory_bytes);
+        line(out, s, "%4d %-9.9s %8lld %-10.10s %6s %8s %7s %5s %5s %9s", k->rank, k->host, (long long)k->step,
+             k->phase, isfinite(ago) ? ls_human_time(a, ago) : "-", real(b, "s", k->step_time),
+             r->n_rank > 1 ? real(c, "%", ratio(k->exposed, k->step_time)) : "-", real(d, "%", k->cpu),
+             real(e, "%", k->gpu), f);
+    }
+    if (n < r->n_rank) line(out, s, "      and %d more", r->n_rank - n);
+}
+
+void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    const bool small = s->rows && s->rows < 20;
+    const int rows = !s->rows ? CURVE_ROWS : small ? LS_MAX(3, s->rows - 10) : CURVE_ROWS;
+    values(r, s, out);
+    if (ls_live_run_read(r) < 0.999) line(out, s, "reading the metrics: %.0f %%", 100 * ls_live_run_read(r));
+    curve(r, s, rows, out);
+    ranks(r, s, s->rows ? s->rows - rows - 7 : r->n_rank + 3, out);
+}

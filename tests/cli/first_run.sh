@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The first hour: a folder of texts to a sample without options to learn; a run that is killed continues with --resume RUN alone.
+. "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+mkdir "my texts"
+for f in 1 2 3; do
+  for i in $(seq 120); do echo "The $((i * f % 7))th king of place $((i * 31 % 11)) went to town $f and began to sing: let us count to $i."; done >"my texts/part$f.txt"
+done
+
+# text to sample: one command, then the one that it prints
+"$LOCKSTEP" train "my texts" --max_steps 30 --threads 1 >out 2>err || bad "train: $(tail -n 3 err)"
+run=$(sed -n 's/^run folder: //p' err)
+[ -f "$run/options.json" ] && [ -f "$run/data/train.bin" ] || bad "the run folder '$run' is incomplete"
+case $run in runs/20??-??-??-my-texts) ;; *) bad "run folder '$run'" ;; esac
+grep -q "chosen for .* training tokens and 30 steps" err || bad "the choice is not printed"
+grep -q -- "--lr .*0.004" err || bad "the learning rate is not printed"
+grep -qE "^step 0 +validation loss" out err || bad "no validation before step 1"
+for words in "^loss: \* training" "^validation loss [0-9.]*, perplexity" "^a sample" "^next:" "train --resume $run"; do
+  grep -q -- "$words" out || bad "'$words' is not at the end of the run"
+done
+vocab=$(python3 -c "import json; print(json.load(open('$run/epoch-1/config.json'))['vocab_size'])")
+[ "$vocab" = "$(python3 -c "import json; print(json.load(open('$run/data/meta.json'))['vocab_size'])")" ] || bad "vocabulary $vocab is not that of the data"
+sh -c "$(sed -n '/^next:/{n;p;}' out)" >sample 2>err || bad "the printed command fails: $(cat err)"
+grep -q "^Once upon a time" sample || bad "no text: $(cat sample)"
+expect 0 "perplexity" "$LOCKSTEP" eval --checkpoint "$run" --data "$run/data"
+
+# the same data again: another folder; the options of the user win; nothing is measured, so the runs are equal
+"$LOCKSTEP" train "$run/data" --max_steps 30 --threads 2 --keep_last 3 >out2 2>err2 || bad "train again: $(tail -n 3 err2)"
+again=$(sed -n 's/^run folder: //p' err2)
+[ "$again" != "$run" ] || bad "two runs share $run"
+same "$run/epoch-1/model.safetensors" "$again/epoch-1/model.safetensors"
+expect 0 "chosen (--num_layers)" "$LOCKSTEP" train "$run/data" --max_steps 30 --print_config
+expect 0 "n_embd .* 96 .*command line" "$LOCKSTEP" train "$run/data" --max_steps 30 --embedding_size 96 --print_config
+[ "$(ls runs | wc -l)" = 2 ] || bad "--print_config has created a run folder"
+
+# --minutes: a trial sets the steps
+"$LOCKSTEP" train "$run/data" --minutes 0.02 --checkpoint_path timed >out3 2>err3 || bad "train --minutes: $(tail -n 3 err3)"
+grep -q "measured: [0-9]* tokens/s" err3 || bad "the speed is not printed"
+grep -q '"max_steps": [1-9]' timed/options.json || bad "the steps are not recorded"
+expect 0 "^--max_steps [0-9]* for 0.01 minutes" "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --minutes 0.01 --print_config
+expect 2 "cannot be combined" "$LOCKSTEP" train "$run/data" --minutes 1 --max_steps 3
+expect 3 "no such file or folder" "$LOCKSTEP" train nothing.txt
+echo "Too short." >short.txt
+expect 3 "more text" "$LOCKSTEP" train short.txt
+expect 2 "cannot be combined" "$LOCKSTEP" train "my texts" --data "$run/data"
+[ "$(ls runs | wc -l)" = 2 ] || bad "a refused command left a run folder"
+
+# a run that is killed continues with --resume RUN alone, bit for bit
+"$LOCKSTEP" train "$run/data" --max_steps 30 --save_every 4 --threads 1 --checkpoint_path killed >out4 2>&1 &
+pid=$!
+await $pid test -e killed/step-8 || bad "no checkpoint"
+kill -9 $pid
+wait $pid 2>/dev/null
+expect 0 "resumed from killed/step-" "$LOCKSTEP" train --resume killed
+same "$run/epoch-1/model.safetensors" killed/epoch-1/model.safetensors
+same "$run/epoch-1/optimizer.safetensors" killed/epoch-1/optimizer.safetensors
+[ "$(wc -l <killed/metrics.jsonl)" = 30 ] || bad "metrics.jsonl has $(wc -l <killed/metrics.jsonl) lines"
+expect 0 "nothing is left to do" "$LOCKSTEP" train --checkpoint_path killed --resume
+expect 0 "step 32/32" "$LOCKSTEP" train --resume killed --max_steps 32 -n 2
+expect 2 "2 layers; this model has 3" "$LOCKSTEP" train --resume killed --max_steps 34 --num_layers 3
+expect 2 "--seed 1337, but this run has 1" "$LOCKSTEP" train --resume=killed --max_steps 34 --seed 1
+expect 2 "is a checkpoint, not a run folder" "$LOCKSTEP" train --resume killed/epoch-1
+expect 3 "no such run folder" "$LOCKSTEP" train --resume nowhere
+expect 3 "has no options.json" "$LOCKSTEP" train --resume "my texts"
+expect 2 "different folders" "$LOCKSTEP" train --resume killed --checkpoint_path other
+
+# eval reads sequences of the length of the training, not of the model's positions
+"$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --max_steps 1 --threads 1 --checkpoint_path short >/dev/null 2>&1
+"$LOCKSTEP" eval --checkpoint short --data "$run/data" --threads 1 --json >eval.json 2>/dev/null
+python3 -c "import json; e = json.load(open('eval.json')); assert e['tokens'] == 16 * e['sequences'] > 0, e" || bad "eval: $(cat eval.json)"
+
+# a moved run has its data; a new run in an old folder keeps its metrics
+mv "$run" moved
+expect 0 "step 31/31" "$LOCKSTEP" train --resume moved --max_steps 31
+expect 0 "to moved/earlier-1" "$LOCKSTEP" train moved/data --max_steps 2 --checkpoint_path moved
+[ "$(wc -l <moved/earlier-1/metrics.jsonl)" = 31 ] && [ "$(wc -l <moved/metrics.jsonl)" = 2 ] || bad "metrics of the earlier run"
+done_tests

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# `train --serve`, `serve` and `watch`: pages and data, malformed requests, tokens, ports, what other machines can reach, and the end.
+. "$(dirname "$0")/../support/lib.sh"
+client() { python3 "$LS_SOURCE/tests/support/live_client.py" "$@"; }
+cd "$SCRATCH" || exit 1
+server=0 other=0 patient=0
+at_end() { for p in $server $other $patient; do [ "$p" = 0 ] || kill "$p" 2>/dev/null; done; }
+"$LOCKSTEP" serve nowhere >out 2>&1
+grep -q "no HTTP server" out && skip "this build has no libmicrohttpd"
+
+# runs to show: one that trained, one that ended without a word, one whose name needs escapes
+tokens train.bin 3000 && tokens val.bin 400 2
+expect 0 "RUN_COMPLETE" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2 --eval_every 2 \
+  --max_steps 6 -n 2 --checkpoint_path runs/good
+python3 - <<'PY' || bad "events.jsonl and ranks.jsonl"
+import json
+events = [json.loads(l) for l in open("runs/good/events.jsonl")]
+assert [e["event"] for e in events] == ["start", "validation", "validation", "validation", "checkpoint", "end"], events
+assert events[0]["total_steps"] == 6 and events[0]["world_size"] == 2 and events[-1]["state"] == "complete", events
+assert [e["step"] for e in events if e["event"] == "validation"] == [2, 4, 6], events
+text = open("runs/good/ranks.jsonl").read()
+assert len(text) == 2 * 512, len(text)
+ranks = [json.loads(l) for l in text.splitlines()]
+assert [(r["rank"], r["step"], r["phase"]) for r in ranks] == [(0, 6, "ended"), (1, 6, "ended")], ranks
+PY
+odd='<img src=x onerror=alert(1)> "q" \ ä'
+mkdir -p "runs/$odd" && head -n 3 runs/good/metrics.jsonl >"runs/$odd/metrics.jsonl"
+
+# serve: address and port printed, then every check of the client
+start() { # start FILE ARGUMENTS...: waits for the address; sets $server and $url
+  local file=$1
+  shift
+  "$LOCKSTEP" serve "$@" >"$file" 2>&1 &
+  server=$!
+  await $server grep -q "Open http" "$file" || bad "serve $*: $(cat "$file")"
+  url=$(grep -o "http://[^ ]*" "$file")
+}
+port_of() { echo "$1" | sed 's|.*:\([0-9]*\)/.*|\1|'; }
+# a client that sends one byte per second is disconnected, while the rest of this test runs
+start slow runs
+(client "$(port_of "$url")" slow >slow.out) &
+slow=$! patient=$server
+start first runs
+port=$(port_of "$url")
+client "$port" checks || bad "serve runs"
+curl_free() { python3 -c 'import urllib.request, sys; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' "$1"; }
+curl_free "http://127.0.0.1:$port/api/runs" | grep -q '"state": "finished", "step": 6' || bad "the finished run is not listed"
+curl_free "http://127.0.0.1:$port/" >page && grep -q "onerror" page && bad "a name of a run is in the page"
+# only loopback listens
+python3 - "$port" <<'PY' || bad "reachable from another address"
+import socket, sys
+addresses = {i[4][0] for i in socket.getaddrinfo(socket.gethostname(), None)}
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    s.connect(("192.0.2.1", 9))  # sends nothing; chooses the address of this machine
+    addresses.add(s.getsockname()[0])
+except OSError:
+    pass
+want = f":{int(sys.argv[1]):04X}"
+listening = {line.split()[1].split(":")[0] for f in ("/proc/net/tcp", "/proc/net/tcp6") for line in open(f).read().splitlines()[1:]
+             if line.split()[1].endswith(want) and line.split()[3] == "0A"}
+assert listening <= {"0100007F", "00000000000000000000000001000000"}, listening
+for a in addresses:
+    if a.startswith("127.") or a == "::1":
+        continue
+    try:
+        socket.create_connection((a, int(sys.argv[1])), timeout=2)
+    except OSError:
+        continue
+    raise SystemExit(f"reached through {a}")
+PY
+# the port is in use: refused if it was given, else the next one
+expect 2 "port $port is in use" "$LOCKSTEP" serve runs --port "$port"
+other=$server
+start second runs
+[ "$(port_of "$url")" != "$port" ] || bad "the second server has the port $(port_of "$url")"
+kill $server && wait $server || bad "serve ends with exit code $? after SIGTERM"
+server=$other other=0
+kill -INT $server && wait $server || bad "serve ends with exit code $? after SIGINT"
+# beyond loopback: with a token
+start third runs --address 0.0.0.0
+token=${url#*token=}
+[ ${#token} = 32 ] || bad "no token in $url"
+client "$(port_of "$url")" checks "$token" || bad "serve --address"
+kill $server
+wait $server
+server=0
+expect 2 "not an address" "$LOCKSTEP" serve runs --address no.such.host.invalid
+expect 3 "no such folder" "$LOCKSTEP" serve nowhere
+expect 3 "give a run folder" env -C / "$LOCKSTEP" serve
+
+# watch: once in a pipe, and with --once
+LC_ALL=C.UTF-8 "$LOCKSTEP" watch runs/good >watched || bad "watch: $?"
+grep -q "finished  step 6 of 6" watched && grep -q "█" watched && grep -q "ended" watched || bad "watch prints $(cat watched)"
+expect 0 "|#" env LC_ALL=C "$LOCKSTEP" watch --once runs/good
+mkdir empty
+expect 3 "no run in it" "$LOCKSTEP" watch empty --once
+expect 2 "watch shows one run" "$LOCKSTEP" watch runs/good runs/good
+
+# train --serve: the page of a run that trains; it ends with the run, also if that is killed
+train=("$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2)
+expect 2 "not a port" "${train[@]}" --checkpoint_path r --serve 70000
+expect 2 "needs --serve" "${train[@]}" --checkpoint_path r --serve_address 0.0.0.0
+# its server runs when no other process wants the core: on a busy machine an answer takes time
+is_running() { curl_free "http://127.0.0.1:$port/api/runs" | grep -q '"id": "live", "state": "running", "step": [0-9]'; }
+for how in TERM KILL; do
+  rm -rf live
+  "${train[@]}" --checkpoint_path live --max_steps 1000000 --serve >log 2>err &
+  server=$!
+  await $server grep -q "live page: http" err || bad "train --serve: $(cat err)"
+  port=$(port_of "$(grep -o 'http://[^ ]*' err)")
+  await $server is_running || bad "the run is not running"
+  page=$(pgrep -P $server)
+  grep -q "^policy *: *5$" /proc/"$page"/sched 2>/dev/null || [ "$(ps -o cls= -p "$page")" = IDL ] || bad "the server has no idle priority"
+  kill -$how $server
+  wait $server
+  server=0
+  for _ in $(seq 600); do kill -0 "$page" 2>/dev/null || break; sleep 0.1; done
+  kill -0 "$page" 2>/dev/null && bad "the server is still alive after SIG$how"
+  [ $how = KILL ] || grep -q '"state": "stopped"' live/events.jsonl || bad "no stop in events.jsonl"
+done
+wait $slow || bad "slow client: $(cat slow.out)"
+done_tests
