@@ -41,7 +41,7 @@ stage() {
 documents() {
     printf '%s\n' README.md
     if git rev-parse --git-dir >/dev/null 2>&1; then git ls-files docs examples packaging; else find docs examples packaging -type f; fi |
-        grep -v -e '^packaging/build\.sh$' -e '^packaging/pages\.py$'
+        grep -v '^packaging/[^/]*$'
 }
 
 pack() { # pack TAR_FILE FOLDER...: in the current folder, the same bytes each time
