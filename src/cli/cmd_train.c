@@ -430,7 +430,11 @@ ls_status cmd_train(int argc, char **argv)
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
-    cli_serve_end(server);
+    LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
+    st = run(&j, &env);
+    if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
+    if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
+done:
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;
