@@ -121,7 +121,7 @@ refused 2 'cannot be combined' --input one.txt --val_input one.txt --val_fractio
 refused 2 'need --tokenizer train' --input one.txt --vocab_size 500
 refused 2 'need --tokenizer gpt2' --input one.txt --vocab_dir .
 refused 2 'no-such-place' --input one.txt --tokenizer no-such-place
-refused 2 'vocab-size 70000' --input one.txt --tokenizer train --vocab_size 70000
+refused 2 'vocab_size 70000' --input one.txt --tokenizer train --vocab_size 70000
 refused 2 'did you mean\|nearest\|--limit_docs' --input one.txt --limit-dcos 3
 python3 - <<'PY'
 import json
