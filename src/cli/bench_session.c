@@ -81,6 +81,8 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
         LS_TRY(cli_bench_flag(b, "max_steps", s->o.steps));
     }
     if (!ls_train_given(o, "max_val_steps") && !s->reference) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
+    if (!o->reference_output && !o->run_type)
+        LS_TRY(ls_argv_add(b, "--reference_output")); /* train.log is that of R1 */
     if (ls_train_given(o, "threads")) return LS_OK;
     return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }

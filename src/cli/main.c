@@ -38,7 +38,7 @@ static void overview(FILE *f)
                "Commands:\n");
     for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
-               "  lockstep train book.txt             train on a text for 5 minutes (--minutes)\n"
+               "  lockstep train book.txt             train on a text for 4 minutes (--minutes)\n"
                "  lockstep generate --checkpoint RUN --prompt \"Once upon a time\"\n"
                "  lockstep train --resume RUN         continue; train prints the folder RUN\n"
                "\nExit codes:\n"

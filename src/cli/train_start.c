@@ -45,7 +45,7 @@ static ls_status take_words(train_start *s, int argc, char **argv)
 /* Parses added and typed words. Parsing reorders its arguments, so it gets a copy of the list. */
 static ls_status parse_all(train_start *s)
 {
-    const ls_train_preset p = s->added.n ? (ls_train_preset){s->run ? "run" : "auto", s->added.n} : s->preset;
+    const ls_train_preset p = s->added.n ? (ls_train_preset){s->from_run ? "run" : "auto", s->added.n} : s->preset;
     ls_argv_fini(&s->all);
     ls_free(s->moved);
     s->moved = NULL;
@@ -79,9 +79,20 @@ ls_status train_start_parse(train_start *s, int argc, char **argv)
     return LS_OK;
 }
 
+/* A run folder that this command has created, and in which no run began. */
+static void remove_folder(const char *run_dir)
+{
+    ls_err_kept why;
+    if (ls_fs_exists(ls_path_of(run_dir, LS_RUN_OPTIONS).text)) return;
+    ls_err_keep(&why);
+    (void)ls_fs_remove_tree(ls_path_of(run_dir, "data").text); /* of prepare */
+    (void)rmdir(run_dir);
+    ls_err_restore(&why);
+}
+
 void train_start_fini(train_start *s, bool failed)
 {
-    if (failed && s->made_folder) (void)rmdir(s->o.checkpoint_path);
+    if (failed && s->made_folder) remove_folder(s->o.checkpoint_path);
     ls_argv_fini(&s->typed);
     ls_argv_fini(&s->added);
     ls_argv_fini(&s->all);
@@ -167,6 +178,7 @@ static ls_status prepare_inputs(const train_start *s, const char *out)
     if (st == LS_OK) st = ls_argv_add(&words, "--tokenizer=train");
     if (st == LS_OK) st = ls_argv_addf(&words, "--vocab_size=%d", ls_auto_vocab(nbytes));
     if (st == LS_OK) st = cmd_prepare(words.n, words.word);
+    if (st == LS_OK) st = cli_flush(); /* before the lines of the run */
     ls_argv_fini(&words);
     return st;
 }
@@ -182,14 +194,7 @@ static ls_status take_text(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG, "--print_config needs data; prepare '%s' first (lockstep prepare), or leave it out",
                        s->o.inputs.word[0]);
     LS_TRY(ls_path_in(data, s->o.checkpoint_path, "data"));
-    const ls_status st = prepare_inputs(s, data);
-    if (st != LS_OK) {
-        ls_err_kept why;
-        ls_err_keep(&why);
-        if (s->made_folder) (void)ls_fs_remove_tree(data);
-        ls_err_restore(&why);
-        return st;
-    }
+    LS_TRY(prepare_inputs(s, data));
     LS_TRY(ls_argv_addf(&s->added, "--data=%s", data));
     return parse_all(s);
 }
@@ -216,12 +221,12 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG,
                        "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
     if (s->run || (o->resume && no_data)) {
-        if (!s->run) s->run = o->checkpoint_path;
+        s->from_run = true;
         LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
         return s->added.n ? parse_all(s) : LS_OK;
     }
     for (int i = 0; i < o->inputs.n; i++)
-        if (strcmp(o->inputs.word[i], "-") != 0 && !ls_fs_exists(o->inputs.word[i]))
+        if (!ls_fs_exists(o->inputs.word[i]))
             return ls_fail(
                 LS_E_IO, "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`",
                 o->inputs.word[i]);
@@ -278,6 +283,7 @@ static ls_status measure(const train_start *s, const ls_ds_config *ds, const ls_
     if (st == LS_OK) st = ls_train_resolve(&one, ds, &paths, &facts, &c);
     facts.world_size = n;
     if (st == LS_OK) st = ls_train_resolve(&s->o, ds, &paths, &facts, &whole);
+    c.verify_data = false; /* the run does it */
     if (st == LS_OK) st = ls_train_trial(&c, limit, step_seconds);
     if (st == LS_OK) *step_seconds *= (double)whole.global_batch / (double)c.global_batch / (d->cuda ? n : 1);
     ls_train_config_fini(&c);
@@ -326,13 +332,20 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
     }
 }
 
-static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, const ls_auto_facts *f,
+/* What is left of --minutes. */
+static double seconds_left(const train_start *s)
+{
+    return fmax(60 * s->o.minutes - (ls_now() - s->begin), 1);
+}
+
+static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, ls_auto_facts *f,
                               ls_auto_choice *c, double *step_seconds)
 {
     const ls_train_options base = s->o; /* without the choice; its texts are not read here */
     const int n_added = s->added.n, fixed = ls_auto_size_given(&base);
     int size = fixed >= 0 ? fixed : ls_auto_size(f, INFINITY);
     if (!f->steps && !f->epochs) LS_TRY(climb(s, ds, d, f, &base, &size, step_seconds));
+    f->seconds = seconds_left(s);
     ls_auto_choose(f, &base, size, *step_seconds, c);
     return apply(s, c, n_added);
 }
@@ -379,11 +392,11 @@ static ls_status learn(const train_start *s, const ls_device_choice *d, ls_auto_
 }
 
 /* --minutes with a model of the user: the steps alone. */
-static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, double seconds)
+static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d)
 {
     double step_seconds = 0;
-    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds / 20), &step_seconds));
-    const int64_t steps = ls_auto_steps(seconds, step_seconds);
+    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds_left(s) / 20), &step_seconds));
+    const int64_t steps = ls_auto_steps(seconds_left(s), step_seconds);
     fprintf(stderr, "--max_steps %lld for %.4g minutes (measured: %.4g s per step)\n", (long long)steps, s->o.minutes,
             step_seconds);
     LS_TRY(ls_argv_addf(&s->added, "--max_steps=%lld", (long long)steps));
@@ -418,8 +431,8 @@ ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_
     if (automatic) LS_TRY(learn(s, d, &f));
     automatic = f.vocab > 0 && f.train_tokens > 0;
     if (!automatic && !timed) return LS_OK;
-    f.seconds = fmax(60 * o->minutes - (ls_now() - s->begin), 1);
-    if (!automatic) return choose_steps(s, ds, d, f.seconds);
+    if (!automatic) return choose_steps(s, ds, d);
+    f.seconds = seconds_left(s);
     LS_TRY(choose_sizes(s, ds, d, &f, &c, &step_seconds));
     print_choice(s, &f, &c, step_seconds);
     return LS_OK;

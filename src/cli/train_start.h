@@ -18,13 +18,14 @@ typedef struct train_start {
     char **moved;     /* what parsing reorders */
     double begin;     /* of the process        */
     const char *run;  /* of --resume RUN, else NULL */
+    bool from_run;    /* `added` is from the folder of a run */
     bool made_folder; /* this command has created the run folder */
 } train_start;
 
 ls_status train_start_parse(train_start *s, int argc, char **argv);
 ls_status train_start_source(train_start *s, const ls_start_env *e);
 ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_config *ds, const ls_device_choice *d);
-/* failed: removes a run folder that this command has created and left empty. */
+/* failed: removes a run folder that this command has created and in which no run began. */
 void train_start_fini(train_start *s, bool failed);
 
 /* The paths of the data and the facts of its tokenizer. */

@@ -185,8 +185,9 @@ ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
     if (o->data && o->train_data_path)
         return ls_fail(LS_E_ARG, "--data and --train_data_path cannot be combined; leave one out");
     if (!o->data && !o->train_data_path)
-        return ls_fail(LS_E_ARG,
-                       "no training data; give --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
+        return ls_fail(
+            LS_E_ARG,
+            "no training data; give a text (lockstep train book.txt), --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
     const ls_status st = find(o, &p);
     if (st != LS_OK) ls_train_paths_fini(&p);
     else *out = p;

@@ -57,7 +57,7 @@ const ls_opt ls_train_opts[] = {
     ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data", IN(1, 1000000), COMMON),
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
         "stop after N optimizer steps in total; without --epochs, run as many epochs as needed", IN(1, 1e15), COMMON),
-    ROW("minutes", LS_OPT_REAL, minutes, "M", "5",
+    ROW("minutes", LS_OPT_REAL, minutes, "M", "4",
         "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model", IN(0, 1e7), COMMON),
     ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]", IN(1, 1e15)),
     ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]", IN(0, 1e15)),
@@ -272,7 +272,8 @@ void ls_train_forget(ls_train_options *o, const char *name)
     static const ls_train_options none = {0};
     const size_t size[] = {[LS_OPT_SWITCH] = sizeof(bool),         [LS_OPT_INT] = sizeof(int64_t),
                            [LS_OPT_REAL] = sizeof(double),         [LS_OPT_STR] = sizeof(const char *),
-                           [LS_OPT_CHOICE] = sizeof(const char *), [LS_OPT_LIST] = sizeof(ls_opt_list)};
+                           [LS_OPT_CHOICE] = sizeof(const char *), [LS_OPT_LIST] = sizeof(ls_opt_list),
+                           [LS_OPT_WORDS] = sizeof(ls_opt_words),  [LS_OPT_MAYBE] = sizeof(const char *)};
     memcpy((char *)o + ls_train_opts[i].offset, (const char *)&none + ls_train_opts[i].offset,
            size[ls_train_opts[i].kind]);
     const ls_status st = ls_opt_defaults(&ls_train_opts[i], 1, o);

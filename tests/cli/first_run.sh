@@ -14,7 +14,7 @@ run=$(sed -n 's/^run folder: //p' err)
 case $run in runs/20??-??-??-my-texts) ;; *) bad "run folder '$run'" ;; esac
 grep -q "chosen for .* training tokens and 30 steps" err || bad "the choice is not printed"
 grep -q -- "--lr .*0.004" err || bad "the learning rate is not printed"
-grep -q "alidation.*step 0" out err || bad "no validation before step 1"
+grep -qE "^step 0 +validation loss" out err || bad "no validation before step 1"
 for words in "^loss: \* training" "^validation loss [0-9.]*, perplexity" "^a sample" "^next:" "train --resume $run"; do
   grep -q -- "$words" out || bad "'$words' is not at the end of the run"
 done
@@ -40,6 +40,8 @@ grep -q '"max_steps": [1-9]' timed/options.json || bad "the steps are not record
 expect 0 "^--max_steps [0-9]* for 0.01 minutes" "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --minutes 0.01 --print_config
 expect 2 "cannot be combined" "$LOCKSTEP" train "$run/data" --minutes 1 --max_steps 3
 expect 3 "no such file or folder" "$LOCKSTEP" train nothing.txt
+echo "Too short." >short.txt
+expect 3 "more text" "$LOCKSTEP" train short.txt
 expect 2 "cannot be combined" "$LOCKSTEP" train "my texts" --data "$run/data"
 [ "$(ls runs | wc -l)" = 2 ] || bad "a refused command left a run folder"
 
