@@ -162,12 +162,12 @@ assert abs(f["expected_failures"] * f["mtbf_hours"] / best["hours_expected"] - 1
 assert best["command"].endswith(f" --save_every {f['interval_steps']}")
 assert "is the fastest of" in d["why"][0] and any(w.startswith("zero3: ") for w in d["why"]) and d["what_to_change"]
 P
-expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq-length 64 --cluster h100:8 --workers 4 --max-tp 1
-expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global-batch 64 --price 2 --top 1
+expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq_length 64 --cluster h100:8 --workers 4 --max_tp 1
+expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global_batch 64 --price 2 --top 1
 grep -q "dp is not ranked on several hosts" "$SCRATCH/out" || bad "dp on two hosts: $(cat "$SCRATCH/out")"
 grep -q "^cost 32 per hour, [0-9.]* per 1e9 tokens (16 x 2 per hour)" "$SCRATCH/out" || bad "cost: $(cat "$SCRATCH/out")"
 grep -Eq "^  (ddp|zero3): at best .* (slower|the time) \(.* per step\): (forward|exposed|waiting|the update)" "$SCRATCH/out" || bad "no comparison: $(cat "$SCRATCH/out")"
-expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global-batch 64 --strategy zero3 --max-tp 1
+expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global_batch 64 --strategy zero3 --max_tp 1
 grep -q "^  --workers 16 --global_batch 64 fits: zero3 dp 16" "$SCRATCH/out" || bad "no advice: $(cat "$SCRATCH/out")"
 expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 --cluster h100:20000
 expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
