@@ -173,7 +173,7 @@ expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 
 expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
 expect 2 "--workers 16: --cluster h100:8 has 8 devices" plan --model gpt2 --cluster h100:8 --workers 16
 expect 2 "need --mtbf HOURS" plan --model gpt2 --cluster h100 --restart_time 60
-expect 2 "--mtbf -1: must be above 0" plan --model gpt2 --cluster h100 --mtbf -1
+expect 2 "--mtbf -1: must be 0 to" plan --model gpt2 --cluster h100 --mtbf -1
 expect 2 "--price 0: must be above 0" plan --model gpt2 --cluster h100 --price 0
 expect 2 "--mtbf is not for --measure and --check" plan --measure --mtbf 100
 
