@@ -81,6 +81,8 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
         LS_TRY(cli_bench_flag(b, "max_steps", s->o.steps));
     }
     if (!ls_train_given(o, "max_val_steps") && !s->reference) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
+    if (!o->reference_output && !o->run_type)
+        LS_TRY(ls_argv_add(b, "--reference_output")); /* train.log is that of R1 */
     if (ls_train_given(o, "threads")) return LS_OK;
     return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }
@@ -119,7 +121,7 @@ ls_status cli_bench_base(bench_session *s)
     ls_train_options o = {0};
     ls_argv_fini(&s->base);
     LS_TRY(cli_bench_train_options(&s->given, s->own_workers, &o));
-    if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
+    if (o.help != LS_OPT_NO_PAGE) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
     LS_TRY(with_defaults(s, &o));
     return learn_common(s, &o);
 }

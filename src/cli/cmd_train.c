@@ -177,6 +177,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     ls_train_io io = {.line = to_stdout, .progress = progress, .event = event, .note = to_stderr};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
+    if (!comm) ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
     int server = 0;
@@ -348,14 +349,17 @@ static ls_status launch(job *j)
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);
+    ls_progress_open();
     cli_print_device(&j->device);
     j->device_printed = true;
-    return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
-                                        .pin = true,
-                                        .share = shared ? share : NULL,
-                                        .body = worker_body,
-                                        .report = worker_report,
-                                        .ctx = j});
+    st = ls_launch_local(&(ls_launch){.n = (int)j->o->n,
+                                      .pin = true,
+                                      .share = shared ? share : NULL,
+                                      .body = worker_body,
+                                      .report = worker_report,
+                                      .ctx = j});
+    ls_progress_end(st == LS_OK); /* after a failure its message is the last line */
+    return st;
 }
 
 /* Before workers are forked: a separate process looks for GPUs, and workers inherit the result. */
@@ -393,6 +397,18 @@ static ls_status run(job *j, const ls_start_env *env)
     return work(j, NULL, 0);
 }
 
+static ls_status print_help(ls_opt_page page)
+{
+    ls_str s = {0};
+    if (page == LS_OPT_JSON) {
+        LS_TRY(cli_print_options(ls_train_opts, ls_train_n_opts, LS_TRAIN_USAGE));
+        return LS_E_HELP;
+    }
+    ls_train_options_help(page, &s);
+    LS_TRY(cli_print(&s));
+    return LS_E_HELP;
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     train_start start = {0};
@@ -406,10 +422,8 @@ ls_status cmd_train(int argc, char **argv)
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, train_start_parse(&start, argc, argv));
-    if (o->help) {
-        ls_str s = {0};
-        ls_train_options_help(&s);
-        st = cli_print(&s);
+    if (o->help != LS_OPT_NO_PAGE) {
+        st = print_help(o->help);
         goto done;
     }
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
