@@ -14,7 +14,7 @@ run=$(sed -n 's/^run folder: //p' err)
 case $run in runs/20??-??-??-my-texts) ;; *) bad "run folder '$run'" ;; esac
 grep -q "chosen for .* training tokens and 30 steps" err || bad "the choice is not printed"
 grep -q -- "--lr .*0.004" err || bad "the learning rate is not printed"
-grep -q "alidation.*step 0" out err || bad "no validation before step 1"
+grep -q "^step 0  validation loss" err || bad "no validation before step 1"
 for words in "^loss: \* training" "^validation loss [0-9.]*, perplexity" "^a sample" "^next:" "train --resume $run"; do
   grep -q -- "$words" out || bad "'$words' is not at the end of the run"
 done
