@@ -1,5 +1,6 @@
 #include "bench/protocol.h"
 #include "bench/child.h"
+#include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -349,7 +350,7 @@ static ls_status stopped(const ls_bench *b)
         if (!b->side[i].left_out) done += b->side[i].n_done, all += b->repeat;
     return ls_fail(LS_E_STOPPED,
                    "%d of %d runs are finished and kept in %s; repeat the command with --out %s --resume to continue",
-                   done, all, b->out, b->out);
+                   done, all, b->out, ls_quoted(b->out).text);
 }
 
 /* Without --resume nothing may be there yet. */

@@ -72,8 +72,11 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     ls_str line = {0};
     ls_str_addf(
         &line,
-        "--model tiny --seq_length %d --micro_batch_size_per_gpu 1 --grad_accum_steps %d --n %d --tp %d --pp %d --strategy %s --dropout %g --seed %llu --lr 1e-3 --bucket 49999 --gather_bucket 29999 --prefetch_bucket 9999 --max_steps 100",
+        "--model tiny --seq_length %d --micro_batch_size_per_gpu 1 --grad_accum_steps %d --n %d --tp %d --pp %d --strategy %s --dropout %g --seed %llu --lr 1e-3 --max_steps 100",
         SEQ, t->e->n_micro, s->world, s->tp, s->pp, s->strategy, t->e->dropout, (unsigned long long)o->seed);
+    if (!strncmp(s->strategy, "zero", 4) || !strcmp(s->strategy, "ddp")) ls_str_add(&line, " --bucket 49999");
+    if (!strcmp(s->strategy, "zero3")) ls_str_add(&line, " --prefetch_bucket 9999");
+    else if (!strncmp(s->strategy, "zero", 4)) ls_str_add(&line, " --gather_bucket 29999");
     if (o->device) ls_str_addf(&line, " --device '%s'", o->device);
     if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
     if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);

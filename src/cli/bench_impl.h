@@ -49,7 +49,7 @@ typedef struct bench_session {
                      "optimizer steps per run, unless the train options have --max_steps or --epochs"),                \
         CLI_POSITIVE("warmup", s.o.warmup, "N", "5", "warm-up steps to exclude"),                                      \
         CLI_STR("out", s.o.out, "DIR", NULL, "output folder for runs and results [runs/<time>]", "Runs"),              \
-        CLI_STR("out_dir", s.o.out, "DIR", NULL, NULL),                                                                \
+        CLI_ALIAS("out_dir", "out"),                                                                \
         CLI_SWITCH("resume", s.o.resume, "keep the finished runs of --out and run the rest"),                          \
         CLI_SWITCH("dry-run", s.o.dry_run, "print the commands without running them"),                                 \
         CLI_SWITCH("keep-checkpoints", s.o.keep_checkpoints, "keep the checkpoints of finished runs"),                 \

@@ -312,6 +312,7 @@ static ls_status finish(const options *x)
     if (st == LS_OK) st = ls_fs_write(path, json.data, json.len);
     if (st == LS_OK && s->o.json) ls_str_addc(&json, '\n');
     if (st == LS_OK) st = cli_print(s->o.json ? &json : &text);
+    if (st == LS_OK) cli_bench_next(s);
     ls_str_fini(&json);
     ls_str_fini(&text);
     ls_free(r);

@@ -17,14 +17,14 @@ typedef struct options {
 
 static const ls_opt scaling_table[] = {
     BENCH_ROWS("1,2,4", "3"),
-    CLI_STR("gpus", s.o.n, "LIST", NULL, NULL),
+    CLI_ALIAS("gpus", "n"),
     CLI_STR(
         "layout", layout, "LAYOUT", NULL,
         "layout for several workers: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid such as ddp+pp2-1f1b [from the train options or their DeepSpeed JSON, else ddp]",
         "Scaling"),
     CLI_SWITCH("weak", weak, "weak scaling: constant batch per worker [constant global batch]"),
-    CLI_INT("epochs", epochs, "N", NULL, "same as in train", "Options of the reference runner"),
-    CLI_INT("seq_len", seq_len, "N", NULL, "same as --seq_length of train"),
+    CLI_INT_IN(1, 1000000, "epochs", epochs, "N", NULL, "same as in train", "Options of the reference runner"),
+    CLI_INT_IN(1, INT32_MAX, "seq_len", seq_len, "N", NULL, "same as --seq_length of train"),
     CLI_CHOICE("dataset_mode", dataset_mode, "small|full", NULL,
                "use train_small.bin and val_small.bin, or train.bin and val.bin, of the current folder"),
     CLI_STR("deepspeed_config", deepspeed_config, "FILE", NULL, "same as in train"),

@@ -121,7 +121,7 @@ ls_status cli_bench_base(bench_session *s)
     ls_train_options o = {0};
     ls_argv_fini(&s->base);
     LS_TRY(cli_bench_train_options(&s->given, s->own_workers, &o));
-    if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
+    if (o.help != LS_OPT_NO_PAGE) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
     LS_TRY(with_defaults(s, &o));
     return learn_common(s, &o);
 }

@@ -14,7 +14,7 @@ ls_status cmd_bench(int argc, char **argv)
 {
     static const char list[] = "scaling, strategies, ab, comm, gemm, r3";
     if (!argc) return ls_fail(LS_E_ARG, "bench needs one of: %s (each has --help)", list);
-    if (strcmp(argv[0], "--help") && strcmp(argv[0], "-h"))
+    if (strncmp(argv[0], "--help", 6) && strcmp(argv[0], "-h"))
         return cli_dispatch(benches, CLI_COUNT(benches), "benchmark",
                             "benchmarks: scaling, strategies, ab, comm, gemm, r3", argc, argv);
     printf("usage: lockstep bench NAME [OPTIONS]\n\nRun a benchmark. Every benchmark has its own --help.\n\n");

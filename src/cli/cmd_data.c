@@ -214,7 +214,7 @@ static const cli_command parts[] = {{"list", "list public data sets", data_list}
 ls_status cmd_data(int argc, char **argv)
 {
     if (!argc) return ls_fail(LS_E_ARG, "data needs one of: list, fetch (each has --help)");
-    if (strcmp(argv[0], "--help") != 0 && strcmp(argv[0], "-h") != 0)
+    if (strncmp(argv[0], "--help", 6) != 0 && strcmp(argv[0], "-h") != 0)
         return cli_dispatch(parts, CLI_COUNT(parts), "data command", "data commands: list, fetch", argc, argv);
     printf("usage: lockstep data NAME [OPTIONS]\n\nPublic data sets. Every command has its own --help.\n\n");
     for (size_t i = 0; i < CLI_COUNT(parts); i++) printf("  %-11s %s\n", parts[i].name, parts[i].help);

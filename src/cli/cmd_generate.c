@@ -25,15 +25,15 @@ static const ls_opt table[] = {
     CLI_ROW(WORDS, 0, 0, "stop", stop, "TEXT", NULL, "end before this text; can be given several times"),
     CLI_POSITIVE("num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
     CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
-    CLI_REAL("temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
+    CLI_REAL_IN(0, 1e6, "temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
     CLI_INT_IN(0, INT32_MAX, "top-k", top_k, "N", "50", "sample from the N most likely tokens; 0 = all"),
-    CLI_REAL("top-p", top_p, "X", "1", "sample from the most likely tokens with total probability X"),
-    CLI_INT("seed", seed, "N", "0", "random seed; the same seed gives the same text"),
+    CLI_REAL_IN(0, 1, "top-p", top_p, "X", "1", "sample from the most likely tokens with total probability X"),
+    CLI_INT_IN(0, 9e18, "seed", seed, "N", "0", "random seed; the same seed gives the same text"),
     CLI_SWITCH("no-stop", no_stop, "continue after <|endoftext|>"),
     CLI_INT_IN(
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
         "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB, else 0"),
-    CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
+    CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
@@ -258,7 +258,6 @@ static ls_status generate(const options *o, const ls_session_opts *how)
 
 static ls_status check(const options *o, const unsigned char *given)
 {
-    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "abbreviated option: write --task %s", o->task);
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
     const char *const from[] = {o->prompt ? "--prompt" : NULL, o->prompt_file ? "--prompt-file" : NULL,
                                 o->prompts ? "--prompts" : NULL};
@@ -272,9 +271,7 @@ static ls_status check(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--speculate is for one prompt at a time; leave it out with --prompts");
     for (int i = 0; i < o->stop.n; i++)
         if (!*o->stop.word[i]) return ls_fail(LS_E_ARG, "--stop: the text is empty");
-    if (!(o->temperature >= 0)) return ls_fail(LS_E_ARG, "--temperature %g: must be at least 0", o->temperature);
-    if (!(o->top_p > 0 && o->top_p <= 1))
-        return ls_fail(LS_E_ARG, "--top-p %g: must be more than 0 and at most 1", o->top_p);
+    if (!(o->top_p > 0)) return ls_fail(LS_E_ARG, "--top-p %g: must be more than 0 and at most 1", o->top_p);
     static const char *const sampling[] = {"temperature", "top-k", "top-p"};
     for (size_t i = 0; i < CLI_COUNT(sampling); i++)
         if (o->greedy && cli_given(&page, given, sampling[i]))

@@ -33,7 +33,7 @@ static const ls_opt table[] = {
     CLI_STR("data", q.data, "DIR", NULL, "data folder; its vocabulary size and its val.bin are used, as in train"),
     CLI_POSITIVE("vocab_size", vocab_size, "N", NULL,
                  "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
-    CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
+    CLI_REAL_IN(0, 1, "dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
     CLI_POSITIVE("global_batch", q.global_batch, "N", "0",
                  "sequences per optimizer step over all workers [one per worker, at least 512]"),
     CLI_POSITIVE("seq_length", seq_length, "N", "0",
@@ -46,16 +46,17 @@ static const ls_opt table[] = {
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
-    CLI_REAL("price", q.price, "P", "0", "price of one device for one hour; prints the cost"),
-    CLI_REAL("mtbf", mtbf, "HOURS", "0",
-             "mean time between failures of a node; prints goodput, the best checkpoint interval and lost hours"),
+    CLI_REAL("price", q.price, "P", "0", "price of one device for one hour; prints the cost [not given]"),
+    CLI_REAL(
+        "mtbf", mtbf, "HOURS", "0",
+        "mean time between failures of a node; prints goodput, the best checkpoint interval and lost hours [no failures]"),
     CLI_REAL("checkpoint_bandwidth", checkpoint_bandwidth, "GB/s", "5",
              "with --mtbf: bandwidth of the storage, of all nodes together"),
     CLI_REAL("restart_time", restart_time, "S", "300",
              "with --mtbf: seconds from a failure to the first step after it"),
     CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
-    CLI_REAL("memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
+    CLI_REAL_IN(0, 1e9, "memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
     CLI_CHOICE("strategy", q.strategy, "single|dp|ddp|zero1|zero2|zero3", NULL, "consider only this strategy"),
     CLI_POSITIVE("max_tp", max_tp, "T", "0", "use tensor parallelism over at most T workers [no limit]"),
     CLI_POSITIVE("bucket", q.bucket, "N", "0",
@@ -69,7 +70,7 @@ static const ls_opt table[] = {
     CLI_STR("device", device, "cpu|cuda[:N]|auto", NULL,
             "device to measure; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"),
     CLI_STR("out", out, "FILE", NULL, "output file [stdout]"),
-    CLI_REAL("seconds", seconds, "S", "20", "approximate duration of the measurement"),
+    CLI_REAL_IN(0, 1e9, "seconds", seconds, "S", "20", "approximate duration of the measurement"),
     CLI_LIST("micro", micro, "B ...", "micro-batch sizes to measure, at most 4 [1 4]"),
     CLI_LIST("measure_workers", measure_workers, "W ...",
              "numbers of workers to measure, at most 8 [1 2 4 ... up to the number of cores or GPUs]"),
@@ -79,7 +80,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table),
-    "plan --model NAME [--cluster NAME[:N]] [--global_batch N] [OPTIONS]\n"
+    "plan --model NAME [--cluster NAME[:N]] [OPTIONS]\n"
     "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
     "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
     "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",

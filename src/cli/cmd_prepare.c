@@ -24,41 +24,46 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_CHOICE("task", task, "lm|translate", "lm",
                "lm: text to continue; translate: pairs of sentences (prepare --task translate --help)",
-               "Input and output"),
+               "Input and output", CLI_COMMON),
     CLI_LIST(
         "input", input, "PATH...",
-        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input"),
-    CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
+        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
+        CLI_COMMON),
+    CLI_LIST("val-input", val_input, "PATH...", "input files for validation", CLI_COMMON),
     CLI_STR(
         "out", p.out_dir, "DIR", NULL,
-        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept"),
+        "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept",
+        CLI_COMMON),
     CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
-               "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin"),
+               "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin",
+               CLI_COMMON),
     CLI_SWITCH("llmc", p.llmc, "write token files with the header of llm.c; train reads both forms"),
     CLI_STR(
         "tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
         "vocabulary: gpt2, bytes (257 ids), train (trained on the input), a tokenizer.json, or a folder with one or "
         "with vocab.json and merges.txt",
-        "Tokens"),
+        "Tokens", CLI_COMMON),
     CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
-            "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
+            "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]",
+            CLI_COMMON),
     CLI_STR("vocab-url", vocab_url, "URL", NULL,
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
-    CLI_INT("vocab-size", vocab_size, "N", "8192",
-            "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
+    CLI_INT_IN(257, 65536, "vocab-size", vocab_size, "N", "8192",
+               "train: vocabulary size, including 256 bytes and end-of-text; at most 65536", CLI_COMMON),
     CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
-    CLI_REAL(
-        "val-fraction", p.val_fraction, "X", "0.05",
+    CLI_REAL_IN(
+        0, 1, "val-fraction", p.val_fraction, "X", "0.05",
         "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
-        "Documents"),
-    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
+        "Documents", CLI_COMMON),
+    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line", CLI_COMMON),
     CLI_INT_IN(0, 1e15, "min-chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
     CLI_INT_IN(0, 1e15, "max-chars", p.max_chars, "N", "0", "drop documents with more than N characters; 0 = no limit"),
     CLI_SWITCH(
         "dedup", p.dedup,
-        "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows"),
-    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name"),
+        "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows",
+        CLI_COMMON),
+    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", CLI_COMMON),
     CLI_CHOICE("invalid-utf8", bad_utf8, "error|replace|keep", "error",
                "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
     CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0",
@@ -66,16 +71,18 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, 1e18, "limit-val-docs", p.limit_val_docs, "N", "0",
                "use only the first N documents of --val-input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
-               "Execution"),
+               "Execution", CLI_COMMON),
     CLI_INT_IN(
         0, 1024, "files-at-once", files, "N", "0",
         "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
         "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
-               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte"),
-    CLI_REAL("journal-seconds", journal_seconds, "S", "10", "record the progress for --resume every S seconds"),
-    CLI_SWITCH("json", json, "print the summary as one JSON object"),
-    CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
+               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte",
+               CLI_COMMON),
+    CLI_REAL_IN(0, 1e9, "journal-seconds", journal_seconds, "S", "10",
+                "record the progress for --resume every S seconds"),
+    CLI_SWITCH("json", json, "print the summary as one JSON object", CLI_COMMON),
+    CLI_SWITCH("quiet", quiet, "print no progress on stderr", CLI_COMMON),
 };
 
 static const cli_page page = {table, CLI_COUNT(table), "prepare PATH... --out DIR [OPTIONS]",
@@ -172,7 +179,6 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
-    if (strcmp(o->task, "lm") != 0) return ls_fail(LS_E_ARG, "abbreviated option: write --task %s", o->task);
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "the input is missing; give the text files to prepare (--help lists the options)");
     if (!o->p.out_dir || !*o->p.out_dir)
@@ -187,8 +193,6 @@ static ls_status check(const options *o, const unsigned char *given)
     if (o->p.shard_tokens && o->p.shard_tokens < 1024)
         return ls_fail(LS_E_ARG, "--shard-tokens %lld: must be 0 (one file) or at least 1024",
                        (long long)o->p.shard_tokens);
-    if (!(o->journal_seconds >= 0))
-        return ls_fail(LS_E_ARG, "--journal-seconds %g: must be at least 0", o->journal_seconds);
     if (o->files > 1 && (o->p.limit_docs || o->p.limit_val_docs))
         return ls_fail(LS_E_ARG,
                        "--files-at-once %lld: files are read one after the other with --limit-docs and "

@@ -397,6 +397,18 @@ static ls_status run(job *j, const ls_start_env *env)
     return work(j, NULL, 0);
 }
 
+static ls_status print_help(ls_opt_page page)
+{
+    ls_str s = {0};
+    if (page == LS_OPT_JSON) {
+        LS_TRY(cli_print_options(ls_train_opts, ls_train_n_opts, LS_TRAIN_USAGE));
+        return LS_E_HELP;
+    }
+    ls_train_options_help(page, &s);
+    LS_TRY(cli_print(&s));
+    return LS_E_HELP;
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     train_start start = {0};
@@ -410,10 +422,8 @@ ls_status cmd_train(int argc, char **argv)
     snprintf(program, sizeof program, "%s train", program_invocation_name);
     LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, train_start_parse(&start, argc, argv));
-    if (o->help) {
-        ls_str s = {0};
-        ls_train_options_help(&s);
-        st = cli_print(&s);
+    if (o->help != LS_OPT_NO_PAGE) {
+        st = print_help(o->help);
         goto done;
     }
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));

@@ -27,14 +27,14 @@ static const ls_opt table[] = {
     CLI_CHOICE("offload_optimizer", v.offload, "none|cpu", "none",
                "cpu: layouts with zero1 to zero3 keep the optimizer in host memory; needs a GPU"),
     CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
-    CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
+    CLI_INT_IN(0, 9e18, "seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_CHOICE("task", task, "lm|translate", "lm",
                "data: a stream of tokens, or pairs of sentences whose loss counts the target only"),
     CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(
         0, LS_JOBS_MOST, "jobs", jobs, "N", NULL,
         "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts [CPU: 1; GPU: 0]"),
-    CLI_REAL("timeout", v.limit, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
+    CLI_REAL_IN(0, 1e9, "timeout", v.limit, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
 

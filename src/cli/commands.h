@@ -41,7 +41,7 @@ typedef struct cli_command {
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv);
 
 /* Rows of an option table whose target is the type `options` of the file. The last arguments are the help and, in the first row of
- * a section, its heading. CLI_INT_IN: a number from lo to hi (INT32_MAX: at least lo). */
+ * a section, its heading. CLI_INT_IN, CLI_REAL_IN: a number from lo to hi (INT32_MAX: at least lo). */
 /* clang-format off */
 #define CLI_ROW(kind_, lo_, hi_, name_, field, arg_, def_, ...)                                                  \
     {.name = name_, .kind = LS_OPT_##kind_, .offset = offsetof(options, field), .lo = lo_, .hi = hi_, .arg = arg_, \
@@ -51,9 +51,12 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 #define CLI_INT_IN(lo, hi, name, field, arg, def, ...)   CLI_ROW(INT, lo, hi, name, field, arg, def, __VA_ARGS__)
 #define CLI_POSITIVE(...)                                CLI_INT_IN(1, INT32_MAX, __VA_ARGS__)
 #define CLI_REAL(name, field, arg, def, ...)             CLI_ROW(REAL, 0, 0, name, field, arg, def, __VA_ARGS__)
+#define CLI_REAL_IN(lo, hi, name, field, arg, def, ...)  CLI_ROW(REAL, lo, hi, name, field, arg, def, __VA_ARGS__)
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_LIST(name, field, arg, ...)                  CLI_ROW(LIST, 0, 0, name, field, arg, NULL, __VA_ARGS__)
+#define CLI_COMMON                                       .common = true /* last in a row: on the first help page */
+#define CLI_ALIAS(name_, of_)                            {.name = name_, .of = of_} /* another name of a row */
 /* clang-format on */
 
 /* The options of a command and the rest of its help page. */
@@ -63,9 +66,11 @@ typedef struct cli_page {
     const char *usage, *text;
 } cli_page;
 
-/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and returns LS_E_HELP, which ends the
- * program with exit code 0. */
+/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help and its forms print the page and return LS_E_HELP, which
+ * ends the program with exit code 0. */
 ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given);
+/* --help=json: {"usage": ..., "options": [...]} with the rows of ls_opt_json. */
+ls_status cli_print_options(const ls_opt *table, size_t n, const char *usage);
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 
@@ -115,6 +120,8 @@ bool cli_find_program(const char *name, char path[4096]);
 /* Writes what is left in the buffer of stdout. LS_E_IO if anything that this process printed was lost; main calls it after every
  * command. */
 ls_status cli_flush(void);
+/* Whether something that this process printed was lost because the other end of the pipe is closed, as by `head`. */
+bool cli_reader_is_gone(void);
 /* Prints "lockstep: [rank N[ on HOST]: ]<kind>: <message>" of this thread's last failure to stderr, without the rank if it is negative,
  * without the host if it is NULL. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
 void cli_print_error(int rank, const char *host, ls_status st);

@@ -5,6 +5,7 @@
 #include "core/progress.h"
 #include "core/stop.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,29 +25,40 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
                    near ? near : "", near ? "?" : "", list);
 }
 
-static ls_status print_page(const cli_page *p)
+ls_status cli_print_options(const ls_opt *table, size_t n, const char *usage)
+{
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
+    ls_jsonw_put_str(w, "usage", usage);
+    ls_jsonw_put_open(w, "options", '[');
+    ls_opt_json(table, n, w);
+    ls_jsonw_close(w);
+    return cli_json_end(&j);
+}
+
+static ls_status print_page(const cli_page *p, ls_opt_page page)
 {
     ls_str s = {0};
+    if (page == LS_OPT_JSON) return cli_print_options(p->table, p->n, p->usage);
     ls_str_addf(&s, "usage: lockstep %s\n\n", p->usage);
     ls_opt_text(p->text, &s);
-    ls_opt_help(p->table, p->n, &s);
+    ls_opt_help(p->table, p->n, page, &s);
     return cli_print(&s);
 }
 
 ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given)
 {
-    bool help = false;
+    ls_opt_page page = LS_OPT_NO_PAGE;
     LS_TRY(ls_opt_defaults(p->table, p->n, options));
-    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, &help));
-    if (!help) return LS_OK;
-    LS_TRY(print_page(p));
+    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, &page));
+    if (page == LS_OPT_NO_PAGE) return LS_OK;
+    LS_TRY(print_page(p, page));
     return LS_E_HELP;
 }
 
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
 {
-    size_t i = 0;
-    while (i < p->n && strcmp(p->table[i].name, name)) i++;
+    const size_t i = ls_opt_row(p->table, p->n, name);
     LS_ASSERT(i < p->n);
     return given[i];
 }
@@ -91,6 +103,12 @@ ls_status cli_json_end(cli_json *j)
     ls_jsonw_close(&j->w);
     ls_str_addc(&j->text, '\n');
     return cli_print(&j->text);
+}
+
+bool cli_reader_is_gone(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return ferror(stdout) && poll(&out, 1, 0) > 0 && out.revents & POLLERR;
 }
 
 ls_status cli_flush(void)

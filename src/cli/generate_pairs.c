@@ -18,7 +18,7 @@ static const ls_opt table[] = {
     CLI_STR("prompt-file", prompt_file, "FILE", "-",
             "sentences to translate, one per line (plain, .gz or .zst; - for standard input)"),
     CLI_SEARCH_ROWS,
-    CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Execution"),
+    CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Execution"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),

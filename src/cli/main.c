@@ -33,8 +33,8 @@ static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
                "Train GPT-2 under data, tensor and pipeline parallelism on CPUs and GPUs.\n"
-               "`lockstep help COMMAND` or `lockstep COMMAND --help` lists the options of a\n"
-               "command. In names of options, - and _ are equal: --seq_length is --seq-length.\n\n"
+               "`lockstep help COMMAND` or `lockstep COMMAND --help` lists the common options of\n"
+               "a command, --help_all every option. In names of options, - and _ are equal.\n\n"
                "Commands:\n");
     for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
@@ -60,15 +60,16 @@ static void overview(FILE *f)
 
 static ls_status run_command(int argc, char **argv)
 {
-    const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    const bool help = !strncmp(argv[1], "--help", 6) || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
     if (help && argc == 2) {
         overview(stdout);
         return LS_OK;
     }
-    if (help) { /* help COMMAND: COMMAND --help */
+    if (help) { /* help COMMAND: COMMAND --help; --help_all COMMAND: COMMAND --help_all */
         static char option[] = "--help";
+        char *asked = argv[1][1] == '-' ? argv[1] : option;
         for (int i = 1; i + 1 < argc; i++) argv[i] = argv[i + 1];
-        argv[argc - 1] = option;
+        argv[argc - 1] = asked;
     }
     if (!strcmp(argv[1], "--version")) {
         printf("lockstep %s\n", LS_VERSION);
@@ -76,6 +77,13 @@ static ls_status run_command(int argc, char **argv)
     }
     return cli_dispatch(commands, CLI_COUNT(commands), "command", "lockstep --help lists the commands", argc - 1,
                         argv + 1);
+}
+
+/* As programs end whose output goes to `head`: without a message, and the shell reports exit code 141. */
+static void end_by_sigpipe(void)
+{
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
 }
 
 /* A standard stream that is closed would give its number to the next file that is opened, and log lines would land there. Output to
@@ -91,13 +99,17 @@ int main(int argc, char **argv)
 {
     open_standard_streams();
     ls_log_init(0);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a silent end */
     if (argc < 2) {
         overview(stderr);
         return 2;
     }
+    /* Commands write their files also if nobody reads their output. The output of generate is all that it makes. */
+    signal(SIGPIPE, !strcmp(argv[1], "generate") ? SIG_DFL : SIG_IGN);
+    const bool trains = !strcmp(argv[1], "train");
     ls_status st = run_command(argc, argv);
-    if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
+    const bool help = st == LS_E_HELP;
+    if (st == LS_OK || help) st = cli_flush();
+    if (st == LS_E_IO && (help || !trains) && cli_reader_is_gone()) end_by_sigpipe();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, NULL, st);
     const int code = st == LS_E_STOPPED ? ls_stop_exit_code() : ls_status_exit_code(st);

@@ -1,6 +1,7 @@
 /* data_paths.c - from --data (a folder, several folders with weights, or a blend file) to token files and their tokenizer. */
 #include "config/resolve.h"
 #include "config/resolve_impl.h"
+#include "core/argv.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "ckpt/checkpoint.h"
@@ -81,7 +82,7 @@ static ls_status no_folder(const char *path)
         ls_free(dir);
         if (weighted) return ls_fail(LS_E_IO, "--data %s: '%s' is not a weight (a number above 0)", path, colon + 1);
     }
-    return ls_fail(LS_E_IO, "--data %s: does not exist; create it with `lockstep prepare TEXT --out %s`", path, path);
+    return ls_fail(LS_E_IO, "--data %s: does not exist; create it with `lockstep prepare TEXT --out %s`", path, ls_quoted(path).text);
 }
 
 /* Adds the files of one data folder to the two lists. */
@@ -92,7 +93,7 @@ static ls_status take_folder(const ls_data_source *from, ls_data_sources *train,
     ls_status st = find_part(from->path, "train", &file[0]);
     if (st == LS_OK && !file[0])
         st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare TEXT --out %s`", from->path,
-                     from->path);
+                     ls_quoted(from->path).text);
     if (st == LS_OK) st = find_part(from->path, "val", &file[1]);
     if (st == LS_OK) st = ls_sources_add(train, file[0], from->weight);
     if (st == LS_OK && file[1]) st = ls_sources_add(val, file[1], 0);

@@ -4,8 +4,8 @@
 
 const char *ls_lr_word(ls_lr_kind kind)
 {
-    static const char *const word[] = {"constant",      "cosine",         "WarmupLR",
-                                       "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest"};
+    static const char *const word[] = {"constant",       "cosine", "WarmupLR",   "WarmupDecayLR",
+                                       "WarmupCosineLR", "linear", "LRRangeTest"};
     return word[kind];
 }
 
@@ -32,11 +32,15 @@ double ls_lr_at(const ls_lr_schedule *s, int64_t k)
     const double rest = at_least_one((double)s->total - (double)n);
     switch (s->kind) {
     case LS_LR_CONSTANT:
-    case LS_LR_COSINE: {
-        if (k <= s->warmup) return s->base * (double)k / (double)s->warmup;
+    case LS_LR_COSINE:
+    case LS_LR_LINEAR: {
+        const int64_t j = k - s->from_zero;
+        if (s->warmup && j <= s->warmup) return s->base * (double)j / (double)s->warmup;
         if (s->kind == LS_LR_CONSTANT) return s->base;
-        double x = (double)(k - s->warmup) / at_least_one((double)s->total - (double)s->warmup);
-        return s->base * (s->floor_ratio + (1 - s->floor_ratio) * half_cosine(x));
+        const double x = (double)(j - s->warmup) / at_least_one((double)s->total - (double)s->warmup);
+        const double g = s->kind == LS_LR_COSINE ? half_cosine(x) : 1 - fmin(x, 1);
+        if (s->min_is_floor) return s->min + (s->base - s->min) * g;
+        return s->base * (s->floor_ratio + (1 - s->floor_ratio) * g);
     }
     case LS_LR_WARMUP:
     case LS_LR_WARMUP_DECAY: {

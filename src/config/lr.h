@@ -12,7 +12,10 @@
  *
  * Ours, with w = warmup and floor ratio c; there is no update at rate 0:
  *   cosine          k <= w: base*k/w;  then base*(c + (1-c)*(1+cos(pi*x))/2), x = min(1, (k-w)/max(1, T-w))
- *   constant        k <= w: base*k/w;  then base */
+ *   linear          the same with 1-x instead of (1+cos(pi*x))/2
+ *   constant        k <= w: base*k/w;  then base
+ * min_is_floor: min + (base-min)*..., as nanoGPT computes it. from_zero: k-1 instead of k, as the Hugging Face Trainer counts; a warm-up
+ * then begins with an update at rate 0. */
 #ifndef LS_CONFIG_LR_H
 #define LS_CONFIG_LR_H
 
@@ -27,6 +30,7 @@ typedef enum ls_lr_kind {
     LS_LR_WARMUP,
     LS_LR_WARMUP_DECAY,
     LS_LR_WARMUP_COSINE,
+    LS_LR_LINEAR,
     LS_LR_RANGE_TEST,
 } ls_lr_kind;
 
@@ -37,7 +41,9 @@ typedef struct ls_lr_schedule {
     int64_t warmup, total;   /* updates; total 0 = not known yet (cosine: ls_train_config_fit fills it)  */
     bool linear;             /* warmup_type                                                              */
     double warmup_min_ratio; /* r0 of WarmupCosineLR                                                     */
-    double floor_ratio;      /* c of WarmupCosineLR and of cosine                                        */
+    double floor_ratio;      /* c of WarmupCosineLR, cosine and linear                                   */
+    bool min_is_floor;       /* cosine, linear: min instead of floor_ratio * base                        */
+    bool from_zero;          /* constant, cosine, linear                                                 */
     double range_size, range_rate;
     bool range_staircase;
     int64_t last_batch_iteration;

@@ -10,12 +10,14 @@
 #define TEXT_OF2(x) #x
 #define AT(field) offsetof(ls_train_options, field)
 #define ROW(name_, kind_, field, arg_, def_, ...) {.name = name_, .kind = kind_, .offset = AT(field), .arg = arg_, .def = def_, .help = __VA_ARGS__}
+#define IN(lo_, hi_) .lo = lo_, .hi = hi_
+#define COMMON       .common = true /* on the first help page */
 
 /* Spelt as R1 (docs/REFERENCES.md) spells them where it has them; - and _ are alike. */
 const ls_opt ls_train_opts[] = {
     ROW("data", LS_OPT_STR, data, "DIR[:W],...", NULL,
         "folder written by `lockstep prepare` (train.bin or shards, val.bin, tokenizer.json); several with weights (a:0.7,b:0.3) or a blend file: samples from all, in these proportions",
-        .section = "Data and run folder"),
+        .section = "Data and run folder", COMMON),
     ROW("train_data_path", LS_OPT_STR, train_data_path, "FILE", NULL, "training tokens as uint16 (instead of --data); 'train_*.bin': shards"),
     ROW("val_data_path", LS_OPT_STR, val_data_path, "FILE", NULL, "validation tokens as uint16 [no validation]"),
     ROW("verify_data", LS_OPT_SWITCH, verify_data, NULL, NULL,
@@ -25,112 +27,117 @@ const ls_opt ls_train_opts[] = {
     ROW("task", LS_OPT_CHOICE, task, "lm|translate", "lm",
         "translate: data of `prepare --task translate`; BLEU of each epoch; the flags of R3's scripts are accepted (docs/REFERENCES.md)"),
     ROW("workdir", LS_OPT_STR, workdir, "DIR", NULL, "translate: folder for results and translations of each epoch [workdir in the run folder]"),
-    ROW("checkpoint_path", LS_OPT_STR, checkpoint_path, "DIR", "checkpoint/optimized", "run folder for metrics, logs and checkpoints"),
-    ROW("deepspeed_config", LS_OPT_STR, deepspeed_config, "FILE", NULL, "DeepSpeed configuration in JSON; options on the command line override it"),
+    ROW("checkpoint_path", LS_OPT_STR, checkpoint_path, "DIR", "checkpoint/optimized", "run folder for metrics, logs and checkpoints", COMMON),
+    ROW("deepspeed_config", LS_OPT_STR, deepspeed_config, "FILE", NULL, "DeepSpeed configuration in JSON; options on the command line override it", COMMON),
     ROW("run_type", LS_OPT_CHOICE, run_type, "baseline|optimized", NULL,
         "recorded in the metrics; without --model and --variant it also selects variant r1, the model of the reference trainer"),
 
     ROW("model", LS_OPT_STR, model, "NAME|PATH", NULL,
-        "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a Hugging Face config.json or the folder that contains one [gpt2]", .section = "Model"),
+        "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a Hugging Face config.json or the folder that contains one [gpt2]", .section = "Model", COMMON),
     ROW("variant", LS_OPT_CHOICE, variant, "hf|r1", NULL,
         "hf: tied output layer, tanh GELU; r1: separate output layer, erf GELU, no dropout after attention [hf]"),
     ROW("init_from", LS_OPT_STR, init_from, "DIR", NULL,
-        "load initial weights: a Hugging Face folder, a checkpoint, a model file of llm.c, or the name of a model in the Hugging Face cache, such as gpt2"),
-    ROW("num_layers", LS_OPT_INT, num_layers, "N", NULL, "number of transformer blocks [from the model]"),
-    ROW("num_heads", LS_OPT_INT, num_heads, "N", NULL, "number of attention heads [from the model]"),
-    ROW("embedding_size", LS_OPT_INT, embedding_size, "N", NULL, "embedding width [from the model]"),
-    ROW("max_position_embeddings", LS_OPT_INT, max_position_embeddings, "N", NULL, "number of positions [from the model]"),
-    ROW("vocab_size", LS_OPT_INT, vocab_size, "N", NULL, "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
-    ROW("dropout", LS_OPT_REAL, dropout, "P", NULL, "dropout rate, the same everywhere [from the model, 0.1]"),
+        "load initial weights: a Hugging Face folder, a checkpoint, a model file of llm.c, or the name of a model in the Hugging Face cache, such as gpt2", COMMON),
+    ROW("num_layers", LS_OPT_INT, num_layers, "N", NULL, "number of transformer blocks [from the model]", IN(1, INT32_MAX)),
+    ROW("num_heads", LS_OPT_INT, num_heads, "N", NULL, "number of attention heads [from the model]", IN(1, INT32_MAX)),
+    ROW("embedding_size", LS_OPT_INT, embedding_size, "N", NULL, "embedding width [from the model]", IN(1, INT32_MAX)),
+    ROW("max_position_embeddings", LS_OPT_INT, max_position_embeddings, "N", NULL, "number of positions [from the model]", IN(1, INT32_MAX)),
+    ROW("vocab_size", LS_OPT_INT, vocab_size, "N", NULL, "vocabulary size [from the model; tiny: from the tokenizer of the data]", IN(1, INT32_MAX)),
+    ROW("dropout", LS_OPT_REAL, dropout, "P", NULL, "dropout rate, the same everywhere [from the model, 0.1]", IN(0, 1)),
 
     ROW("seq_length", LS_OPT_INT, seq_length, "N", "512",
         "tokens per sequence, at most the number of positions [512; fewer if the model has fewer positions: tiny 256]",
-        .section = "Batch and length"),
-    ROW("micro_batch_size_per_gpu", LS_OPT_INT, micro_batch_size_per_gpu, "N", NULL, "sequences per micro-batch; overrides the JSON"),
-    ROW("train_micro_batch_size_per_gpu", LS_OPT_INT, train_micro_batch_size_per_gpu, "N", "4", "sequences per micro-batch if the JSON has none"),
-    ROW("grad_accum_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, "micro-batches per optimizer step and worker [1; with a JSON: its value or DeepSpeed's default]"),
+        .section = "Batch and length", IN(1, INT32_MAX), COMMON),
+    ROW("micro_batch_size_per_gpu", LS_OPT_INT, micro_batch_size_per_gpu, "N", NULL, "sequences per micro-batch; overrides the JSON", IN(1, INT32_MAX), COMMON),
+    ROW("train_micro_batch_size_per_gpu", LS_OPT_INT, train_micro_batch_size_per_gpu, "N", "4", "sequences per micro-batch if the JSON has none", IN(1, INT32_MAX)),
+    ROW("grad_accum_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, "micro-batches per optimizer step and worker [1; with a JSON: its value or DeepSpeed's default]", IN(1, INT32_MAX), COMMON),
     ROW("global_batch_size", LS_OPT_INT, global_batch_size, "N", NULL,
-        "sequences per optimizer step over all workers; sets --grad_accum_steps"),
-    ROW("enforce_global_batch_size", LS_OPT_INT, enforce_global_batch_size, "N", NULL, "fail unless the global batch size is N"),
-    ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data"),
+        "sequences per optimizer step over all workers; sets --grad_accum_steps", IN(1, INT32_MAX)),
+    ROW("enforce_global_batch_size", LS_OPT_INT, enforce_global_batch_size, "N", NULL, "fail unless the global batch size is N", IN(1, INT32_MAX)),
+    ROW("epochs", LS_OPT_INT, epochs, "N", "1", "passes over the training data", IN(1, 1000000), COMMON),
     ROW("max_steps", LS_OPT_INT, max_steps, "N", NULL,
-        "stop after N optimizer steps in total; without --epochs, run as many epochs as needed"),
+        "stop after N optimizer steps in total; without --epochs, run as many epochs as needed", IN(1, 1e15), COMMON),
     ROW("minutes", LS_OPT_REAL, minutes, "M", "5",
-        "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model"),
-    ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]"),
-    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]"),
-    ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch"),
+        "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model", IN(0, 1e7), COMMON),
+    ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]", IN(1, 1e15)),
+    ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]", IN(0, 1e15)),
+    ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch", IN(0, 1e15), COMMON),
     ROW("eval_on_start", LS_OPT_SWITCH, eval_on_start, NULL, NULL, "also validate before the first step"),
 
-    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer"),
-    ROW("lr_schedule", LS_OPT_CHOICE, lr_schedule, "constant|cosine|WarmupLR|WarmupDecayLR|WarmupCosineLR", NULL,
+    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer", IN(0, 1e6), COMMON),
+    ROW("lr_schedule", LS_OPT_CHOICE, lr_schedule, "constant|cosine|linear|WarmupLR|WarmupDecayLR|WarmupCosineLR", NULL,
         "learning rate schedule; overrides the JSON [cosine; with a JSON: its value or DeepSpeed's default]"),
-    ROW("warmup_steps", LS_OPT_INT, warmup_steps, "N", NULL, "optimizer steps of learning rate warm-up [10 % of the run, at most 1000; with a JSON: its value or DeepSpeed's default]"),
-    ROW("min_lr_ratio", LS_OPT_REAL, min_lr_ratio, "R", NULL, "lowest learning rate of cosine, as a fraction of --lr [0.1; with a JSON: its value or DeepSpeed's default]"),
+    ROW("warmup_steps", LS_OPT_INT, warmup_steps, "N", NULL, "optimizer steps of learning rate warm-up [10 % of the run, at most 1000; with a JSON: its value or DeepSpeed's default]", IN(0, 1e15), COMMON),
+    ROW("min_lr_ratio", LS_OPT_REAL, min_lr_ratio, "R", NULL, "lowest learning rate of cosine and linear, as a fraction of --lr [0.1; with a JSON: its value or DeepSpeed's default]", IN(0, 1)),
+    ROW("min_lr", LS_OPT_REAL, min_lr, "RATE", NULL, "the same as a learning rate, at most --lr", IN(0, 1e6)),
+    ROW("lr_scheduler_type", LS_OPT_CHOICE, lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", NULL,
+        "schedule of the Hugging Face Trainer, step by step: no warm-up unless --warmup_steps is given, linear and cosine end at 0, and updates are counted from 0"),
     ROW("betas", LS_OPT_LIST, betas, "B1 B2", NULL, "AdamW betas, as `0.9 0.95` or `0.9,0.95` [0.9 0.95; with a JSON: its value or DeepSpeed's default]"),
-    ROW("eps", LS_OPT_REAL, eps, "E", NULL, "AdamW epsilon [1e-8; with a JSON: its value or DeepSpeed's default]"),
-    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled weight decay [0.1; with a JSON: its value or DeepSpeed's default]"),
+    ROW("adam_beta1", LS_OPT_REAL, adam_beta1, "B", NULL, "the first of --betas alone", IN(0, 1)),
+    ROW("adam_beta2", LS_OPT_REAL, adam_beta2, "B", NULL, "the second of --betas alone", IN(0, 1)),
+    ROW("eps", LS_OPT_REAL, eps, "E", NULL, "AdamW epsilon [1e-8; with a JSON: its value or DeepSpeed's default]", IN(0, 1e6)),
+    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled weight decay [0.1; with a JSON: its value or DeepSpeed's default]", IN(0, 1e6)),
     ROW("decay", LS_OPT_CHOICE, decay, "all|matrices", "all",
         "tensors that are decayed: all (as in PyTorch and DeepSpeed), or only matrices (no biases and norms)"),
-    ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "clip the global gradient norm; 0 = off [1.0; with a JSON: its value or DeepSpeed's default]"),
+    ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "clip the global gradient norm; 0 = off [1.0; with a JSON: its value or DeepSpeed's default]", IN(0, 1e30)),
 
-    ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine (also -n N)", .section = "Machine"),
+    ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine (also -n N)", .section = "Machine", IN(1, 65536), COMMON),
     ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
-        "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu"),
+        "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu", COMMON),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)"),
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16", NULL,
-        "number format of training; overrides fp16 and bf16 of the JSON; bf16 and fp16 need a GPU and keep fp32 master weights [JSON, else fp32 on the CPU, bf16 on a GPU]"),
+        "number format of training; overrides fp16 and bf16 of the JSON; bf16 and fp16 need a GPU and keep fp32 master weights [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
     ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "use TF32 for matrix products (with --precision fp32 on a GPU)"),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
         "round bf16 weights stochastically; the result depends only on seed, step and element (with --tp: its place in the shard)"),
-    ROW("threads", LS_OPT_INT, threads, "N", "0", "CPU threads per worker; 0 = share all cores; the result does not depend on it"),
+    ROW("threads", LS_OPT_INT, threads, "N", "0", "CPU threads per worker; 0 = share all cores; the result does not depend on it", IN(0, 4096)),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
-        "data-parallel strategy [single; ddp with several workers]"),
+        "data-parallel strategy [single; ddp with several workers]", COMMON),
     ROW("bucket", LS_OPT_INT, bucket, "N", NULL,
-        "gradient bucket size in elements [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "]"),
+        "gradient bucket size in elements [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "]", IN(1, 1e15)),
     ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", TEXT_OF(LS_GATHER_BUCKET),
-        "zero1, zero2: parameter bucket size in elements (JSON: allgather_bucket_size)"),
+        "zero1, zero2: parameter bucket size in elements (JSON: allgather_bucket_size)", IN(1, 1e15)),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
-        "zero3: parameter elements to prefetch; 0 = none (JSON: stage3_prefetch_bucket_size)"),
+        "zero3: parameter elements to prefetch; 0 = none (JSON: stage3_prefetch_bucket_size)", IN(0, 1e15)),
     ROW("offload_optimizer", LS_OPT_CHOICE, offload_optimizer, "none|cpu", NULL,
         "cpu: keep moments and fp32 master weights in pinned host memory and update them there; for single and zero1 to zero3; the result has the same bits [JSON: offload_optimizer.device, else none]"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
         "if the run uses NCCL, save its diagnostics in the run folder; log: the NCCL log and the output of nvidia-smi and ibstat; full: also the topology file; off: nothing"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
-        "abort if a collective takes longer, with a table of the position of each rank; also the limit of the start-up of workers that meet over TCP or a local socket; 0 = no limit [20 times the slowest step, at least 30 s; start-up 120 s]"),
-    ROW("pp", LS_OPT_INT, pp, "P", "1", "number of pipeline stages"),
+        "abort if a collective takes longer, with a table of the position of each rank; also the limit of the start-up of workers that meet over TCP or a local socket; 0 = no limit [20 times the slowest step, at least 30 s; start-up 120 s]", IN(0, 1e9)),
+    ROW("pp", LS_OPT_INT, pp, "P", "1", "number of pipeline stages", IN(1, 65536), COMMON),
     ROW("schedule", LS_OPT_STR, schedule, "NAME|FILE", NULL,
         "pipeline schedule: naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md) [1f1b; interleaved with --interleave 2 or more]"),
-    ROW("interleave", LS_OPT_INT, interleave, "V", "1", "model chunks per stage (schedule interleaved, or a schedule file)"),
+    ROW("interleave", LS_OPT_INT, interleave, "V", "1", "model chunks per stage (schedule interleaved, or a schedule file)", IN(1, 64)),
     ROW("stages", LS_OPT_STR, stages, "A-B,C-D,...", NULL,
         "units of each stage (0 is the embedding), or `measured` to measure and balance [balanced by estimated cost]"),
-    ROW("tp", LS_OPT_INT, tp, "T", "1", "tensor-parallel workers per layer"),
+    ROW("tp", LS_OPT_INT, tp, "T", "1", "tensor-parallel workers per layer", IN(1, 65536), COMMON),
     ROW("sequence_parallel", LS_OPT_SWITCH, sequence_parallel, NULL, NULL,
         "with --tp: also split norms and residuals, by sequence position"),
-    ROW("seed", LS_OPT_INT, seed, "N", "1337", "random seed of weights, sample order and dropout"),
-    ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only the inputs of blocks and recompute activations in the backward pass"),
+    ROW("seed", LS_OPT_INT, seed, "N", "1337", "random seed of weights, sample order and dropout", IN(0, 9e18), COMMON),
+    ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only the inputs of blocks and recompute activations in the backward pass", COMMON),
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "make every run give the same bits (the default)"),
     ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts, sums of micro-batches and GPU kernels whose order varies; needs less memory with accumulation"),
 
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
-        .section = "Checkpoints"),
-    ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all"),
+        .section = "Checkpoints", IN(0, 1e15), COMMON),
+    ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
-        "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/"),
+        "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
 
-    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output"),
+    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output", IN(1, 1e15)),
     ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
         "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
     ROW("verbose", LS_OPT_SWITCH, verbose, NULL, NULL, "print the memory plan as a table"),
-    ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit"),
+    ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit", COMMON),
     ROW("summary", LS_OPT_SWITCH, summary, NULL, NULL, "at the end of the run print its loss curve, a sample of text and the next commands"),
     ROW("json", LS_OPT_SWITCH, json, NULL, NULL, "print training_metrics.json on stdout at the end of the run and all other output on stderr; with --print_config: the settings as JSON"),
-    ROW("timing_warmup_steps", LS_OPT_INT, timing_warmup_steps, "N", "5", "micro-batches before the first one that is timed"),
-    ROW("timing_sample_every", LS_OPT_INT, timing_sample_every, "N", "50", "time every N-th micro-batch"),
+    ROW("timing_warmup_steps", LS_OPT_INT, timing_warmup_steps, "N", "5", "micro-batches before the first one that is timed", IN(0, 1e15)),
+    ROW("timing_sample_every", LS_OPT_INT, timing_sample_every, "N", "50", "time every N-th micro-batch", IN(1, 1e15)),
     ROW("profile_mode", LS_OPT_SWITCH, profile_mode, NULL, NULL, "print no progress and no step lines (also PROFILE_MODE=1)"),
     ROW("profile", LS_OPT_SWITCH, profile, NULL, NULL, "write a trace of every worker to profiles/trace.json (also `lockstep profile -- train ...`)"),
-    ROW("profile_spans", LS_OPT_INT, profile_spans, "N", "131072", "spans kept per traced worker (the newest)"),
+    ROW("profile_spans", LS_OPT_INT, profile_spans, "N", "131072", "spans kept per traced worker (the newest)", IN(1, 1 << 24)),
     ROW("tensorboard", LS_OPT_STR, tensorboard, "DIR", NULL,
         "write loss, learning rate and other series as TensorBoard event files to DIR (JSON: tensorboard) [none]"),
     ROW("serve", LS_OPT_MAYBE, serve, "[PORT]", NULL,
@@ -140,30 +147,66 @@ const ls_opt ls_train_opts[] = {
     ROW("cluster", LS_OPT_STR, cluster, "NAME", NULL, "cluster name for the metrics (hardware.cluster) [SLURM_CLUSTER_NAME]"),
     ROW("quiet_nccl_monitor", LS_OPT_SWITCH, quiet_nccl_monitor, NULL, NULL,
         "accepted for compatibility, no effect: only recorded in the metrics (shutdown.quiet_nccl_monitor)"),
-    ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]"),
-    ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped"),
+    ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]", IN(-1, 65536)),
+    ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped", IN(0, 65536)),
 
-    /* Other spellings (see `alias`): old flags of R1 (docs/REFERENCES.md). The last two have no effect there. */
-    ROW("gradient_accumulation_steps", LS_OPT_INT, grad_accum_steps, "N", NULL, NULL),
-    ROW("learning_rate", LS_OPT_REAL, lr, "R", NULL, NULL),
-    ROW("gradient_clipping", LS_OPT_REAL, clip, "R", NULL, NULL),
-    ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL),
+    /* Names of other trainers: nanoGPT, the Hugging Face Trainer, DeepSpeed, Megatron-LM. The first three are old flags of R1, too. */
+    {.name = "gradient_accumulation_steps", .of = "grad_accum_steps"},
+    {.name = "learning_rate", .of = "lr"},
+    {.name = "gradient_clipping", .of = "clip"},
+    {.name = "batch_size", .of = "micro_batch_size_per_gpu"},
+    {.name = "micro_batch_size", .of = "micro_batch_size_per_gpu"},
+    {.name = "per_device_train_batch_size", .of = "micro_batch_size_per_gpu"},
+    {.name = "train_batch_size", .of = "global_batch_size"},
+    {.name = "block_size", .of = "seq_length"},
+    {.name = "seq_len", .of = "seq_length"},
+    {.name = "max_seq_length", .of = "seq_length"},
+    {.name = "out_dir", .of = "checkpoint_path"},
+    {.name = "output_dir", .of = "checkpoint_path"},
+    {.name = "deepspeed", .of = "deepspeed_config"},
+    {.name = "model_name_or_path", .of = "init_from"},
+    {.name = "n_layer", .of = "num_layers"},
+    {.name = "num_hidden_layers", .of = "num_layers"},
+    {.name = "n_head", .of = "num_heads"},
+    {.name = "num_attention_heads", .of = "num_heads"},
+    {.name = "n_embd", .of = "embedding_size"},
+    {.name = "hidden_size", .of = "embedding_size"},
+    {.name = "n_positions", .of = "max_position_embeddings"},
+    {.name = "max_iters", .of = "max_steps"},
+    {.name = "train_iters", .of = "max_steps"},
+    {.name = "num_train_epochs", .of = "epochs"},
+    {.name = "eval_interval", .of = "eval_every"},
+    {.name = "eval_steps", .of = "eval_every"},
+    {.name = "eval_iters", .of = "max_val_steps"},
+    {.name = "save_interval", .of = "save_every"},
+    {.name = "save_steps", .of = "save_every"},
+    {.name = "save_total_limit", .of = "keep_last"},
+    {.name = "warmup_iters", .of = "warmup_steps"},
+    {.name = "beta1", .of = "adam_beta1"},
+    {.name = "beta2", .of = "adam_beta2"},
+    {.name = "adam_epsilon", .of = "eps"},
+    {.name = "grad_clip", .of = "clip"},
+    {.name = "clip_grad", .of = "clip"},
+    {.name = "max_grad_norm", .of = "clip"},
+    {.name = "world_size", .of = "n"},
+    {.name = "bf16", .of = "precision", .value = "bf16"},
+    {.name = "fp16", .of = "precision", .value = "fp16"},
+    {.name = "gradient_checkpointing", .of = "recompute"},
+    {.name = "activation_checkpointing", .of = "recompute"},
+    {.name = "pipeline_model_parallel_size", .of = "pp"},
+    {.name = "tensor_model_parallel_size", .of = "tp"},
+
+    /* old flags of R1 without effect there */
+    ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL, IN(1, 65536)),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
 };
 /* clang-format on */
 const size_t ls_train_n_opts = sizeof ls_train_opts / sizeof ls_train_opts[0];
 _Static_assert(sizeof ls_train_opts / sizeof ls_train_opts[0] <= LS_TRAIN_OPTION_MAX, "raise LS_TRAIN_OPTION_MAX");
 
-/* Rows that share a value; an option is given if one of its spellings is. */
-static const struct {
-    const char *name, *of;
-} alias[] = {
-    {"gradient_accumulation_steps", "grad_accum_steps"}, {"learning_rate", "lr"}, {"gradient_clipping", "clip"}};
-
 static size_t row_of(const char *name)
 {
-    size_t i = 0;
-    while (i < ls_train_n_opts && strcmp(ls_train_opts[i].name, name)) i++;
+    const size_t i = ls_opt_row(ls_train_opts, ls_train_n_opts, name);
     LS_ASSERT(i < ls_train_n_opts);
     return i;
 }
@@ -202,8 +245,6 @@ static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inp
     if (p->n_default) argv += p->n_default;
     LS_TRY(explain_unknown(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv,
                                         inputs ? &o->inputs : NULL, &o->help)));
-    for (size_t i = 0; i < sizeof alias / sizeof alias[0]; i++)
-        if (typed[row_of(alias[i].name)]) typed[row_of(alias[i].of)] = 1;
     for (size_t i = 0; i < ls_train_n_opts; i++)
         o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
     if (p->name) o->preset = p->name;
@@ -261,24 +302,33 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     const size_t n = sizeof old / sizeof old[0] - !o->run_type;
     for (size_t i = 0; i < n; i++)
         if (ls_train_given(o, old[i].name)) ls_str_addf(out, "--%s has no effect; %s\n", old[i].name, old[i].instead);
-    for (size_t i = 0; o->run_type && i < sizeof alias / sizeof alias[0]; i++)
-        if (ls_train_given(o, alias[i].name))
-            ls_str_addf(out, "--%s is an old flag of R1; it is used as --%s\n", alias[i].name, alias[i].of);
+    static const char *const renamed[] = {"gradient_accumulation_steps", "learning_rate", "gradient_clipping"};
+    for (size_t i = 0; o->run_type && i < sizeof renamed / sizeof *renamed; i++)
+        if (ls_train_given(o, renamed[i]))
+            ls_str_addf(out, "--%s is an old flag of R1; it is used as --%s\n", renamed[i],
+                        ls_train_opts[row_of(renamed[i])].of);
 }
 
-void ls_train_options_help(ls_str *out)
+void ls_train_options_help(ls_opt_page page, ls_str *out)
 {
-    ls_str_add(out, "usage: lockstep train TEXT|DIR [OPTIONS]\n"
-                    "       lockstep train --resume RUN [OPTIONS]\n"
-                    "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]\n\n"
+    ls_str_add(out, "usage: " LS_TRAIN_USAGE "\n\n"
                     "Train a GPT-2 model and write metrics, logs and checkpoints to the run folder.\n"
                     "TEXT: text files or a folder of them (as `lockstep prepare` takes them); DIR: a\n"
                     "folder that prepare has written, the same as --data DIR. Without --model, sizes\n"
                     "and learning rate are chosen for the text, the machine and --minutes; options\n"
                     "override what is chosen. The run folder is then runs/DATE-NAME.\n"
                     "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n"
-                    "In names of options, - and _ are equal.\n");
-    ls_opt_help(ls_train_opts, ls_train_n_opts, out);
+                    "In names of options, - and _ are equal.\n\n"
+                    "  lockstep train book.txt --minutes 10\n"
+                    "  lockstep train --resume runs/2026-01-31-book\n"
+                    "  lockstep train --data data/mine --model tiny --seq_length 256 \\\n"
+                    "      --micro_batch_size_per_gpu 8 --max_steps 500\n");
+    if (page == LS_OPT_ALL_PAGES)
+        ls_str_add(out, "  lockstep train --run_type baseline --train_data_path train.bin \\\n"
+                        "      --val_data_path val.bin --deepspeed_config deepspeed_config.json \\\n"
+                        "      --precision fp32 --print_config\n");
+    ls_opt_help(ls_train_opts, ls_train_n_opts, page, out);
+    if (page != LS_OPT_ALL_PAGES) return;
     ls_str_add(out, "\nEnvironment:\n"
                     "  RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n"
                     "                            set by launchers such as lockstep launch and\n"
@@ -303,13 +353,5 @@ void ls_train_options_help(ls_str *out)
                     "  second signal             if it comes at least 0.5 s after the first, exit at\n"
                     "                            once without saving (143; SIGINT: 130)\n"
                     "  A run that makes no progress for as long as a collective may take (at least\n"
-                    "  30 s) exits with code 4.\n"
-                    "\nExamples:\n"
-                    "  lockstep train book.txt --minutes 10\n"
-                    "  lockstep train --resume runs/2026-01-31-book\n"
-                    "  lockstep train --data data/mine --model tiny --seq_length 256 \\\n"
-                    "      --micro_batch_size_per_gpu 8 --max_steps 500\n"
-                    "  lockstep train --run_type baseline --train_data_path train.bin \\\n"
-                    "      --val_data_path val.bin --deepspeed_config deepspeed_config.json \\\n"
-                    "      --precision fp32 --print_config\n");
+                    "  30 s) exits with code 4.\n");
 }

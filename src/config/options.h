@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_TRAIN_OPTION_MAX 96
+#define LS_TRAIN_OPTION_MAX 192
 
 enum { LS_GIVEN_TYPED = 1, LS_GIVEN_PRESET };
 
@@ -41,9 +41,9 @@ typedef struct ls_train_options {
     double minutes;
     bool eval_on_start;
     /* optimizer */
-    double lr, weight_decay, eps, clip, min_lr_ratio;
+    double lr, weight_decay, eps, clip, min_lr_ratio, min_lr, adam_beta1, adam_beta2;
     ls_opt_list betas;
-    const char *lr_schedule, *decay;
+    const char *lr_schedule, *lr_scheduler_type, *decay;
     int64_t warmup_steps;
     /* machine */
     const char *device, *precision, *strategy, *comm, *nccl_proof, *schedule, *compute, *stages;
@@ -56,8 +56,9 @@ typedef struct ls_train_options {
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
-    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help, verify_data, summary;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data, summary;
     bool reference_output, verbose;
+    ls_opt_page help;
     const char *cluster, *tensorboard;
     const char *serve, *serve_address; /* serve: NULL, "" or a port */
     /* launcher and loader */
@@ -72,7 +73,7 @@ typedef struct ls_train_options {
 extern const ls_opt ls_train_opts[];
 extern const size_t ls_train_n_opts;
 
-/* Sets the defaults, then parses the words after `train`, all of which are options. --help sets o->help. LS_E_ARG; if --preset accepts an unknown option, the
+/* Sets the defaults, then parses the words after `train`, all of which are options. --help and its forms set o->help. LS_E_ARG; if --preset accepts an unknown option, the
  * message names the preset. */
 ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
 /* The same for words of a preset; words that are no options go to o->inputs. */
@@ -90,7 +91,10 @@ void ls_train_forget(ls_train_options *o, const char *name);
  * flags, too. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
-/* The text of --help: usage, options by section, environment, examples. */
-void ls_train_options_help(ls_str *out);
+#define LS_TRAIN_USAGE                      \
+    "lockstep train --data DIR [OPTIONS]\n" \
+    "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]"
+/* The text of --help: usage, examples, options by section; of --help_all also environment and signals. */
+void ls_train_options_help(ls_opt_page page, ls_str *out);
 
 #endif

@@ -33,8 +33,6 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     LS_TRY(ls_env_int("RANK", 0, &c->rank, &has_rank));
     LS_TRY(ls_env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
     const bool given = ls_train_given(o, "n");
-    if (o->n < 1 || o->n > 65536)
-        return ls_fail(LS_E_ARG, "-n %lld: must be 1 to %d, the workers of one host", (long long)o->n, LS_LAUNCH_MOST);
     if (given && has_world && o->n != world)
         return ls_fail(LS_E_CONFIG, "-n %lld: WORLD_SIZE is %d; leave -n out under a launcher", (long long)o->n, world);
     c->world_size = facts->world_size > 0 ? facts->world_size : has_world ? world : (int)o->n;
@@ -56,12 +54,6 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 }
 
 /* --- batch --- */
-
-static ls_status positive(const ls_train_options *o, const char *name, int64_t value)
-{
-    if (!ls_train_given(o, name) || (value >= 1 && value <= INT_MAX)) return LS_OK;
-    return ls_fail(LS_E_ARG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
-}
 
 /* Sizes of a batch, of a type that is printed without casts. */
 typedef struct batch {
@@ -128,11 +120,6 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
 {
     batch b = {.G =
                    c->engine ? c->mesh.n[LS_AXIS_DP] : 1}; /* workers of a pipeline or of a split layer share a batch */
-    LS_TRY(positive(o, "micro_batch_size_per_gpu", o->micro_batch_size_per_gpu));
-    LS_TRY(positive(o, "train_micro_batch_size_per_gpu", o->train_micro_batch_size_per_gpu));
-    LS_TRY(positive(o, "grad_accum_steps", o->grad_accum_steps));
-    LS_TRY(positive(o, "global_batch_size", o->global_batch_size));
-    LS_TRY(positive(o, "enforce_global_batch_size", o->enforce_global_batch_size));
     LS_TRY(size_batch(o, ds, &b));
     const long long all = b.B * b.A * b.G, asked = o->enforce_global_batch_size, R = b.B * c->seq_len,
                     T = c->mesh.n[LS_AXIS_TP];
@@ -160,7 +147,6 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
     const int64_t S = o->seq_length;
     const int most = c->model.n_ctx;
     train_origin from = train_from(o, "--seq_length", NULL);
-    if (S < 1) return ls_fail(LS_E_ARG, "--seq_length %lld: must be at least 1", (long long)S);
     if (S > most && from.source == LS_FROM_CLI)
         return ls_fail(
             LS_E_CONFIG,
@@ -172,40 +158,33 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
     return LS_OK;
 }
 
-/* --- plain settings: a value, a lower bound --- */
+/* --- plain settings --- */
 
 static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
 {
     int64_t threads = 0, seed = 0;
     const struct {
         const char *flag;
-        int64_t value, lo, *field;
+        int64_t value, *field;
         int64_t unset; /* value when not given; -1: no limit */
-        int64_t hi;    /* 0: that of the type */
     } rows[] = {
-        {"--epochs", o->epochs, 1, &c->epochs, 1, 1000000},
-        {"--max_steps", o->max_steps, 1, &c->max_steps, -1, 0},
-        {"--max_train_steps", o->max_train_steps, 1, &c->max_train_steps, -1, 0},
-        {"--max_val_steps", o->max_val_steps, 0, &c->max_val_steps, -1, 0},
-        {"--eval_every", o->eval_every, 0, &c->eval_every, 0, 0},
-        {"--save_every", o->save_every, 0, &c->save_every, 0, 0},
-        {"--keep_last", o->keep_last, 0, &c->keep_last, 0, INT_MAX},
-        {"--threads", o->threads, 0, &threads, 0, 4096},
-        {"--seed", o->seed, 0, &seed, 1337, 0},
-        {"--steps_per_print", o->steps_per_print, 1, &c->steps_per_print, 10, 0},
-        {"--timing_warmup_steps", o->timing_warmup_steps, 0, &c->timing_warmup_steps, 5, 0},
-        {"--timing_sample_every", o->timing_sample_every, 1, &c->timing_sample_every, 50, 0},
+        {"--epochs", o->epochs, &c->epochs, 1},
+        {"--max_steps", o->max_steps, &c->max_steps, -1},
+        {"--max_train_steps", o->max_train_steps, &c->max_train_steps, -1},
+        {"--max_val_steps", o->max_val_steps, &c->max_val_steps, -1},
+        {"--eval_every", o->eval_every, &c->eval_every, 0},
+        {"--save_every", o->save_every, &c->save_every, 0},
+        {"--keep_last", o->keep_last, &c->keep_last, 0},
+        {"--threads", o->threads, &threads, 0},
+        {"--seed", o->seed, &seed, 1337},
+        {"--steps_per_print", o->steps_per_print, &c->steps_per_print, 10},
+        {"--timing_warmup_steps", o->timing_warmup_steps, &c->timing_warmup_steps, 5},
+        {"--timing_sample_every", o->timing_sample_every, &c->timing_sample_every, 50},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const train_origin from = train_from(o, rows[i].flag, NULL);
         const bool given = from.source == LS_FROM_CLI;
         *rows[i].field = given ? rows[i].value : rows[i].unset;
-        if (given && rows[i].value < rows[i].lo)
-            return ls_fail(LS_E_ARG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
-                           (long long)rows[i].lo);
-        if (given && rows[i].hi && rows[i].value > rows[i].hi)
-            return ls_fail(LS_E_ARG, "%s %lld: must be %lld to %lld", rows[i].flag, (long long)rows[i].value,
-                           (long long)rows[i].lo, (long long)rows[i].hi);
         if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
         else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
     }
@@ -271,8 +250,6 @@ static ls_status resolve_mesh(const ls_train_options *o, const ls_ds_config *ds,
     c->schedule = !pipe ? NULL : o->schedule ? o->schedule : given && o->interleave > 1 ? "interleaved" : "1f1b";
     c->interleave = (int)o->interleave;
     c->stages = o->stages;
-    if (o->interleave < 1 || o->interleave > 64)
-        return ls_fail(LS_E_ARG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
         return ls_fail(LS_E_CONFIG,
                        "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
@@ -324,25 +301,37 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
-/* Options of the command line that this run does not use: one note each. */
-static void note_unused(const ls_train_options *o, ls_train_config *c)
+/* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
+ * that one command line works for all numbers of workers; --max_val_steps 0 turns --eval_every off. */
+static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
 {
     const char *s = c->strategy;
     const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
                reduces = strcmp(s, "single") && strcmp(s, "dp");
-    if (ls_train_given(o, "bucket") && !reduces) ls_str_addf(&c->notes, "--bucket has no effect with strategy %s\n", s);
-    if (ls_train_given(o, "gather_bucket") && !gathers)
-        ls_str_addf(&c->notes, "--gather_bucket has no effect with strategy %s; zero1 and zero2 use it\n", s);
-    if (ls_train_given(o, "prefetch_bucket") && !zero3)
-        ls_str_addf(&c->notes, "--prefetch_bucket has no effect with strategy %s; zero3 uses it\n", s);
-    if (ls_train_given(o, "profile_spans") && !c->profile)
-        ls_str_add(&c->notes, "--profile_spans has no effect without --profile\n");
-    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
-        ls_str_add(&c->notes, "--keep_last has no effect without --save_every: checkpoints of epochs are all kept\n");
-    if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
-        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+    const struct {
+        const char *name, *users;
+        bool used;
+    } bucket[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
+                  {"gather_bucket", "zero1 and zero2 use it", gathers},
+                  {"prefetch_bucket", "zero3 uses it", zero3}};
+    for (size_t i = 0; i < sizeof bucket / sizeof *bucket; i++) {
+        if (bucket[i].used || !ls_train_given(o, bucket[i].name)) continue;
+        if (c->world_size > 1)
+            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", bucket[i].name, s,
+                           bucket[i].users);
+        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", bucket[i].name, s);
+    }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
+    if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
+        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+    if (ls_train_given(o, "profile_spans") && !c->profile)
+        return ls_fail(LS_E_CONFIG, "--profile_spans needs --profile; add it, or leave --profile_spans out");
+    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--keep_last needs --save_every: checkpoints of epochs are all kept; add it, or leave --keep_last out");
+    return LS_OK;
 }
 
 /* What print_config lists of the machine beside its switches. */
@@ -389,8 +378,6 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     const bool cpu = !strcmp(c->device, "cpu");
     resolve_recompute(o, ds, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
-    if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
-        return ls_fail(LS_E_ARG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
@@ -412,8 +399,6 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     c->print_every = ls_train_given(o, "steps_per_print") ? c->steps_per_print : 0;
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
-    if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
-        return ls_fail(LS_E_ARG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 
@@ -498,9 +483,9 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",
                     sent);
-    if (scheduler && o->lr_schedule)
+    if (scheduler && (o->lr_schedule || o->lr_scheduler_type))
         ls_str_addf(&c->notes, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s\n",
-                    o->lr_schedule);
+                    ls_lr_word(c->lr.kind));
     else if (scheduler && o->run_type && !c->engine)
         ls_str_add(
             &c->notes,
@@ -530,7 +515,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
-    note_unused(o, &c);
+    LS_TRY_GOTO(st, done, check_unused(o, &c));
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
@@ -573,8 +558,8 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
     c->total_steps = c->epochs * steps;
     if (c->max_steps && c->max_steps < c->total_steps) c->total_steps = c->max_steps;
 
-    const bool needs_total =
-        c->lr.kind == LS_LR_COSINE || c->lr.kind == LS_LR_WARMUP_DECAY || c->lr.kind == LS_LR_WARMUP_COSINE;
+    const bool needs_total = c->lr.kind == LS_LR_COSINE || c->lr.kind == LS_LR_LINEAR ||
+                             c->lr.kind == LS_LR_WARMUP_DECAY || c->lr.kind == LS_LR_WARMUP_COSINE;
     c->lr_by_length = (needs_total && !c->lr.total) || c->warmup_auto;
     if (needs_total && !c->lr.total) {
         c->lr.total = c->total_steps;

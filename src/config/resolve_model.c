@@ -56,8 +56,6 @@ static ls_status resolve_sizes(const ls_train_options *o, train_origin model, ls
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         const train_origin from = train_from(o, size[i].flag, NULL);
         const bool given = from.source == LS_FROM_CLI;
-        if (given && (size[i].value < 1 || size[i].value > INT_MAX))
-            return ls_fail(LS_E_ARG, "%s %lld: must be at least 1", size[i].flag, (long long)size[i].value);
         if (given) *size[i].field = (int)size[i].value;
         train_put_int(c, size[i].setting, *size[i].field, given ? from : model);
     }
@@ -133,7 +131,7 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
     train_put_text(c, "activation", m->gelu == LS_GELU_TANH ? "gelu_new" : "gelu", v_from);
     train_put_bool(c, "tied_head", m->tied, v_from);
     train_origin drop = train_from(o, "--dropout", NULL);
-    if (drop.source == LS_FROM_CLI && !(o->dropout >= 0 && o->dropout < 1))
+    if (drop.source == LS_FROM_CLI && !(o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (drop.source == LS_FROM_CLI) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
     else drop = from;

@@ -49,6 +49,21 @@ static ls_status read_betas(const ls_train_options *o, double b[2])
     return LS_OK;
 }
 
+/* One of the betas: --adam_beta1, --adam_beta2, or that of --betas, of the JSON or of the defaults, which *b and `from` have. */
+static ls_status one_beta(const ls_train_options *o, const char *flag, double typed, const char *name, double *b,
+                          train_origin from, ls_train_config *c)
+{
+    const train_origin own = train_from(o, flag, NULL);
+    if (own.source == LS_FROM_CLI) {
+        if (o->betas.n) return ls_fail(LS_E_ARG, "--betas and %s cannot be combined; leave one out", flag);
+        if (typed >= 1) return ls_fail(LS_E_ARG, "%s %g: must be at least 0 and less than 1", flag, typed);
+        *b = typed;
+        from = own;
+    }
+    train_put_real(c, name, *b, from);
+    return LS_OK;
+}
+
 static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const struct {
@@ -68,12 +83,12 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     c->bias_correction = ls_ds_bool(ds, "optimizer.params.bias_correction", true);
     c->coupled = adam && !ls_ds_bool(ds, "optimizer.params.adam_w_mode", true);
     c->decay_matrices_only = !strcmp(o->decay, "matrices");
-    c->beta1 = b[0];
-    c->beta2 = b[1];
     train_put_text(c, "optimizer", c->optimizer, (train_origin){from.source, block ? "optimizer.type" : from.detail});
     c->lr.base = pick(o, ds, c, "lr", "--lr", o->lr, "optimizer.params.lr", defaults[k].lr);
-    train_put_real(c, "beta1", b[0], betas_from);
-    train_put_real(c, "beta2", b[1], betas_from);
+    LS_TRY(one_beta(o, "--adam_beta1", o->adam_beta1, "beta1", &b[0], betas_from, c));
+    LS_TRY(one_beta(o, "--adam_beta2", o->adam_beta2, "beta2", &b[1], betas_from, c));
+    c->beta1 = b[0];
+    c->beta2 = b[1];
     c->eps = pick(o, ds, c, "eps", "--eps", o->eps, "optimizer.params.eps", 1e-8);
     c->weight_decay = pick(o, ds, c, "weight_decay", "--weight_decay", o->weight_decay, "optimizer.params.weight_decay",
                            defaults[k].weight_decay);
@@ -122,12 +137,37 @@ static train_origin scheduler_key(const ls_ds_config *ds, const char *key)
     return ls_ds_get(ds, key) ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEEPSPEED, key};
 }
 
+/* The option that names the schedule; NULL: none. */
+static const char *schedule_flag(const ls_train_options *o)
+{
+    return o->lr_schedule ? "--lr_schedule" : o->lr_scheduler_type ? "--lr_scheduler_type" : NULL;
+}
+
+/* Without a scheduler in the JSON: the schedule of --lr_schedule or --lr_scheduler_type, with the defaults of its trainer. */
+static ls_lr_schedule named_schedule(const ls_train_options *o, const ls_ds_config *ds, double base, bool *warmup_auto)
+{
+    const char *theirs = o->lr_scheduler_type;
+    ls_lr_kind kind = o->lr_schedule ? kind_of(o->lr_schedule) : ds ? LS_LR_CONSTANT : LS_LR_COSINE;
+    if (theirs) kind = !strncmp(theirs, "constant", 8) ? LS_LR_CONSTANT : kind_of(theirs);
+    *warmup_auto = kind != LS_LR_CONSTANT && !theirs;
+    return (ls_lr_schedule){.kind = kind,
+                            .base = base,
+                            .max = base,
+                            .floor_ratio = theirs                        ? 0
+                                           : kind == LS_LR_WARMUP_COSINE ? 0.0001
+                                                                         : 0.1,
+                            .from_zero = theirs,
+                            .last_batch_iteration = -1};
+}
+
 /* The kind and its rates; warm-up and floor of the command line follow. */
 static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
     const double base = s->base;
-    const train_origin from = train_or_deepspeed(train_from(o, "--lr_schedule", json ? "scheduler.type" : NULL), ds);
+    const char *flag = schedule_flag(o);
+    const train_origin from =
+        train_or_deepspeed(train_from(o, flag ? flag : "--lr_schedule", json ? "scheduler.type" : NULL), ds);
     train_origin min_from = from, max_from = from;
     if (json) {
         *s = read_schedule(ds);
@@ -140,15 +180,11 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
         if (ls_train_given(o, "lr")) max_from = train_from(o, "--lr", NULL);
         if (takes_lr || ls_train_given(o, "lr")) s->max = base;
     } else {
-        const ls_lr_kind kind = o->lr_schedule ? kind_of(o->lr_schedule) : ds ? LS_LR_CONSTANT : LS_LR_COSINE;
-        *s = (ls_lr_schedule){.kind = kind,
-                              .max = base,
-                              .floor_ratio = kind == LS_LR_WARMUP_COSINE ? 0.0001 : 0.1,
-                              .last_batch_iteration = -1};
-        c->warmup_auto = kind != LS_LR_CONSTANT;
+        *s = named_schedule(o, ds, base, &c->warmup_auto);
     }
     s->base = base;
     train_put_text(c, "lr_schedule", ls_lr_word(s->kind), from);
+    if (s->from_zero) train_put_bool(c, "lr_from_zero", true, from);
     if (s->kind == LS_LR_WARMUP || s->kind == LS_LR_WARMUP_DECAY) {
         train_put_real(c, "lr_min", s->min, min_from);
         train_put_real(c, "lr_max", s->max, max_from);
@@ -158,38 +194,70 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
-static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static ls_status resolve_warmup(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
-    const bool json = ls_ds_get(ds, "scheduler") && !o->lr_schedule, steps = ls_train_given(o, "warmup_steps"),
-               ratio = ls_train_given(o, "min_lr_ratio");
-    LS_TRY(choose_schedule(o, ds, json, c));
-    if (steps && o->warmup_steps < 0)
-        return ls_fail(LS_E_ARG, "--warmup_steps %lld: must be at least 0", (long long)o->warmup_steps);
+    const char *flag = schedule_flag(o);
+    const bool steps = ls_train_given(o, "warmup_steps");
     if (steps && s->kind == LS_LR_RANGE_TEST)
         return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
+    if (steps && o->lr_scheduler_type && !strcmp(o->lr_scheduler_type, "constant"))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave --warmup_steps out");
     if (steps) s->warmup = o->warmup_steps, c->warmup_auto = false;
-    const train_origin kind = train_or_deepspeed(train_from(o, "--lr_schedule", NULL), ds);
     if (c->warmup_auto) train_put_text(c, "warmup_steps", NULL, train_rule(TRAIN_WARMUP_RULE)); /* fit fills it */
     else if (s->kind != LS_LR_RANGE_TEST)
         train_put_int(c, "warmup_steps", s->warmup,
                       steps  ? train_from(o, "--warmup_steps", NULL)
                       : json ? scheduler_key(ds, "scheduler.params.warmup_num_steps")
-                             : kind);
-    const bool has_floor = s->kind == LS_LR_COSINE || s->kind == LS_LR_WARMUP_COSINE;
-    if (ratio && !has_floor)
-        return ls_fail(LS_E_CONFIG, "--min_lr_ratio is only for cosine schedules, but this run uses %s; leave it out",
+                             : train_or_deepspeed(train_from(o, flag ? flag : "--lr_schedule", NULL), ds));
+    return LS_OK;
+}
+
+/* The lowest rate: --min_lr_ratio, --min_lr, or that of the schedule. */
+static ls_status resolve_floor(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
+{
+    ls_lr_schedule *s = &c->lr;
+    const char *flag = schedule_flag(o);
+    const bool ratio = ls_train_given(o, "min_lr_ratio"), rate = ls_train_given(o, "min_lr"),
+               ours = s->kind == LS_LR_COSINE || s->kind == LS_LR_LINEAR, has = ours || s->kind == LS_LR_WARMUP_COSINE;
+    if (ratio && rate) return ls_fail(LS_E_ARG, "--min_lr and --min_lr_ratio cannot be combined; leave one out");
+    if (ratio && !has)
+        return ls_fail(LS_E_CONFIG,
+                       "--min_lr_ratio is only for cosine and linear schedules, but this run uses %s; leave it out",
                        ls_lr_word(s->kind));
-    if (ratio && !(o->min_lr_ratio >= 0 && o->min_lr_ratio <= 1))
-        return ls_fail(LS_E_ARG, "--min_lr_ratio %g: must be 0 to 1", o->min_lr_ratio);
+    if (rate && !ours)
+        return ls_fail(LS_E_CONFIG,
+                       "--min_lr is only for the schedules cosine and linear, but this run uses %s; leave it out",
+                       ls_lr_word(s->kind));
+    if (rate && o->min_lr > s->base)
+        return ls_fail(LS_E_CONFIG, "--min_lr %g: must be at most the learning rate %g (--lr)", o->min_lr, s->base);
     if (ratio) s->floor_ratio = o->min_lr_ratio;
-    if (has_floor)
+    if (rate) {
+        s->min = o->min_lr;
+        s->min_is_floor = true;
+        train_put_real(c, "min_lr", s->min, train_from(o, "--min_lr", NULL));
+    } else if (has) {
         train_put_real(c, "min_lr_ratio", s->floor_ratio,
                        ratio  ? train_from(o, "--min_lr_ratio", NULL)
                        : json ? scheduler_key(ds, "scheduler.params.cos_min_ratio")
-                              : kind);
-    if (s->total)
-        train_put_int(c, "lr_total_steps", s->total, (train_origin){LS_FROM_JSON, "scheduler.params.total_num_steps"});
+                              : train_or_deepspeed(train_from(o, flag ? flag : "--lr_schedule", NULL), ds));
+    }
+    return LS_OK;
+}
+
+static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    const bool json = ls_ds_get(ds, "scheduler") && !schedule_flag(o);
+    if (o->lr_schedule && o->lr_scheduler_type)
+        return ls_fail(LS_E_ARG, "--lr_schedule and --lr_scheduler_type cannot be combined; leave one out");
+    LS_TRY(choose_schedule(o, ds, json, c));
+    LS_TRY(resolve_warmup(o, ds, json, c));
+    LS_TRY(resolve_floor(o, ds, json, c));
+    if (c->lr.total)
+        train_put_int(c, "lr_total_steps", c->lr.total,
+                      (train_origin){LS_FROM_JSON, "scheduler.params.total_num_steps"});
     return LS_OK;
 }
 

@@ -71,24 +71,36 @@ done:
     return st;
 }
 
+static void quote(const char *p, ls_str *out)
+{
+    if (*p && !p[strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:,@%")]) {
+        ls_str_add(out, p);
+        return;
+    }
+    ls_str_addc(out, '\'');
+    for (; *p; p++) {
+        if (*p == '\'') ls_str_add(out, "'\\''");
+        else ls_str_addc(out, *p);
+    }
+    ls_str_addc(out, '\'');
+}
+
 void ls_argv_show(const ls_argv *w, ls_str *out)
 {
     for (int i = 0; i < w->n; i++) {
-        const char *p = w->word[i];
-        const bool plain =
-            *p && !p[strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:,@%")];
         if (i) ls_str_addc(out, ' ');
-        if (plain) {
-            ls_str_add(out, p);
-            continue;
-        }
-        ls_str_addc(out, '\'');
-        for (; *p; p++) {
-            if (*p == '\'') ls_str_add(out, "'\\''");
-            else ls_str_addc(out, *p);
-        }
-        ls_str_addc(out, '\'');
+        quote(w->word[i], out);
     }
+}
+
+ls_quoted_word ls_quoted(const char *word)
+{
+    ls_quoted_word q;
+    ls_str s = {0};
+    quote(word, &s);
+    snprintf(q.text, sizeof q.text, "%s", s.data ? s.data : "");
+    ls_str_fini(&s);
+    return q;
 }
 
 void ls_argv_fini(ls_argv *w)

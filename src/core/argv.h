@@ -18,6 +18,11 @@ ls_status ls_argv_add_all(ls_argv *w, const ls_argv *more);
 ls_status ls_argv_split(ls_argv *w, const char *text);
 /* Quoted for a shell where needed. */
 void ls_argv_show(const ls_argv *w, ls_str *out);
+/* One word of it as a value, for a message: "... --out %s", ls_quoted(dir).text. A word that is too long is cut. */
+typedef struct ls_quoted_word {
+    char text[4200];
+} ls_quoted_word;
+ls_quoted_word ls_quoted(const char *word);
 void ls_argv_fini(ls_argv *w);
 
 #endif

@@ -5,89 +5,102 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static char fold(char c)
 {
-    return c == '_' ? '-' : c;
+    return c == '-' ? '_' : c;
 }
 
-static bool same_name(const char *row, const char *text, size_t n)
+/* Whether `text` (n bytes) is the name. */
+static bool is_name(const char *name, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!row[i] || fold(row[i]) != fold(text[i])) return false;
-    return true;
+        if (!name[i] || fold(name[i]) != fold(text[i])) return false;
+    return !name[n];
 }
 
-/* Appends "--a, --b or --c": at most `most` rows whose names begin with `text`, or (not prefix) visible ones that contain it. */
-static void list_names(const ls_opt *table, size_t n_row, const char *text, size_t n, bool prefix, int most,
-                       ls_str *out)
+static size_t row_of(const ls_opt *table, size_t n_row, const char *text, size_t n)
 {
-    const ls_opt *last = NULL; /* added when it is known whether another follows */
-    int k = 0;
-    for (size_t i = 0; i < n_row && k < most; i++) {
-        bool has = false;
-        for (const char *at = table[i].name; *at && !has && (!prefix || at == table[i].name); at++)
-            has = same_name(at, text, n);
-        if (!has || (!prefix && !table[i].help)) continue;
-        if (last) ls_str_addf(out, "%s--%s", k > 1 ? ", " : "", last->name);
-        last = &table[i];
-        k++;
+    size_t i = 0;
+    while (i < n_row && !is_name(table[i].name, text, n)) i++;
+    return i;
+}
+
+size_t ls_opt_row(const ls_opt *table, size_t n, const char *name)
+{
+    return row_of(table, n, name, strlen(name));
+}
+
+/* ---- near misses ---- */
+
+#define NAME_MAX_LEN 64
+#define FAR          1000
+
+/* How much a typed name differs from a name that begins with it, that has parts (of a_b_c) like it, or that is like it; FAR: too much. */
+static int unlikeness(const char *typed, const char *name)
+{
+    const size_t n = strlen(typed), len = strlen(name);
+    const int most = n < 3 ? 0 : n < 5 ? 1 : (int)n / 4 + 1;
+    if (len >= NAME_MAX_LEN) return FAR;
+    int least = FAR, d = (int)ls_edit_distance(typed, name);
+    if (d <= most) least = 2 * d;
+    if (n >= 2 && n < len && !strncmp(name, typed, n)) least = least < 3 ? least : 3;
+    for (size_t i = 0; i < len && n >= 3; i++) {
+        if (i && name[i - 1] != '_') continue;
+        for (size_t end = i + 1; end <= len; end++) {
+            char part[NAME_MAX_LEN];
+            if (end < len && name[end] != '_') continue;
+            snprintf(part, sizeof part, "%.*s", (int)(end - i), name + i);
+            d = (int)ls_edit_distance(typed, part);
+            const int cost = 2 * d + 1 + (int)(len - (end - i)) / 8;
+            if (d <= most && cost < least) least = cost;
+        }
     }
-    if (last) ls_str_addf(out, "%s--%s", k > 1 ? " or " : "", last->name);
+    return least;
 }
 
-static ls_status ambiguous(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n)
+/* Appends "--a, --b or --c": the visible rows that are most like `typed`, those of the first help page before others. */
+static void add_near(const ls_opt *table, size_t n_row, const char *typed, ls_str *out)
 {
-    ls_str names = {0};
-    list_names(table, n_row, text, n, true, INT_MAX, &names);
-    const ls_status st = ls_fail(LS_E_ARG, "ambiguous option %s%.*s: it could be %s", typed, (int)n, text,
-                                 names.data ? names.data : "one of several");
-    ls_str_fini(&names);
-    return st;
+    enum { MOST = 3 };
+    const ls_opt *near[MOST] = {0};
+    int cost[MOST], k = 0;
+    for (size_t i = 0; i < n_row; i++) {
+        const ls_opt *o = &table[i];
+        if (!o->help && !o->of) continue;
+        char name[NAME_MAX_LEN];
+        snprintf(name, sizeof name, "%s", o->name);
+        for (char *p = name; *p; p++) *p = fold(*p);
+        int c = unlikeness(typed, name), at = k;
+        if (c >= FAR || (o->of && c > 2 && strncmp(name, typed, strlen(typed)) != 0)) continue;
+        c = 4 * c + (o->of ? 2 : 0) + !o->common;
+        while (at && cost[at - 1] > c) at--;
+        if (at == MOST) continue;
+        if (k < MOST) k++;
+        for (int j = k - 1; j > at; j--) near[j] = near[j - 1], cost[j] = cost[j - 1];
+        near[at] = o;
+        cost[at] = c;
+    }
+    while (k > 1 && cost[k - 1] > cost[0] + 4) k--; /* clearly less like it */
+    for (int i = 0; i < k; i++) ls_str_addf(out, "%s--%s", !i ? "" : i + 1 < k ? ", " : " or ", near[i]->name);
 }
 
-/* Names the options that contain what was typed, or else the one with the nearest spelling. */
-static ls_status unknown(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n)
+static ls_status unknown(const ls_opt *table, size_t n_row, const char *dashes, const char *text, size_t n)
 {
-    const char *names[256];
-    char folded[64] = {0};
+    char typed[NAME_MAX_LEN];
     ls_str near = {0};
-    size_t k = 0;
-    for (size_t i = 0; i < n_row && k < 256; i++)
-        if (table[i].help) names[k++] = table[i].name;
-    snprintf(folded, sizeof folded, "%.*s", (int)n, text);
-    bool under = k && strchr(names[0], '_');
-    for (char *p = folded; *p; p++) *p = under && *p == '-' ? '_' : *p;
-    const char *nearest = ls_nearest_word(folded, names, k);
-    if (n >= 4) list_names(table, n_row, text, n, false, 3, &near);
-    if (nearest && !near.len) ls_str_addf(&near, "--%s", nearest);
+    snprintf(typed, sizeof typed, "%.*s", (int)n, text);
+    for (char *p = typed; *p; p++) *p = fold(*p);
+    add_near(table, n_row, typed, &near);
     const ls_status st =
-        ls_fail(LS_E_ARG, "unknown option %s%.*s%s%s%s (--help lists the options)", typed, (int)n, text,
+        ls_fail(LS_E_ARG, "unknown option %s%.*s%s%s%s (--help_all lists the options)", dashes, (int)n, text,
                 near.len ? "; did you mean " : "", near.len ? near.data : "", near.len ? "?" : "");
     ls_str_fini(&near);
     return st;
 }
 
-/* The row that `text` (n bytes) names: exactly, or as the only one it begins. typed: its dashes, for messages. */
-static ls_status find(const ls_opt *table, size_t n_row, const char *typed, const char *text, size_t n,
-                      const ls_opt **out)
-{
-    const ls_opt *hit = NULL;
-    bool several = false;
-    for (size_t i = 0; i < n_row; i++) {
-        if (!same_name(table[i].name, text, n)) continue;
-        several = hit;
-        hit = &table[i];
-        if (!hit->name[n]) {
-            *out = hit;
-            return LS_OK;
-        }
-    }
-    if (several) return ambiguous(table, n_row, typed, text, n);
-    if (!hit) return unknown(table, n_row, typed, text, n);
-    *out = hit;
-    return LS_OK;
-}
+/* ---- values ---- */
 
 /* Text that ls_parse_f64 refuses because the number is infinite or NaN, or larger than a double can be. */
 static bool is_infinite(const char *text)
@@ -108,8 +121,8 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
     char *at = (char *)target + row->offset;
     switch (row->kind) {
     case LS_OPT_SWITCH:
-        if (!strcmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
-        else if (!strcmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
+        if (!strcasecmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
+        else if (!strcasecmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
         else return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_INT:
@@ -144,7 +157,7 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
 ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
 {
     for (size_t i = 0; i < n; i++)
-        if (table[i].def && table[i].kind != LS_OPT_LIST) LS_TRY(set(&table[i], target, table[i].def));
+        if (table[i].def && table[i].kind != LS_OPT_LIST && !table[i].of) LS_TRY(set(&table[i], target, table[i].def));
     return LS_OK;
 }
 
@@ -173,17 +186,88 @@ static void keep_word(const ls_opt *table, size_t n, void *target, char **argv, 
     }
 }
 
+/* Whether the word asks for a help page, and for which. */
+static bool asks_page(const char *word, ls_opt_page *page)
+{
+    static const struct {
+        const char *name;
+        ls_opt_page page;
+    } form[] = {{"help", LS_OPT_FIRST_PAGE},
+                {"help_all", LS_OPT_ALL_PAGES},
+                {"help=all", LS_OPT_ALL_PAGES},
+                {"help=json", LS_OPT_JSON}};
+    if (!strcmp(word, "-h")) {
+        *page = LS_OPT_FIRST_PAGE;
+        return true;
+    }
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++)
+        if (!strncmp(word, "--", 2) && is_name(form[i].name, word + 2, strlen(word + 2))) {
+            *page = form[i].page;
+            return true;
+        }
+    return false;
+}
+
+static bool is_truth(const char *word)
+{
+    return !strcasecmp(word, "true") || !strcasecmp(word, "false");
+}
+
+/* argv[i] is the name of a list: takes its words; returns the place of the last. */
+static ls_status take_list(const ls_opt *row, void *target, int argc, char **argv, int i, int *last)
+{
+    ls_opt_list *l = (ls_opt_list *)(void *)((char *)target + row->offset);
+    char *equals = strchr(argv[i], '=');
+    *last = i;
+    if (equals) {
+        argv[i] = equals + 1;
+        *l = (ls_opt_list){(const char *const *)&argv[i], 1};
+        return LS_OK;
+    }
+    while (*last + 1 < argc && (argv[*last + 1][0] != '-' || !argv[*last + 1][1])) ++*last;
+    if (*last == i)
+        return ls_fail(LS_E_ARG, "%s%s needs at least one %s", dashes(row), row->name, row->arg ? row->arg : "value");
+    *l = (ls_opt_list){(const char *const *)&argv[i + 1], *last - i};
+    return LS_OK;
+}
+
+/* Sets the row of argv[i], an option; *last: the place of its last word. */
+static ls_status take_option(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
+                             int i, int *last)
+{
+    char *a = argv[i];
+    if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
+    const char *typed = a[1] == '-' ? "--" : "-", *name = a + strlen(typed), *value = NULL;
+    const size_t len = strcspn(name, "="), k = row_of(table, n, name, len);
+    if (k == n) return unknown(table, n, typed, name, len);
+    const size_t real = table[k].of ? ls_opt_row(table, n, table[k].of) : k;
+    LS_ASSERT(real < n && !table[real].of);
+    ls_opt row = table[real];
+    row.name = table[k].name;
+    if (given) given[k] = given[real] = 1;
+    if (row.kind == LS_OPT_LIST) return take_list(&row, target, argc, argv, i, last);
+    const bool alone = row.kind == LS_OPT_SWITCH || table[k].value;
+    *last = i;
+    if (name[len]) value = name + len + 1;
+    else if (alone) value = i + 1 < argc && is_truth(argv[i + 1]) ? argv[++*last] : "true";
+    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++*last] : "";
+    else if (i + 1 < argc) value = argv[++*last];
+    if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
+    if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))
+        return ls_fail(LS_E_ARG, "%s%s %s: it stands for --%s %s; use --%s with another value", typed, row.name, value,
+                       table[real].name, table[k].value, table[real].name);
+    LS_TRY(set(&row, target, table[k].value ? table[k].value : value));
+    return check_range(&row, target);
+}
+
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
-                       ls_opt_list *rest, bool *help)
+                       ls_opt_list *rest, ls_opt_page *page)
 {
     int n_rest = 0; /* words kept so far, moved to the front of argv */
     bool ended = false;
     for (int i = 0; i < argc; i++) {
         char *a = argv[i];
-        if (help && !ended && (!strcmp(a, "--help") || !strcmp(a, "-h"))) {
-            *help = true;
-            continue;
-        }
+        if (page && !ended && asks_page(a, page)) continue;
         if (!ended && !strcmp(a, "--")) {
             ended = true;
             continue;
@@ -194,38 +278,13 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
             keep_word(table, n, target, argv, n_rest++, i);
             continue;
         }
-        if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
-        const char *typed = a[1] == '-' ? "--" : "-", *name = a + strlen(typed);
-        size_t len = strcspn(name, "=");
-        const ls_opt *row = NULL;
-        LS_TRY(find(table, n, typed, name, len, &row));
-        if (given) given[row - table] = 1;
-        if (row->kind == LS_OPT_LIST) {
-            ls_opt_list *l = (ls_opt_list *)(void *)((char *)target + row->offset);
-            if (name[len]) {
-                argv[i] = (char *)(uintptr_t)(name + len + 1);
-                *l = (ls_opt_list){(const char *const *)&argv[i], 1};
-                continue;
-            }
-            int first = i + 1;
-            while (i + 1 < argc && (argv[i + 1][0] != '-' || !argv[i + 1][1])) i++;
-            if (i < first)
-                return ls_fail(LS_E_ARG, "%s%s needs at least one %s", typed, row->name, row->arg ? row->arg : "value");
-            *l = (ls_opt_list){(const char *const *)&argv[first], i + 1 - first};
-            continue;
-        }
-        const char *value = NULL;
-        if (name[len]) value = name + len + 1;
-        else if (row->kind == LS_OPT_SWITCH) value = "true";
-        else if (row->kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : "";
-        else if (i + 1 < argc) value = argv[++i];
-        if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row->name, row->arg ? row->arg : "text");
-        LS_TRY(set(row, target, value));
-        LS_TRY(check_range(row, target));
+        LS_TRY(take_option(table, n, target, given, argc, argv, i, &i));
     }
     if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
     return LS_OK;
 }
+
+/* ---- help pages ---- */
 
 /* Adds `text` and a line end. Lines are broken at blanks before column `width`; the next line begins at `indent`. */
 static void wrapped(ls_str *out, const char *text, size_t indent, size_t column, size_t width)
@@ -262,27 +321,76 @@ void ls_opt_text(const char *text, ls_str *out)
     }
 }
 
-void ls_opt_help(const ls_opt *table, size_t n, ls_str *out)
+/* "(also --a, --b)": the other names of a row. */
+static void add_aliases(const ls_opt *table, size_t n, const ls_opt *row, ls_str *out)
+{
+    int k = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!table[i].of || strcmp(table[i].of, row->name) != 0) continue;
+        ls_str_addf(out, "%s--%s", k++ ? ", " : " (also ", table[i].name);
+        if (table[i].value) ls_str_addf(out, " for %s", table[i].value);
+    }
+    if (k) ls_str_addc(out, ')');
+}
+
+/* The help of a row, its other names, and its default in brackets. */
+static void add_help(const ls_opt *table, size_t n, const ls_opt *o, bool aliases, ls_str *out)
+{
+    const size_t len = strlen(o->help);
+    const char *bracket =
+        len && o->help[len - 1] == ']' ? strrchr(o->help, '[') : NULL; /* the text names the default */
+    const size_t words = bracket && bracket > o->help ? (size_t)(bracket - o->help) - 1 : len;
+    ls_str_addn(out, o->help, words);
+    if (aliases) add_aliases(table, n, o, out);
+    if (words < len) ls_str_add(out, o->help + words);
+    else if (o->def && !bracket && o->kind != LS_OPT_SWITCH) ls_str_addf(out, " [%s]", o->def);
+}
+
+void ls_opt_help(const ls_opt *table, size_t n, ls_opt_page page, ls_str *out)
 {
     const size_t indent = 28;
+    const char *section = NULL;
+    int n_common = 0, n_visible = 0;
+    for (size_t i = 0; i < n; i++) n_common += table[i].help && table[i].common, n_visible += table[i].help != NULL;
+    const bool every = page != LS_OPT_FIRST_PAGE || !n_common || n_common == n_visible;
     for (size_t i = 0; i < n; i++) {
         const ls_opt *o = &table[i];
-        if (o->section) ls_str_addf(out, "%s%s:\n", out->len ? "\n" : "", o->section);
-        if (!o->help) continue;
+        if (o->section) section = o->section;
+        if (!o->help || (!every && !o->common)) continue;
+        if (section) ls_str_addf(out, "%s%s:\n", out->len ? "\n" : "", section);
+        section = NULL;
         size_t start = out->len;
         ls_str_addf(out, "  --%s", o->name);
-        if (o->kind != LS_OPT_SWITCH) ls_str_addf(out, " %s", o->arg ? o->arg : o->kind == LS_OPT_STR ? "TEXT" : "N");
+        if (o->arg) ls_str_addf(out, " %s", o->arg);
+        else if (o->kind != LS_OPT_SWITCH) ls_str_add(out, o->kind == LS_OPT_STR ? " TEXT" : " N");
         if (out->len - start + 2 > indent) {
             ls_str_addc(out, '\n');
             start = out->len;
         }
         while (out->len - start < indent) ls_str_addc(out, ' ');
         ls_str text = {0};
-        ls_str_add(&text, o->help);
-        const size_t len = strlen(o->help);
-        const bool stated = len && o->help[len - 1] == ']'; /* the text names the default itself */
-        if (o->def && !stated && o->kind != LS_OPT_SWITCH) ls_str_addf(&text, " [%s]", o->def);
+        add_help(table, n, o, page == LS_OPT_ALL_PAGES, &text);
         wrapped(out, text.data ? text.data : "", indent, indent, LS_OPT_COLUMNS);
         ls_str_fini(&text);
+    }
+    if (!every) ls_str_addf(out, "\n--help_all lists all %d options.\n", n_visible);
+}
+
+void ls_opt_json(const ls_opt *table, size_t n, ls_jsonw *w)
+{
+    static const char *const kind[] = {"switch", "int", "real", "text", "choice", "list", "words", "maybe"};
+    const char *section = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const size_t real = table[i].of ? ls_opt_row(table, n, table[i].of) : i;
+        LS_ASSERT(real < n);
+        const ls_opt *o = &table[real];
+        if (table[i].section) section = table[i].section;
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("name", table[i].name), LS_KV("kind", kind[table[i].value ? LS_OPT_SWITCH : o->kind]),
+                         LS_KV("arg", o->arg), LS_KV("default", o->def), LS_KV("help", table[i].help),
+                         LS_KV("section", section), LS_KV("alias_of", table[i].of), LS_KV("value", table[i].value),
+                         LS_KV("common", (bool)o->common));
+        if (o->lo < o->hi) ls_jsonw_members(w, LS_KV("min", o->lo), LS_KV("max", o->hi));
+        ls_jsonw_close(w);
     }
 }

@@ -1,12 +1,13 @@
 /* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
  *
- * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names; an unambiguous prefix is enough; the
- * last occurrence wins (LS_OPT_WORDS: all count); a list takes every following word up to the next option. An unknown option, a missing or bad value is
- * LS_E_ARG with the nearest option named. */
+ * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
+ * last occurrence wins (LS_OPT_WORDS: all count); a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
+ * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
 
 #include "core/err.h"
+#include "core/json.h"
 #include "core/str.h"
 
 #include <stdbool.h>
@@ -35,31 +36,45 @@ typedef struct ls_opt_list {
 } ls_opt_list;
 
 typedef struct ls_opt {
-    const char *name; /* as shown, e.g. "seq_length" or "val-fraction"          */
+    const char *name; /* as shown, e.g. "seq_length"                            */
     ls_opt_kind kind;
     size_t offset;       /* of the value in the target structure                   */
     const char *arg;     /* what the help shows after the name; the values of a choice */
     const char *def;     /* default, as text; NULL leaves the target as it was     */
-    const char *help;    /* one line; NULL hides the row (old spellings)           */
+    const char *help;    /* one line; NULL hides the row                           */
     const char *section; /* heading in the help, given on its first row            */
     /* Range of a number on the command line; lo = hi: any number. If hi is INT32_MAX or more, errors name only lo. The default may
      * be outside. */
     double lo, hi;
+    /* Another name of the row `of`, which gives kind, place, range and help. With `value` it is a switch that stands for
+     * `--of value`. Both rows count as given. */
+    const char *of, *value;
+    bool common; /* on the first help page; a table without common rows has one page */
 } ls_opt;
+
+/* What --help, --help_all (or --help=all) and --help=json ask for. */
+typedef enum ls_opt_page { LS_OPT_NO_PAGE, LS_OPT_FIRST_PAGE, LS_OPT_ALL_PAGES, LS_OPT_JSON } ls_opt_page;
+
+/* The row of that name (- and _ are equal), or n. */
+size_t ls_opt_row(const ls_opt *table, size_t n, const char *name);
 
 /* Sets the defaults of all rows in target. */
 ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target);
 
 /* given[i] (may be NULL) is set to 1 where row i was on the command line. Words that are no options are LS_E_ARG, unless
  * rest is not NULL: then they are collected in it (borrowed from argv, which is reordered). "--" ends the options.
- * "--help" and "-h" set *help (may be NULL: then it is an unknown option). */
+ * "--help" and its forms and "-h" set *page (may be NULL: then they are unknown options). */
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
-                       ls_opt_list *rest, bool *help);
+                       ls_opt_list *rest, ls_opt_page *page);
 
 #define LS_OPT_COLUMNS 80 /* of help pages */
 
-/* The option part of a help page, wrapped at LS_OPT_COLUMNS. */
-void ls_opt_help(const ls_opt *table, size_t n, ls_str *out);
+/* The option part of a help page, wrapped at LS_OPT_COLUMNS. The first page ends with a line that names --help_all where it does not
+ * have every row. All pages: every row, with its other names. */
+void ls_opt_help(const ls_opt *table, size_t n, ls_opt_page page, ls_str *out);
+
+/* The rows as members of an array: name, kind, arg, default, help, section, min, max, alias_of, value, common. */
+void ls_opt_json(const ls_opt *table, size_t n, ls_jsonw *w);
 
 /* Paragraphs of a help page, one per line of `text`, wrapped at LS_OPT_COLUMNS. Lines that begin with a blank (examples)
  * are kept as they are. */

@@ -151,21 +151,38 @@ static int64_t bytes_on(const ls_plan *p, ls_part part, bool device)
     return device || p->n_copy < 2 ? sum : sum * p->n_copy;
 }
 
+/* Where the state alone does not fit: why a smaller batch does not help, and how many devices or hosts a sharded state needs. */
+static void explain_state(const ls_plan *p, int64_t state, int64_t have, bool gpu, char why[128], char shards[128])
+{
+    char a[32], b[32];
+    snprintf(why, 128, "; without activations it is %s, so a smaller batch does not help",
+             ls_human_bytes(a, (double)state));
+    if (!p->whole || have <= 0) return;
+    const int64_t n = (p->whole + have - 1) / have;
+    if (n < 2) return;
+    snprintf(shards, 128, "; sharded, %s / %lld %s = %s on each", ls_human_bytes(a, (double)p->whole), (long long)n,
+             gpu ? "GPUs" : "hosts", ls_human_bytes(b, (double)p->whole / (double)n));
+}
+
 /* gpu: the device whose memory is too small; NULL: the host's is. */
 static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ls_device_info *gpu)
 {
-    char need_s[32], have_s[32], act_s[32], par_s[32], grad_s[32], sum_s[32], sums[80] = "";
+    char need_s[32], have_s[32], act_s[32], par_s[32], grad_s[32], sum_s[32], sums[80] = "", why[128] = "",
+                                                                              shards[128] = "";
     const int64_t grad = bytes_on(p, LS_PART_GRAD, gpu),
                   rest = bytes_on(p, LS_PART_PARAM, gpu) + bytes_on(p, LS_PART_OPT, gpu);
-    const char *advice = p->device && !gpu ? p->less_host : rest + grad > have ? p->less_state : p->less_act;
+    const bool host = p->device && !gpu, state = !host && rest + grad > have;
+    const char *advice = host ? p->less_host : state ? p->less_state : p->less_act;
+    if (state) explain_state(p, rest + grad, have, gpu, why, shards);
     if (gpu && p->beside)
         snprintf(sums, sizeof sums, "; NCCL's sums in a fixed order: %s", ls_human_bytes(sum_s, (double)p->beside));
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, but only %s are available on %s (parameters and optimizer: %s; gradients: %s; activations: %s%s); use %s",
+        "not enough memory: the run needs %s, but only %s are available on %s (parameters and optimizer: %s; gradients: %s; activations: %s%s)%s; use %s%s",
         ls_human_bytes(need_s, (double)need), ls_human_bytes(have_s, (double)have), gpu ? gpu->name : "this machine",
         ls_human_bytes(par_s, (double)rest), ls_human_bytes(grad_s, (double)grad),
-        ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums, *advice ? advice : "a smaller model");
+        ls_human_bytes(act_s, (double)bytes_on(p, LS_PART_ACT, gpu)), sums, why, *advice ? advice : "a smaller model",
+        shards);
 }
 
 static ls_status alloc_device(ls_plan *p)

@@ -136,23 +136,26 @@ bool ls_parse_i64(const char *text, int64_t *out)
     return true;
 }
 
-static size_t edit_distance(const char *a, const char *b)
+size_t ls_edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(b);
-    size_t row[64];
+    size_t row[64], above[64] = {0}; /* of a's previous character, and of the one before it */
     if (n >= 64 || strlen(a) >= 64) return SIZE_MAX;
     for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
-        size_t diag = row[0];
-        row[0] = i;
+        size_t diag = row[0], next[64];
+        next[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t up = row[j];
             size_t best = diag + (a[i - 1] != b[j - 1]);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-            diag = up;
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (next[j - 1] + 1 < best) best = next[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above[j - 2] + 1 < best)
+                best = above[j - 2] + 1;
+            next[j] = best;
+            diag = row[j];
         }
+        memcpy(above, row, (n + 1) * sizeof *row);
+        memcpy(row, next, (n + 1) * sizeof *row);
     }
     return row[n];
 }
@@ -162,7 +165,7 @@ const char *ls_nearest_word(const char *word, const char *const *words, size_t n
     const char *best = NULL;
     size_t least = strlen(word) / 3 + 1;
     for (size_t i = 0; i < n; i++) {
-        size_t d = edit_distance(word, words[i]);
+        size_t d = ls_edit_distance(word, words[i]);
         if (d < least || (d == least && !best)) {
             least = d;
             best = words[i];

@@ -41,6 +41,8 @@ bool ls_one_of(const char *choices, const char *word, bool any_case);
 bool ls_parse_i64(const char *text, int64_t *out);
 bool ls_parse_f64(const char *text, double *out);
 
+/* Insertions, deletions, replacements and swaps of neighbours that make b of a; SIZE_MAX if one has 64 bytes or more. */
+size_t ls_edit_distance(const char *a, const char *b);
 /* The nearest of the n words to `word` (edit distance, at most a third of its length plus one), or NULL. */
 const char *ls_nearest_word(const char *word, const char *const *words, size_t n);
 

@@ -3,6 +3,7 @@
 #include "data/pairs.h"
 #include "data/sources.h"
 #include "data/token_header.h"
+#include "core/argv.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -109,7 +110,7 @@ static ls_status refuse_text(const char *path)
     for (size_t i = 0; i < sizeof text / sizeof text[0]; i++)
         if (ls_ends_in(path, text[i]))
             return ls_fail(LS_E_FORMAT, "%s is text, not a token file; convert it with `lockstep prepare %s --out DIR`",
-                           path, path);
+                           path, ls_quoted(path).text);
     return LS_OK;
 }
 

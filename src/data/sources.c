@@ -1,5 +1,6 @@
 /* sources.c - reads and writes the text that names token files. */
 #include "data/sources.h"
+#include "core/argv.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -124,7 +125,7 @@ ls_status ls_sources_load(const char *file, ls_data_sources *out)
         return ls_fail(
             LS_E_FORMAT,
             "--data %s: neither a data folder nor a blend file (JSON); convert text with `lockstep prepare %s --out data`",
-            file, file);
+            file, ls_quoted(file).text);
     if (read != LS_OK) return read;
     const json_t *list = json_object_get(root, "blend");
     ls_status st = json_array_size(list) ? LS_OK

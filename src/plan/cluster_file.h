@@ -155,11 +155,11 @@ double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
 /* For the nearest measured number of workers, or computed from the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
 /* Where the workers of a collective are. */
-typedef struct ls_group {
+typedef struct ls_coll_group {
     int n, hosts; /* workers, and the hosts on which they are */
     bool ordered; /* sums in a fixed order over NCCL (comm/nccl_tree.c) */
-} ls_group;
+} ls_coll_group;
 /* Seconds of a collective; bytes is the size of the whole buffer. */
-double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_group group, double bytes);
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_coll_group group, double bytes);
 
 #endif

@@ -119,7 +119,7 @@ ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_
 void ls_planner_result_fini(ls_planner_result *r);
 
 /* Why the first layout is the fastest, one sentence per line: the parts of its step, and what others lose or need. */
-void ls_planner_explain(const ls_planner_query *q, const ls_planner_result *r, ls_str *out);
+void ls_planner_explain(const ls_planner_result *r, ls_str *out);
 /* What to change, one sentence per line: each was predicted as a layout (larger batch, recomputation, fewer or more workers, precision). Empty if
  * nothing gains. */
 void ls_planner_advise(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, ls_str *out);

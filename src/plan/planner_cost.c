@@ -18,7 +18,7 @@ double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int 
 {
     const int on_host = w->crowd.on_host;
     const bool between = w->c->mesh.world > on_host && (span > on_host || on_host % span);
-    ls_group g = {.n = n, .hosts = 1, .ordered = !w->cl->cpu && w->c->deterministic};
+    ls_coll_group g = {.n = n, .hosts = 1, .ordered = !w->cl->cpu && w->c->deterministic};
     if (between) { /* every stride-th rank belongs to the group */
         const int stride = span / n, here = stride < on_host ? on_host / stride : 1;
         g.hosts = LS_MAX(2, (n + here - 1) / here);

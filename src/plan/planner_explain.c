@@ -43,8 +43,8 @@ static void composition(const ls_planner_result *r, ls_str *out)
     else if (l->cfg.world_size > 1) ls_str_addf(out, "%.1f %% exposed communication, ", 100 * t->exposed / t->step);
     ls_str_addf(out, "%.1f %% the update of parameters.\n", 100 * (t->optimizer + t->other) / t->step);
     if (stages_of(l) == 1 && t->comm > t->exposed && t->comm > 0)
-        ls_str_addf(out, "It communicates for %s per step, of which %s are hidden behind the backward pass.\n",
-                    sec_words(t->comm, a), sec_words(t->comm - t->exposed, b));
+        ls_str_addf(out, "It communicates for %s per step, of which %s overlap with compute.\n", sec_words(t->comm, a),
+                    sec_words(t->comm - t->exposed, b));
 }
 
 /* What l loses against the best: the parts that make up at least a quarter of the difference. */
@@ -53,15 +53,15 @@ static void losses(const ls_planned *best, const ls_planned *l, ls_str *out)
     const ls_prediction *a = &best->time, *b = &l->time;
     const double more = b->step - a->step, part[] = {compute_of(b) - compute_of(a), b->exposed - a->exposed,
                                                      b->optimizer + b->other - a->optimizer - a->other};
+    const bool bubble = b->bubble > a->bubble + 0.01;
     const char *const name[] = {"forward and backward",
-                                stages_of(l) > 1 ? "waiting for stages and workers" : "exposed communication",
-                                "the update"};
+                                bubble ? "waiting for stages and workers" : "exposed communication", "the update"};
     const char *comma = "";
     char sec[32];
     for (int k = 0; k < 3; k++) {
         if (!(part[k] > 0) || part[k] < 0.25 * more) continue;
         ls_str_addf(out, "%s%s +%s", comma, name[k], sec_words(part[k], sec));
-        if (k == 1 && stages_of(l) > 1)
+        if (k == 1 && bubble)
             ls_str_addf(out, " (bubble %.1f %%, %.1f %% in the first)", 100 * b->bubble, 100 * a->bubble);
         comma = ", ";
     }
@@ -135,12 +135,11 @@ static void too_large(const ls_planner_result *r, ls_str *out)
                 100 * (best->time.step / l->time.step - 1), l->why);
 }
 
-void ls_planner_explain(const ls_planner_query *q, const ls_planner_result *r, ls_str *out)
+void ls_planner_explain(const ls_planner_result *r, ls_str *out)
 {
     static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
     const ls_planned *best = r->layout, *seen[16];
     int n_seen = 0;
-    (void)q;
     if (!r->n_fit) return;
     composition(r, out);
     const struct {
@@ -178,6 +177,8 @@ static bool try(advice *a)
 {
     a->l.worst = (ls_plan_memory){0};
     a->l.cfg.world_size = a->l.cfg.mesh.world;
+    memset(a->l.cfg.stage_thread, 0, sizeof a->l.cfg.stage_thread);
+    ls_planner_share(a->cl, &a->l.cfg);
     const bool ok = planner_fit(a->cl, &a->q, &a->l) == LS_OK && a->l.fits &&
                     ls_planner_predict(a->cl, &a->l.cfg, &a->l.time) == LS_OK;
     ls_err_clear();

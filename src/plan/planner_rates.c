@@ -272,7 +272,7 @@ static double on_curve(const ls_cluster_curve *v, double bytes)
  *   agree, barrier         a message to every host (comm/net.c) */
 #define MESSAGE_SEC 1e-6 /* assumed: host time of one of many small messages */
 
-static double between_latency(const ls_cluster *c, ls_coll kind, ls_group g)
+static double between_latency(const ls_cluster *c, ls_coll kind, ls_coll_group g)
 {
     const double H = g.hosts, n = g.n, out = c->between.latency, in = fmin(c->inside.latency, out),
                  ring = (H - 1) * out + (n - H) * in;
@@ -290,7 +290,7 @@ static double between_latency(const ls_cluster *c, ls_coll kind, ls_group g)
 }
 
 /* Workers of a host that belong to one group use the network cards of their share of the devices. */
-static double between_sec(const ls_cluster *c, ls_coll kind, ls_group g, double bytes)
+static double between_sec(const ls_cluster *c, ls_coll kind, ls_coll_group g, double bytes)
 {
     const double share = (double)g.n / g.hosts / c->devices, cards = fmax(1, floor(share * c->cards)),
                  rate = c->inside.bandwidth > 0
@@ -301,7 +301,7 @@ static double between_sec(const ls_cluster *c, ls_coll kind, ls_group g, double 
     return between_latency(c, kind, g) + (empty ? 0 : volume * bytes / rate);
 }
 
-double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_group g, double bytes)
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, ls_coll_group g, double bytes)
 {
     const int n = g.n;
     if (n < 2) return 0;

@@ -113,9 +113,7 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
 /* Appends an argument, quoted for the shell. */
 static void add_word(const char *flag, const char *word, ls_str *out)
 {
-    char *one[] = {(char *)(uintptr_t)word};
-    ls_str_addf(out, " %s ", flag);
-    ls_argv_show(&(ls_argv){.word = one, .n = 1}, out);
+    ls_str_addf(out, " %s %s", flag, ls_quoted(word).text);
 }
 
 /* `-n` starts the workers of one host, and at most LS_LAUNCH_MOST; launchers start those of several. */
@@ -223,7 +221,7 @@ void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_p
         ls_str_add(out, "no layout fits.\n");
     }
     ls_str why = {0}, change = {0};
-    ls_planner_explain(q, r, &why);
+    ls_planner_explain(r, &why);
     ls_planner_advise(cl, q, r, &change);
     lines("why the first layout is the fastest:", &why, out);
     lines("what to change:", &change, out);
@@ -325,7 +323,7 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, cl, q, &r->layout[i]);
     ls_jsonw_close(&w);
     ls_str why = {0}, change = {0};
-    ls_planner_explain(q, r, &why);
+    ls_planner_explain(r, &why);
     ls_planner_advise(cl, q, r, &change);
     json_lines(&w, "why", &why);
     json_lines(&w, "what_to_change", &change);

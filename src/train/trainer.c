@@ -85,10 +85,25 @@ static ls_status take_shared(ls_trainer *t)
     return t->tp ? ls_comm_reserve(t->tp) : LS_OK;
 }
 
+/* Parameters, gradients and optimizer state of the model on one worker: what this worker has, times the shards of each part. */
+static int64_t whole_state(const ls_trainer *t)
+{
+    static const char *const sharded_from[] = {"zero3", "zero2", "zero1"}; /* parameters, gradients, optimizer state */
+    static const ls_part part[] = {LS_PART_PARAM, LS_PART_GRAD, LS_PART_OPT};
+    const ls_mesh *m = &t->cfg->mesh;
+    int64_t sum = 0;
+    for (int i = 0; i < 3; i++) {
+        const bool sharded = !strncmp(t->cfg->strategy, "zero", 4) && strcmp(t->cfg->strategy, sharded_from[i]) >= 0;
+        sum += ls_plan_part_bytes(&t->plan, part[i]) * (sharded ? m->n[LS_AXIS_DP] : 1);
+    }
+    return sum * m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP];
+}
+
 /* What reduces the memory of this run; what it uses already is left out. */
 static void advise_memory(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
+    t->plan.whole = whole_state(t);
     const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
     const bool may_offload = gpu && !c->offload, sharded = strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
     snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",

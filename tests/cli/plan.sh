@@ -71,7 +71,7 @@ expect 0 "replica 1    8  9     10 11     12 13     14 15" plan --schedule gpipe
 expect 0 "between each stage's first and last action 0.00 %" plan --schedule zb --pp 4 --micro 8 --live 7
 expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
 
-expect 2 "plan needs one of: --model NAME with --global_batch N" plan
+expect 2 "plan needs one of: --model NAME (rank layouts)" plan
 expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
 expect 2 "1f1b supports one chunk per stage (got 2)" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
@@ -141,6 +141,42 @@ assert m["parameters"] == 2 * n["parameters"] and m["gradients"] == n["gradients
 assert n["optimizer"] * 2 == m["optimizer"] * 3 and 1.9 < m["activations"] / n["activations"] < 2.0  # and an fp32 master copy
 PY
 
+# thousands of GPUs: a default batch, failures, cost, and words; the whole text with one layout
+TIMEFORMAT=%U # seconds of CPU: other tests run at the same time
+{ time plan --model gpt2-xl --cluster h100:16384 --tokens 1T --mtbf 6300 --price 2.5 --json >"$SCRATCH/large.json" 2>"$SCRATCH/err"; } 2>"$SCRATCH/cpu"
+[ "$(cut -d. -f1 "$SCRATCH/cpu")" -lt 30 ] || bad "16,384 GPUs took $(cat "$SCRATCH/cpu") s: $(cat "$SCRATCH/err")"
+python3 - "$SCRATCH/large.json" <<'P' || bad "JSON of 16,384 GPUs"
+import json, math, sys
+d = json.load(open(sys.argv[1]))
+best, f = d["layouts"][0], d["failures"]
+assert (d["workers"], d["global_batch"]) == (16384, 16384) and d["fit"] > 15
+assert best["dp"] * best["pp"] * best["tp"] == 16384 and all(l["strategy"] != "dp" for l in d["layouts"])
+assert f["nodes"] == 2048 and abs(f["mtbf_hours"] * 2048 / 6300 - 1) < 1e-12
+assert abs(f["goodput_simulated"] / f["goodput"] - 1) < 0.05 and 0.5 < f["goodput"] < 1
+assert abs(f["interval_sec"] - f["interval_exact_sec"]) <= 1.01 * best["step_sec"]
+assert abs(f["interval_young_sec"] - math.sqrt(2 * f["checkpoint_sec"] * f["mtbf_hours"] * 3600)) < 1e-6
+assert abs(best["hours_expected"] * f["goodput"] / best["hours"] - 1) < 1e-9
+assert abs(best["cost"] / (16384 * 2.5 * best["hours_expected"]) - 1) < 1e-9
+assert abs(best["energy_kwh"] / (16384 * 0.7 * best["hours_expected"]) - 1) < 1e-9
+assert abs(f["expected_failures"] * f["mtbf_hours"] / best["hours_expected"] - 1) < 1e-9
+assert best["command"].endswith(f" --save_every {f['interval_steps']}")
+assert "is the fastest of" in d["why"][0] and any(w.startswith("zero3: ") for w in d["why"]) and d["what_to_change"]
+P
+expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq-length 64 --cluster h100:8 --workers 4 --max-tp 1
+expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global-batch 64 --price 2 --top 1
+grep -q "dp is not ranked on several hosts" "$SCRATCH/out" || bad "dp on two hosts: $(cat "$SCRATCH/out")"
+grep -q "^cost 32 per hour, [0-9.]* per 1e9 tokens (16 x 2 per hour)" "$SCRATCH/out" || bad "cost: $(cat "$SCRATCH/out")"
+grep -Eq "^  (ddp|zero3): at best .* (slower|the time) \(.* per step\): (forward|exposed|waiting|the update)" "$SCRATCH/out" || bad "no comparison: $(cat "$SCRATCH/out")"
+expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global-batch 64 --strategy zero3 --max-tp 1
+grep -q "^  --workers 16 --global_batch 64 fits: zero3 dp 16" "$SCRATCH/out" || bad "no advice: $(cat "$SCRATCH/out")"
+expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 --cluster h100:20000
+expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
+expect 2 "--workers 16: --cluster h100:8 has 8 devices" plan --model gpt2 --cluster h100:8 --workers 16
+expect 2 "need --mtbf HOURS" plan --model gpt2 --cluster h100 --restart_time 60
+expect 2 "--mtbf -1: must be above 0" plan --model gpt2 --cluster h100 --mtbf -1
+expect 2 "--price 0: must be above 0" plan --model gpt2 --cluster h100 --price 0
+expect 2 "--mtbf is not for --measure and --check" plan --measure --mtbf 100
+
 # an impossible request states the reason; an unused option is refused
 expect 2 "no layout of 1 worker is possible: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
 expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
@@ -150,14 +186,14 @@ expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --
 expect 2 "--workers is not for --measure and --check" plan --measure --model tiny --seq-length 64 --workers 2
 expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab-size 300
 expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
-expect 2 "--dropout -0.5: must be at least 0" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
+expect 2 "--dropout -0.5: must be 0 to 1" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
 
 # clusters: a number of places that overflows, hosts without a link, more workers than cores
 cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
 tiny="--model tiny --seq-length 64 --global-batch 8 --cluster $SCRATCH/made.json"
 for n in 65536 50000; do
   cluster "\"hosts\": $n, \"devices_per_host\": $n"
-  expect 2 "devices, but at most 1024 workers can be planned; add --workers N" plan $tiny
+  expect 2 "devices, but at most 16384 workers can be planned; add --workers N" plan $tiny
 done
 cluster '"devices_per_host": 2147483647'
 expect 3 "made.json: devices_per_host is 2.14748e+09; it must be at most 65536" plan $tiny

@@ -25,7 +25,7 @@ expect 0 '"source": "preset r2"' "$LOCKSTEP" train --preset r2 "${small[@]}" --n
 grep -q "^flags of R2 without effect: --num_gpus (without --framework: one worker)$" err || bad "no note about --num_gpus: $(cat err)"
 expect 2 "'fsdp'" "$LOCKSTEP" train --preset r2 --framework fsdp "${small[@]}"
 expect 2 "add --preset r2 " "$LOCKSTEP" train --framework ddp --data d # without a preset it is unknown
-expect 2 "add --preset r2 or --preset r3" "$LOCKSTEP" train --world_size 2 --data d
+expect 2 "add --preset r2 " "$LOCKSTEP" train --num_gpus 2 --data d
 
 expect 0 "micro_batch_size_per_gpu" "$LOCKSTEP" bench strategies -n 2 --dry-run --warmup 1 --out b -- --preset r2 --global-batch-size 8 "${small[@]}"
 grep -q -- "--preset\|--train-iters" out && bad "the runs of a benchmark get flags of a preset: $(cat out)"

@@ -73,7 +73,7 @@ PY
 expect 2 "port $port is in use" "$LOCKSTEP" serve runs --port "$port"
 other=$server
 start second runs
-[ "$(port_of "$url")" -gt "$port" ] || bad "the second server has the port $(port_of "$url")"
+[ "$(port_of "$url")" != "$port" ] || bad "the second server has the port $(port_of "$url")"
 kill $server && wait $server || bad "serve ends with exit code $? after SIGTERM"
 server=$other other=0
 kill -INT $server && wait $server || bad "serve ends with exit code $? after SIGINT"
@@ -101,22 +101,23 @@ expect 2 "watch shows one run" "$LOCKSTEP" watch runs/good runs/good
 train=("$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2)
 expect 2 "not a port" "${train[@]}" --checkpoint_path r --serve 70000
 expect 2 "needs --serve" "${train[@]}" --checkpoint_path r --serve_address 0.0.0.0
+# its server runs when no other process wants the core: on a busy machine an answer takes time
+is_running() { curl_free "http://127.0.0.1:$port/api/runs" | grep -q '"id": "live", "state": "running", "step": [0-9]'; }
 for how in TERM KILL; do
+  rm -rf live
   "${train[@]}" --checkpoint_path live --max_steps 1000000 --serve >log 2>err &
   server=$!
   await $server grep -q "live page: http" err || bad "train --serve: $(cat err)"
   port=$(port_of "$(grep -o 'http://[^ ]*' err)")
-  await $server grep -q '"step": 2' live/metrics.jsonl
-  [ $how = KILL ] || client "$port" checks || bad "train --serve"
-  curl_free "http://127.0.0.1:$port/api/runs" | grep -q '"id": "live", "state": "running"' || bad "the run is not running"
+  await $server is_running || bad "the run is not running"
   page=$(pgrep -P $server)
   grep -q "^policy *: *5$" /proc/"$page"/sched 2>/dev/null || [ "$(ps -o cls= -p "$page")" = IDL ] || bad "the server has no idle priority"
   kill -$how $server
   wait $server
   server=0
-  for _ in $(seq 100); do kill -0 "$page" 2>/dev/null || break; sleep 0.05; done
+  for _ in $(seq 600); do kill -0 "$page" 2>/dev/null || break; sleep 0.1; done
   kill -0 "$page" 2>/dev/null && bad "the server is still alive after SIG$how"
+  [ $how = KILL ] || grep -q '"state": "stopped"' live/events.jsonl || bad "no stop in events.jsonl"
 done
-grep -q '"state": "stopped"' live/events.jsonl || bad "no stop in events.jsonl"
 wait $slow || bad "slow client: $(cat slow.out)"
 done_tests

@@ -26,8 +26,8 @@ expect 3 "init_from nowhere: no such folder" t "${base[@]}" --data "$d" --init_f
 
 # flags and configuration
 expect 2 "did you mean --epochs" t --data "$d" --epoks 3
-expect 2 "unknown option --batch_size; it is an option of R3.*; did you mean --micro_batch_size_per_gpu, .*or --global_batch_size?" t --data "$d" --batch_size 8
-expect 2 "ambiguous option -s: it could be --[a-z_]*, .* or --" t --data "$d" -s 3
+expect 2 "unknown option --n_chunk; it is an option of R3: add --preset r3" t --data "$d" --n_chunk 8
+expect 2 "unknown option -s" t --data "$d" -s 3
 expect 2 "lr inf: must be a finite number" t --data "$d" --lr inf
 expect 2 "whole number" t --data "$d" --epochs three
 expect 2 "256" t --data "$d" --model tiny --seq_length 300

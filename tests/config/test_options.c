@@ -54,8 +54,9 @@ static void published_command_lines_are_understood(void **state)
     assert_int_equal(o.enforce_global_batch_size, 16);
     assert_int_equal(PARSE(&o, "--vocab_size", "9", "--embedding_size", "8", "--num_layers", "7", "--num_heads", "2",
                            "--dropout", "0", "--max_position_embeddings", "6", "--global_batch_size", "5",
-                           "--num_workers", "4", "--quiet_nccl_monitor", "--resume", "--profile", "--train_micro", "3",
-                           "--timing_warmup_steps", "1", "--timing_sample_every", "2"),
+                           "--num_workers", "4", "--quiet_nccl_monitor", "--resume", "--profile",
+                           "--train_micro_batch_size_per_gpu", "3", "--timing_warmup_steps", "1",
+                           "--timing_sample_every", "2"),
                      LS_OK);
     assert_true(o.vocab_size == 9 && o.embedding_size == 8 && o.num_layers == 7 && o.num_heads == 2 && o.dropout == 0);
     assert_true(o.max_position_embeddings == 6 && o.global_batch_size == 5 && o.num_workers == 4 && o.resume &&
@@ -92,15 +93,14 @@ static void wrong_flags_and_values_are_refused(void **state)
     assert_int_equal(PARSE(&o, "stray"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "--precision", "fp8"), LS_E_ARG);
     /* options of other trainers */
-    assert_int_equal(PARSE(&o, "--world-size", "2"), LS_E_ARG);
-    assert_non_null(
-        strstr(ls_err_words(), "--world-size; it is an option of R2 and R3: add --preset r2 or --preset r3"));
+    assert_int_equal(PARSE(&o, "--steps", "3"), LS_E_ARG); /* no abbreviation of --steps_per_print */
+    assert_non_null(strstr(ls_err_words(), "unknown option --steps; did you mean --max_steps"));
     assert_int_equal(PARSE(&o, "--framework=ddp"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "--framework; it is an option of R2: add --preset r2 "));
     assert_int_equal(PARSE(&o, "--n_chunk", "4"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "--n_chunk; it is an option of R3: add --preset r3 "));
     assert_int_equal(PARSE(&o, "--help"), LS_OK);
-    assert_true(o.help);
+    assert_int_equal(o.help, LS_OPT_FIRST_PAGE);
 }
 
 static void other_spellings_set_the_same_options(void **state)
@@ -150,7 +150,7 @@ static void the_help_lists_every_documented_flag(void **state)
 {
     (void)state;
     ls_str s = {0};
-    ls_train_options_help(&s);
+    ls_train_options_help(LS_OPT_ALL_PAGES, &s);
     for (size_t i = 0; i < ls_train_n_opts; i++) { /* every flag that has a help text */
         ls_str row = {0};
         ls_str_addf(&row, "  --%s ", ls_train_opts[i].name);
@@ -164,6 +164,33 @@ static void the_help_lists_every_documented_flag(void **state)
     ls_str_fini(&s);
 }
 
+static void the_first_help_page_is_short_and_names_the_other_one(void **state)
+{
+    (void)state;
+    ls_str s = {0};
+    int n = 0;
+    ls_train_options_help(LS_OPT_FIRST_PAGE, &s);
+    for (const char *p = s.data; (p = strstr(p, "\n  --")); p++) n++;
+    assert_in_range(n, 15, 30);
+    assert_non_null(strstr(s.data, "\n--help_all lists all "));
+    assert_null(strstr(s.data, "Signals:"));
+    ls_str_fini(&s);
+}
+
+/* Options have one spelling in the help: with underscores. */
+static void every_row_is_spelt_with_underscores_and_has_a_range(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const ls_opt *o = &ls_train_opts[i];
+        if (strchr(o->name, '-')) fail_msg("--%s: write it with _", o->name);
+        if (o->of && ls_opt_row(ls_train_opts, ls_train_n_opts, o->of) == ls_train_n_opts)
+            fail_msg("--%s: no row --%s", o->name, o->of);
+        if (!o->of && (o->kind == LS_OPT_INT || o->kind == LS_OPT_REAL) && !(o->lo < o->hi))
+            fail_msg("--%s has no range", o->name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +201,8 @@ int main(void)
         cmocka_unit_test(other_spellings_set_the_same_options),
         cmocka_unit_test(flags_without_effect_are_warned_about),
         cmocka_unit_test(the_help_lists_every_documented_flag),
+        cmocka_unit_test(the_first_help_page_is_short_and_names_the_other_one),
+        cmocka_unit_test(every_row_is_spelt_with_underscores_and_has_a_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "test_argv.h"
 #include "test_folder.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static ls_status resolve_with(const char *json, const char *line, const ls_train
     ls_ds_config ds;
     snprintf(words, sizeof words, "%s", line);
     const int argc = test_argv(words, argv);
-    if (ls_train_options_parse(argc, argv, &o) != LS_OK) fail_msg("%s: %s", line, ls_err_words());
+    LS_TRY(ls_train_options_parse(argc, argv, &o));
     if (json && ls_ds_config_parse(json, strlen(json), "ds.json", &ds) != LS_OK)
         fail_msg("%s: %s", json, ls_err_words());
     ls_status st = ls_train_resolve(&o, json ? &ds : NULL, &paths, facts, c);
@@ -285,7 +286,7 @@ static void batch_sizes_agree_or_are_refused(void **state)
               "32 is not micro-batch size 3 * accumulation 1 * 8 workers = 24; change one of them");
     must_fail("{\"train_batch_size\": 4}", "-n 8", LS_E_CONFIG, "4 is not micro-batch size 0");
     must_fail("{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 8}", "-n 4", LS_E_CONFIG, "16 is not");
-    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_ARG, "micro_batch_size_per_gpu 0: must be 1 to");
+    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_ARG, "micro_batch_size_per_gpu 0: must be at least 1");
     must_fail(NULL, "--grad_accum_steps -2", LS_E_ARG, "-2");
 }
 
@@ -544,7 +545,7 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "this run uses fp32");
     must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "this run uses fp16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
-    must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 64, the workers of one host");
+    must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 65536");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_ARG, "profile_spans");
     must_fail(NULL, "--pp 2", LS_E_CONFIG, "--pp 2 x --tp 1");
     must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "--pp 3");
@@ -555,10 +556,10 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
               "remainder 1");
     must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
     must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
-    must_fail(NULL, "--epochs 0", LS_E_ARG, "--epochs 0: must be at least 1");
+    must_fail(NULL, "--epochs 0", LS_E_ARG, "--epochs 0: must be 1 to 1000000");
     must_fail(NULL, "--timing_sample_every 0", LS_E_ARG, "timing_sample_every");
-    must_fail(NULL, "--lr -1", LS_E_ARG, "learning rate");
-    must_fail(NULL, "--clip -1", LS_E_CONFIG, "--clip -1: must be at least 0");
+    must_fail(NULL, "--lr -1", LS_E_ARG, "--lr -1: must be 0 to 1000000");
+    must_fail(NULL, "--clip -1", LS_E_ARG, "--clip -1: must be at least 0");
     must_fail(NULL, "--betas 0.9 2", LS_E_ARG, "--betas 0.9 2: must be");
     must_fail(NULL, "--epochs 99999999999", LS_E_ARG, "must be 1 to 1000000");
     must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
@@ -592,12 +593,12 @@ static void worker_settings_come_from_flags_and_json(void **state)
     assert_int_equal(c.prefetch_bucket, 3000000);
     assert_source(&c, "prefetch_bucket", LS_FROM_JSON, "zero_optimization.stage3_prefetch_bucket_size");
     ls_train_config_fini(&c);
-    must("{\"zero_optimization\": {\"stage\": 2}}", "-n 2 --strategy ddp --gather_bucket 5", &c);
-    assert_string_equal(c.strategy, "ddp");
+    must("{\"zero_optimization\": {\"stage\": 2}}", "-n 2 --strategy zero1 --gather_bucket 5", &c);
+    assert_string_equal(c.strategy, "zero1");
     assert_int_equal(c.gather_bucket, 5);
     ls_train_config_fini(&c);
-    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "--gather_bucket 0: must be at least 1");
-    must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
+    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_ARG, "--gather_bucket 0: must be at least 1");
+    must_fail(NULL, "-n 2 --bucket 0", LS_E_ARG, "bucket");
     must(NULL, "-n 2 --no-deterministic", &c);
     assert_false(c.deterministic);
     ls_train_config_fini(&c);
@@ -710,6 +711,10 @@ static void print_config_omits_no_setting(void **state)
                                              {"max_position_embeddings", "n_positions"},
                                              {"dropout", "resid_pdrop"},
                                              {"betas", "beta2"},
+                                             {"adam_beta1", "beta1"},
+                                             {"adam_beta2", "beta2"},
+                                             {"min_lr", "min_lr_ratio"},
+                                             {"lr_scheduler_type", "lr_schedule"},
                                              {"clip", "gradient_clipping"},
                                              {"n", "world_size"},
                                              {"no_deterministic", "deterministic"},
@@ -756,21 +761,19 @@ static void defaults_of_deepspeed_are_named(void **state)
     ls_train_config_fini(&c);
 }
 
-static void options_that_a_run_does_not_use_are_noted(void **state)
+static void options_that_a_run_does_not_use_are_refused(void **state)
 {
     (void)state;
     ls_train_config c;
-    must(NULL, "--model tiny -n 2 --gather_bucket 10 --prefetch_bucket 10 --bucket 10 --profile_spans 10", &c);
-    assert_true(noted(&c, "--gather_bucket has no effect with strategy ddp"));
-    assert_true(noted(&c, "--prefetch_bucket has no effect with strategy ddp"));
-    assert_true(noted(&c, "--profile_spans has no effect without --profile"));
-    assert_false(noted(&c, "--bucket has no effect"));
-    ls_train_config_fini(&c);
-    must(NULL, "--model tiny --bucket 10", &c);
+    must_fail(NULL, "--model tiny -n 2 --gather_bucket 10", LS_E_CONFIG,
+              "--gather_bucket has no effect with strategy ddp; zero1 and zero2 use it; leave it out");
+    must_fail(NULL, "--model tiny -n 2 --prefetch_bucket 10", LS_E_CONFIG, "with strategy ddp; zero3 uses it");
+    must_fail(NULL, "--model tiny -n 2 --strategy dp --bucket 10", LS_E_CONFIG, "with strategy dp");
+    must_fail(NULL, "--model tiny --profile_spans 10", LS_E_CONFIG, "--profile_spans needs --profile");
+    must_fail(NULL, "--model tiny --keep_last 2", LS_E_CONFIG, "--keep_last needs --save_every");
+    /* the same command line works for all numbers of workers */
+    must(NULL, "--model tiny --bucket 10 --eval_every 3 --max_val_steps 0 --comm_timeout 9", &c);
     assert_true(noted(&c, "--bucket has no effect with strategy single"));
-    ls_train_config_fini(&c);
-    must(NULL, "--model tiny --keep_last 2 --eval_every 3 --max_val_steps 0 --comm_timeout 9", &c);
-    assert_true(noted(&c, "--keep_last has no effect without --save_every"));
     assert_true(noted(&c, "--eval_every has no effect with --max_val_steps 0"));
     assert_true(noted(&c, "--comm_timeout has no effect with one worker"));
     ls_train_config_fini(&c);
@@ -780,6 +783,162 @@ static void options_that_a_run_does_not_use_are_noted(void **state)
          &c);
     assert_false(noted(&c, "has no effect"));
     ls_train_config_fini(&c);
+}
+
+/* The settings of --print_config. */
+static char *printed(const char *line)
+{
+    ls_train_config c;
+    ls_str s = {0};
+    must(NULL, line, &c);
+    assert_int_equal(ls_train_config_fit(&c, 100000, 1000), LS_OK);
+    ls_train_config_table(&c, &s);
+    ls_train_config_fini(&c);
+    return s.data;
+}
+
+static void names_of_other_trainers_give_the_same_settings(void **state)
+{
+    (void)state;
+    static const char *const same[][2] = {
+        {"--learning_rate 6e-4", "--lr 6e-4"},
+        {"--batch_size 3", "--micro_batch_size_per_gpu 3"},
+        {"--micro_batch_size 3", "--micro_batch_size_per_gpu 3"},
+        {"--per_device_train_batch_size 3", "--micro_batch_size_per_gpu 3"},
+        {"--gradient_accumulation_steps 5", "--grad_accum_steps 5"},
+        {"--batch_size 2 --train_batch_size 8", "--micro_batch_size_per_gpu 2 --global_batch_size 8"},
+        {"--block_size 64", "--seq_length 64"},
+        {"--seq_len 64", "--seq_length 64"},
+        {"--max_seq_length 64", "--seq_length 64"},
+        {"--output_dir r", "--checkpoint_path r"},
+        {"--out_dir r", "--checkpoint_path r"},
+        {"--gradient_checkpointing", "--recompute"},
+        {"--gradient_checkpointing True", "--recompute"},
+        {"--activation_checkpointing", "--recompute"},
+        {"--save_steps 7", "--save_every 7"},
+        {"--save_interval 7", "--save_every 7"},
+        {"--save_steps 7 --save_total_limit 2", "--save_every 7 --keep_last 2"},
+        {"--eval_steps 7", "--eval_every 7"},
+        {"--eval_interval 7", "--eval_every 7"},
+        {"--eval_iters 7", "--max_val_steps 7"},
+        {"--max_iters 7", "--max_steps 7"},
+        {"--train_iters 7", "--max_steps 7"},
+        {"--num_train_epochs 2", "--epochs 2"},
+        {"--warmup_iters 7", "--warmup_steps 7"},
+        {"--adam_epsilon 1e-6", "--eps 1e-6"},
+        {"--beta1 0.8 --beta2 0.98", "--adam_beta1 0.8 --adam_beta2 0.98"},
+        {"--grad_clip 0.5", "--clip 0.5"},
+        {"--clip_grad 0.5", "--clip 0.5"},
+        {"--max_grad_norm 0.5", "--clip 0.5"},
+        {"--gradient_clipping 0.5", "--clip 0.5"},
+        {"--world_size 2", "-n 2"},
+        {"--n_layer 3 --n_head 2 --n_embd 32", "--num_layers 3 --num_heads 2 --embedding_size 32"},
+        {"--num_hidden_layers 3 --num_attention_heads 2 --hidden_size 32",
+         "--num_layers 3 --num_heads 2 --embedding_size 32"},
+        {"--n_positions 64", "--max_position_embeddings 64"},
+        {"-n 2 --pipeline_model_parallel_size 2", "-n 2 --pp 2"},
+        {"-n 2 --tensor_model_parallel_size 2", "-n 2 --tp 2"}};
+    for (size_t i = 0; i < N_OF(same); i++) {
+        char line[2][256];
+        for (int k = 0; k < 2; k++) snprintf(line[k], sizeof line[k], "--model tiny %s", same[i][k]);
+        char *theirs = printed(line[0]), *ours = printed(line[1]);
+        if (strcmp(theirs, ours) != 0) fail_msg("%s:\n%s\nbut %s:\n%s", same[i][0], theirs, same[i][1], ours);
+        ls_free(theirs);
+        ls_free(ours);
+    }
+    /* the number formats need a GPU */
+    must_fail(NULL, "--device cpu --bf16", LS_E_UNSUPPORTED, "bf16");
+    must_fail(NULL, "--device cpu --fp16 true", LS_E_UNSUPPORTED, "fp16");
+    must_fail(NULL, "--fp16 False", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+}
+
+static void betas_can_be_given_one_by_one(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--adam_beta2 0.98", &c);
+    assert_true(c.beta1 == 0.9 && c.beta2 == 0.98);
+    assert_source(&c, "beta1", LS_FROM_DEFAULT, "");
+    assert_source(&c, "beta2", LS_FROM_CLI, "--adam_beta2");
+    ls_train_config_fini(&c);
+    must_fail(NULL, "--betas 0.9,0.95 --beta1 0.8", LS_E_ARG, "--betas and --adam_beta1 cannot be combined");
+    must_fail(NULL, "--beta1 1", LS_E_ARG, "--adam_beta1 1: must be at least 0 and less than 1");
+}
+
+/* nanoGPT: min_lr + (lr - min_lr) * (1 + cos(pi * x)) / 2. */
+static void the_lowest_rate_can_be_a_rate(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--lr 6e-4 --min_lr 6e-5 --warmup_iters 10 --max_iters 100", &c);
+    assert_int_equal(ls_train_config_fit(&c, 100000, 1000), LS_OK);
+    assert_true(ls_lr_at(&c.lr, 100) == 6e-5);
+    assert_true(ls_lr_at(&c.lr, 55) == 6e-5 + (6e-4 - 6e-5) * (1 + cos(3.14159265358979323846 * 45 / 90)) / 2);
+    assert_source(&c, "min_lr", LS_FROM_CLI, "--min_lr");
+    ls_train_config_fini(&c);
+    must_fail(NULL, "--lr 1e-4 --min_lr 6e-4", LS_E_CONFIG,
+              "--min_lr 0.0006: must be at most the learning rate 0.0001");
+    must_fail(NULL, "--min_lr 1e-5 --min_lr_ratio 0.1", LS_E_ARG, "cannot be combined");
+    must_fail(NULL, "--min_lr 1e-5 --lr_schedule constant", LS_E_CONFIG, "--min_lr is only for");
+}
+
+/* The multipliers of transformers' get_linear_schedule_with_warmup and others: s = 0, 1, ... is the number of earlier updates. */
+static void schedules_of_the_hugging_face_trainer_are_its_own(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    const double T = 50, pi = 3.14159265358979323846;
+    static const char *const name[] = {"linear", "cosine", "constant", "constant_with_warmup"};
+    for (int k = 0; k < 4; k++)
+        for (int W = 0; W <= 10 && (W == 0 || k != 2); W += 10) {
+            char line[128];
+            snprintf(line, sizeof line, "--lr 1e-3 --max_steps 50 --lr_scheduler_type %s%s", name[k],
+                     W ? " --warmup_steps 10" : "");
+            must(NULL, line, &c);
+            assert_int_equal(ls_train_config_fit(&c, 100000, 1000), LS_OK);
+            for (int s = 0; s < 50; s++) {
+                double want = k == 0 ? (T - s) / (T - W) : k == 1 ? 0.5 * (1 + cos(pi * (s - W) / (T - W))) : 1;
+                if (s < W) want = (double)s / W;
+                if (fabs(ls_lr_at(&c.lr, s + 1) - 1e-3 * want) > 1e-18)
+                    fail_msg("%s, update %d: %g, not %g", line, s + 1, ls_lr_at(&c.lr, s + 1), 1e-3 * want);
+            }
+            ls_train_config_fini(&c);
+        }
+    must_fail(NULL, "--lr_scheduler_type constant --warmup_steps 3", LS_E_CONFIG, "use constant_with_warmup");
+    must_fail(NULL, "--lr_scheduler_type cosine --lr_schedule cosine", LS_E_ARG, "cannot be combined");
+    must_fail(NULL, "--lr_scheduler_type polynomial", LS_E_ARG, "not one of linear|cosine|");
+}
+
+/* Each numeric option with values at and beyond its limits: refused in words, or a configuration. */
+static void no_number_crashes_the_resolution(void **state)
+{
+    (void)state;
+    static const char *const value[] = {"0",    "-1",   "1",  "nan", "inf", "1e308", "99999999999999999999",
+                                        "1e15", "0x10", "1.5"};
+    int n_refused = 0, n_fine = 0;
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const ls_opt *row = &ls_train_opts[i];
+        if (row->of || (row->kind != LS_OPT_INT && row->kind != LS_OPT_REAL)) continue;
+        for (size_t k = 0; k < N_OF(value); k++) {
+            char line[128];
+            ls_train_config c;
+            snprintf(line, sizeof line, "--model tiny --%s %s", row->name, value[k]);
+            const ls_status st = resolve_with(NULL, line, NULL, &c);
+            if (st == LS_OK) {
+                n_fine++;
+                (void)ls_train_config_fit(&c, 100000, 1000);
+                ls_train_config_fini(&c);
+            } else {
+                n_refused++;
+                if (ls_status_exit_code(st) != 2) fail_msg("%s: exit code %d", line, ls_status_exit_code(st));
+            }
+        }
+        char word[64], empty[] = "", *argv[] = {word, empty};
+        ls_train_options o;
+        snprintf(word, sizeof word, "--%s", row->name);
+        assert_int_equal(ls_train_options_parse(2, argv, &o), LS_E_ARG);
+    }
+    assert_true(n_refused > 100 && n_fine > 50);
 }
 
 static void data_files_are_found_or_reported(void **state)
@@ -859,7 +1018,12 @@ int main(void)
         cmocka_unit_test(every_setting_is_printed_with_its_source),
         cmocka_unit_test(print_config_omits_no_setting),
         cmocka_unit_test(defaults_of_deepspeed_are_named),
-        cmocka_unit_test(options_that_a_run_does_not_use_are_noted),
+        cmocka_unit_test(options_that_a_run_does_not_use_are_refused),
+        cmocka_unit_test(names_of_other_trainers_give_the_same_settings),
+        cmocka_unit_test(betas_can_be_given_one_by_one),
+        cmocka_unit_test(the_lowest_rate_can_be_a_rate),
+        cmocka_unit_test(schedules_of_the_hugging_face_trainer_are_its_own),
+        cmocka_unit_test(no_number_crashes_the_resolution),
         cmocka_unit_test(data_files_are_found_or_reported),
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
     };

@@ -1,4 +1,4 @@
-/* Options: every kind, both spellings, prefixes, lists, refusals with the nearest name, help and printing. */
+/* Options: every kind, both spellings, other names, lists, refusals with the nearest names, help pages. */
 #include "core/opt.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
@@ -13,20 +13,26 @@ typedef struct target {
     ls_opt_list in;
 } target;
 
+/* clang-format off */
+#define ROW(name_, kind_, field, arg_, def_, ...) {.name = name_, .kind = kind_, .offset = offsetof(target, field), .arg = arg_, .def = def_, .help = __VA_ARGS__}
 static const ls_opt table[] = {
-    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "print more", "General", 0, 0},
-    {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL, 1, 512},
-    {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training", -1, 1e12},
-    {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
-     "the name of the run, with a description that is long enough to need a second line of the help page, or even a third one",
-     NULL, 0, 0},
-    {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL, 0, 0},
-    {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL, 0, 0},
-    {"seq_len_old", LS_OPT_INT, offsetof(target, n), "N", NULL, NULL, NULL, 0, 0},
+    ROW("verbose", LS_OPT_SWITCH, on, NULL, NULL, "print more", .section = "General"),
+    ROW("seq_length", LS_OPT_INT, n, "N", "1024", "positions of a sample", .lo = 1, .hi = 512, .common = true),
+    ROW("learning_rate", LS_OPT_REAL, lr, "X", "6e-4", "peak rate", .section = "Training", .lo = -1, .hi = 1e12, .common = true),
+    ROW("name", LS_OPT_STR, name, "TEXT", NULL,
+     "the name of the run, with a description that is long enough to need a second line of the help page, or even a third one [none]"),
+    ROW("device", LS_OPT_CHOICE, device, "cpu|cuda", "cpu", "where to compute"),
+    ROW("input", LS_OPT_LIST, in, "PATH...", NULL, "files"),
+    {.name = "block_size", .of = "seq_length"},
+    {.name = "on_gpu", .of = "device", .value = "cuda"},
+    {.name = "talk", .of = "verbose"},
+    {.name = "label", .of = "name"},
 };
+/* clang-format on */
 #define N_ROW N_OF(table)
 
-static ls_status parse(target *t, unsigned char *given, ls_opt_list *rest, bool *help, int argc, const char **argv)
+static ls_status parse(target *t, unsigned char *given, ls_opt_list *rest, ls_opt_page *help, int argc,
+                       const char **argv)
 {
     *t = (target){0};
     assert_int_equal(ls_opt_defaults(table, N_ROW, t), LS_OK);
@@ -49,31 +55,51 @@ static void every_kind_of_option_is_parsed(void **state)
     assert_true(t.lr == 1e-3);
     assert_string_equal(t.name, "a b");
     assert_string_equal(t.device, "cuda");
-    assert_memory_equal(given, "\1\1\1\1\1\0\0", N_ROW);
+    assert_memory_equal(given, "\1\1\1\1\1\0\0\0\0\0", N_ROW);
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--verbose=false"), LS_OK);
     assert_false(t.on);
     assert_int_equal(t.n, 1024); /* the default */
     assert_null(t.name);
 }
 
-static void prefixes_and_both_spellings_are_accepted(void **state)
+static void both_spellings_are_accepted_and_names_are_never_abbreviated(void **state)
 {
     (void)state;
     target t;
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learn", "0.5", "--seq_length=5", "--seq-length", "6"), LS_OK);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning-rate", "0.5", "--seq_length=5", "--seq-length", "6"),
+                     LS_OK);
     assert_true(t.lr == 0.5);
     assert_int_equal(t.n, 6); /* the last one wins */
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "-1"), LS_OK);
     assert_true(t.lr == -1); /* a value may start with a minus sign */
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq", "6"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "ambiguous option --seq: it could be --seq_length or --seq_len_old");
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "-s", "6"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "ambiguous option -s: it could be --seq_length or --seq_len_old");
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--rate", "6"), LS_E_ARG);
-    assert_string_equal(ls_err_words(),
-                        "unknown option --rate; did you mean --learning_rate? (--help lists the options)");
+    static const char *const part[] = {"--seq", "--s", "--learn", "--learning_rat", "-s", "--seq_lengths"};
+    for (size_t i = 0; i < N_OF(part); i++) {
+        const char *argv[] = {part[i], "6"};
+        assert_int_equal(parse(&t, NULL, NULL, NULL, 2, argv), LS_E_ARG);
+        assert_non_null(strstr(ls_err_words(), "unknown option"));
+    }
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "inf"), LS_E_ARG);
     assert_string_equal(ls_err_words(), "--learning_rate inf: must be a finite number");
+}
+
+static void another_name_sets_the_same_value(void **state)
+{
+    (void)state;
+    target t;
+    unsigned char given[N_ROW] = {0};
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--block-size", "7", "--on_gpu", "--talk", "True", "--label=x"),
+                     LS_OK);
+    assert_int_equal(t.n, 7);
+    assert_string_equal(t.device, "cuda");
+    assert_string_equal(t.name, "x");
+    assert_true(t.on);
+    assert_memory_equal(given, "\1\1\0\1\1\0\1\1\1\1", N_ROW);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--verbose", "false"), LS_OK);
+    assert_false(t.on);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--block_size", "0"), LS_E_ARG); /* the range of the row */
+    assert_string_equal(ls_err_words(), "--block_size 0: must be 1 to 512");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--on_gpu", "false"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--on_gpu false: it stands for --device cuda; use --device with another value");
 }
 
 static void values_outside_the_range_are_refused(void **state)
@@ -124,7 +150,17 @@ static void a_bad_option_names_the_nearest(void **state)
     (void)state;
     target t;
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq_lenth", "3"), LS_E_ARG);
-    assert_non_null(strstr(ls_err_words(), "did you mean --seq_length?"));
+    assert_string_equal(ls_err_words(),
+                        "unknown option --seq_lenth; did you mean --seq_length? (--help_all lists the options)");
+    static const char *const near[][2] = {{"--rate", "did you mean --learning_rate?"}, /* a part of it */
+                                          {"--lenght", "did you mean --seq_length?"},  /* a part with a swap */
+                                          {"--seq", "did you mean --seq_length?"},     /* its beginning */
+                                          {"--blok-size", "did you mean --block_size?"}};
+    for (size_t i = 0; i < N_OF(near); i++) {
+        const char *argv[] = {near[i][0], "3"};
+        assert_int_equal(parse(&t, NULL, NULL, NULL, 2, argv), LS_E_ARG);
+        if (!strstr(ls_err_words(), near[i][1])) fail_msg("%s: %s", near[i][0], ls_err_words());
+    }
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--qqqqqqqq"), LS_E_ARG);
     assert_null(strstr(ls_err_words(), "did you mean"));
     static const char *const bad[][3] = {
@@ -156,26 +192,68 @@ static void words_are_collected_from_every_occurrence(void **state)
     assert_int_equal(ls_opt_parse(&row, 1, &w, NULL, 2, (char **)(uintptr_t)argv, NULL, NULL), LS_E_ARG);
 }
 
-static void the_help_page_fits_its_columns(void **state)
+static void check_columns(const char *text)
 {
-    (void)state;
-    target t;
-    bool help = false;
-    assert_int_equal(PARSE(&t, NULL, NULL, &help, "--help"), LS_OK);
-    assert_true(help);
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--help"), LS_E_ARG);
-    ls_str s = {0};
-    ls_opt_help(table, N_ROW, &s);
-    assert_non_null(strstr(s.data, "General:\n  --verbose "));
-    assert_non_null(strstr(s.data, "\nTraining:\n"));
-    assert_non_null(strstr(s.data, "[6e-4]"));
-    assert_null(strstr(s.data, "seq_len_old")); /* hidden */
-    for (const char *p = s.data; *p;) {
+    for (const char *p = text; *p;) {
         size_t n = strcspn(p, "\n");
         assert_true(n <= LS_OPT_COLUMNS);
         assert_true(!n || p[n - 1] != ' ');
         p += n + 1;
     }
+}
+
+static void the_first_help_page_has_common_options_and_the_other_one_all(void **state)
+{
+    (void)state;
+    target t;
+    ls_opt_page page = LS_OPT_NO_PAGE;
+    assert_int_equal(PARSE(&t, NULL, NULL, &page, "--help"), LS_OK);
+    assert_int_equal(page, LS_OPT_FIRST_PAGE);
+    static const char *const all[] = {"--help_all", "--help-all", "--help=all"};
+    for (size_t i = 0; i < N_OF(all); i++) {
+        const char *argv[] = {all[i]};
+        page = LS_OPT_NO_PAGE;
+        assert_int_equal(parse(&t, NULL, NULL, &page, 1, argv), LS_OK);
+        assert_int_equal(page, LS_OPT_ALL_PAGES);
+    }
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--help"), LS_E_ARG);
+    ls_str s = {0};
+    ls_opt_help(table, N_ROW, LS_OPT_ALL_PAGES, &s);
+    assert_non_null(strstr(s.data, "General:\n  --verbose "));
+    assert_non_null(strstr(s.data, "\nTraining:\n"));
+    assert_non_null(strstr(s.data, "[6e-4]"));
+    assert_non_null(strstr(s.data, "positions of a sample (also --block_size) [1024]"));
+    assert_non_null(strstr(s.data, "where to compute (also --on_gpu for cuda) [cpu]"));
+    assert_non_null(strstr(s.data, "(also --label) [none]")); /* a default in the text stays at its end */
+    assert_null(strstr(s.data, "\n  --block_size"));
+    check_columns(s.data);
+    ls_str_fini(&s);
+    ls_opt_help(table, N_ROW, LS_OPT_FIRST_PAGE, &s);
+    assert_string_equal(s.data, "General:\n  --seq_length N            positions of a sample [1024]\n\nTraining:\n"
+                                "  --learning_rate X         peak rate [6e-4]\n\n--help_all lists all 6 options.\n");
+    ls_str_fini(&s);
+    ls_opt_help(table + 3, 3, LS_OPT_FIRST_PAGE, &s); /* none is common: one page */
+    assert_non_null(strstr(s.data, "--input"));
+    assert_null(strstr(s.data, "--help_all"));
+    ls_str_fini(&s);
+}
+
+static void the_rows_are_written_as_json(void **state)
+{
+    (void)state;
+    ls_str s = {0};
+    ls_jsonw w;
+    json_t *rows = NULL;
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '[');
+    ls_opt_json(table, N_ROW, &w);
+    ls_jsonw_close(&w);
+    assert_int_equal(ls_json_parse(s.data, s.len, "rows", &rows), LS_OK);
+    assert_int_equal(json_array_size(rows), N_ROW);
+    const json_t *alias = json_array_get(rows, 6);
+    assert_string_equal(json_string_value(json_object_get(alias, "alias_of")), "seq_length");
+    assert_true(json_number_value(json_object_get(alias, "max")) == 512);
+    json_decref(rows);
     ls_str_fini(&s);
 }
 
@@ -183,13 +261,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_option_is_parsed),
-        cmocka_unit_test(prefixes_and_both_spellings_are_accepted),
+        cmocka_unit_test(both_spellings_are_accepted_and_names_are_never_abbreviated),
+        cmocka_unit_test(another_name_sets_the_same_value),
         cmocka_unit_test(values_outside_the_range_are_refused),
         cmocka_unit_test(a_list_ends_at_the_next_option),
         cmocka_unit_test(positional_words_stay_out_of_lists),
         cmocka_unit_test(a_bad_option_names_the_nearest),
         cmocka_unit_test(words_are_collected_from_every_occurrence),
-        cmocka_unit_test(the_help_page_fits_its_columns),
+        cmocka_unit_test(the_first_help_page_has_common_options_and_the_other_one_all),
+        cmocka_unit_test(the_rows_are_written_as_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

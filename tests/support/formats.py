@@ -64,8 +64,8 @@ def code(cell):
 
 
 def read(path):
-    """Keys by section, files by heading, flags by command, hidden flags by command."""
-    keys, files, flags, hidden = {}, {}, {}, {}
+    """Keys by section, files by heading, flags by command, hidden flags by command, other names of flags by command."""
+    keys, files, flags, hidden, names = {}, {}, {}, {}, {}
     section = prefix = title = kind = None
     for number, line in enumerate(open(path, encoding="utf-8"), 1):
         line = line.rstrip("\n")
@@ -81,7 +81,7 @@ def read(path):
             kind = "hidden"
         elif line.startswith("|"):
             cells = [c.strip() for c in re.split(r"(?<!\\)\|(?!endoftext)(?<!endoftext\|)", line)[1:-1]]
-            if cells[0] in ("key", "file", "flag"):
+            if cells[0] in ("key", "file", "flag", "other name"):
                 kind = cells[0]
             elif cells[0].startswith("---"):
                 continue
@@ -96,11 +96,13 @@ def read(path):
                     files.setdefault(title, []).append([text, cells[1], False, number])
             elif kind == "flag":
                 flags.setdefault(section, set()).update(code(cells[0]))
+            elif kind == "other name":
+                names.setdefault(section, set()).update(code(cells[0]))
         if kind == "hidden" and not line:
             kind = None
         if kind == "hidden":
             hidden[section] += [f for f in code(line) if f.startswith("--") and f not in ("--n", "--out")]
-    return keys, files, flags, hidden
+    return keys, files, flags, hidden, names
 
 
 def walk(value, path, each):
@@ -162,25 +164,29 @@ def plain(flag):
     return flag.lstrip("-").replace("-", "_")
 
 
-def check_flags(program, flags, hidden):
+def check_flags(program, flags, hidden, names):
     for command, listed in flags.items():
         words = [program] + command.split()[1:]
-        printed = {plain(f) for f in re.findall(r"^  (--[a-z0-9_-]+)", run(words + ["--help"]).stdout, re.M)} - {"help"}
+        printed = {plain(f) for f in re.findall(r"^  (--[a-z0-9_-]+)", run(words + ["--help_all"]).stdout, re.M)} - {"help"}
         listed = {plain(f) for f in listed}
         for f in sorted(printed - listed):
-            fail(f"`{command} --help` prints --{f}, which its table does not list")
+            fail(f"`{command} --help_all` prints --{f}, which its table does not list")
         for f in sorted(listed - printed):
-            fail(f"`{command} --help` does not print --{f}, which its table lists")
-    for command, names in hidden.items():
+            fail(f"`{command} --help_all` does not print --{f}, which its table lists")
+    for command, listed in names.items():
+        rows = json.loads(run([program] + command.split()[1:] + ["--help=json"]).stdout)["options"]
+        for f in sorted({"--" + r["name"] for r in rows if r["alias_of"]} ^ listed):
+            fail(f"`{command}`: {f} is {'no other name of a flag' if f in listed else 'not in the table of other names'}")
+    for command, accepted in hidden.items():
         words = [program] + command.split()[1:]
         unknown = run(words + ["--no_such_flag"]).stderr.splitlines()[0]
-        for f in names:
+        for f in accepted:
             if run(words + [f]).stderr.splitlines()[0] == unknown.replace("--no_such_flag", f):
                 fail(f"`{command}` does not accept {f}")
 
 
 def main():
-    keys, files, flags, hidden = read(sys.argv[1])
+    keys, files, flags, hidden, names = read(sys.argv[1])
     n = 0
     open_conditions = ["rare", *CONDITIONS]
     for line in open(sys.argv[3]):
@@ -193,7 +199,7 @@ def main():
             check_files(section[6:], path, files[section[6:]])
         else:
             check_keys(section, path, keys[section])
-    check_flags(sys.argv[2], flags, hidden)
+    check_flags(sys.argv[2], flags, hidden, names)
     for section, rows in keys.items():
         by_row = {}
         for k in rows:

@@ -39,7 +39,7 @@ def raw(port, data, wait=5):
     try:
         s.sendall(data)
         return s.recv(4096).split(b"\r\n")[0].decode("latin1")
-    except (ConnectionError, socket.timeout) as e:
+    except (TimeoutError, ConnectionError) as e:
         return "" if isinstance(e, ConnectionError) else "timeout"
     finally:
         s.close()
@@ -87,7 +87,7 @@ def checks(port, token):
     runs = {r["id"]: r for r in json.loads(body)["runs"]}
     check(status == 200 and len(runs) >= 1, "runs:", status, list(runs))
     for name in runs:
-        quoted = "".join("%%%02x" % b for b in name.encode())
+        quoted = "".join(f"%{b:02x}" for b in name.encode())
         run = {"read": 0}
         while run["read"] < 0.999:  # a long file is read in turns
             status, head, body = get(port, "/api/run?id=" + quoted, auth)
@@ -111,7 +111,7 @@ def checks(port, token):
         answer = raw(port, data)
         check(answer == "" or " 4" in answer or " 5" in answer, name, repr(answer))
     if not token:
-        for host, ok in (("localhost:%d" % port, True), ("[::1]:9", True), ("LOCALHOST", True), ("evil.example", False), ("127.0.0.1.evil.example", False), ("", False)):
+        for host, ok in ((f"localhost:{port}", True), ("[::1]:9", True), ("LOCALHOST", True), ("evil.example", False), ("127.0.0.1.evil.example", False), ("", False)):
             status = get(port, "/api/runs", {"Host": host})[0]
             check((status == 200) == ok, "Host", host, status)
     else:
@@ -141,7 +141,7 @@ def slow_client(port):
             try:
                 if not s.recv(100):
                     return
-            except socket.timeout:
+            except TimeoutError:
                 pass
     except ConnectionError:
         return
