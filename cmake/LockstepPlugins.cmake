@@ -42,3 +42,11 @@ if(LS_NCCL)
     message(STATUS "no NCCL (nccl.h, libnccl.so, CUDA's runtime): the nccl plugin is not built; GPUs of several workers talk through the host")
   endif()
 endif()
+
+# What `cmake --install` needs.
+add_custom_target(installed DEPENDS lockstep)
+foreach(t lockstep_mpi lockstep_cuda lockstep_nccl)
+  if(TARGET ${t})
+    add_dependencies(installed ${t})
+  endif()
+endforeach()

@@ -14,6 +14,7 @@ die() { echo "slurm: $*" >&2; exit 1; }
 
 ROOT=${SLURM_SUBMIT_DIR:-$PWD}
 LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
+[ -x "$LOCKSTEP" ] || LOCKSTEP=$(command -v lockstep || echo "$LOCKSTEP") # an installed package
 SRUN=${SRUN:-$(command -v srun || true)}
 attempt=${SLURM_RESTART_COUNT:-0}
 

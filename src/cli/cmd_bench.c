@@ -12,12 +12,10 @@ static const cli_command benches[] = {
 
 ls_status cmd_bench(int argc, char **argv)
 {
-    static const char list[] = "scaling, strategies, ab, comm, gemm, r3";
-    if (!argc) return ls_fail(LS_E_ARG, "bench needs one of: %s (each has --help)", list);
-    if (strncmp(argv[0], "--help", 6) && strcmp(argv[0], "-h"))
-        return cli_dispatch(benches, CLI_COUNT(benches), "benchmark",
-                            "benchmarks: scaling, strategies, ab, comm, gemm, r3", argc, argv);
-    printf("usage: lockstep bench NAME [OPTIONS]\n\nRun a benchmark. Every benchmark has its own --help.\n\n");
-    for (size_t i = 0; i < CLI_COUNT(benches); i++) printf("  %-11s %s\n", benches[i].name, benches[i].help);
-    return LS_OK;
+    static const cli_group group = {.usage = "bench NAME [OPTIONS]",
+                                    .what = "benchmark",
+                                    .text = "Run a benchmark. Every benchmark has its own --help.",
+                                    .table = benches,
+                                    .n = CLI_COUNT(benches)};
+    return cli_run_group(&group, argc, argv);
 }

@@ -5,7 +5,6 @@
 #include "core/stop.h"
 #include "data/fetch.h"
 
-
 typedef struct options {
     const char *out, *url, *sha256;
     int64_t retries;
@@ -213,10 +212,10 @@ static const cli_command parts[] = {{"list", "list public data sets", data_list}
 
 ls_status cmd_data(int argc, char **argv)
 {
-    if (!argc) return ls_fail(LS_E_ARG, "data needs one of: list, fetch (each has --help)");
-    if (strncmp(argv[0], "--help", 6) != 0 && strcmp(argv[0], "-h") != 0)
-        return cli_dispatch(parts, CLI_COUNT(parts), "data command", "data commands: list, fetch", argc, argv);
-    printf("usage: lockstep data NAME [OPTIONS]\n\nPublic data sets. Every command has its own --help.\n\n");
-    for (size_t i = 0; i < CLI_COUNT(parts); i++) printf("  %-11s %s\n", parts[i].name, parts[i].help);
-    return LS_OK;
+    static const cli_group group = {.usage = "data NAME [OPTIONS]",
+                                    .what = "data command",
+                                    .text = "Public data sets. Every command has its own --help.",
+                                    .table = parts,
+                                    .n = CLI_COUNT(parts)};
+    return cli_run_group(&group, argc, argv);
 }

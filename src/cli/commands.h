@@ -40,6 +40,22 @@ typedef struct cli_command {
 /* Runs the command that argv[0] names. If there is none: LS_E_ARG "unknown <what> 'name'; did you mean x? (<list>)". */
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv);
 
+bool cli_is_help(const char *word); /* --help, one of its forms, or -h */
+
+/* A command whose first argument is one of its own commands, as `bench scaling`. */
+typedef struct cli_group {
+    const char *usage; /* "bench NAME [OPTIONS]", begins with the command's name */
+    const char *what;  /* one of the group, in errors: "benchmark" */
+    const char *text;
+    const cli_command *table;
+    size_t n;
+    const char *const *forms; /* NULL, or up to NULL: other command lines with a help page of their own */
+} cli_group;
+/* Runs the one that argv[0] names; --help lists all, --help=json as cli_print_group. */
+ls_status cli_run_group(const cli_group *g, int argc, char **argv);
+/* {"usage": ..., "commands": [{"name": ..., "help": ...}], "forms": [...]}, from which man pages and completions are made. */
+ls_status cli_print_group(const cli_group *g);
+
 /* Rows of an option table whose target is the type `options` of the file. The last arguments are the help and, in the first row of
  * a section, its heading. CLI_INT_IN, CLI_REAL_IN: a number from lo to hi (INT32_MAX: at least lo). */
 /* clang-format off */

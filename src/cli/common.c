@@ -25,6 +25,44 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
                    near ? near : "", near ? "?" : "", list);
 }
 
+bool cli_is_help(const char *word)
+{
+    return !strncmp(word, "--help", 6) || !strcmp(word, "-h");
+}
+
+ls_status cli_print_group(const cli_group *g)
+{
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
+    ls_jsonw_put_str(w, "usage", g->usage);
+    ls_jsonw_put_open(w, "commands", '[');
+    for (size_t i = 0; i < g->n; i++) {
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("name", g->table[i].name), LS_KV("help", g->table[i].help));
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_put_open(w, "forms", '[');
+    for (const char *const *f = g->forms; f && *f; f++) ls_jsonw_str(w, *f);
+    ls_jsonw_close(w);
+    return cli_json_end(&j);
+}
+
+ls_status cli_run_group(const cli_group *g, int argc, char **argv)
+{
+    char list[256] = "";
+    for (size_t i = 0, at = 0; i < g->n && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", g->table[i].name);
+    if (!argc)
+        return ls_fail(LS_E_ARG, "%.*s needs one of: %s (each has --help)", (int)strcspn(g->usage, " "), g->usage,
+                       list);
+    if (!strcmp(argv[0], "--help=json")) return cli_print_group(g);
+    if (!cli_is_help(argv[0])) return cli_dispatch(g->table, g->n, g->what, list, argc, argv);
+    printf("usage: lockstep %s\n\n%s\n\n", g->usage, g->text);
+    for (size_t i = 0; i < g->n; i++) printf("  %-11s %s\n", g->table[i].name, g->table[i].help);
+    return LS_OK;
+}
+
 ls_status cli_print_options(const ls_opt *table, size_t n, const char *usage)
 {
     cli_json j;

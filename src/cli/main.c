@@ -29,6 +29,15 @@ static const cli_command commands[] = {
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},
 };
 
+/* Words that select another option table of a command. */
+static const char *const forms[] = {"prepare --task translate",
+                                    "generate --task translate",
+                                    "plan --schedule 1f1b",
+                                    "report table",
+                                    "report charts",
+                                    "report verify",
+                                    NULL};
+
 static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
@@ -60,7 +69,12 @@ static void overview(FILE *f)
 
 static ls_status run_command(int argc, char **argv)
 {
-    const bool help = !strncmp(argv[1], "--help", 6) || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    const bool help = cli_is_help(argv[1]) || !strcmp(argv[1], "help");
+    if (argc == 2 && !strcmp(argv[1], "--help=json")) {
+        const cli_group all = {
+            .usage = "COMMAND [OPTIONS]", .table = commands, .n = CLI_COUNT(commands), .forms = forms};
+        return cli_print_group(&all);
+    }
     if (help && argc == 2) {
         overview(stdout);
         return LS_OK;

@@ -5,7 +5,11 @@
 # plugin.c is the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
 set(_fake ${PROJECT_SOURCE_DIR}/tests/fake_cuda)
-set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
+set(_arch 90a)
+if(DEFINED ENV{LS_CUDA_ARCH}) # for images, which build with ./run
+  set(_arch $ENV{LS_CUDA_ARCH})
+endif()
+set(LS_CUDA_ARCH "${_arch}" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
 list(FILTER _cu_host EXCLUDE REGEX "/plugin\\.c$")
 file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
