@@ -7,7 +7,7 @@ interval over all rounds are printed. `at most` is the fraction of a step in whi
 (comm_exposed_sec of metrics.jsonl): an all-reduce that takes no time could not save
 more.
 
-  python perf/determinism_price.py [--workers 2,4] [--rounds 10] [--steps 3] [--model gpt2] [--global-batch 8] [--best]
+  python perf/determinism_price.py [--workers 2,4] [--rounds 10] [--steps 3] [--model gpt2] [--global_batch 8] [--best]
       [--strategy ddp] [--budget-s S] [--json] [--out FILE]
 """
 import argparse
@@ -34,7 +34,7 @@ def main():
     a.add_argument("--strategy", default="ddp")
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--micro", type=int, default=1)
-    a.add_argument("--global-batch", type=int, default=8)
+    a.add_argument("--global_batch", type=int, default=8)
     a.add_argument("--workers", default="2,4")
     a.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 = all")
     a.add_argument("--rounds", type=int, default=10)

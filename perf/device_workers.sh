@@ -67,6 +67,6 @@ if wanted d; then
 fi
 if wanted e; then
     part e timeout -k 5 $(($(left) + 5)) "$python" perf/determinism_price.py --model "$model" --workers 2,4 --rounds 10 --steps 2 \
-        --global-batch 16 --micro 2 --budget-s "$(left)"
+        --global_batch 16 --micro 2 --budget-s "$(left)"
 fi
 printf '\n%s s of %s used\n' $((SECONDS - begin)) "$budget"

@@ -98,8 +98,8 @@ def main():
         threads = sorted({1, max(1, n // 2), n})
         ours, theirs, search = [], [], None
         for _ in range(o.rounds):
-            r = child([o.lockstep, "generate", "--device", "cpu", "--checkpoint", folder, "--prompt", PROMPT, "--max-new-tokens", o.new,
-                       "--greedy", "--no-stop", "--json", "--threads", o.threads])["samples"][0]
+            r = child([o.lockstep, "generate", "--device", "cpu", "--checkpoint", folder, "--prompt", PROMPT, "--max_new_tokens", o.new,
+                       "--greedy", "--no_stop", "--json", "--threads", o.threads])["samples"][0]
             assert len(r["ids"]) == o.new
             ours.append(r["tokens_per_sec"])
             p = child([sys.executable, os.path.abspath(__file__), "--new", o.new, "--peer", folder, *threads])

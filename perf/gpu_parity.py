@@ -9,7 +9,7 @@
               the last 100 steps within 0.01
 
   python perf/gpu_parity.py losses gradients [--model gpt2 --batch 4 --seq 256]
-  python perf/gpu_parity.py torch --text book.txt [--tokenizer gpt2 --vocab-dir DIR]
+  python perf/gpu_parity.py torch --text book.txt [--tokenizer gpt2 --vocab_dir DIR]
   python perf/gpu_parity.py losses gradients torch --dry          # tiny model on the CPU, to test the script
 
 Exit code 1 if a limit is exceeded.
@@ -61,9 +61,9 @@ def write_ids(path, n, vocab):
 
 def prepared(o, folder):
     """The ids of --text."""
-    args = [o.lockstep, "prepare", "--input", *o.text, "--out", folder, "--tokenizer", o.tokenizer, "--val-fraction", "0"]
+    args = [o.lockstep, "prepare", "--input", *o.text, "--out", folder, "--tokenizer", o.tokenizer, "--val_fraction", "0"]
     if o.vocab_dir:
-        args += ["--vocab-dir", o.vocab_dir]
+        args += ["--vocab_dir", o.vocab_dir]
     subprocess.run([str(a) for a in args], check=True, capture_output=True)
     return os.path.join(folder, "train.bin")
 
@@ -193,8 +193,8 @@ def torch_run(o, c, work):
     ours, _ = train(o, os.path.join(work, "ours"), ids, "cpu" if o.dry else precision, **s)
     args = [o.python, os.path.join(HERE, "gpu_torch.py"), "--data", ids, "--model", o.model, "--vocab", vocab, "--batch", o.batch, "--accum",
             o.accum, "--seq", o.seq, "--precision", "fp32" if o.dry else precision, "--mode", "eager" if o.dry else o.mode, "--device",
-            "cpu" if o.dry else "cuda", "--warm", 0, "--init", begin, "--order", "ours", "--seed", 7, "--lr", o.lr, "--lr-schedule", "cosine",
-            "--warmup-steps", warm, "--total-steps", o.torch_steps]
+            "cpu" if o.dry else "cuda", "--warm", 0, "--init", begin, "--order", "ours", "--seed", 7, "--lr", o.lr, "--lr_schedule", "cosine",
+            "--warmup_steps", warm, "--total-steps", o.torch_steps]
     begin_at = time.time()
     p = subprocess.run([str(a) for a in args], input=f"losses {o.torch_steps}\nquit\n", capture_output=True, text=True)
     if p.returncode:
@@ -225,8 +225,8 @@ def main():
     a.add_argument("--lr", type=float, default=3e-4)
     a.add_argument("--precisions", default="bf16", help="precisions on the GPU: bf16,fp16,fp32,tf32")
     a.add_argument("--text", nargs="*", default=[], help="files or folders with text for the comparison with PyTorch")
-    a.add_argument("--tokenizer", default="bytes", help="gpt2 (with --vocab-dir) or bytes")
-    a.add_argument("--vocab-dir")
+    a.add_argument("--tokenizer", default="bytes", help="gpt2 (with --vocab_dir) or bytes")
+    a.add_argument("--vocab_dir")
     a.add_argument("--torch-steps", type=int, default=2000)
     a.add_argument("--mode", default="compile", help="mode of PyTorch: eager or compile")
     a.add_argument("--ours-args", default="", help="additional options for lockstep train on the GPU")

@@ -236,7 +236,7 @@ do_parity() {
     if [[ ${TEXT:-} ]]; then
         read -r -a text <<<"$TEXT"
         args+=(--text "${text[@]}" --tokenizer "${TOKENIZER:-bytes}")
-        [[ ! ${VOCAB_DIR:-} ]] || args+=(--vocab-dir "$VOCAB_DIR")
+        [[ ! ${VOCAB_DIR:-} ]] || args+=(--vocab_dir "$VOCAB_DIR")
     fi
     TAIL=20 try against-cpu "$(left)" "$python" perf/gpu_parity.py losses gradients --precisions "${PRECISIONS:-bf16,fp32}" "${args[@]}"
     [[ ! -s $dir/gpu_parity.json ]] || mv "$dir/gpu_parity.json" "$dir/against_cpu.json"

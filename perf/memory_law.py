@@ -63,12 +63,12 @@ def law(model, strategy, N):
 def measured(o, strategy, N, work):
     """Per rank: bytes by part as the run recorded them; or words."""
     data, run = os.path.join(work, "ids.bin"), os.path.join(work, f"{strategy}-{N}")
-    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
-            "--seq-length", 16,
-            "--micro-batch-size-per-gpu", 1, "--grad-accum-steps", 1, "--max-steps", 1, "--dropout", 0, "--bucket", BUCKET,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train_data_path", data, "--checkpoint_path", run,
+            "--seq_length", 16,
+            "--micro_batch_size_per_gpu", 1, "--grad_accum_steps", 1, "--max_steps", 1, "--dropout", 0, "--bucket", BUCKET,
             "-n", N, "--strategy", strategy, "--profile_mode"]
     args += ["--prefetch_bucket", PREFETCH] if strategy == "zero3" else []
-    args += ["--vocab-size", w.VOCAB[o.model]] if o.model in w.VOCAB else []
+    args += ["--vocab_size", w.VOCAB[o.model]] if o.model in w.VOCAB else []
     r = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=600)
     if r.returncode:
         lines = [x for x in r.stderr.splitlines() if x.startswith("lockstep: ")]

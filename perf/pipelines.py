@@ -22,12 +22,12 @@ from workers import VOCAB, write_ids
 def one(o, data, schedule):
     run = tempfile.mkdtemp(prefix="pipeline-", dir=o.scratch)
     words = schedule.split(":")
-    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
-            "--seq-length", o.seq,
-            "--micro-batch-size-per-gpu", o.micro, "--global-batch-size", o.micro * o.micros, "--max-steps", o.steps + 1,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train_data_path", data, "--checkpoint_path", run,
+            "--seq_length", o.seq,
+            "--micro_batch_size_per_gpu", o.micro, "--global_batch_size", o.micro * o.micros, "--max_steps", o.steps + 1,
             "--dropout", 0, "--threads", o.threads, "-n", o.workers, "--pp", o.workers, "--schedule", words[0], "--profile_mode"]
     args += ["--interleave", words[1]] if len(words) > 1 else []
-    args += ["--vocab-size", VOCAB[o.model]] if o.model in VOCAB else []
+    args += ["--vocab_size", VOCAB[o.model]] if o.model in VOCAB else []
     try:
         p = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=o.limit)
         if p.returncode:

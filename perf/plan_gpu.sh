@@ -68,13 +68,13 @@ def write_ids(path, n):
 def measure(model, T, micros):
     """a cluster file for these shapes"""
     path = f"{out}/cluster-{model}-{T}.json"
-    run(f"measure-{model}-{T}", ["plan", "--measure", "--device", "cuda", "--precision", "bf16", "--dropout", 0, "--model", model, "--seq-length", T,
+    run(f"measure-{model}-{T}", ["plan", "--measure", "--device", "cuda", "--precision", "bf16", "--dropout", 0, "--model", model, "--seq_length", T,
                                  "--micro", *micros, "--measure_workers", 1, "--seconds", 1.5 * seconds, *loose, "--out", path], 60 + 10 * seconds)
     return path
 
 
 def predict(name, cluster, model, T, B, M):
-    text = run(name, ["plan", "--cluster", cluster, "--workers", 1, "--model", model, "--seq-length", T, "--global-batch", B * M, "--dropout", 0,
+    text = run(name, ["plan", "--cluster", cluster, "--workers", 1, "--model", model, "--seq_length", T, "--global_batch", B * M, "--dropout", 0,
                       "--precision", "bf16", *loose, "--all", "--json"], 60)
     return next(l for l in json.loads(text)["layouts"] if l["micro_batch"] == B)
 

@@ -77,7 +77,7 @@ for w in $workers; do
     [ $((w / 2)) -ge 1 ] && near="$near $((w / 2))" ;;
   esac
   measure() { # NUMBER
-    timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq-length "$T" --micro "$B" \
+    timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq_length "$T" --micro "$B" \
       --measure_workers $near --seconds "$for_measure" $fast --out "$out/cluster-$w-$1.json" >/dev/null 2>"$out/measure-$w.log" ||
       { echo "measuring $w workers failed:"; tail -3 "$out/measure-$w.log"; return 1; }
   }

@@ -133,11 +133,11 @@ assert os.waitpid(maker, 0)[1] == 0
 corpus = make_corpus()
 packed = sum(f.stat().st_size for f in corpus.glob("*.zst"))
 vocabulary = a.tokenizer
-base = [a.lockstep, "prepare", str(corpus), "--text-key", "content"]
+base = [a.lockstep, "prepare", str(corpus), "--text_key", "content"]
 if a.tokenizer == "train":
     vocabulary = str(work / "vocabulary")
     if not os.path.exists(vocabulary):
-        subprocess.run([*base, "--tokenizer", "train", "--vocab-size", "32000", "--train-mb", "64", "--limit-docs", "20000", "--out", vocabulary,
+        subprocess.run([*base, "--tokenizer", "train", "--vocab_size", "32000", "--train_mb", "64", "--limit_docs", "20000", "--out", vocabulary,
                         "--quiet"], check=True, stdout=subprocess.DEVNULL)
 base += ["--tokenizer", vocabulary, *["--" + o for o in a.options]]
 results = {t: [] for t in a.threads}

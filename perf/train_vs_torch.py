@@ -81,9 +81,9 @@ def write_ids(path, n):
 def ours(o, data, work):
     run = os.path.join(work, "run")
     shutil.rmtree(run, ignore_errors=True)
-    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
-            "--seq-length", o.seq,
-            "--micro-batch-size-per-gpu", o.batch, "--grad-accum-steps", 1, "--max-steps", o.steps + 1, "--dropout", 0,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train_data_path", data, "--checkpoint_path", run,
+            "--seq_length", o.seq,
+            "--micro_batch_size_per_gpu", o.batch, "--grad_accum_steps", 1, "--max_steps", o.steps + 1, "--dropout", 0,
             "--clip", 1.0, "--threads", o.threads]
     r = run_child(args, watch=os.path.join(run, "metrics.jsonl"))
     if r["rc"]:

@@ -130,11 +130,11 @@ def summed(tokens, times, skip=1):
 
 
 def train_args(o, data, run, strategy, workers, threads, batch, steps):
-    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
-            "--seq-length", o.seq,
-            "--micro-batch-size-per-gpu", o.micro, "--global-batch-size", batch, "--max-steps", steps, "--dropout", 0,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train_data_path", data, "--checkpoint_path", run,
+            "--seq_length", o.seq,
+            "--micro_batch_size_per_gpu", o.micro, "--global_batch_size", batch, "--max_steps", steps, "--dropout", 0,
             "--clip", 1.0, "--threads", threads, "-n", workers, "--strategy", strategy, "--profile_mode"]
-    return args + (["--vocab-size", VOCAB[o.model]] if o.model in VOCAB else [])
+    return args + (["--vocab_size", VOCAB[o.model]] if o.model in VOCAB else [])
 
 
 def metrics(run):

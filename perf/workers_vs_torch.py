@@ -41,7 +41,7 @@ def options():
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
     a.add_argument("--model", default="gpt2", choices=["tiny", "gpt2", "gpt2-medium", "gpt2-large"])
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--global-batch", type=int, default=16, help="sequences per step over all workers")
+    a.add_argument("--global_batch", type=int, default=16, help="sequences per step over all workers")
     a.add_argument("--micro", type=int, default=2, help="sequences per micro-batch on both sides")
     a.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 = all")
     a.add_argument("--workers", default="8,4,2")

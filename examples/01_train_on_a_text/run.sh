@@ -9,7 +9,7 @@ head -c 200 text.txt
 echo " ..."
 
 heading "2. Text to token files, with a tokenizer trained on it"
-show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab-size "$vocabulary"
+show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab_size "$vocabulary"
 ls data
 
 heading "3. Training"
@@ -23,7 +23,7 @@ heading "4. Loss on text that was not used for training"
 cat eval.json
 
 heading "5. What it writes"
-"$LOCKSTEP" generate --checkpoint run --prompt "The tall" --max-new-tokens 40 --seed 1 --threads "$threads" 2>>log.txt | tee sample.txt
+"$LOCKSTEP" generate --checkpoint run --prompt "The tall" --max_new_tokens 40 --seed 1 --threads "$threads" 2>>log.txt | tee sample.txt
 echo
 
 less "$last" "$(awk -v x="$first" 'BEGIN { print 0.6 * x }')" || fail "the loss fell from $first to $last only"

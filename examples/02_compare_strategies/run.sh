@@ -10,11 +10,11 @@ repeat=${REPEAT:-2}
 
 heading "1. Data"
 write_text text.txt "$sentences"
-show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab-size "$vocabulary"
+show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab_size "$vocabulary"
 
 heading "2. The runs, taken in turns"
 show "$LOCKSTEP" bench strategies -n "$workers" --layouts "$layouts" --repeat "$repeat" --steps "$steps" --warmup 4 \
-    --keep-checkpoints --out runs -- --data data "${model[@]}" --lr "$lr"
+    --keep_checkpoints --out runs -- --data data "${model[@]}" --lr "$lr"
 
 heading "3. Speed, memory and communication of each"
 "$LOCKSTEP" bench strategies --warmup 4 runs 2>>log.txt

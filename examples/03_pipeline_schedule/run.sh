@@ -27,7 +27,7 @@ head -n 1 wrong.log
 
 heading "4. Training with it on two workers, and on one worker without a pipeline"
 write_text text.txt "$sentences"
-show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab-size "$vocabulary"
+show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab_size "$vocabulary"
 show "$LOCKSTEP" train --data data "${model[@]}" --lr "$lr" --max_steps "$steps" --checkpoint_path mine -n 2 --pp 2 --schedule mine.txt
 show "$LOCKSTEP" train --data data "${model[@]}" --lr "$lr" --max_steps "$steps" --checkpoint_path single
 

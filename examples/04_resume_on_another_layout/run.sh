@@ -5,7 +5,7 @@
 
 heading "1. Data, short enough for epochs of a few steps"
 write_text text.txt $((sentences / 10))
-show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab-size "$vocabulary"
+show "$LOCKSTEP" prepare --input text.txt --out data --tokenizer train --vocab_size "$vocabulary"
 
 # A learning rate that does not depend on the length of the run: each part below is a run of one more epoch.
 options=(--data data "${model[@]}" --lr "$lr" --lr_schedule constant --warmup_steps 4 --max_val_steps 0)

@@ -11,7 +11,7 @@ if [[ ${MODEL:-} ]]; then
     base=$(cd "$root" && realpath "$MODEL")
 else
     { write_text /dev/stdout "$sentences" 1 land; write_text /dev/stdout $((sentences / 20)) 2 sea; } >base.txt
-    show "$LOCKSTEP" prepare --input base.txt --out base-data --tokenizer train --vocab-size "$vocabulary"
+    show "$LOCKSTEP" prepare --input base.txt --out base-data --tokenizer train --vocab_size "$vocabulary"
     show "$LOCKSTEP" train --data base-data "${model[@]}" --lr "$lr" --max_steps "$steps" --checkpoint_path base-run
     show "$LOCKSTEP" export --checkpoint base-run --out base
     base=$WORK/base

@@ -14,16 +14,16 @@ size=(--model tiny --num_layers 2 --num_heads 4 --embedding_size "$width" --max_
 heading "1. Pairs of sentences"
 if [[ ${PAIRS:-} ]]; then
     cp "$PAIRS" train.tsv
-    parts=(--input train.tsv --val-fraction 0.1)
+    parts=(--input train.tsv --val_fraction 0.1)
 else
     python3 "$here/make_pairs.py" . "$pairs" 100 200
-    parts=(--input train.tsv --val-input val.tsv --test-input test.tsv)
-    if [[ ${LARGE:-0} != 1 ]]; then parts+=(--limit-test 20); fi
+    parts=(--input train.tsv --val_input val.tsv --test_input test.tsv)
+    if [[ ${LARGE:-0} != 1 ]]; then parts+=(--limit_test 20); fi
 fi
 head -n 3 train.tsv
 
 heading "2. Pairs to token files, with a vocabulary of both languages"
-show "$LOCKSTEP" prepare --task translate "${parts[@]}" --src-lang de --tgt-lang en --vocab-size 1000 --out data
+show "$LOCKSTEP" prepare --task translate "${parts[@]}" --src_lang de --tgt_lang en --vocab_size 1000 --out data
 tail -n 5 log.txt
 
 heading "3. Training: the loss counts the tokens of the translation only"

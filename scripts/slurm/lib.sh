@@ -173,5 +173,5 @@ summarize_nsys() {
   [ -e "$rep" ] || { say "nsys wrote no report"; return 0; }
   "$NSYS_BIN" stats --report nvtx_sum,osrt_sum,cuda_api_sum,cuda_gpu_kern_sum "$rep" >"$out" 2>&1 ||
     "$NSYS_BIN" stats "$rep" >"$out" 2>&1 || { say "nsys stats failed on $rep"; rm -f "$out"; return 0; }
-  "$LOCKSTEP" profile summarize --run-dir "$RUN_DIR" || say "no profile_summary.json"
+  "$LOCKSTEP" profile summarize --run_dir "$RUN_DIR" || say "no profile_summary.json"
 }

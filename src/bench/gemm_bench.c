@@ -156,7 +156,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     const char *const usual[] = {gemm_name(gemm_pick(NULL)), "blas-own"};
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
-        return ls_fail(LS_E_ARG, "--cpu-time needs --threads 1: it adds up the time of all threads");
+        return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
     if (!o.chunk) o.chunk = o.device ? 16384 : 512;
     if (!o.n_kernel) o.kernel = usual, o.n_kernel = 2;

@@ -131,7 +131,7 @@ typedef struct outcome {
     bool same_loss, steps;   /* at every step; steps: all runs recorded them */
     bool whole;              /* speeds are of whole epochs */
     bool no_update, commits; /* no sampled micro-batch has an update; the sides come from several commits */
-    bool allowed;            /* the runs are not comparable, and --allow-mismatch was given */
+    bool allowed;            /* the runs are not comparable, and --allow_mismatch was given */
     json_t *differs;         /* settings (cli_bench_differences) */
 } outcome;
 

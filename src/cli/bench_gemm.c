@@ -22,7 +22,7 @@ static const ls_opt table[] = {
     CLI_POSITIVE("width", b.width, "C", "768", "model width"),
     CLI_POSITIVE("layers", b.layers, "L", "12", "number of layers"),
     CLI_POSITIVE("vocab", b.vocab, "V", "50257", "vocabulary size"),
-    CLI_SWITCH("cpu-time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
+    CLI_SWITCH("cpu_time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
     CLI_LIST("kernels", kernels, "NAME...", "kernels to compare [the fastest, and blas-own]"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
@@ -130,12 +130,12 @@ ls_status cli_bench_gemm(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     ls_session_opts where = {0};
     ls_device_choice chosen;
-    const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;
+    const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu_time" : o.on.threads ? "--threads" : NULL;
     LS_TRY(cli_choose_device(&o.on, cpu_only, &where, &chosen));
     const bool device = strcmp(where.compute, "cpu") != 0;
     if (device && cpu_only)
         return ls_fail(LS_E_ARG,
-                       "--kernels, --threads and --cpu-time are only for the CPU, but --device is %s; leave them out",
+                       "--kernels, --threads and --cpu_time are only for the CPU, but --device is %s; leave them out",
                        chosen.asked);
     cli_print_device(&chosen);
     gemm_job j = {.o = &o, .unit = device ? 1e12 : 1e9};

@@ -49,11 +49,11 @@ typedef struct bench_session {
                      "optimizer steps per run, unless the train options have --max_steps or --epochs"),                \
         CLI_POSITIVE("warmup", s.o.warmup, "N", "5", "warm-up steps to exclude"),                                      \
         CLI_STR("out", s.o.out, "DIR", NULL, "output folder for runs and results [runs/<time>]", "Runs"),              \
-        CLI_ALIAS("out_dir", "out"),                                                                \
+        CLI_ALIAS("out_dir", "out"),                                                                                   \
         CLI_SWITCH("resume", s.o.resume, "keep the finished runs of --out and run the rest"),                          \
-        CLI_SWITCH("dry-run", s.o.dry_run, "print the commands without running them"),                                 \
-        CLI_SWITCH("keep-checkpoints", s.o.keep_checkpoints, "keep the checkpoints of finished runs"),                 \
-        CLI_SWITCH("allow-mismatch", s.o.allow_mismatch, "compare runs that are not comparable, and mark the result"), \
+        CLI_SWITCH("dry_run", s.o.dry_run, "print the commands without running them"),                                 \
+        CLI_SWITCH("keep_checkpoints", s.o.keep_checkpoints, "keep the checkpoints of finished runs"),                 \
+        CLI_SWITCH("allow_mismatch", s.o.allow_mismatch, "compare runs that are not comparable, and mark the result"), \
         CLI_SWITCH("json", s.o.json, "print the result as JSON on stdout instead of the table")
 
 /* Parses the arguments before "--" into options; those after it are the train options (s->given). *cut: there is a "--". given: as in
@@ -81,7 +81,7 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
 const ls_bench_side *cli_bench_crowded(const bench_session *s);
 /* Appends the command line of a run. */
 ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out);
-/* Prints the commands (--dry-run), or runs them with progress on stderr. */
+/* Prints the commands (--dry_run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_next(const bench_session *s); /* prints the command that makes a page of the runs */
 void cli_bench_end(bench_session *s);

@@ -28,8 +28,8 @@ static const ls_opt table[] = {
     CLI_INT_IN(1, 1000, "repeat", s.o.repeat, "N", "1", "runs per setting; the settings run in turns"),
     CLI_STR("out", s.o.out, "DIR", NULL, "output folder for runs, charts and r3_report.json [runs/<time>]", "Runs"),
     CLI_SWITCH("resume", s.o.resume, "keep the finished runs of --out and run the rest"),
-    CLI_SWITCH("dry-run", s.o.dry_run, "print the commands without running them"),
-    CLI_SWITCH("keep-checkpoints", s.o.keep_checkpoints, "keep the checkpoints of finished runs"),
+    CLI_SWITCH("dry_run", s.o.dry_run, "print the commands without running them"),
+    CLI_SWITCH("keep_checkpoints", s.o.keep_checkpoints, "keep the checkpoints of finished runs"),
     CLI_SWITCH("json", s.o.json, "print the result as JSON on stdout instead of the table"),
 };
 

@@ -230,7 +230,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
         return LS_OK;
     }
     fprintf(stderr,
-            "lockstep: invalid comparison: the runs are not comparable; see %s (--allow-mismatch compares them)\n",
+            "lockstep: invalid comparison: the runs are not comparable; see %s (--allow_mismatch compares them)\n",
             file);
     return cli_negative(); /* as R1's runner */
 }

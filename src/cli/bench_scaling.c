@@ -89,7 +89,7 @@ static bool is_reference(const unsigned char *given)
                                       "epochs",           "seq_len",
                                       "dataset_mode",     "deepspeed_config",
                                       "use_slurm_tmpdir", "no_use_slurm_tmpdir"};
-    static const char *const both[] = {"repeat", "dry-run", "allow-mismatch", "precision"};
+    static const char *const both[] = {"repeat", "dry_run", "allow_mismatch", "precision"};
     size_t n = 0, n_both = 0;
     for (size_t i = 0; i < CLI_COUNT(own); i++)
         if (cli_given(&scaling_page, given, own[i])) return true;

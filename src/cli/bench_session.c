@@ -52,7 +52,7 @@ ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_tra
         {"n", "give -n to bench instead"}, /* first: a side of ab may have its own */
         {"checkpoint_path", "every run gets its own folder in --out"},
         {"resume", "use --resume of bench to keep finished runs"},
-        {"print_config", "bench --dry-run prints the commands"},
+        {"print_config", "bench --dry_run prints the commands"},
         {"json", "bench --json prints the result"},
         {"profile", "a profiled run is no benchmark; use lockstep profile"},
     };

@@ -147,7 +147,7 @@ static ls_status check(const options *o, const unsigned char *given)
               {"max_steps", true, false, false},  {"threads", true, true, false},
               {"device", true, true, false},      {"precision", true, true, false},
               {"tf32", true, true, false},        {"compute", true, true, false},
-              {"beam", false, true, false},       {"length-penalty", false, true, false},
+              {"beam", false, true, false},       {"length_penalty", false, true, false},
               {"batch", false, true, false},      {"max_length", false, true, false},
               {"limit", false, true, false},      {"out", false, true, false}};
     const char t = o->task[0];

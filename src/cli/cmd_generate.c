@@ -15,21 +15,21 @@ static const ls_opt table[] = {
         "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
         "a model in the Hugging Face cache, such as gpt2"),
     CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
-    CLI_STR("prompt-file", prompt_file, "FILE", NULL, "read the prompt from a file"),
+    CLI_STR("prompt_file", prompt_file, "FILE", NULL, "read the prompt from a file"),
     CLI_STR("prompts", prompts, "FILE", NULL,
             "continue each line of a file (plain, .gz or .zst; - for standard input), in batches"),
     CLI_INT_IN(1, 65536, "batch", batch, "N", "8", "prompts of --prompts that are computed together"),
-    CLI_POSITIVE("max-new-tokens", max_new, "N", "128",
+    CLI_POSITIVE("max_new_tokens", max_new, "N", "128",
                  "generate at most N tokens; beyond the positions of the model, the oldest half of the text is dropped "
                  "and the rest computed again"),
     CLI_ROW(WORDS, 0, 0, "stop", stop, "TEXT", NULL, "end before this text; can be given several times"),
-    CLI_POSITIVE("num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
+    CLI_POSITIVE("num_samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
     CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
     CLI_REAL_IN(0, 1e6, "temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
-    CLI_INT_IN(0, INT32_MAX, "top-k", top_k, "N", "50", "sample from the N most likely tokens; 0 = all"),
-    CLI_REAL_IN(0, 1, "top-p", top_p, "X", "1", "sample from the most likely tokens with total probability X"),
+    CLI_INT_IN(0, INT32_MAX, "top_k", top_k, "N", "50", "sample from the N most likely tokens; 0 = all"),
+    CLI_REAL_IN(0, 1, "top_p", top_p, "X", "1", "sample from the most likely tokens with total probability X"),
     CLI_INT_IN(0, 9e18, "seed", seed, "N", "0", "random seed; the same seed gives the same text"),
-    CLI_SWITCH("no-stop", no_stop, "continue after <|endoftext|>"),
+    CLI_SWITCH("no_stop", no_stop, "continue after <|endoftext|>"),
     CLI_INT_IN(
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
         "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB, else 0"),
@@ -112,7 +112,7 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
     bool ended = false;
     t->n = t->n_prompt;
     t->made.len = t->n_shown = 0;
-    t->stop = "max-new-tokens";
+    t->stop = "max_new_tokens";
     t->reason = "length";
     how.first = ls_session_window(s, t->n_prompt);
     LS_TRY(ls_session_feed(s, t->id + how.first, t->n_prompt - how.first, 0));
@@ -195,7 +195,7 @@ static void print_stats(const text *t)
             n_prompt == 1 ? "" : "s", t->prompt_seconds, n_new, t->seconds,
             (double)n_new / (t->prompt_seconds + t->seconds));
     if (t->drafted) fprintf(stderr, ", %lld of %lld drafts accepted", (long long)t->accepted, (long long)t->drafted);
-    if (!strcmp(t->stop, "max-new-tokens")) fprintf(stderr, "; stopped at --max-new-tokens\n");
+    if (!strcmp(t->stop, "max_new_tokens")) fprintf(stderr, "; stopped at --max_new_tokens\n");
     else fprintf(stderr, "; stopped: %s\n", t->stop);
 }
 
@@ -259,7 +259,7 @@ static ls_status generate(const options *o, const ls_session_opts *how)
 static ls_status check(const options *o, const unsigned char *given)
 {
     if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
-    const char *const from[] = {o->prompt ? "--prompt" : NULL, o->prompt_file ? "--prompt-file" : NULL,
+    const char *const from[] = {o->prompt ? "--prompt" : NULL, o->prompt_file ? "--prompt_file" : NULL,
                                 o->prompts ? "--prompts" : NULL};
     for (int i = 0; i < 2; i++)
         for (int k = i + 1; k < 3; k++)
@@ -271,8 +271,8 @@ static ls_status check(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--speculate is for one prompt at a time; leave it out with --prompts");
     for (int i = 0; i < o->stop.n; i++)
         if (!*o->stop.word[i]) return ls_fail(LS_E_ARG, "--stop: the text is empty");
-    if (!(o->top_p > 0)) return ls_fail(LS_E_ARG, "--top-p %g: must be more than 0 and at most 1", o->top_p);
-    static const char *const sampling[] = {"temperature", "top-k", "top-p"};
+    if (!(o->top_p > 0)) return ls_fail(LS_E_ARG, "--top_p %g: must be more than 0 and at most 1", o->top_p);
+    static const char *const sampling[] = {"temperature", "top_k", "top_p"};
     for (size_t i = 0; i < CLI_COUNT(sampling); i++)
         if (o->greedy && cli_given(&page, given, sampling[i]))
             return ls_fail(LS_E_ARG, "--greedy and --%s cannot be combined; leave one out", sampling[i]);

@@ -46,14 +46,14 @@ static const ls_opt table[] = {
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
-    CLI_REAL("price", q.price, "P", "0", "price of one device for one hour; prints the cost [not given]"),
-    CLI_REAL(
-        "mtbf", mtbf, "HOURS", "0",
+    CLI_REAL_IN(0, 1e9, "price", q.price, "P", "0", "price of one device for one hour; prints the cost [not given]"),
+    CLI_REAL_IN(
+        0, 1e9, "mtbf", mtbf, "HOURS", "0",
         "mean time between failures of a node; prints goodput, the best checkpoint interval and lost hours [no failures]"),
-    CLI_REAL("checkpoint_bandwidth", checkpoint_bandwidth, "GB/s", "5",
-             "with --mtbf: bandwidth of the storage, of all nodes together"),
-    CLI_REAL("restart_time", restart_time, "S", "300",
-             "with --mtbf: seconds from a failure to the first step after it"),
+    CLI_REAL_IN(0, 1e9, "checkpoint_bandwidth", checkpoint_bandwidth, "GB/s", "5",
+                "with --mtbf: bandwidth of the storage, of all nodes together"),
+    CLI_REAL_IN(0, 1e9, "restart_time", restart_time, "S", "300",
+                "with --mtbf: seconds from a failure to the first step after it"),
     CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL_IN(0, 1e9, "memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),

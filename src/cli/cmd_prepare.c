@@ -29,12 +29,12 @@ static const ls_opt table[] = {
         "input", input, "PATH...",
         "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
         CLI_COMMON),
-    CLI_LIST("val-input", val_input, "PATH...", "input files for validation", CLI_COMMON),
+    CLI_LIST("val_input", val_input, "PATH...", "input files for validation", CLI_COMMON),
     CLI_STR(
         "out", p.out_dir, "DIR", NULL,
         "output folder for train.bin, val.bin, tokenizer.json and meta.json; they replace older ones when all are complete, and other files in it are kept",
         CLI_COMMON),
-    CLI_INT_IN(0, 1e15, "shard-tokens", p.shard_tokens, "N", "0",
+    CLI_INT_IN(0, 1e15, "shard_tokens", p.shard_tokens, "N", "0",
                "write the training tokens to files of N tokens, train_000.bin, train_001.bin, ...; 0 = train.bin",
                CLI_COMMON),
     CLI_SWITCH("llmc", p.llmc, "write token files with the header of llm.c; train reads both forms"),
@@ -43,43 +43,43 @@ static const ls_opt table[] = {
         "vocabulary: gpt2, bytes (257 ids), train (trained on the input), a tokenizer.json, or a folder with one or "
         "with vocab.json and merges.txt",
         "Tokens", CLI_COMMON),
-    CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
+    CLI_STR("vocab_dir", vocab_dir, "DIR", NULL,
             "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]",
             CLI_COMMON),
-    CLI_STR("vocab-url", vocab_url, "URL", NULL,
+    CLI_STR("vocab_url", vocab_url, "URL", NULL,
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
-    CLI_INT_IN(257, 65536, "vocab-size", vocab_size, "N", "8192",
+    CLI_INT_IN(257, 65536, "vocab_size", vocab_size, "N", "8192",
                "train: vocabulary size, including 256 bytes and end-of-text; at most 65536", CLI_COMMON),
-    CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
-    CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
+    CLI_POSITIVE("min_frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
+    CLI_INT_IN(0, INT32_MAX, "train_mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL_IN(
-        0, 1, "val-fraction", p.val_fraction, "X", "0.05",
+        0, 1, "val_fraction", p.val_fraction, "X", "0.05",
         "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
         "Documents", CLI_COMMON),
-    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line", CLI_COMMON),
-    CLI_INT_IN(0, 1e15, "min-chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
-    CLI_INT_IN(0, 1e15, "max-chars", p.max_chars, "N", "0", "drop documents with more than N characters; 0 = no limit"),
+    CLI_STR("text_key", p.text_key, "KEY", "text", "key of the text in a JSON line", CLI_COMMON),
+    CLI_INT_IN(0, 1e15, "min_chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
+    CLI_INT_IN(0, 1e15, "max_chars", p.max_chars, "N", "0", "drop documents with more than N characters; 0 = no limit"),
     CLI_SWITCH(
         "dedup", p.dedup,
         "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows",
         CLI_COMMON),
     CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", CLI_COMMON),
-    CLI_CHOICE("invalid-utf8", bad_utf8, "error|replace|keep", "error",
+    CLI_CHOICE("invalid_utf8", bad_utf8, "error|replace|keep", "error",
                "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
-    CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0",
+    CLI_INT_IN(0, 1e18, "limit_docs", p.limit_docs, "N", "0",
                "use only the first N documents of the input, before any is dropped; 0 = all"),
-    CLI_INT_IN(0, 1e18, "limit-val-docs", p.limit_val_docs, "N", "0",
-               "use only the first N documents of --val-input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit_val_docs", p.limit_val_docs, "N", "0",
+               "use only the first N documents of --val_input; 0 = all"),
     CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
                "Execution", CLI_COMMON),
     CLI_INT_IN(
-        0, 1024, "files-at-once", files, "N", "0",
+        0, 1024, "files_at_once", files, "N", "0",
         "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
         "read ahead wait in the folder of --out; 1 needs no space for them"),
     CLI_SWITCH("resume", p.resume,
                "continue a run of the same command that was killed or stopped; the files are the same, byte for byte",
                CLI_COMMON),
-    CLI_REAL_IN(0, 1e9, "journal-seconds", journal_seconds, "S", "10",
+    CLI_REAL_IN(0, 1e9, "journal_seconds", journal_seconds, "S", "10",
                 "record the progress for --resume every S seconds"),
     CLI_SWITCH("json", json, "print the summary as one JSON object", CLI_COMMON),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr", CLI_COMMON),
@@ -184,31 +184,31 @@ static ls_status check(const options *o, const unsigned char *given)
     if (!o->p.out_dir || !*o->p.out_dir)
         return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
     if (!(o->p.val_fraction >= 0 && o->p.val_fraction < 1))
-        return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
-    if (o->val_input.n && cli_given(&page, given, "val-fraction") && o->p.val_fraction > 0)
-        return ls_fail(LS_E_ARG, "--val-input and --val-fraction cannot be combined; leave one out");
+        return ls_fail(LS_E_ARG, "--val_fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
+    if (o->val_input.n && cli_given(&page, given, "val_fraction") && o->p.val_fraction > 0)
+        return ls_fail(LS_E_ARG, "--val_input and --val_fraction cannot be combined; leave one out");
     if (o->p.max_chars && o->p.max_chars < o->p.min_chars)
-        return ls_fail(LS_E_ARG, "--max-chars %lld is less than --min-chars %lld: no document can be kept",
+        return ls_fail(LS_E_ARG, "--max_chars %lld is less than --min_chars %lld: no document can be kept",
                        (long long)o->p.max_chars, (long long)o->p.min_chars);
     if (o->p.shard_tokens && o->p.shard_tokens < 1024)
-        return ls_fail(LS_E_ARG, "--shard-tokens %lld: must be 0 (one file) or at least 1024",
+        return ls_fail(LS_E_ARG, "--shard_tokens %lld: must be 0 (one file) or at least 1024",
                        (long long)o->p.shard_tokens);
     if (o->files > 1 && (o->p.limit_docs || o->p.limit_val_docs))
         return ls_fail(LS_E_ARG,
-                       "--files-at-once %lld: files are read one after the other with --limit-docs and "
-                       "--limit-val-docs; leave it out",
+                       "--files_at_once %lld: files are read one after the other with --limit_docs and "
+                       "--limit_val_docs; leave it out",
                        (long long)o->files);
-    if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
+    if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit_val_docs needs --val_input");
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
-                       "--vocab-size %lld: must be %d (bytes and end-of-text) to 65536 (token files have 16 bits)",
+                       "--vocab_size %lld: must be %d (bytes and end-of-text) to 65536 (token files have 16 bits)",
                        (long long)o->vocab_size, LS_BPE_MIN_VOCAB);
-    if (!trains && (cli_given(&page, given, "vocab-size") || cli_given(&page, given, "min-frequency") ||
-                    cli_given(&page, given, "train-mb")))
-        return ls_fail(LS_E_ARG, "--vocab-size, --min-frequency and --train-mb need --tokenizer train");
-    if (!gpt2 && (cli_given(&page, given, "vocab-dir") || cli_given(&page, given, "vocab-url")))
+    if (!trains && (cli_given(&page, given, "vocab_size") || cli_given(&page, given, "min_frequency") ||
+                    cli_given(&page, given, "train_mb")))
+        return ls_fail(LS_E_ARG, "--vocab_size, --min_frequency and --train_mb need --tokenizer train");
+    if (!gpt2 && (cli_given(&page, given, "vocab_dir") || cli_given(&page, given, "vocab_url")))
         return ls_fail(LS_E_ARG,
-                       "--vocab-dir and --vocab-url need --tokenizer gpt2; for another folder use --tokenizer DIR");
+                       "--vocab_dir and --vocab_url need --tokenizer gpt2; for another folder use --tokenizer DIR");
     return LS_OK;
 }
 
@@ -274,7 +274,7 @@ static void note_small_vocabulary(const options *o, const ls_prepare_result *r)
     if (strcmp(o->tokenizer, "train") != 0 || r->n_vocab >= o->vocab_size) return;
     fprintf(
         stderr,
-        "note: --vocab-size %lld: the text yields only %d ids, because no other pair of tokens occurs %lld or more times (--min-frequency)\n",
+        "note: --vocab_size %lld: the text yields only %d ids, because no other pair of tokens occurs %lld or more times (--min_frequency)\n",
         (long long)o->vocab_size, r->n_vocab, (long long)o->p.train_min_count);
 }
 
@@ -325,7 +325,7 @@ static ls_status prepare(options *o, const char *command)
     LS_TRY_GOTO(st, done, list_inputs(&train, &o->input, o->format));
     LS_TRY_GOTO(st, done, list_inputs(&val, &o->val_input, o->format));
     if (o->text_key_given && !has_json_lines(&train) && !has_json_lines(&val)) {
-        st = ls_fail(LS_E_ARG, "--text-key is only for JSON lines (.jsonl), but no input has them; leave it out");
+        st = ls_fail(LS_E_ARG, "--text_key is only for JSON lines (.jsonl), but no input has them; leave it out");
         goto done;
     }
     LS_TRY_GOTO(st, done, find_tokenizer(o, &tok));
@@ -381,7 +381,7 @@ ls_status cmd_prepare(int argc, char **argv)
                          words.word[0]);
         if (words.n) o.input = words;
         if (st == LS_OK) st = check(&o, given);
-        o.text_key_given = cli_given(&page, given, "text-key");
+        o.text_key_given = cli_given(&page, given, "text_key");
         if (st == LS_OK) st = prepare(&o, command);
     }
     ls_free(command);

@@ -262,12 +262,12 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    CLI_STR("run-dir", run_dir, "DIR", NULL, "run folder with profiles/nsys_stats_*.txt or profiles/trace.json",
+    CLI_STR("run_dir", run_dir, "DIR", NULL, "run folder with profiles/nsys_stats_*.txt or profiles/trace.json",
             "Input"),
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "profile -- train ...\n       lockstep profile summarize --run-dir DIR",
+    table, CLI_COUNT(table), "profile -- train ...\n       lockstep profile summarize --run_dir DIR",
     "The first form trains and writes a trace of every worker to profiles/trace.json in the run folder (open it with ui.perfetto.dev) and a summary to profiles/profile_summary.json. With NSYS=1 the run is also profiled with nsys, if it is installed. NSYS_BIN names the program; NSYS_TRACE, NSYS_SAMPLE, NSYS_CUDA_EVENT_TRACE and NSYS_FORCE_OVERWRITE set the options --trace, --sample, --cuda-event-trace and --force-overwrite of nsys.\n\nThe second form reads the output of `nsys stats` "
     "(profiles/nsys_stats_*.txt) and writes profiles/profile_summary.json: the five largest NVTX ranges and system calls, for all files and for each file, and whether gradient reduction takes more than 20 % of the time of all NVTX ranges."};
 
@@ -284,7 +284,7 @@ ls_status cmd_profile(int argc, char **argv)
     if (words.n != 1 || strcmp(words.word[0], "summarize"))
         return ls_fail(
             LS_E_ARG,
-            "profile needs a command; use lockstep profile -- train ... or lockstep profile summarize --run-dir DIR");
-    if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run-dir DIR");
+            "profile needs a command; use lockstep profile -- train ... or lockstep profile summarize --run_dir DIR");
+    if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run_dir DIR");
     return summarize(o.run_dir);
 }

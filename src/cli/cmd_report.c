@@ -41,19 +41,19 @@ static ls_status run_table(const options *o)
 /* --- report charts --- */
 
 static const ls_opt chart_opts[] = {
-    CLI_STR("baseline-json", baseline, "FILE", NULL, "training_metrics.json of the baseline", "Files"),
-    CLI_STR("optimized-json", optimized, "FILE", NULL, "training_metrics.json of the optimized run"),
+    CLI_STR("baseline_json", baseline, "FILE", NULL, "training_metrics.json of the baseline", "Files"),
+    CLI_STR("optimized_json", optimized, "FILE", NULL, "training_metrics.json of the optimized run"),
     CLI_STR("out", r.out, "DIR", "docs", "output folder for the charts"),
 };
 
 static const cli_page chart_page = {
-    chart_opts, CLI_COUNT(chart_opts), "report charts --baseline-json FILE --optimized-json FILE",
+    chart_opts, CLI_COUNT(chart_opts), "report charts --baseline_json FILE --optimized_json FILE",
     "Draw bar charts of time and throughput of the last epoch (training_time_comparison, training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are reported; the exit code stays 0 and no chart is written."};
 
 static ls_status run_charts(const options *o)
 {
     if (!o->baseline || !o->optimized)
-        return ls_fail(LS_E_ARG, "report charts needs --baseline-json and --optimized-json");
+        return ls_fail(LS_E_ARG, "report charts needs --baseline_json and --optimized_json");
     ls_str s = {0};
     const ls_status st = ls_report_pair(o->baseline, o->optimized, o->r.out, &s), printed = cli_print(&s);
     return st != LS_OK ? st : printed;
@@ -85,7 +85,7 @@ static ls_status run_verify(const options *o)
 static const ls_opt opts[] = {
     CLI_STR("out", r.out, "DIR", "report", "output folder for report.html, report.md, scaling_report.json and charts/",
             "Report"),
-    CLI_SWITCH("allow-mismatch", r.allow_mismatch, "compare runs that are not comparable, and mark the page"),
+    CLI_SWITCH("allow_mismatch", r.allow_mismatch, "compare runs that are not comparable, and mark the page"),
     CLI_SWITCH(
         "weak", r.weak,
         "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to the runs]"),
@@ -94,12 +94,12 @@ static const ls_opt opts[] = {
     CLI_SWITCH(
         "together", r.together,
         "compare all runs with one another, also those of several benchmarks [runs are compared inside a benchmark]"),
-    CLI_SWITCH("no-png", no_png, "write SVG charts only, do not use gnuplot"),
+    CLI_SWITCH("no_png", no_png, "write SVG charts only, do not use gnuplot"),
 };
 
 static const cli_page page = {
     opts, CLI_COUNT(opts),
-    "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]\n       lockstep report table|charts|verify [OPTIONS]    (each has --help)",
+    "report RUN_DIR... [--out DIR] [--weak] [--allow_mismatch]\n       lockstep report table|charts|verify [OPTIONS]    (each has --help)",
     "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a self-contained page report.html, with report.md and the charts next to it. If a folder has several benchmarks, the page has an overview and one section for each, and their complete reports are in folders next to it.\n\nOnly comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
     "reported separately, the differences are listed and the exit code is 1. Unreadable files are reported with file and key and skipped; if no run is left, the exit code is 3. Speed is measured over the steps after warm-up if every run has them (metrics.jsonl), else over whole epochs; the page states which."};
 
@@ -136,7 +136,7 @@ static ls_status run_report(int argc, char **argv)
     fprintf(stderr, "lockstep: invalid comparison: the runs%s are not comparable; see %s/%s (%s)\n",
             several ? " of a benchmark" : "", o.r.out, several ? "benchmarks.json" : "scaling_report.json",
             weak ? "the batch per worker is constant; --weak compares them as weak scaling"
-                 : "--allow-mismatch compares them");
+                 : "--allow_mismatch compares them");
     return cli_negative();
 }
 

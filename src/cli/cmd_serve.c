@@ -34,8 +34,8 @@ static const ls_opt opts[] = {
     CLI_STR(
         "address", address, "ADDRESS", NULL,
         "address to listen on; if other machines can reach it, they need the token that is printed [127.0.0.1 and ::1]"),
-    CLI_INT("sockets", sockets, "N", NULL, NULL),
-    CLI_INT("of_run", of_run, "PID", NULL, NULL),
+    CLI_INT_IN(0, INT32_MAX, "sockets", sockets, "N", NULL, NULL),
+    CLI_INT_IN(0, INT32_MAX, "of_run", of_run, "PID", NULL, NULL),
 };
 
 static const cli_page page = {

@@ -30,7 +30,7 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, 9e18, "seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_CHOICE("task", task, "lm|translate", "lm",
                "data: a stream of tokens, or pairs of sentences whose loss counts the target only"),
-    CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
+    CLI_SWITCH("only_tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(
         0, LS_JOBS_MOST, "jobs", jobs, "N", NULL,
         "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts [CPU: 1; GPU: 0]"),

@@ -19,7 +19,7 @@ typedef struct options {
 
 static const ls_opt opts[] = {
     CLI_SWITCH("once", once, "print once and exit; also if the output is not a terminal"),
-    CLI_REAL("interval", interval, "SECONDS", "1", "time between two updates"),
+    CLI_REAL_IN(0.1, 1e6, "interval", interval, "SECONDS", "1", "time between two updates"),
 };
 
 static const cli_page page = {
@@ -121,7 +121,6 @@ ls_status cmd_watch(int argc, char **argv)
     int drawn = 0;
     LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL));
     if (paths.n > 1) return ls_fail(LS_E_ARG, "watch shows one run; `lockstep serve` compares several");
-    if (o.interval < 0.1) return ls_fail(LS_E_ARG, "--interval %g: at least 0.1", o.interval);
     const char *dir = paths.n ? paths.word[0] : "runs";
     if (!ls_fs_is_dir(dir)) return ls_fail(LS_E_IO, "%s: no such folder%s", dir, paths.n ? "" : "; give a run folder");
     LS_TRY(ls_live_set_add(&set, dir));

@@ -63,10 +63,8 @@ ls_status cli_print_group(const cli_group *g);
     {.name = name_, .kind = LS_OPT_##kind_, .offset = offsetof(options, field), .lo = lo_, .hi = hi_, .arg = arg_, \
      .def = def_, .help = __VA_ARGS__}
 #define CLI_SWITCH(name, field, ...)                     CLI_ROW(SWITCH, 0, 0, name, field, NULL, NULL, __VA_ARGS__)
-#define CLI_INT(name, field, arg, def, ...)              CLI_ROW(INT, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_INT_IN(lo, hi, name, field, arg, def, ...)   CLI_ROW(INT, lo, hi, name, field, arg, def, __VA_ARGS__)
 #define CLI_POSITIVE(...)                                CLI_INT_IN(1, INT32_MAX, __VA_ARGS__)
-#define CLI_REAL(name, field, arg, def, ...)             CLI_ROW(REAL, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_REAL_IN(lo, hi, name, field, arg, def, ...)  CLI_ROW(REAL, lo, hi, name, field, arg, def, __VA_ARGS__)
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)

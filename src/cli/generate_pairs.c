@@ -15,7 +15,7 @@ static const ls_opt table[] = {
     CLI_STR("checkpoint", checkpoint, "DIR", NULL,
             "checkpoint of the translation task, or run folder (uses its newest checkpoint)"),
     CLI_STR("prompt", prompt, "TEXT", NULL, "sentence to translate"),
-    CLI_STR("prompt-file", prompt_file, "FILE", "-",
+    CLI_STR("prompt_file", prompt_file, "FILE", "-",
             "sentences to translate, one per line (plain, .gz or .zst; - for standard input)"),
     CLI_SEARCH_ROWS,
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Execution"),
@@ -73,8 +73,8 @@ ls_status cli_generate_pairs(int argc, char **argv)
     unsigned char given[CLI_COUNT(table)] = {0};
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
-    if (o.prompt && cli_given(&page, given, "prompt-file"))
-        return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
+    if (o.prompt && cli_given(&page, given, "prompt_file"))
+        return ls_fail(LS_E_ARG, "--prompt and --prompt_file cannot be combined; leave one out");
     LS_TRY(cli_search_check(&o.search));
     const ls_translate_opts how = cli_search_opts(&o.search, !o.json);
     ls_session_opts open = {.checkpoint = o.checkpoint};

@@ -5,7 +5,6 @@
 #include "core/stop.h"
 #include "data/prepare_pairs.h"
 
-
 typedef struct options {
     const char *task, *src_lang, *tgt_lang, *tokenizer;
     ls_opt_list input[LS_N_PAIR_PART];
@@ -20,25 +19,25 @@ static const ls_opt table[] = {
         "input", input[LS_PAIR_TRAIN], "PATH...",
         "training pairs: .tsv files (source TAB target), .jsonl files with the keys src and tgt or the names of the "
         "languages (also inside an object translation), or two text files with equal lines, the source first (plain, .gz or .zst)"),
-    CLI_LIST("val-input", input[LS_PAIR_VAL], "PATH...", "validation pairs, in the same forms"),
-    CLI_LIST("test-input", input[LS_PAIR_TEST], "PATH...", "test pairs, for BLEU; their text is kept in test.jsonl"),
+    CLI_LIST("val_input", input[LS_PAIR_VAL], "PATH...", "validation pairs, in the same forms"),
+    CLI_LIST("test_input", input[LS_PAIR_TEST], "PATH...", "test pairs, for BLEU; their text is kept in test.jsonl"),
     CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, train.mask, val.bin and so on"),
-    CLI_STR("src-lang", src_lang, "NAME", NULL,
+    CLI_STR("src_lang", src_lang, "NAME", NULL,
             "source language, part of its end token <eos_NAME> [ending of the text file, else src]", "Tokens"),
-    CLI_STR("tgt-lang", tgt_lang, "NAME", NULL, "target language [ending of the text file, else tgt]"),
+    CLI_STR("tgt_lang", tgt_lang, "NAME", NULL, "target language [ending of the text file, else tgt]"),
     CLI_STR("tokenizer", tokenizer, "train|PATH", "train",
             "vocabulary: trained on both languages, or the tokenizer.json of an earlier run"),
-    CLI_INT_IN(257, 65536, "vocab-size", vocab_size, "N", "8192",
+    CLI_INT_IN(257, 65536, "vocab_size", vocab_size, "N", "8192",
                "vocabulary size, including 256 bytes and three special tokens; at most 65536"),
-    CLI_POSITIVE("min-frequency", p.min_count, "N", "2", "merge only pairs of tokens that occur at least N times"),
-    CLI_REAL_IN(0, 1, "val-fraction", p.val_fraction, "X", "0.05",
+    CLI_POSITIVE("min_frequency", p.min_count, "N", "2", "merge only pairs of tokens that occur at least N times"),
+    CLI_REAL_IN(0, 1, "val_fraction", p.val_fraction, "X", "0.05",
                 "use every (1/X)-th training pair for validation; 0 = no validation", "Pairs"),
-    CLI_INT_IN(0, 1e18, "limit-train", p.limit[LS_PAIR_TRAIN], "N", "0",
+    CLI_INT_IN(0, 1e18, "limit_train", p.limit[LS_PAIR_TRAIN], "N", "0",
                "use only the first N pairs of --input; 0 = all"),
-    CLI_INT_IN(0, 1e18, "limit-val", p.limit[LS_PAIR_VAL], "N", "0",
-               "use only the first N pairs of --val-input; 0 = all"),
-    CLI_INT_IN(0, 1e18, "limit-test", p.limit[LS_PAIR_TEST], "N", "0",
-               "use only the first N pairs of --test-input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit_val", p.limit[LS_PAIR_VAL], "N", "0",
+               "use only the first N pairs of --val_input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit_test", p.limit[LS_PAIR_TEST], "N", "0",
+               "use only the first N pairs of --test_input; 0 = all"),
     CLI_SWITCH("json", json, "print the summary as one JSON object", "Output"),
     CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
@@ -55,19 +54,19 @@ static ls_status check(const options *o, const unsigned char *given)
     if (!o->p.out_dir || !*o->p.out_dir)
         return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
     if (!(o->p.val_fraction >= 0 && o->p.val_fraction < 1))
-        return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
-    if (o->input[LS_PAIR_VAL].n && cli_given(&page, given, "val-fraction") && o->p.val_fraction > 0)
-        return ls_fail(LS_E_ARG, "--val-input and --val-fraction cannot be combined; leave one out");
+        return ls_fail(LS_E_ARG, "--val_fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
+    if (o->input[LS_PAIR_VAL].n && cli_given(&page, given, "val_fraction") && o->p.val_fraction > 0)
+        return ls_fail(LS_E_ARG, "--val_input and --val_fraction cannot be combined; leave one out");
     for (int p = LS_PAIR_VAL; p < LS_N_PAIR_PART; p++)
         if (o->p.limit[p] && !o->input[p].n)
             return ls_fail(LS_E_ARG, "--limit-%s needs --%s-input", p == LS_PAIR_VAL ? "val" : "test",
                            p == LS_PAIR_VAL ? "val" : "test");
     if (trains && (o->vocab_size < 259 || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
-                       "--vocab-size %lld: must be 259 (bytes and special tokens) to 65536 (token files have 16 bits)",
+                       "--vocab_size %lld: must be 259 (bytes and special tokens) to 65536 (token files have 16 bits)",
                        (long long)o->vocab_size);
-    if (!trains && (cli_given(&page, given, "vocab-size") || cli_given(&page, given, "min-frequency")))
-        return ls_fail(LS_E_ARG, "--vocab-size and --min-frequency need --tokenizer train");
+    if (!trains && (cli_given(&page, given, "vocab_size") || cli_given(&page, given, "min_frequency")))
+        return ls_fail(LS_E_ARG, "--vocab_size and --min_frequency need --tokenizer train");
     return LS_OK;
 }
 

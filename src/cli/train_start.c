@@ -176,7 +176,7 @@ static ls_status prepare_inputs(const train_start *s, const char *out)
     ls_inputs_fini(&list);
     if (st == LS_OK) st = ls_argv_addf(&words, "--out=%s", out);
     if (st == LS_OK) st = ls_argv_add(&words, "--tokenizer=train");
-    if (st == LS_OK) st = ls_argv_addf(&words, "--vocab-size=%d", ls_auto_vocab(nbytes));
+    if (st == LS_OK) st = ls_argv_addf(&words, "--vocab_size=%d", ls_auto_vocab(nbytes));
     if (st == LS_OK) st = cmd_prepare(words.n, words.word);
     if (st == LS_OK) st = cli_flush(); /* before the lines of the run */
     ls_argv_fini(&words);

@@ -8,7 +8,7 @@
 ls_status cli_search_check(const cli_search *o)
 {
     if (!isfinite(o->length_penalty))
-        return ls_fail(LS_E_ARG, "--length-penalty %g: must be a finite number", o->length_penalty);
+        return ls_fail(LS_E_ARG, "--length_penalty %g: must be a finite number", o->length_penalty);
     if (o->batch > 65536) return ls_fail(LS_E_ARG, "--batch %lld: at most 65536", (long long)o->batch);
     return LS_OK;
 }

@@ -16,7 +16,7 @@ typedef struct cli_search {
 #define CLI_SEARCH_ROWS                                                                                           \
     CLI_INT_IN(1, LS_BEAM_MAX, "beam", search.beam, "K", "1", "translate: texts kept by beam search; 1 = greedy", \
                "Translation"),                                                                                    \
-        CLI_REAL_IN(-1e6, 1e6, "length-penalty", search.length_penalty, "A", "1",                                 \
+        CLI_REAL_IN(-1e6, 1e6, "length_penalty", search.length_penalty, "A", "1",                                 \
                     "translate: beam search compares log probability / length^A"),                                \
         CLI_POSITIVE("batch", search.batch, "N", "32", "translate: sentences at a time"),                         \
         CLI_INT_IN(0, INT32_MAX, "max_length", search.max_length, "N", "0",                                       \

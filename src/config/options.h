@@ -91,8 +91,9 @@ void ls_train_forget(ls_train_options *o, const char *name);
  * flags, too. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
-#define LS_TRAIN_USAGE                      \
-    "lockstep train --data DIR [OPTIONS]\n" \
+#define LS_TRAIN_USAGE                               \
+    "lockstep train TEXT|DIR [OPTIONS]\n"            \
+    "       lockstep train --resume RUN [OPTIONS]\n" \
     "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]"
 /* The text of --help: usage, examples, options by section; of --help_all also environment and signals. */
 void ls_train_options_help(ls_opt_page page, ls_str *out);

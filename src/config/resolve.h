@@ -158,7 +158,7 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
 
 void ls_train_config_fini(ls_train_config *c);
 
-/* --print-config: a table (setting, value, source) or {"setting": {"value": ..., "source": ..., "from": ...}, ...}. */
+/* --print_config: a table (setting, value, source) or {"setting": {"value": ..., "source": ..., "from": ...}, ...}. */
 void ls_train_config_table(const ls_train_config *c, ls_str *out);
 void ls_train_config_json(const ls_train_config *c, ls_str *out);
 /* The settings that must be the same on every worker, for ls_comm_compare. */

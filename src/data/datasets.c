@@ -7,7 +7,7 @@
 const ls_dataset ls_datasets[] = {
     {.name = "webtext",
      .what = "250,000 documents of WebText in English, with 5,000 for validation and 5,000 for tests (JSON lines)",
-     .next = "lockstep prepare DIR/webtext.train.jsonl --val-input DIR/webtext.valid.jsonl --out data",
+     .next = "lockstep prepare DIR/webtext.train.jsonl --val_input DIR/webtext.valid.jsonl --out data",
      .n_file = 3,
      .file = {{"webtext.train.jsonl", WEBTEXT "webtext.train.jsonl",
                "cf6db7bb5c72b5ac683e52ed102203ae36ad88089344aafe0d64ca5f09f3c5e8", 679129270},
@@ -24,9 +24,9 @@ const ls_dataset ls_datasets[] = {
      .what = "talks in German and English, IWSLT 2017",
      .by_hand = "export the pair de-en from https://huggingface.co/datasets/IWSLT/iwslt2017 as JSON lines",
      .next =
-         "DIR/iwslt2017-de-en.{train,valid,test}.jsonl; then: lockstep prepare --task translate --src-lang de --tgt-lang en "
-         "--input DIR/iwslt2017-de-en.train.jsonl --val-input DIR/iwslt2017-de-en.valid.jsonl "
-         "--test-input DIR/iwslt2017-de-en.test.jsonl --out data"},
+         "DIR/iwslt2017-de-en.{train,valid,test}.jsonl; then: lockstep prepare --task translate --src_lang de --tgt_lang en "
+         "--input DIR/iwslt2017-de-en.train.jsonl --val_input DIR/iwslt2017-de-en.valid.jsonl "
+         "--test_input DIR/iwslt2017-de-en.test.jsonl --out data"},
     {.name = "wmt16-de-en",
      .what = "news and parliament in German and English, WMT 2016",
      .by_hand = "choose the corpora on https://www.statmt.org/wmt16/translation-task.html",
@@ -35,10 +35,10 @@ const ls_dataset ls_datasets[] = {
      .what = "web pages in English, OSCAR 23.01",
      .by_hand =
          "accept the terms on https://huggingface.co/datasets/oscar-corpus/OSCAR-2301 and download files of the language en",
-     .next = "DIR/*.jsonl.zst; then: lockstep prepare DIR --text-key content --out data"},
+     .next = "DIR/*.jsonl.zst; then: lockstep prepare DIR --text_key content --out data"},
     {.name = "openwebtext",
      .what = "8 million web pages in English, an open reproduction of WebText",
      .by_hand = "export https://huggingface.co/datasets/Skylion007/openwebtext as JSON lines with the key text",
-     .next = "DIR/openwebtext.jsonl.zst; then: lockstep prepare DIR --val-fraction 0.0005 --out data"},
+     .next = "DIR/openwebtext.jsonl.zst; then: lockstep prepare DIR --val_fraction 0.0005 --out data"},
 };
 const size_t ls_n_dataset = sizeof ls_datasets / sizeof ls_datasets[0];

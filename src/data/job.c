@@ -108,7 +108,7 @@ static ls_status run_plain(data_job *j, const data_job_rules *rules, ls_encoder 
     const ls_text_block *b = &j->block;
     const size_t good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(b->text, b->n) : b->n;
     if (good < b->n)
-        return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep",
+        return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not valid UTF-8; use --invalid_utf8 replace or keep",
                        b->in->path, (long long)(b->offset + (int64_t)good), b->text[good]);
     LS_TRY(take_fixed(j, rules, e, b->text, b->n));
     return b->ends_doc ? end_doc(j, rules, (data_doc){0}) : LS_OK;
@@ -122,7 +122,7 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
     size_t at = 0, good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(line, len) : len;
     if (good < len)
         return ls_fail(LS_E_FORMAT,
-                       "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep", path,
+                       "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid_utf8 replace or keep", path,
                        (long long)number, good + 1, line[good]);
     ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
     if (r == LS_JSONL_NOMEM) return ls_nomem(len, "a line of JSON");
@@ -130,7 +130,7 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
         return ls_fail(LS_E_FORMAT, "%s: line %lld is not a JSON object: byte %zu: expected %s", path,
                        (long long)number, at + 1, why);
     if (r == LS_JSONL_NO_KEY)
-        return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; use --text-key for another key", path,
+        return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; use --text_key for another key", path,
                        (long long)number, rules->text_key);
     if (r == LS_JSONL_NOT_TEXT)
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
@@ -138,7 +138,7 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
     if (r == LS_JSONL_LONE && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
         return ls_fail(
             LS_E_FORMAT,
-            "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 replace or keep",
+            "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid_utf8 replace or keep",
             path, (long long)number, rules->text_key);
     return LS_OK;
 }

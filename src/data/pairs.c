@@ -52,7 +52,7 @@ static void name_from_path(char name[LS_LANG_MAX], const char *path)
     if (n - dot >= sizeof ending) return;
     memcpy(ending, path + dot, n - dot);
     ending[n - dot] = '\0';
-    if (set_name(name, "src-lang", ending, n - dot) != LS_OK) ls_err_clear();
+    if (set_name(name, "src_lang", ending, n - dot) != LS_OK) ls_err_clear();
 }
 
 ls_status ls_langs_choose(ls_langs *l, const char *src, const char *tgt, const char *const *path, int n_path)
@@ -62,10 +62,10 @@ ls_status ls_langs_choose(ls_langs *l, const char *src, const char *tgt, const c
         name_from_path(l->src, path[0]);
         name_from_path(l->tgt, path[1]);
     }
-    if (src) LS_TRY(set_name(l->src, "src-lang", src, strlen(src)));
-    if (tgt) LS_TRY(set_name(l->tgt, "tgt-lang", tgt, strlen(tgt)));
+    if (src) LS_TRY(set_name(l->src, "src_lang", src, strlen(src)));
+    if (tgt) LS_TRY(set_name(l->tgt, "tgt_lang", tgt, strlen(tgt)));
     if (!strcmp(l->src, l->tgt))
-        return ls_fail(LS_E_ARG, "source and target language are both '%s'; give --src-lang and --tgt-lang", l->src);
+        return ls_fail(LS_E_ARG, "source and target language are both '%s'; give --src_lang and --tgt_lang", l->src);
     return LS_OK;
 }
 
@@ -146,7 +146,7 @@ static ls_status json_text(const ls_lines *l, ls_substr line, const char *key, c
         return strcmp(key, other)
                    ? ls_fail(LS_E_FORMAT, "%s: line %lld has neither key \"%s\" nor \"%s\"", l->path,
                              (long long)l->line, key, other)
-                   : ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; give --src-lang and --tgt-lang", l->path,
+                   : ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; give --src_lang and --tgt_lang", l->path,
                              (long long)l->line, key);
     case LS_JSONL_NOT_TEXT:
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", l->path, (long long)l->line,

@@ -237,7 +237,7 @@ static ls_status check_left(const data_run *r, const data_sink *a, const data_si
     if (!dropped) return no_text(in, option);
     return ls_fail(
         LS_E_FORMAT,
-        "no document of %s is left: %lld are shorter than --min-chars, %lld longer than --max-chars, %lld duplicates",
+        "no document of %s is left: %lld are shorter than --min_chars, %lld longer than --max_chars, %lld duplicates",
         option, (long long)r->n_short, (long long)r->n_long, (long long)r->n_duplicate);
 }
 
@@ -269,7 +269,7 @@ static ls_status encode_inputs(data_run *r, const ls_corpus_pos *from)
     if (val_inputs) {
         r->to_val = true;
         LS_TRY(pass(r, o->val, from, &r->rules, o->limit_val_docs, 0, take_tokens));
-        LS_TRY(check_left(r, &r->val, NULL, o->val, "--val-input"));
+        LS_TRY(check_left(r, &r->val, NULL, o->val, "--val_input"));
     } else if (r->val.open && !r->val.at.n_doc) {
         LS_TRY(move_tail(r, o->val_fraction));
     }
@@ -288,7 +288,7 @@ static ls_status encode_all(data_run *r, const ls_tokenizer *tok, ls_prepare_res
     if (!r->complete) LS_TRY(encode_inputs(r, r->resume ? &pos : NULL));
     res->val_is_tail = r->tail;
     if (!r->train.at.n_token)
-        return ls_fail(LS_E_CONFIG, "--val-fraction %g leaves no document for training", o->val_fraction);
+        return ls_fail(LS_E_CONFIG, "--val_fraction %g leaves no document for training", o->val_fraction);
     return LS_OK;
 }
 

@@ -98,8 +98,8 @@ static ls_status check_tokenizer(const ls_prepare_pairs_opts *o, const ls_tokeni
     LS_TRY(ls_langs_of(&l, tok, "--tokenizer"));
     if (strcmp(l.src, o->langs->src) != 0 || strcmp(l.tgt, o->langs->tgt) != 0)
         return ls_fail(LS_E_CONFIG,
-                       "--tokenizer: it translates %s to %s, but the data %s to %s; give --src-lang %s "
-                       "--tgt-lang %s if the data is right",
+                       "--tokenizer: it translates %s to %s, but the data %s to %s; give --src_lang %s "
+                       "--tgt_lang %s if the data is right",
                        l.src, l.tgt, o->langs->src, o->langs->tgt, l.src, l.tgt);
     if (ls_tokenizer_n_vocab(tok) > MAX_VOCAB)
         return ls_fail(LS_E_CONFIG, "a vocabulary of %d tokens does not fit the 16-bit token files (at most %d)",
@@ -189,7 +189,7 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok)
         LS_TRY(each_pair(r, (ls_pair_part)p, "encoding", encode_pair));
         if (r->part[p].pairs == before)
             return ls_fail(LS_E_FORMAT, "%s: %s", o->input[p][0],
-                           p ? "no pairs" : "no pairs, or --val-fraction leaves none for training");
+                           p ? "no pairs" : "no pairs, or --val_fraction leaves none for training");
     }
     return LS_OK;
 }

@@ -194,7 +194,7 @@ static ls_status add_header(data_token_file *f, const char *path)
     ls_fs_out out;
     ls_sha256 sha;
     if (f->n_token > INT32_MAX)
-        return ls_fail(LS_E_CONFIG, "%s has %lld tokens, but the header of llm.c can state %d; use --shard-tokens",
+        return ls_fail(LS_E_CONFIG, "%s has %lld tokens, but the header of llm.c can state %d; use --shard_tokens",
                        ls_path_base(path), (long long)f->n_token, INT32_MAX);
     data_token_header_make((int32_t)f->n_token, head);
     LS_TRY(ls_fs_map_open(&map, path));

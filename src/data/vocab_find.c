@@ -25,8 +25,9 @@ static ls_status cache_dir(char dir[PATH_MAX])
     if (own && *own) return ls_path_in(dir, own, "gpt2");
     if (xdg && *xdg) return ls_path_in(dir, xdg, "lockstep/gpt2");
     if (home && *home) return ls_path_in(dir, home, ".cache/lockstep/gpt2");
-    return ls_fail(LS_E_IO,
-                   "no cache folder for the GPT-2 vocabulary: HOME is not set; use --vocab-dir for the folder with vocab.bpe and encoder.json, or --tokenizer train");
+    return ls_fail(
+        LS_E_IO,
+        "no cache folder for the GPT-2 vocabulary: HOME is not set; use --vocab_dir for the folder with vocab.bpe and encoder.json, or --tokenizer train");
 }
 
 /* Downloads the file if it does not exist, and checks it in both cases. */
@@ -56,7 +57,7 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         if (r.had_it) return ls_fail(st, "%s (%s of GPT-2); remove or replace it", why.words, part[i].name);
         return ls_fail(
             st,
-            "the GPT-2 vocabulary was not found in %s and the download failed (%s); train a vocabulary on the text with --tokenizer train, put vocab.bpe and encoder.json from %s in that folder, or use --vocab-dir for their folder",
+            "the GPT-2 vocabulary was not found in %s and the download failed (%s); train a vocabulary on the text with --tokenizer train, put vocab.bpe and encoder.json from %s in that folder, or use --vocab_dir for their folder",
             dir, why.words, url);
     }
     return ls_tokenizer_load(dir, out);

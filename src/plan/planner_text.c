@@ -81,7 +81,7 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
                     saved < 0.005 ? 0.0 : -saved, (double)(l->worst.total + l->comm_bytes) / by);
     }
     ls_str_addf(out, "  shared: memory of buffers that are never in use together%s\n",
-                cl->cpu ? "" : ", and buffers in host memory; rest and total include the buffers for sums over NCCL");
+                cl->cpu ? "" : "; rest and total include the buffers for sums over NCCL");
     if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
 }
 

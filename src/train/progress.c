@@ -92,10 +92,6 @@ ls_status train_see_progress(ls_trainer *t, const ls_event *e)
 {
     const long long step = (long long)t->state.step;
     switch (e->kind) {
-    case LS_ON_RUN_READY:
-        if (t->resumed_from) event(t, "run folder %.400s, from step %lld\n", t->cfg->run_dir, step);
-        else event(t, "run folder %.400s\n", t->cfg->run_dir);
-        break;
     case LS_ON_STEP_LOG: see_step(t, e->step); break;
     case LS_ON_EPOCH_END: see_epoch(t, e->epoch); break;
     case LS_ON_VALIDATED:

@@ -9,7 +9,7 @@ bench() { timeout 300 "$LOCKSTEP" bench "$@"; }
 train=(--data d --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1)
 
 # --- scaling ---
-bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry-run -- "${train[@]}" >dry 2>err || bad "dry run: $(cat err)"
+bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry_run -- "${train[@]}" >dry 2>err || bad "dry run: $(cat err)"
 [ "$(grep -c "^DRY RUN: .* train .*--checkpoint_path s/" dry)" = 6 ] || bad "dry run prints $(cat dry)"
 [ ! -e s ] || bad "a dry run creates files"
 bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}" >out 2>err || bad "scaling: $(cat err)"
@@ -165,7 +165,7 @@ expect 2 "train options are missing; add them after --" bench scaling
 expect 2 "^lockstep: bad usage: --gpus 1,x: must be" bench scaling --gpus 1,x
 expect 2 "give -n to bench instead" bench scaling -- "${train[@]}" -n 2
 expect 2 "is not a layout" bench scaling --layout zero9 -- "${train[@]}"
-expect 2 "not a multiple of micro-batch size" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
+expect 2 "not a multiple of micro-batch size" bench scaling -n 1,2 --dry_run -- "${train[@]}" --global_batch_size 3
 expect 2 "leaves no steps to measure of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
 expect 2 "did you mean scaling" bench scalin
 expect 2 "needs --a" bench ab --a "" -- "${train[@]}"
@@ -178,8 +178,8 @@ made=$SCRATCH/reference
 python3 "$LS_SOURCE/tests/support/reference_runs.py" "$made"
 expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$made"/{1,2,4}gpu.json
 bench scaling --json "$made"/{1,2,4}gpu.json >out 2>/dev/null
-bench scaling --json --allow-mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
-bench scaling --json --allow-mismatch "$made/repeat" >repeat 2>/dev/null || bad "repeat"
+bench scaling --json --allow_mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
+bench scaling --json --allow_mismatch "$made/repeat" >repeat 2>/dev/null || bad "repeat"
 python3 - "$made" <<'PY' || bad "numbers of files in the format of R1"
 import json, sys
 out, allowed, repeat, want = (json.load(open(f)) for f in ("out", "allowed", "repeat", sys.argv[1] + "/expected.json"))
@@ -231,7 +231,7 @@ PY
 bench ab "$made"/{A,B} >out 2>err || bad "ab of repeats of R1: $(cat err)"
 grep -q "4 pairs, of whole epochs)" out && grep -q "gpu (A: V100; B: A100)" out && grep -q "different machines: the difference may come" out || bad "what differs: $(cat out)"
 ! grep -q "no part of a step\|mean step" out || bad "parts that are not known: $(cat out)"
-expect 0 "^mismatch_allowed: the runs are not comparable" bench scaling --allow-mismatch "$made"/{1,2,4}gpu.json
+expect 0 "^mismatch_allowed: the runs are not comparable" bench scaling --allow_mismatch "$made"/{1,2,4}gpu.json
 expect 1 "optimizer_steps is 75, but .* has 150" bench ab "$made"/study/base "$made/short"
 expect 1 "optimizer_steps is 75, but .* has 150" bench scaling "$made"/study/base "$made/short"
 done_tests

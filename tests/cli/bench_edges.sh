@@ -52,16 +52,16 @@ expect 3 "bad input data: no run to compare: cut/x.json: line" bench strategies 
 
 # --- strategy and batch from the DeepSpeed JSON ---
 echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}' >ds.json
-bench scaling -n 1,2 --repeat 1 --deepspeed_config ds.json --dry-run -- "${plain[@]}" >out 2>err || bad "JSON: $(cat err)"
+bench scaling -n 1,2 --repeat 1 --deepspeed_config ds.json --dry_run -- "${plain[@]}" >out 2>err || bad "JSON: $(cat err)"
 grep -q -- "-n 2 --strategy zero2 --grad_accum_steps 2 --enforce_global_batch_size 8 .*/2gpu_zero2/" out || bad "zero2 and batch 8 from the JSON: $(cat out)"
 grep -q -- "-n 1 --strategy single --grad_accum_steps 4 --enforce_global_batch_size 8 " out || bad "one worker with the JSON: $(cat out)"
-expect 0 "2gpu_zero1/" bench scaling -n 1,2 --layout zero1 --dry-run -- "${plain[@]}" --deepspeed_config ds.json
-expect 0 "2gpu_zero3/" bench scaling -n 1,2 --dry-run -- "${train[@]}" --strategy zero3
-expect 2 "leave one out" bench scaling -n 1,2 --layout ddp --dry-run -- "${train[@]}" --strategy zero3
-expect 2 "leave one out" bench strategies -n 1,2 --dry-run -- "${train[@]}" --strategy zero3
-expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2 --dry-run -- "${train[@]}" --enforce_global_batch_size 4
-expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
-expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
+expect 0 "2gpu_zero1/" bench scaling -n 1,2 --layout zero1 --dry_run -- "${plain[@]}" --deepspeed_config ds.json
+expect 0 "2gpu_zero3/" bench scaling -n 1,2 --dry_run -- "${train[@]}" --strategy zero3
+expect 2 "leave one out" bench scaling -n 1,2 --layout ddp --dry_run -- "${train[@]}" --strategy zero3
+expect 2 "leave one out" bench strategies -n 1,2 --dry_run -- "${train[@]}" --strategy zero3
+expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2 --dry_run -- "${train[@]}" --enforce_global_batch_size 4
+expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry_run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
+expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry_run -- "${train[@]}" --enforce_global_batch_size 1
 
 # --- the command line of R1's runner: its defaults, model, folders and validation ---
 mkdir -p r1/src && tokens r1/train_small.bin 10000 && tokens r1/val_small.bin 2000 2

@@ -29,9 +29,9 @@ grep -q "^A .*(the common options)$" out && grep -q "^B .*  -n 1 --grad_accum_st
 grep -q nan out && bad "nan in the table: $(cat out)"
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir o
 for flags in "--checkpoint_path x" --resume --json --print_config; do
-  expect 2 "is not allowed in the train options of a benchmark" bench ab --dry-run --a "" --b "$flags" -- "${train[@]}"
+  expect 2 "is not allowed in the train options of a benchmark" bench ab --dry_run --a "" --b "$flags" -- "${train[@]}"
 done
-expect 2 "must be one number" bench ab -n 1,2 --dry-run --a "" --b "" -- "${train[@]}"
+expect 2 "must be one number" bench ab -n 1,2 --dry_run --a "" --b "" -- "${train[@]}"
 
 # --- folders: both orders, unequal numbers, a truncated file ---
 ab_json() { bench ab --warmup 2 --json "$@" >json 2>err; }

@@ -15,7 +15,7 @@ grep -q "^\[4/4\] " err || bad "strategies shows no progress: $(cat err)"
 bench ab -n 2 --repeat 2 --steps 4 --warmup 1 --a "--bucket 1e5" --b "--bucket 6e6" --out runs/ab -- "${train[@]}"
 timeout 200 "$LOCKSTEP" train "${train[@]}" --max_steps 3 --max_val_steps 0 --checkpoint_path runs/mine >out 2>&1 || bad "train: $(tail -n 3 out)"
 
-expect 0 "Wrote report/report.html (4 sections, 13 runs" "$LOCKSTEP" report runs --no-png --out report
+expect 0 "Wrote report/report.html (4 sections, 13 runs" "$LOCKSTEP" report runs --no_png --out report
 for words in "^Scaling: runs/s" "^Strategies: runs/t" "^A and B: runs/ab" "between A and B\|than A:" "^Runs outside of a benchmark"; do
   grep -q -- "$words" "$SCRATCH/out" || bad "'$words' is not printed: $(cat "$SCRATCH/out")"
 done
@@ -44,11 +44,11 @@ assert own == there, (own, there)
 PY
 
 # all runs together, as asked; a benchmark whose own runs differ; one that was stopped has no result file
-expect 1 "global_batch_size differs" "$LOCKSTEP" report runs --together --no-png --out together
+expect 1 "global_batch_size differs" "$LOCKSTEP" report runs --together --no_png --out together
 cp -r runs/s/1gpu_single/run_1 runs/t/1gpu_single/run_2
 sed -i 's/"seq_len": 16/"seq_len": 32/' runs/t/1gpu_single/run_2/training_metrics.json
 rm runs/s/scaling_report.json
-expect 1 "invalid comparison" "$LOCKSTEP" report runs --no-png --out again
+expect 1 "invalid comparison" "$LOCKSTEP" report runs --no_png --out again
 grep -q "^Benchmark: runs/s" "$SCRATCH/out" || bad "no section for a benchmark without a result: $(cat "$SCRATCH/out")"
 grep -q '"status": "invalid_comparison"' again/benchmarks.json || bad "again: $(cat again/benchmarks.json)"
 done_tests

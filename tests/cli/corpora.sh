@@ -40,16 +40,16 @@ json.dump(order, open("order.json", "w"))
 PY
 zstd -q --rm tree/sub/c.jsonl
 touch tree/readme.rst tree/sub/table.csv
-prepare tree --text-key body --val-fraction 0 --out words >/dev/null 2>err || bad "inputs as words: $(cat err)"
+prepare tree --text_key body --val_fraction 0 --out words >/dev/null 2>err || bad "inputs as words: $(cat err)"
 grep -q '^note: 2 files of other types in folders, skipped: tree/readme.rst, tree/sub/table.csv$' err || bad "skipped files are not listed: $(cat err)"
-ok options --text-key body --val-fraction 0 --input tree/a.jsonl tree/b.jsonl.gz tree/sub/c.jsonl.zst
+ok options --text_key body --val_fraction 0 --input tree/a.jsonl tree/b.jsonl.gz tree/sub/c.jsonl.zst
 same words/train.bin options/train.bin
-ok folder tree --text-key body --val-fraction 0
+ok folder tree --text_key body --val_fraction 0
 is "skipped files in the summary" "$(field folder.json skipped_files.1)" tree/sub/table.csv
 expect 2 'not both ways' prepare tree --input tree/a.jsonl --out never
 
 # ---- filters: the documents of an independent implementation, in the same order and split
-ok kept --text-key body --min-chars 5 --max-chars 40 --dedup --val-fraction 0.1 tree
+ok kept --text_key body --min_chars 5 --max_chars 40 --dedup --val_fraction 0.1 tree
 python3 - >want <<'PY'
 import json, math
 seen, kept = set(), []
@@ -71,9 +71,9 @@ assert d["duplicates"] == len(n) - short - long - len(open("want").read().splitl
 m = json.load(open("kept/meta.json"))["dropped"]
 assert m == {"min_chars": 5, "max_chars": 40, "dedup": True, **d}, m
 PY
-expect 3 'no document of --input is left: .* shorter than --min-chars' prepare tree --text-key body --min-chars 1000 --out never
+expect 3 'no document of --input is left: .* shorter than --min_chars' prepare tree --text_key body --min_chars 1000 --out never
 [ ! -e never ] && [ ! -e never.partial ] || bad "files were left by a refused command"
-expect 2 'less than --min-chars' prepare tree --min-chars 10 --max-chars 9 --out never
+expect 2 'less than --min_chars' prepare tree --min_chars 10 --max_chars 9 --out never
 
 # plain files of several blocks: dropped when their end is read, also next to shards, and compared with JSON lines
 python3 - <<'PY'
@@ -84,29 +84,29 @@ for k, name in enumerate(("p0", "p1", "p2")): open(name + ".txt", "w").write(big
 open("p3.txt", "w").write(big[0])
 open("p4.jsonl", "w").write(json.dumps({"text": big[1]}) + "\n" + json.dumps({"text": "new"}) + "\n")
 PY
-ok plain --dedup --val-fraction 0 --shard-tokens 300000 p0.txt p1.txt p2.txt p3.txt p4.jsonl
+ok plain --dedup --val_fraction 0 --shard_tokens 300000 p0.txt p1.txt p2.txt p3.txt p4.jsonl
 is "duplicates of plain files" "$(field plain.json dropped.duplicates)" 2
-ok plain1 --val-fraction 0 p0.txt p1.txt p2.txt
-ok plain2 --val-fraction 0 --input - --format txt < <(printf new)
+ok plain1 --val_fraction 0 p0.txt p1.txt p2.txt
+ok plain2 --val_fraction 0 --input - --format txt < <(printf new)
 cat plain1/train.bin plain2/train.bin >joined; cat plain/train_*.bin | cmp -s - joined || bad "shards of documents without duplicates"
-ok minmax --val-fraction 0 --min-chars 100 --max-chars 2000000 p0.txt p1.txt p2.txt
+ok minmax --val_fraction 0 --min_chars 100 --max_chars 2000000 p0.txt p1.txt p2.txt
 is "long plain files" "$(field minmax.json dropped.too_long) $(field minmax.json dropped.too_short)" "1 1"
 
 # ---- shards
 ok one p0.txt p1.txt
-ok shards --shard-tokens 1000000 p0.txt p1.txt
+ok shards --shard_tokens 1000000 p0.txt p1.txt
 is "the split of shards" "$(field shards.json val.tokens)" "$(field one.json val.tokens)"
 cat shards/train_*.bin | cmp -s - one/train.bin || bad "shards are not the pieces of train.bin"
 same one/val.bin shards/val.bin
 is "tokens of a shard" "$(($(wc -c <shards/train_001.bin) / 2))" 1000000
 is "checksum of a shard" "$(field shards/meta.json train.shards.2.sha256)" "$(sha256sum <shards/train_002.bin | cut -d' ' -f1)"
-ok shards --val-fraction 0 p2.txt # the same folder without shards
+ok shards --val_fraction 0 p2.txt # the same folder without shards
 is "files after another run" "$(ls shards | tr '\n' ' ')" "meta.json tokenizer.json train.bin "
 
 # ---- training on shards and blends
-ok a --val-fraction 0.02 --input tree/a.jsonl --text-key body
-ok b --val-fraction 0.02 --shard-tokens 2048 --input tree/b.jsonl.gz --text-key body
-ok b1 --val-fraction 0.02 --input tree/b.jsonl.gz --text-key body
+ok a --val_fraction 0.02 --input tree/a.jsonl --text_key body
+ok b --val_fraction 0.02 --shard_tokens 2048 --input tree/b.jsonl.gz --text_key body
+ok b1 --val_fraction 0.02 --input tree/b.jsonl.gz --text_key body
 t=(--model tiny --num_layers 1 --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --max_steps 6 --threads 1)
 train() { local out=$1; shift; "$LOCKSTEP" train "${t[@]}" --checkpoint_path "$out" "$@" >out 2>err || bad "train $*: $(tail -3 err)"; }
 model() { cat "$1"/epoch-*/model.safetensors "$1"/epoch-*/optimizer.safetensors; }
@@ -126,7 +126,7 @@ train r-all --data a,b
 expect 2 'give a weight to every source' "$LOCKSTEP" train "${t[@]}" --data a:0.5,b
 expect 2 'weight -1: must be a positive number' "$LOCKSTEP" train "${t[@]}" --data a:-1,b:2
 expect 3 'data nowhere: does not exist; create it with .lockstep prepare TEXT --out nowhere' "$LOCKSTEP" train "${t[@]}" --data a:1,nowhere:2
-"$LOCKSTEP" prepare --quiet --tokenizer train --vocab-size 300 --text-key body tree --out other >/dev/null
+"$LOCKSTEP" prepare --quiet --tokenizer train --vocab_size 300 --text_key body tree --out other >/dev/null
 expect 2 'different tokenizers' "$LOCKSTEP" train "${t[@]}" --data a:1,other:2
 mv b/train_001.bin b/hidden; expect 3 'each once' "$LOCKSTEP" train "${t[@]}" --data b; mv b/hidden b/train_001.bin
 last=$(ls b/train_*.bin | tail -1); mv "$last" hidden
@@ -138,7 +138,7 @@ refused() { # WORDS [ARGS...]: the folder `bad`
   [ ! -e r-bad/RUN_COMPLETE.txt ] || bad "trained on refused data"
   rm -rf bad r-bad; cp -r good bad
 }
-ok good --val-fraction 0.5 --input tree/a.jsonl --text-key body
+ok good --val_fraction 0.5 --input tree/a.jsonl --text_key body
 cp -r good bad
 truncate -s "$(($(wc -c <good/train.bin) / 4 * 2))" bad/train.bin; refused 'bad/train.bin has .* bytes, but meta.json has .* tokens'
 mv bad/train.bin x; mv bad/val.bin bad/train.bin; mv x bad/val.bin; refused 'bad/train.bin'
@@ -162,7 +162,7 @@ import os
 os.makedirs("big", exist_ok=True)
 open("big.txt", "wb").write((b"0123456789abcdef" * 64 + b"\n") * 12000)
 PY
-ok large --val-fraction 0 big.txt
+ok large --val_fraction 0 big.txt
 printf '\1' | dd of=large/train.bin bs=1 seek=8400000 conv=notrunc status=none
 train r-sampled --data large
 expect 3 'SHA-256' "$LOCKSTEP" train "${t[@]}" --data large --verify_data

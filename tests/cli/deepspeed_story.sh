@@ -37,7 +37,7 @@ cat >ds_config.json <<'JSON'
 JSON
 args=(train --data d --model tiny --vocab_size 301 --num_layers 1 --num_heads 2 --embedding_size 64 --seq_length 8 --max_steps 5 --max_val_steps 0 --device cuda -n 2)
 expect 0 "" timeout 120 "$LOCKSTEP" "${args[@]}" --deepspeed_config ds_config.json --checkpoint_path run
-grep -q "without effect: zero_optimization.offload_optimizer.pin_memory, zero_allow_untested_optimizer$" "$SCRATCH/err" ||
+grep -q "without effect: .*zero_allow_untested_optimizer$" "$SCRATCH/err" ||
   bad "the keys without effect are not listed: $(cat "$SCRATCH/err")"
 python3 - <<'PY' || bad "the run of ds_config.json"
 import glob, json
@@ -59,11 +59,10 @@ for row in "precision bf16 bf16.enabled" "strategy zero2 zero_optimization.stage
   grep -q "^$key  *$value  *DeepSpeed JSON ($from)" config.txt || bad "$row is not in the configuration: $(grep "^$key" config.txt)"
 done
 
-# without offload the weights have the same bits, and the moments are not in host memory
-host_mib() { awk '$1 == "host" { print $2; exit }' "$1"; }
-cat "$SCRATCH/out" "$SCRATCH/err" >offload.txt
+# without offload the weights have the same bits, and the optimizer is in the memory of the device
+memory() { cat "$SCRATCH/out" "$SCRATCH/err" | grep -E '^memory [0-9.]+ MiB: '; }
+memory | grep -q optimizer && bad "the optimizer is not offloaded: $(memory)"
 expect 0 "" timeout 120 "$LOCKSTEP" "${args[@]}" --deepspeed_config ds_config.json --offload_optimizer none --tensorboard tb2 --checkpoint_path stay
-cat "$SCRATCH/out" "$SCRATCH/err" >stay.txt
+memory | grep -q optimizer || bad "without offload the device has no optimizer: $(memory)"
 for f in model optimizer; do same run/epoch-1/$f.safetensors stay/epoch-1/$f.safetensors; done
-awk -v a="$(host_mib offload.txt)" -v b="$(host_mib stay.txt)" 'BEGIN { exit !(a > b + 0.3) }' || bad "host memory: $(host_mib offload.txt) MiB with offload, $(host_mib stay.txt) without"
 done_tests

@@ -33,7 +33,7 @@ checkpoint() { # FOLDER
 }
 
 text=$LS_SOURCE/tests/data/bpe/text.txt
-prints 'prepare --json' prepare --quiet --input "$text" --out data --tokenizer train --vocab-size 400 --val-fraction 0.1 --json
+prints 'prepare --json' prepare --quiet --input "$text" --out data --tokenizer train --vocab_size 400 --val_fraction 0.1 --json
 has files:'Data folder' data
 has meta.json data/meta.json
 has tokenizer.json data/tokenizer.json
@@ -63,8 +63,8 @@ prints 'train --print_config --json' train "${t[@]}" --print_config --json
 printf 'a b c d\n' >hyp.txt
 prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
 for i in $(seq 40); do printf 'das wort%d\tthe word%d\n' $((i % 9)) $((i % 9)); done >pairs.tsv
-prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test-input pairs.tsv --limit-test 2 --vocab-size 280 \
-  --val-fraction 0.1 --out pairs --json
+prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test_input pairs.tsv --limit_test 2 --vocab_size 280 \
+  --val_fraction 0.1 --out pairs --json
 has files:'Data folder' pairs
 has meta.json pairs/meta.json
 has tokenizer.json pairs/tokenizer.json
@@ -80,9 +80,9 @@ has r3_report.json r3/r3_report.json
 prints 'eval --task translate --json' eval --task translate --checkpoint translation --data pairs --json
 prints 'generate --task translate --json' generate --task translate --checkpoint translation --prompt 'das wort1' --json
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
-prints 'generate --json' generate --checkpoint one --prompt The --max-new-tokens 4 --speculate 2 --json
+prints 'generate --json' generate --checkpoint one --prompt The --max_new_tokens 4 --speculate 2 --json
 echo The >prompts.txt
-prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max-new-tokens 4 --json
+prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max_new_tokens 4 --json
 go export --checkpoint one --out hf
 for f in config.json generation_config.json tokenizer.json; do has $f hf/$f; done
 go import --from hf --out imported
@@ -113,20 +113,20 @@ has ab_report.json made/ab/ab_report.json
 prints 'bench comm --json' bench comm -n 2 --min 1K --max 1K --rounds 2 --json
 prints 'bench gemm --json' bench gemm --turns 1 --batch 1 --seq 32 --width 64 --layers 1 --vocab 100 --threads 1 --json
 sed 's/"seq_len": 32/"seq_len": 64/' mesh/training_metrics.json >longer.json
-"$LOCKSTEP" report mesh longer.json --out unlike --no-png >out.txt 2>&1 # not comparable: exit code 1
+"$LOCKSTEP" report mesh longer.json --out unlike --no_png >out.txt 2>&1 # not comparable: exit code 1
 has scaling_report.json unlike/scaling_report.json
 has files:'Report folder' unlike
 go report scaling strategies --out report
 has benchmarks.json report/benchmarks.json
 for f in report/*/scaling_report*.json; do has scaling_report.json "$f"; done
 has files:'Report folder' report
-go report strategies --no-png --out settings
+go report strategies --no_png --out settings
 has files:'Report folder' settings
 # the output of nsys
 mkdir -p nsys/profiles
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n\n' >nsys/profiles/nsys_stats_h.txt
 printf ' ** OS Runtime Summary (osrt_sum):\n\n  70.0  12,345  3  4  poll\n' >>nsys/profiles/nsys_stats_h.txt
-go profile summarize --run-dir nsys
+go profile summarize --run_dir nsys
 has profiles/profile_summary.json nsys/profiles/profile_summary.json
 
 # a GPU and NCCL, as far as the fakes support them

@@ -5,13 +5,13 @@
 cd "$SCRATCH" || exit 1
 export HF_HUB_CACHE=$SCRATCH/hub
 for i in $(seq 400); do echo "line $i of $((i * 7919 % 1000)) words and a few more"; done >text.txt
-expect 0 "" "$LOCKSTEP" prepare text.txt --out data --tokenizer train --vocab-size 300 --quiet
+expect 0 "" "$LOCKSTEP" prepare text.txt --out data --tokenizer train --vocab_size 300 --quiet
 cat >small.json <<'JSON'
 {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32}
 JSON
 train=(train --model small.json --vocab_size 300 --seq_length 32 --micro_batch_size_per_gpu 4 --threads 1 --max_steps 6)
 expect 0 "" "$LOCKSTEP" "${train[@]}" --data data --checkpoint_path run
-gen=(generate run --threads 1 --max-new-tokens 80)
+gen=(generate run --threads 1 --max_new_tokens 80)
 
 # one prompt and a file of prompts give the same ids, also beyond the 32 positions of the model and after a prompt that is longer than that
 long=$(head -c 300 text.txt | tr '\n' ' ')
@@ -37,9 +37,9 @@ assert {len(a["ids"]) for a in many if a["finish_reason"] == "length"} <= {80}
 assert max(a["prompt_tokens"] for a in many) > 32
 PY
 done
-"$LOCKSTEP" "${gen[@]}" --seed 5 --prompts prompts.txt --batch 2 --num-samples 3 --json >many.jsonl || bad "--num-samples failed"
+"$LOCKSTEP" "${gen[@]}" --seed 5 --prompts prompts.txt --batch 2 --num_samples 3 --json >many.jsonl || bad "--num_samples failed"
 "$LOCKSTEP" "${gen[@]}" --seed 7 --prompt few --json >one.json || bad "generate failed"
-python3 - <<'PY' || bad "--num-samples with --prompts"
+python3 - <<'PY' || bad "--num_samples with --prompts"
 import json
 many = [json.loads(l) for l in open("many.jsonl")]
 assert [x["sample"] for x in many] == [0, 1, 2] * 4 and [x["prompt"] for x in many[9:]] == ["few"] * 3
@@ -49,12 +49,12 @@ PY
 expect 0 "note: the prompt has [0-9]* tokens and the model 32 positions; it reads the newest" "$LOCKSTEP" "${gen[@]}" --prompt "$long"
 
 # the same text up to a stop text, whose beginning is not printed; the statistics have a line of their own
-"$LOCKSTEP" "${gen[@]}" "line 12 of" --greedy --no-stop --stats >whole.txt 2>&1 || bad "generate failed"
-grep -q '^[0-9]* prompt tokens in .* tokens/s; stopped at --max-new-tokens$' whole.txt || bad "--stats: $(cat whole.txt)"
+"$LOCKSTEP" "${gen[@]}" "line 12 of" --greedy --no_stop --stats >whole.txt 2>&1 || bad "generate failed"
+grep -q '^[0-9]* prompt tokens in .* tokens/s; stopped at --max_new_tokens$' whole.txt || bad "--stats: $(cat whole.txt)"
 python3 - "$LOCKSTEP" "${gen[@]}" <<'PY' || bad "--stop"
 import json, subprocess, sys
 def run(*more):
-    p = subprocess.run([*sys.argv[1:], "line 12 of", "--greedy", "--no-stop", *more], capture_output=True, text=True)
+    p = subprocess.run([*sys.argv[1:], "line 12 of", "--greedy", "--no_stop", *more], capture_output=True, text=True)
     assert p.returncode == 0, p.stderr
     return p.stdout
 whole = run()
@@ -65,7 +65,7 @@ assert run("--stop", stops[0], "--stop", stops[1], "--stop", "not in it") == who
 x = json.loads(run("--stop", stops[0], "--stop=" + stops[1], "--json"))["samples"][0]
 assert x["text"] == body[:end] and x["finish_reason"] == "stop" and x["stop"] == "stop text", x
 open("p.txt", "w").write("line 12 of\n")
-many = subprocess.run([*sys.argv[1:], "--prompts", "p.txt", "--greedy", "--no-stop", "--json", "--stop", stops[0], "--stop", stops[1]],
+many = subprocess.run([*sys.argv[1:], "--prompts", "p.txt", "--greedy", "--no_stop", "--json", "--stop", stops[0], "--stop", stops[1]],
                       capture_output=True, text=True)
 y = json.loads(many.stdout)
 assert y["text"] == x["text"] and y["ids"] == x["ids"] and y["finish_reason"] == "stop", (x, y)
@@ -86,7 +86,7 @@ m = json.load(open("hf/tokenizer.json"))["model"]
 json.dump(m["vocab"], open("old/vocab.json", "w"))
 open("old/merges.txt", "w").write("#version: 0.2\n" + "".join((x if isinstance(x, str) else " ".join(x)) + "\n" for x in m["merges"]))'
 rm old/tokenizer.json
-text_of() { "$LOCKSTEP" generate "$1" "line 12 of" --greedy --max-new-tokens 30 --threads 1; }
+text_of() { "$LOCKSTEP" generate "$1" "line 12 of" --greedy --max_new_tokens 30 --threads 1; }
 text_of hf >want.txt
 text_of old | cmp - want.txt || bad "vocab.json + merges.txt give another text"
 expect 0 "" "$LOCKSTEP" import --from old --out imported

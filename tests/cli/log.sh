@@ -4,7 +4,7 @@
 unset LS_LOG
 d=$SCRATCH/d
 mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2
-base=(--data "$d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max-steps 2 --threads 1)
+base=(--data "$d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max_steps 2 --threads 1)
 line='^[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3} r[0-9]+ '
 
 # run NAME LEVEL COMMAND...: runs with LS_LOG=LEVEL; the log lines of stderr go to $SCRATCH/NAME
@@ -52,7 +52,7 @@ torn=$(grep -E " r[0-9]+ [a-z]+ +(info|debug|trace) .* r[0-9]+ [a-z]+ +(info|deb
 grep -Eq " r1 comm +debug +worker 1 of 2 uses cores" "$SCRATCH/whole" || bad "worker 1 logs under another rank: $(grep "uses cores" "$SCRATCH/whole")"
 
 # debug: every rank prints details; info is included.
-run debug debug t --checkpoint_path "$SCRATCH/run" -n 2 --pp 2 --grad_accum_steps 2 --max-steps 4 --profile
+run debug debug t --checkpoint_path "$SCRATCH/run" -n 2 --pp 2 --grad_accum_steps 2 --max_steps 4 --profile
 only debug '[a-z]+ +(info|debug)'
 has debug pipeline info "schedule 1f1b: 2 stages"
 has debug pipeline debug "stage 0, part 0: units 0 to [0-9]+"
@@ -71,12 +71,12 @@ has debug profile info "tracing every worker"
 grep -Eq ' r1 train +debug step 1:' "$SCRATCH/debug" || bad "rank 1 prints no debug lines"
 
 # Resume: which checkpoint was found, checked and loaded.
-run resume checkpoint=debug t --checkpoint_path "$SCRATCH/run" --resume --max-steps 5 -n 2 --pp 2 --grad_accum_steps 2
+run resume checkpoint=debug t --checkpoint_path "$SCRATCH/run" --resume --max_steps 5 -n 2 --pp 2 --grad_accum_steps 2
 only resume 'checkpoint +(info|debug)'
 has resume checkpoint info "newest checkpoint in .*/run: .*/run/epoch-1"
 has resume checkpoint debug "checksums of .*/run/epoch-1 match"
 has resume checkpoint info "loaded .*/run/epoch-1: step 4, with optimizer state"
-run pruned checkpoint=debug t --checkpoint_path "$SCRATCH/prune" --save_every 1 --keep_last 1 --max-steps 3
+run pruned checkpoint=debug t --checkpoint_path "$SCRATCH/prune" --save_every 1 --keep_last 1 --max_steps 3
 has pruned checkpoint debug "removing .*/step-1"
 
 # trace: every collective, bucket, batch and buffer; by subsystem.
@@ -108,11 +108,11 @@ run prepare data=debug "$LOCKSTEP" prepare --input "$SCRATCH/text.txt.gz" --out 
 has prepare data debug "text.txt.gz: gzip"
 has prepare data info "[0-9]+ training tokens and [0-9]+ validation tokens"
 cp "$SCRATCH/bytes/tokenizer.json" "$SCRATCH/one/epoch-1/"
-run generate info,data=debug "$LOCKSTEP" generate --checkpoint "$SCRATCH/one/epoch-1" --prompt "the" --max-new-tokens 2
+run generate info,data=debug "$LOCKSTEP" generate --checkpoint "$SCRATCH/one/epoch-1" --prompt "the" --max_new_tokens 2
 has generate infer info "weights from .*epoch-1"
 has generate checkpoint info "loaded .*epoch-1: step 2, without optimizer state"
 has generate data debug "tokenizer from"
-run plan plan=info "$LOCKSTEP" plan --model gpt2 --global-batch 8 --cluster h100 --workers 2
+run plan plan=info "$LOCKSTEP" plan --model gpt2 --global_batch 8 --cluster h100 --workers 2
 has plan plan info "layouts of 2 workers, [0-9]+ fit in memory"
 only plan 'plan +info'
 

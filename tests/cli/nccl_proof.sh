@@ -53,7 +53,7 @@ result = {t["command"].split()[1] if " " in t["command"] else t["command"]: t["r
 assert result["topo"] == "ok" and "exit code 6" in result.values(), result
 assert "NV18" in open(f"{run}/topo.txt").read() and not os.path.exists(f"{run}/nccl/topo_rank0.xml")
 PY
-  expect 0 "" "$LOCKSTEP" report "$run" --out "$SCRATCH/page" --no-png
+  expect 0 "" "$LOCKSTEP" report "$run" --out "$SCRATCH/page" --no_png
   grep -q "topo.txt: links between GPUs: NV18 x 1" "$SCRATCH/page/report.md" || bad "report: $(grep -A9 "between GPUs" "$SCRATCH/page/report.md")"
   # files of a finished run, in a folder that is used again
   over=("${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$run")

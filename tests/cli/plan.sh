@@ -87,48 +87,48 @@ expect 3 "wrong.txt:8:10: micro-batches are 0 to 1; found 'B9'" plan --schedule 
 expect 3 "cannot create the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
 
 # layouts
-expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
-expect 0 "bubble  exposed" plan --model gpt2 --global-batch 16 --cluster v100 --top 3
-expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
-expect 5 "no layout of 4 workers fits in memory; the smallest: needs .* 1.4 GiB available (614.4 MiB are reserved)" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
-expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
-expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
-expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
-expect 2 "gpt2 has only 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
-expect 2 "must be at least" plan --model gpt2 --global-batch -8 --cluster v100
+expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global_batch 16 --cluster v100
+expect 0 "bubble  exposed" plan --model gpt2 --global_batch 16 --cluster v100 --top 3
+expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global_batch 64 --seq_length 1024 --cluster a100 --memory 16
+expect 5 "no layout of 4 workers fits in memory; the smallest: needs .* 1.4 GiB available (614.4 MiB are reserved)" plan --model gpt2-xl --global_batch 64 --seq_length 1024 --cluster v100 --memory 2
+expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq_length 64 --global_batch 6 --cluster v100
+expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global_batch 16 --cluster h100
+expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq_length 64 --global_batch 6 --cluster v10
+expect 2 "gpt2 has only 1024 positions" plan --model gpt2 --global_batch 8 --seq_length 2048 --cluster v100
+expect 2 "must be at least" plan --model gpt2 --global_batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
-expect 3 "bad.json: memory_bytes is missing" plan --model tiny --seq-length 64 --global-batch 8 --cluster "$SCRATCH/bad.json"
+expect 3 "bad.json: memory_bytes is missing" plan --model tiny --seq_length 64 --global_batch 8 --cluster "$SCRATCH/bad.json"
 expect 3 "training_metrics.json" plan --check "$SCRATCH"
 expect 0 "lockstep plan --check RUN_DIR" plan --help
 expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
 
 # the command can be run as printed
-expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global-batch 16 --cluster v100 --strategy ddp
-expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" plan --model tiny --seq-length 64 --global-batch 16 --cluster v100 --workers 16 --strategy zero2 --max-tp 1 --dropout 0.25
-expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq-length 64 --global-batch 128 --cluster h100 --workers 128 --strategy ddp --max-tp 1
+expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global_batch 16 --cluster v100 --strategy ddp
+expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" plan --model tiny --seq_length 64 --global_batch 16 --cluster v100 --workers 16 --strategy zero2 --max_tp 1 --dropout 0.25
+expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq_length 64 --global_batch 128 --cluster h100 --workers 128 --strategy ddp --max_tp 1
 grep -q -- " -n " "$SCRATCH/out" && bad "-n together with mpirun: $(grep best "$SCRATCH/out")"
 
 # precisions, and the time of a whole training
-expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --model gpt2 --global-batch 16 --cluster h200
-expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global-batch 16 --cluster v100
+expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --model gpt2 --global_batch 16 --cluster h200
+expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global_batch 16 --cluster v100
 grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is missing in the command: $(grep best "$SCRATCH/out")"
-expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global-batch 16 --cluster b200 --precision fp32 --workers 1
-expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global-batch 16 --cluster h200 --no_deterministic --workers 1
-expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
+expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global_batch 16 --cluster b200 --precision fp32 --workers 1
+expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
+expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32" plan --measure --precision fp16
-expect 2 "precision" plan --model gpt2 --global-batch 16 --cluster h200 --precision fp8
+expect 2 "precision" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
-expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
+expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global_batch 16 --cluster h200 --device cuda
 expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
-expect 2 "'tpu': must be auto, cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
+expect 2 "'tpu': must be auto, cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq_length 8
 expect 2 "--tokens is not for --measure and --check" plan --measure --tokens 1e9
-expect 2 "--tokens -1: must be 1 to 1e18" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
-expect 2 "--tokens 300X: not a number; write 300e9 or 300B" plan --model gpt2 --global-batch 16 --cluster h200 --tokens 300X
-expect 2 "--tokens B: not a number" plan --model gpt2 --global-batch 16 --cluster h200 --tokens B
-expect 0 "^3e+11 tokens: " plan --model gpt2 --global-batch 16 --cluster h200 --workers 1 --tokens 0.3t
-expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
+expect 2 "--tokens -1: must be 1 to 1e18" plan --model gpt2 --global_batch 16 --cluster h200 --tokens -1
+expect 2 "--tokens 300X: not a number; write 300e9 or 300B" plan --model gpt2 --global_batch 16 --cluster h200 --tokens 300X
+expect 2 "--tokens B: not a number" plan --model gpt2 --global_batch 16 --cluster h200 --tokens B
+expect 0 "^3e+11 tokens: " plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --tokens 0.3t
+expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global_batch 64 --seq_length 1024 --cluster h200 --workers 1 --tokens 10e9
 grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
-for p in fp32 bf16; do plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
+for p in fp32 bf16; do plan --model gpt2 --global_batch 64 --seq_length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
 python3 - "$SCRATCH" <<'PY' || bad "JSON of precisions"
 import json, sys
 wide, half = (json.load(open(f"{sys.argv[1]}/{p}.json")) for p in ("fp32", "bf16"))
@@ -162,35 +162,35 @@ assert abs(f["expected_failures"] * f["mtbf_hours"] / best["hours_expected"] - 1
 assert best["command"].endswith(f" --save_every {f['interval_steps']}")
 assert "is the fastest of" in d["why"][0] and any(w.startswith("zero3: ") for w in d["why"]) and d["what_to_change"]
 P
-expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq-length 64 --cluster h100:8 --workers 4 --max-tp 1
-expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global-batch 64 --price 2 --top 1
+expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq_length 64 --cluster h100:8 --workers 4 --max_tp 1
+expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global_batch 64 --price 2 --top 1
 grep -q "dp is not ranked on several hosts" "$SCRATCH/out" || bad "dp on two hosts: $(cat "$SCRATCH/out")"
 grep -q "^cost 32 per hour, [0-9.]* per 1e9 tokens (16 x 2 per hour)" "$SCRATCH/out" || bad "cost: $(cat "$SCRATCH/out")"
 grep -Eq "^  (ddp|zero3): at best .* (slower|the time) \(.* per step\): (forward|exposed|waiting|the update)" "$SCRATCH/out" || bad "no comparison: $(cat "$SCRATCH/out")"
-expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global-batch 64 --strategy zero3 --max-tp 1
+expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global_batch 64 --strategy zero3 --max_tp 1
 grep -q "^  --workers 16 --global_batch 64 fits: zero3 dp 16" "$SCRATCH/out" || bad "no advice: $(cat "$SCRATCH/out")"
 expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 --cluster h100:20000
 expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
 expect 2 "--workers 16: --cluster h100:8 has 8 devices" plan --model gpt2 --cluster h100:8 --workers 16
 expect 2 "need --mtbf HOURS" plan --model gpt2 --cluster h100 --restart_time 60
-expect 2 "--mtbf -1: must be above 0" plan --model gpt2 --cluster h100 --mtbf -1
+expect 2 "--mtbf -1: must be 0 to" plan --model gpt2 --cluster h100 --mtbf -1
 expect 2 "--price 0: must be above 0" plan --model gpt2 --cluster h100 --price 0
 expect 2 "--mtbf is not for --measure and --check" plan --measure --mtbf 100
 
 # an impossible request states the reason; an unused option is refused
-expect 2 "no layout of 1 worker is possible: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
-expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
-expect 2 "--out is only for --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
+expect 2 "no layout of 1 worker is possible: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq_length 64 --global_batch 2053 --cluster v100 --workers 1
+expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --workers 1 --strategy ddp
+expect 2 "--out is only for --measure" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --out "$SCRATCH/never"
 [ -e "$SCRATCH/never" ] && bad "--out wrote"
-expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --micro 2
-expect 2 "--workers is not for --measure and --check" plan --measure --model tiny --seq-length 64 --workers 2
-expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab-size 300
-expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
-expect 2 "--dropout -0.5: must be 0 to 1" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
+expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --micro 2
+expect 2 "--workers is not for --measure and --check" plan --measure --model tiny --seq_length 64 --workers 2
+expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab_size 300
+expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --memory 1e-12
+expect 2 "--dropout -0.5: must be 0 to 1" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --dropout -0.5
 
 # clusters: a number of places that overflows, hosts without a link, more workers than cores
 cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
-tiny="--model tiny --seq-length 64 --global-batch 8 --cluster $SCRATCH/made.json"
+tiny="--model tiny --seq_length 64 --global_batch 8 --cluster $SCRATCH/made.json"
 for n in 65536 50000; do
   cluster "\"hosts\": $n, \"devices_per_host\": $n"
   expect 2 "devices, but at most 16384 workers can be planned; add --workers N" plan $tiny
@@ -214,7 +214,7 @@ P
 cluster '"device": "cpu", "devices_per_host": 2, "overlap": 5'
 expect 3 "made.json: overlap is above 1; it is a fraction" plan $tiny --workers 2
 
-plan --model gpt2 --global-batch 16 --cluster v100 --json --all >"$SCRATCH/all.json" || bad "--json"
+plan --model gpt2 --global_batch 16 --cluster v100 --json --all >"$SCRATCH/all.json" || bad "--json"
 python3 - "$SCRATCH/all.json" <<'P' || bad "JSON of the ranking"
 import json, sys
 d = json.load(open(sys.argv[1]))
@@ -233,13 +233,13 @@ P
 
 # a machine measured in one second; runs that allocate the planned bytes
 tokens "$SCRATCH/train.bin" 20000
-"$LOCKSTEP" plan --measure --model tiny --seq-length 32 --seconds 100 --out "$SCRATCH/never.json" >"$SCRATCH/measure" 2>&1 &
+"$LOCKSTEP" plan --measure --model tiny --seq_length 32 --seconds 100 --out "$SCRATCH/never.json" >"$SCRATCH/measure" 2>&1 &
 pid=$!
 await $pid grep -q "measuring 1 worker" "$SCRATCH/measure" || bad "--measure: $(cat "$SCRATCH/measure")"
 kill -TERM $pid
 wait $pid; code=$?
 [ $code = 143 ] && [ ! -e "$SCRATCH/never.json" ] || bad "--measure, asked to stop: $code, $(cat "$SCRATCH/measure")"
-expect 0 "cluster.json: measured" plan --measure --model tiny --seq-length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
+expect 0 "cluster.json: measured" plan --measure --model tiny --seq_length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
 for f in "-n 1" "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
   "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 \
     --max_steps 4 --checkpoint_path "$SCRATCH/run" $f >/dev/null 2>"$SCRATCH/err" || bad "train $f: $(tail -2 "$SCRATCH/err")"
@@ -252,12 +252,12 @@ done
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 if [ -f "$emu/lockstep_cuda.so" ]; then
   gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
-  expect 2 "plan --measure, worker 0: no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
-  expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
-  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
-  expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --json
-  expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --workers 1 --cluster h200 --json
-  expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16)" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
+  expect 2 "plan --measure, worker 0: no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq_length 8
+  expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq_length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
+  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
+  expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --json
+  expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model tiny --seq_length 8 --global_batch 1 --workers 1 --cluster h200 --json
+  expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16)" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
   for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
     gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
       --device cuda --checkpoint_path "$SCRATCH/gpu run" $f >/dev/null 2>"$SCRATCH/err" || bad "train --device cuda $f: $(tail -2 "$SCRATCH/err")"
@@ -271,15 +271,15 @@ fi
 # the run uses the vocabulary and the val.bin of the data: the best command, run as printed, allocates what was planned
 mkdir -p "$SCRATCH/my data"
 python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000)))" >"$SCRATCH/text.txt"
-"$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab-size 700 --val-fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
+"$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab_size 700 --val_fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
   bad "prepare: $(cat "$SCRATCH/err")"
-expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
-expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab_size 300
 grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is missing: $(grep best "$SCRATCH/out")"
-expect 0 "vocabulary 700)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
-expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
-expect 3 "has no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
-plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
+expect 0 "vocabulary 700)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
+expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the model 300; use --vocab_size 700" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab_size 300
+expect 3 "has no train.bin" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
+plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
 best=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][0]["command"])' "$SCRATCH/with.json")
 eval "\"\$LOCKSTEP\" ${best#lockstep } --max_steps 8 --checkpoint_path \"\$SCRATCH/a run\"" >/dev/null 2>"$SCRATCH/err" || bad "$best: $(tail -2 "$SCRATCH/err")"
 python3 - "$SCRATCH/with.json" "$SCRATCH/a run/training_metrics.json" <<'P' || bad "$best: planned is not allocated"

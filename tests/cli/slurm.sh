@@ -182,7 +182,7 @@ done
 # lockstep accepts the arguments that a second attempt adds
 tokens t.bin 3000
 for words in "bench scaling" "bench strategies" "bench ab --a=--lr=1 --b=--lr=2"; do
-  LOCKSTEP=$real job 43 1 train_1node.sbatch $words -n 1 --dry-run -- --train_data_path "$SCRATCH/t.bin" --model tiny --seq_length 16 ||
+  LOCKSTEP=$real job 43 1 train_1node.sbatch $words -n 1 --dry_run -- --train_data_path "$SCRATCH/t.bin" --model tiny --seq_length 16 ||
     bad "$words --resume: $(cat printed)"
 done
 

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 d=$SCRATCH/d
 mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2
-base=(--model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max-steps 2 --checkpoint_path "$SCRATCH/run")
+base=(--model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max_steps 2 --checkpoint_path "$SCRATCH/run")
 t() { "$LOCKSTEP" train "$@"; }
 
 # data
@@ -58,7 +58,7 @@ expect 2 "RANK is 1 but WORLD_SIZE is not set" env RANK=1 "$LOCKSTEP" train --da
 expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 99999999999
 
 # numbers that are not finite: one line for all workers
-t --data "$d" "${base[@]}" --max-steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
+t --data "$d" "${base[@]}" --max_steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
 [ $? = 1 ] || bad "a loss that is not finite: $(tail -3 "$SCRATCH/err")"
 [ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] || bad "the failure is printed more than once: $(cat "$SCRATCH/err")"
 
@@ -97,11 +97,11 @@ grep -q "EXITING cleanly" "$SCRATCH/out" && bad "a failed run prints the exit ma
 expect 2 "" t --data "$d" "${base[@]}" --resume --seed 4 --checkpoint_path "$SCRATCH/run"
 if [ "$(id -u)" != 0 ]; then
   mkdir "$SCRATCH/ro" && chmod a-w "$SCRATCH/ro"
-  expect 3 "$SCRATCH/ro" t --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/ro/run"
+  expect 3 "$SCRATCH/ro" t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/ro/run"
 fi
 : >"$SCRATCH/file"
-expect 3 "$SCRATCH/file" t --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/file/run"
-full() { (ulimit -f 600; trap '' XFSZ; "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/full"); }
+expect 3 "$SCRATCH/file" t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/file/run"
+full() { (ulimit -f 600; trap '' XFSZ; "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/full"); }
 expect 3 "full" full
 [ -e "$SCRATCH/full/epoch-1" ] && bad "a checkpoint that could not be written looks whole"
 [ -e "$SCRATCH/full/RUN_COMPLETE.txt" ] && bad "a run that could not be saved looks complete"

@@ -27,9 +27,9 @@ expect 3 'missing.txt' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref missing.
 for i in $(seq 60); do printf 'das wort%d ist gross\tthe word%d is large\n' $((i % 9)) $((i % 9)); done >train.tsv
 cut -f 1 train.tsv >train.de
 cut -f 2 train.tsv >train.en
-p=(prepare --task translate --quiet --vocab-size 300 --val-fraction 0.1)
-expect 0 'train .* 54 pairs' "$LOCKSTEP" "${p[@]}" --input train.tsv --src-lang de --tgt-lang en --out tsv
-expect 0 '<eos_de> and <eos_en>' "$LOCKSTEP" "${p[@]}" --input train.de train.en --test-input train.tsv --limit-test 3 --out text
+p=(prepare --task translate --quiet --vocab_size 300 --val_fraction 0.1)
+expect 0 'train .* 54 pairs' "$LOCKSTEP" "${p[@]}" --input train.tsv --src_lang de --tgt_lang en --out tsv
+expect 0 '<eos_de> and <eos_en>' "$LOCKSTEP" "${p[@]}" --input train.de train.en --test_input train.tsv --limit_test 3 --out text
 python3 - <<'PY'
 import json
 with open("train.jsonl", "w") as f:
@@ -37,7 +37,7 @@ with open("train.jsonl", "w") as f:
         src, tgt = line.rstrip("\n").split("\t")
         f.write(json.dumps({"src": src, "tgt": tgt}) + "\n")
 PY
-expect 0 'val .* 6 pairs' "$LOCKSTEP" "${p[@]}" --input train.jsonl --src-lang de --tgt-lang en --out json
+expect 0 'val .* 6 pairs' "$LOCKSTEP" "${p[@]}" --input train.jsonl --src_lang de --tgt_lang en --out json
 for f in train.bin train.mask val.bin val.mask val.jsonl tokenizer.json; do
   same tsv/$f text/$f
   same tsv/$f json/$f
@@ -45,25 +45,25 @@ done
 [ "$(wc -l <text/test.jsonl)" = 3 ] || bad "test.jsonl has $(wc -l <text/test.jsonl) lines"
 head -n 1 text/test.jsonl | grep -q '^{"de": "das wort1 ist gross", "en": "the word1 is large"}$' || bad "$(head -n 1 text/test.jsonl)"
 # another corpus with the tokenizer of the first; text instead of pairs in the same folder removes the masks
-expect 0 'vocab' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --src-lang de --tgt-lang en --out again
+expect 0 'vocab' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --src_lang de --tgt_lang en --out again
 expect 2 'translates de to en' "$LOCKSTEP" "${p[@]:0:3}" --input train.tsv --tokenizer tsv/tokenizer.json --out again
 expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --out again
 [ "$(echo again/*)" = 'again/meta.json again/tokenizer.json again/train.bin again/val.bin' ] || bad "prepare leaves files of pairs: $(ls again)"
 # and pairs instead of shards
-expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --shard-tokens 1024 --out turn
+expect 0 'train' "$LOCKSTEP" prepare --quiet --input "$LS_SOURCE/tests/data/bpe/text.txt" --tokenizer bytes --shard_tokens 1024 --out turn
 [ -e turn/train_001.bin ] || bad "no shards: $(ls turn)"
 printf '\n\n' | cat train.de - >gaps.de
 printf '\n\n' | cat train.en - >gaps.en
-expect 0 '^empty  *2 pairs  of train without text, dropped$' "$LOCKSTEP" "${p[@]}" --input gaps.de gaps.en --test-input gaps.de gaps.en --out turn
+expect 0 '^empty  *2 pairs  of train without text, dropped$' "$LOCKSTEP" "${p[@]}" --input gaps.de gaps.en --test_input gaps.de gaps.en --out turn
 grep -q '^empty  *2 pairs  of test without text, kept' "$SCRATCH/out" || bad "$(cat "$SCRATCH/out")"
 same tsv/train.bin turn/train.bin
 [ "$(wc -l <turn/test.jsonl)" = 62 ] || bad "sentences of the test set: $(wc -l <turn/test.jsonl)"
 [ ! -e turn/train_000.bin ] || bad "prepare leaves shards beside pairs: $(ls turn)"
 expect 2 'needs its translation after it' "$LOCKSTEP" "${p[@]}" --input train.de --out x
-expect 2 '--limit-test needs --test-input' "$LOCKSTEP" "${p[@]}" --input train.tsv --limit-test 3 --out x
-expect 2 '259 (bytes and special tokens) to 65536' "$LOCKSTEP" prepare --task translate --input train.tsv --out x --vocab-size 258
+expect 2 '--limit_test needs --test_input' "$LOCKSTEP" "${p[@]}" --input train.tsv --limit_test 3 --out x
+expect 2 '259 (bytes and special tokens) to 65536' "$LOCKSTEP" prepare --task translate --input train.tsv --out x --vocab_size 258
 echo 'no tab' >bad.tsv
-expect 3 'bad.tsv: line 1 has no tab' "$LOCKSTEP" "${p[@]}" --input train.tsv --test-input bad.tsv --out x
+expect 3 'bad.tsv: line 1 has no tab' "$LOCKSTEP" "${p[@]}" --input train.tsv --test_input bad.tsv --out x
 [ ! -e x ] || bad "a refused corpus leaves a folder"
 
 # the folder is replaced as a whole: killed at any point it is the old one or the new one, and other files stay
@@ -71,21 +71,21 @@ mkdir own; echo '{"text": "mine"}' >own/val.jsonl
 expect 3 'val.jsonl exists, but .* did not write it' "$LOCKSTEP" "${p[@]}" --input train.tsv --out own
 [ "$(cat own/val.jsonl)" = '{"text": "mine"}' ] && [ ! -e own.partial ] || bad "a file of the user was replaced"
 echo mine >text/notes
-"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out new >/dev/null 2>&1; echo mine >new/notes
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 --out new >/dev/null 2>&1; echo mine >new/notes
 cp -r text place; cp -r text old
-"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out place >/dev/null 2>&1
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 --out place >/dev/null 2>&1
 sed -i 's/--out place/--out new/' place/meta.json
 diff -r new place >diff.txt || bad "the folder after a second run: $(head -c 300 diff.txt)" # without val.*, test.jsonl
 rm text/notes
 if command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null; then
   for at in fsync:2 rename,renameat:1 rename,renameat:4 link,linkat:1 renameat2:1 unlink,unlinkat:1 unlink,unlinkat:3; do
     rm -rf place place.partial; cp -r old place
-    strace -f -qq -o /dev/null -e "inject=${at%:*}:signal=KILL:when=${at#*:}" "$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 \
+    strace -f -qq -o /dev/null -e "inject=${at%:*}:signal=KILL:when=${at#*:}" "$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 \
       --out place >/dev/null 2>&1 &
     wait $! 2>/dev/null
     sed -i 's/--out place/--out new/' place/meta.json
     diff -r old place >/dev/null || diff -r new place >/dev/null || bad "killed at $at: $(ls place)"
-    expect 0 'val    none' "$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --out place
+    expect 0 'val    none' "$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 --out place
     [ ! -e place.partial ] || bad "work of a killed run is left after $at"
   done
 fi
@@ -145,7 +145,7 @@ expect 0 'Epoch 0: Validation Loss' "$LOCKSTEP" train --task translate --data te
 expect 2 'again has no train.mask' "$LOCKSTEP" train --task translate --data text:1,again:1 "${size[@]}"
 mv dp/workdir/earlier-1/rank* dp/workdir # for the checks below
 # pipelines without validation have no number in common with training_metrics.json
-"$LOCKSTEP" "${p[@]}" --input train.de train.en --val-fraction 0 --test-input train.tsv --limit-test 3 --out alone >/dev/null
+"$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 --test_input train.tsv --limit_test 3 --out alone >/dev/null
 for lr in 1e-3 5e-3; do
   expect 0 'translations and results' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
     --max_steps 2 --learning_rate $lr --model_max_length 40 "${size[@]}" --checkpoint_path noval-$lr --workdir noval
@@ -204,7 +204,7 @@ expect 2 'not one of a translation task' "$LOCKSTEP" eval --task translate --che
 
 # ---- bench r3 ----
 r3=(bench r3 --n_epochs 3 --batch_size 8 --pipe_batch_size 16 --out r3)
-expect 0 'DRY RUN: .* --schedule=gpipe' "$LOCKSTEP" "${r3[@]}" --dry-run -- --data text "${size[@]}" --seq_length 40
+expect 0 'DRY RUN: .* --schedule=gpipe' "$LOCKSTEP" "${r3[@]}" --dry_run -- --data text "${size[@]}" --seq_length 40
 expect 0 '^2gpu_pipeline_parallel  *2  *16  *2 ' "$LOCKSTEP" "${r3[@]}" -- --data text "${size[@]}" --seq_length 40
 for f in ddp_vs_rn ddp_vs_rn_throughput pp_vs_mp pp_vs_mp_throughput; do [ -s r3/submit_figures/$f.svg ] || bad "no chart $f"; done
 python3 - <<'PY' || bad "r3_report.json"
@@ -216,26 +216,26 @@ for s in json.load(open("r3/r3_report.json"))["settings"]:
     assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
 PY
 # the page: R3's two comparisons, its training time, and BLEU
-expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no-png --out page
+expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no_png --out page
 grep -q '| 2gpu_pipeline_parallel/run_1 | pp2 gpipe | 2 | 3 | [0-9.]* ± ' page/report.md && [ "$(grep -c '^| [12]gpu_.* | [0-9.]* |$' page/report.md)" -ge 4 ] || bad "no BLEU: $(grep -A9 '## Translation' page/report.md)"
 grep -q 'standard deviation over epochs' r3/submit_figures/pp_vs_mp.svg || bad "the chart does not state what its interval is"
 # R3's own flags
-expect 0 '--seq_length=40 --data=text ' "$LOCKSTEP" "${r3[@]}" --world_size 2 --dry-run -- --preset r3 --dataset text --model_max_length 40 "${size[@]}"
-expect 0 '--seq_length=128 --data=text ' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --model tiny
+expect 0 '--seq_length=40 --data=text ' "$LOCKSTEP" "${r3[@]}" --world_size 2 --dry_run -- --preset r3 --dataset text --model_max_length 40 "${size[@]}"
+expect 0 '--seq_length=128 --data=text ' "$LOCKSTEP" "${r3[@]}" --dry_run -- --dataset text --model tiny
 [ "$(grep -c 'DRY RUN' "$SCRATCH/out")" = 4 ] || bad "four runs: $(cat "$SCRATCH/out")"
-expect 2 'contradict each other' "$LOCKSTEP" "${r3[@]}" -n 1 --world_size 2 --dry-run -- --dataset text
-expect 2 '--batch_size is not allowed.*before --' "$LOCKSTEP" "${r3[@]}" --dry-run -- --dataset text --batch_size 4
+expect 2 'contradict each other' "$LOCKSTEP" "${r3[@]}" -n 1 --world_size 2 --dry_run -- --dataset text
+expect 2 '--batch_size is not allowed.*before --' "$LOCKSTEP" "${r3[@]}" --dry_run -- --dataset text --batch_size 4
 expect 2 '--max_train_steps is not allowed.*unequal work' "$LOCKSTEP" "${r3[@]}" -- --data text --max_train_steps 3
 expect 2 'does not divide by --n_chunk 3' "$LOCKSTEP" "${r3[@]}" --n_chunk 3 -- --data text "${size[@]}" --seq_length 40
 
 # ---- generate --task translate ----
 printf 'das wort1 ist gross\n\ndas wort2 ist gross\n' >in.txt
-"$LOCKSTEP" generate --task translate --checkpoint dp --prompt-file in.txt --threads 1 >lines.txt 2>err.txt || bad "generate: $(cat err.txt)"
+"$LOCKSTEP" generate --task translate --checkpoint dp --prompt_file in.txt --threads 1 >lines.txt 2>err.txt || bad "generate: $(cat err.txt)"
 [ "$(wc -l <lines.txt)" = 3 ] || bad "three lines give $(wc -l <lines.txt)"
 "$LOCKSTEP" generate --task translate --checkpoint dp --batch 1 --threads 1 <in.txt >alone.txt 2>/dev/null
 same lines.txt alone.txt
 expect 0 '"translations": ' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1 ist gross' --beam 3 --json
-expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt-file in.txt
+expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt_file in.txt
 expect 2 'the model has only 48 positions' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --max_length 49
 expect 2 '1 to 64' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --beam 65
 

@@ -10,7 +10,7 @@ mkdir -p "$d" && tokens "$d/train.bin" 3000 && tokens "$d/val.bin" 300 2
 run() {
   local name=$1
   shift
-  "$LOCKSTEP" train --data "$d" --model tiny --num_layers 2 --num_heads 2 --seq_length 32 --micro_batch_size_per_gpu 1 --gradient_accumulation_steps 2 --max-steps 4 \
+  "$LOCKSTEP" train --data "$d" --model tiny --num_layers 2 --num_heads 2 --seq_length 32 --micro_batch_size_per_gpu 1 --gradient_accumulation_steps 2 --max_steps 4 \
     --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
@@ -42,9 +42,9 @@ run recomputed --device cuda --precision bf16 --recompute && bits bf16 recompute
 LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
 LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
 
-expect 2 "no CUDA device" env LS_EMU_DEVICES=0 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
-expect 2 "the NVIDIA driver is too old" env LS_EMU_DEVICES=-1 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
-expect 2 "CUDA device 7 does not exist: there is 1" "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda:7
-expect 5 "not enough memory: the run needs" env LS_EMU_MEMORY=9000000 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda \
+expect 2 "no CUDA device" env LS_EMU_DEVICES=0 "$LOCKSTEP" train --data "$d" --model tiny --max_steps 1 --device cuda
+expect 2 "the NVIDIA driver is too old" env LS_EMU_DEVICES=-1 "$LOCKSTEP" train --data "$d" --model tiny --max_steps 1 --device cuda
+expect 2 "CUDA device 7 does not exist: there is 1" "$LOCKSTEP" train --data "$d" --model tiny --max_steps 1 --device cuda:7
+expect 5 "not enough memory: the run needs" env LS_EMU_MEMORY=9000000 "$LOCKSTEP" train --data "$d" --model tiny --max_steps 1 --device cuda \
   --seq_length 32 --micro_batch_size_per_gpu 1 --checkpoint_path "$SCRATCH/none"
 done_tests

@@ -73,7 +73,7 @@ here=$(loss)
 for p in fp32 bf16 fp16; do
   python3 -c "import sys; sys.exit(not abs($here - $(loss --device cuda --precision $p)) < 1e-3)" || bad "eval in $p: $(cat err.txt)"
 done
-text() { timeout 200 "$LOCKSTEP" generate --checkpoint gpu-bf16 --prompt "line 1" --max-new-tokens 6 --greedy "$@" 2>err.txt; }
+text() { timeout 200 "$LOCKSTEP" generate --checkpoint gpu-bf16 --prompt "line 1" --max_new_tokens 6 --greedy "$@" 2>err.txt; }
 text >want.txt
 text --device cuda --precision fp32 >got.txt
 same want.txt got.txt

@@ -10,7 +10,7 @@ mkdir -p "$d" && tokens "$d/train.bin" 3000
 run() {
   local name=$1
   shift
-  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max-steps 2 \
+  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max_steps 2 \
     --device cuda --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
@@ -57,8 +57,8 @@ expect 2 "needs a GPU" "$LOCKSTEP" verify --device cpu -n 1 --offload_optimizer 
 # checkpoints are the same files: a run goes on with the other setting
 for way in "there none cpu" "back cpu none"; do
   set -- $way
-  run "$1" --strategy zero1 --precision bf16 --max-steps 1 --save_every 1 --lr_schedule constant --offload_optimizer "$2" &&
-    run "$1" --strategy zero1 --precision bf16 --max-steps 2 --resume --lr_schedule constant --offload_optimizer "$3"
+  run "$1" --strategy zero1 --precision bf16 --max_steps 1 --save_every 1 --lr_schedule constant --offload_optimizer "$2" &&
+    run "$1" --strategy zero1 --precision bf16 --max_steps 2 --resume --lr_schedule constant --offload_optimizer "$3"
 done
 bits there back
 
@@ -77,7 +77,7 @@ expect 2 "the whole state is offloaded" print
 config 0 '{"device": "cpu"}'
 expect 2 "needs 'zero_optimization.stage' 1, 2 or 3" print
 expect 2 "needs --strategy zero1, zero2 or zero3" "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --device cuda -n 2 --strategy ddp --offload_optimizer cpu --print_config
-"$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --device cpu --strategy zero1 --offload_optimizer cpu --seq_length 16 --max-steps 1 --checkpoint_path "$SCRATCH/host" >"$SCRATCH/host.out" 2>&1 ||
+"$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --device cpu --strategy zero1 --offload_optimizer cpu --seq_length 16 --max_steps 1 --checkpoint_path "$SCRATCH/host" >"$SCRATCH/host.out" 2>&1 ||
   bad "on the CPU: $(tail -n 2 "$SCRATCH/host.out")"
 grep -q "has no effect on the CPU" "$SCRATCH/host.out" || bad "no note about the CPU"
 done_tests

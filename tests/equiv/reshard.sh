@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
-      --max_steps 24 --save-every 6 --lr 1e-3 --threads 1)
+      --max_steps 24 --save_every 6 --lr 1e-3 --threads 1)
 layout() { [ "$1" = one ] || printf '%s\n' -n "${1#*-}" --strategy "${1%-*}"; }
 run() { # NAME LAYOUT [OPTIONS]
   local name=$1 how=$2; shift 2

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --seq_length 64 --micro_batch_size_per_gpu 2 --grad_accum_steps 3 --dropout 0.1 --epochs 2
-      --max_train_steps 36 --save-every 5 --keep-last 2 --lr 1e-3)
+      --max_train_steps 36 --save_every 5 --keep_last 2 --lr 1e-3)
 run() { local name=$1; shift; "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >>"$SCRATCH/$name.log" 2>&1; }
 
 run whole --threads 2 || bad "the first run: $(tail -3 "$SCRATCH/whole.log")"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 python3 "$LS_SOURCE/examples/06_translate/make_pairs.py" . 30 20 5
-"$LOCKSTEP" prepare --task translate --quiet --input train.tsv --val-input val.tsv --vocab-size 500 --out data >/dev/null || bad "prepare"
+"$LOCKSTEP" prepare --task translate --quiet --input train.tsv --val_input val.tsv --vocab_size 500 --out data >/dev/null || bad "prepare"
 size=(--data data --model tiny --num_layers 2 --num_heads 4 --embedding_size 32 --max_position_embeddings 40 --seq_length 24 --threads 1
   --micro_batch_size_per_gpu 2 --global_batch_size 8 --epochs 2 --lr 3e-3)
 t() { # NAME OPTIONS...

@@ -132,12 +132,12 @@ assert set(sums["files"]) == set(os.listdir(work / "with-tok")) - {"checksums.js
 # checkpoints of a run, with optimizer and trainer state
 text = work / "text.txt"
 text.write_text("".join(f"line {i} of {i * 7919 % 1000} words and a few more\n" for i in range(400)))
-run("prepare", "--input", text, "--out", work / "data", "--tokenizer", "train", "--vocab-size", "300")
+run("prepare", "--input", text, "--out", work / "data", "--tokenizer", "train", "--vocab_size", "300")
 for variant in ("hf", "r1"):
     small = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16}
     (work / "small.json").write_text(json.dumps(small))
     run("train", "--data", work / "data", "--model", work / "small.json", "--variant", variant, "--seq_length", 16,
-        "--micro_batch_size_per_gpu", 2, "--max-steps", 3, "--threads", 1, "--checkpoint_path", work / f"run-{variant}")
+        "--micro_batch_size_per_gpu", 2, "--max_steps", 3, "--threads", 1, "--checkpoint_path", work / f"run-{variant}")
     folder = work / f"run-{variant}" / "epoch-1"
     model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info

@@ -58,8 +58,8 @@ def continue_like(folder, tokenizer, prompts, n, what):
     """Greedy ids of transformers and of lockstep for the same folder, both in fp32."""
     model = load(folder, dtype=torch.float32)
     (work / "prompts.txt").write_text("\n".join(prompts))
-    ours = [json.loads(line) for line in run("generate", folder, "--prompts", work / "prompts.txt", "--batch", 16, "--greedy", "--no-stop",
-                                             "--max-new-tokens", n, "--json", "--threads", 1).splitlines()]
+    ours = [json.loads(line) for line in run("generate", folder, "--prompts", work / "prompts.txt", "--batch", 16, "--greedy", "--no_stop",
+                                             "--max_new_tokens", n, "--json", "--threads", 1).splitlines()]
     ids = [tokenizer.encode(p).ids for p in prompts]
     assert [x["prompt_tokens"] for x in ours] == [len(x) for x in ids], "the prompts have other ids"
     theirs = [None] * len(ids)

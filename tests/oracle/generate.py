@@ -59,8 +59,8 @@ def gap_at(variant, model, prefix, theirs, ours):
 
 def compare(o, c, label, variant, model, tokenizer, folder, text, n, distinct):
     prompt = tokenizer.encode(text).ids
-    out = json.loads(peers.run([o.lockstep, "generate", "--checkpoint", folder, "--prompt", text, "--max-new-tokens", n,
-                                "--greedy", "--no-stop", "--json"]))["samples"][0]
+    out = json.loads(peers.run([o.lockstep, "generate", "--checkpoint", folder, "--prompt", text, "--max_new_tokens", n,
+                                "--greedy", "--no_stop", "--json"]))["samples"][0]
     ours, theirs = out["ids"], their_ids(variant, model, prompt, n)
     label = f"{label}, {len(prompt)} + {n} ids"
     c.within(f"{label}: prompt ids", abs(out["prompt_tokens"] - len(prompt)), 0)

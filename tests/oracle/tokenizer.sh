@@ -14,7 +14,7 @@ why=$("$python" "$here/gpt2_vocab.py" "$SCRATCH/gpt2" 2>&1) || skip "$why"
 cd "$SCRATCH" || exit 1
 printf 'Hi Shakespeare!' >one.txt
 export LOCKSTEP_CACHE=$SCRATCH/cache
-g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val-fraction 0 --out small; }
+g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val_fraction 0 --out small; }
 g "file://$SCRATCH/gpt2" >/dev/null 2>err || bad "download: $(cat err)"
 same gpt2/vocab.bpe cache/gpt2/vocab.bpe
 same gpt2/encoder.json cache/gpt2/encoder.json

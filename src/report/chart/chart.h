@@ -2,7 +2,7 @@
  * script (draw.c; PNG files). The content of a chart is decided once, in chart_sets.c.
  *
  *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked. More lines than a reader can tell apart are drawn as
- *           panels: one small plot per line, with equal axes, the others grey behind it
+ *           panels: one small plot per line, with equal axes, with the other lines in grey
  *   BARS    one horizontal bar a category; lo and hi make an error bar
  *   STACK   a bar a category, a series a segment of each; negative segments are drawn to the left of zero
  *   GANTT   a lane a category, boxes from x to y; a series is a kind of box

@@ -357,7 +357,7 @@ static void panel_head(const ls_chart *c, const ls_series *s, double x, double y
 static void panel_plot(const ls_chart *c, int first, ls_str *out)
 {
     const char *between = "plot ";
-    for (int i = 0; i < c->n_series; i++) { /* the other lines are behind */
+    for (int i = 0; i < c->n_series; i++) { /* first, so that its own line is drawn over them */
         const ls_series *s = &c->series[i];
         if (s->n < 2 || s->dots || s->beside || i == first) continue;
         ls_str_addf(out, "%s$s%d using 1:2 with lines lc rgb \"%s\" lw 1 dt %d notitle", between, i,

@@ -3,7 +3,7 @@
  *   name                 name
  *   last value           last value
  *   | __/                | _
- *   |/____ 1  2  4       |/ \\___ 1  2  4        the other lines are grey behind each
+ *   |/____ 1  2  4       |/ \\___ 1  2  4        each also has the other lines, in grey
  */
 #include "report/chart/svg_impl.h"
 
@@ -66,7 +66,7 @@ static void draw_panel(const ls_chart *c, const svg_frame *f, int first, bool la
         if (ls_chart_in_panel(c, i, first)) svg_series(c, f, i, i == first ? 0 : 1, 0, out);
 }
 
-/* The name of a line and its last value, which stand above its panel; returns their height. out NULL: nothing is drawn. */
+/* The name of a line and its last value, as the head of its panel; returns their height. out NULL: nothing is drawn. */
 static double head(const ls_chart *c, const ls_series *s, double x, double y, double width, ls_str *out)
 {
     char t[160];

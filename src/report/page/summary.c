@@ -151,8 +151,8 @@ static void say_mismatches(const ls_analysis *a, ls_doc *d)
     ls_doc_add(
         d, LS_BLOCK_WARN, "%s",
         a->allowed
-            ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups between them include different work."
-            : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow-mismatch compares them anyway and marks the page.");
+            ? "mismatch_allowed: the runs are not comparable, but --allow_mismatch was given. Speed-ups between them include different work."
+            : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow_mismatch compares them anyway and marks the page.");
     const bool several = a->mismatch[0].base != a->mismatch[a->n_mismatch - 1].base; /* one of each kind */
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s",
                              several ? "the baseline" : a->set->run[a->mismatch[0].base].name);
