@@ -59,7 +59,7 @@ static ls_status check(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--val_input and --val_fraction cannot be combined; leave one out");
     for (int p = LS_PAIR_VAL; p < LS_N_PAIR_PART; p++)
         if (o->p.limit[p] && !o->input[p].n)
-            return ls_fail(LS_E_ARG, "--limit-%s needs --%s-input", p == LS_PAIR_VAL ? "val" : "test",
+            return ls_fail(LS_E_ARG, "--limit_%s needs --%s_input", p == LS_PAIR_VAL ? "val" : "test",
                            p == LS_PAIR_VAL ? "val" : "test");
     if (trains && (o->vocab_size < 259 || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,

@@ -31,7 +31,7 @@ if [ -w /dev/full ]; then
     [ "$(grep -c "^lockstep: .*I/O error: cannot write to stdout" err)" = 1 ] || bad "bench $words > /dev/full: $(cat err)"
   done
   for n in 1 2; do
-    "$LOCKSTEP" train "${train[@]}" --threads 1 -n $n --max_steps 2 --checkpoint_path r$n >/dev/full 2>err
+    "$LOCKSTEP" train "${train[@]}" --threads 1 -n $n --max_steps 2 --reference_output --checkpoint_path r$n >/dev/full 2>err
     code=$?
     [ $code = 3 ] && [ "$(grep -c "I/O error: cannot write to stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
   done

@@ -28,6 +28,7 @@ until_killed() {
   "$@" >/dev/null 2>err &
   pid=$!
   sleep "$seconds"
+  while [ "$journal" ] && [ ! -e "$journal" ] && kill -0 $pid 2>/dev/null; do sleep 0.01; done
   kill -KILL $pid 2>/dev/null
   wait $pid 2>/dev/null
 }
@@ -39,7 +40,8 @@ killed() {
   "$LOCKSTEP" prepare --quiet --out "$name-whole" "$@" >/dev/null 2>err || bad "$name: $(cat err)"
   whole=$((($(now) - start) / 1000000))
   while [ $k -lt "$kills" ]; do
-    k=$((k + 1))
+    k=$((k + 1)) journal=
+    [ $k = 1 ] && journal=$name.partial/journal.json # the first one is killed after its first journal entry
     until_killed "$(printf '%d.%03d' $((RANDOM % (whole + 1) / 1000)) $((RANDOM % (whole + 1) % 1000)))" \
       "$LOCKSTEP" prepare --quiet --resume --journal_seconds 0 --out "$name" "$@" && break
     [ ! -e "$name" ] || break # killed after the folder was in place: it must be complete, as compared below

@@ -14,7 +14,7 @@ for n in 1 2 4; do
   run=$SCRATCH/runs/${n}gpu_x/run_1
   mkdir -p "$run"
   timeout 200 "$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 \
-    --epochs 1 --max_steps 12 --lr 1e-3 --checkpoint_path "$run" -n $n >"$run/train.log" 2>"$run/stderr.log" || bad "$n workers: $(tail -2 "$run/stderr.log")"
+    --epochs 1 --max_steps 12 --lr 1e-3 --reference_output --checkpoint_path "$run" -n $n >"$run/train.log" 2>"$run/stderr.log" || bad "$n workers: $(tail -2 "$run/stderr.log")"
 done
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir "$SCRATCH/runs"
 [ "$(grep -c "	ok	" "$SCRATCH/out")" = 3 ] || bad "verify: $(cat "$SCRATCH/out")"
