@@ -11,7 +11,7 @@ run() {
   local name=$1
   shift
   timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max_steps 2 \
-    --device cuda --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
+    --device cuda --verbose --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
 bits() { # A B: the same parameters and moments
