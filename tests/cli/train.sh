@@ -113,4 +113,21 @@ f = open(sys.argv[1], "r+b"); f.seek(200000); b = f.read(1); f.seek(200000); f.w
 PY
 expect 3 "model.safetensors" t --data "$d" "${base[@]}" --resume
 expect 3 "model.safetensors" "$LOCKSTEP" eval --checkpoint "$SCRATCH/run" --data "$d" --seq_length 64
+
+# two runs in one folder: the second is refused, names the first, and changes nothing
+mkdir -p "$SCRATCH/shared"
+exec 9>"$SCRATCH/shared/run.lock" && flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
+expect 2 "run.lock (pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z); two runs cannot share a folder" \
+  t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/shared"
+exec 9>&-
+[ "$(ls "$SCRATCH/shared")" = run.lock ] || bad "a refused run wrote $(ls "$SCRATCH/shared")"
+
+# workers that the launcher of another MPI started
+expect 2 "" env PMI_RANK=0 PMI_SIZE=2 "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/pmi"
+[ ! -e "$SCRATCH/pmi/metrics.jsonl" ] || bad "one worker of two trained alone"
+
+# closed standard streams: no log line lands in a file of the run
+"$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max_steps 2 --verbose --checkpoint_path "$SCRATCH/closed" 0>&- 2>&- >/dev/null ||
+  bad "closed stdin and stderr: exit code $?"
+python3 -c 'import json, sys; [json.loads(l) for l in open(sys.argv[1])]' "$SCRATCH/closed/metrics.jsonl" || bad "metrics.jsonl of a run without stderr"
 done_tests

@@ -187,6 +187,22 @@ static void pipes_links_and_folders_are_not_replaced(void **state)
     ls_free(data);
     assert_false(ls_fs_exists(at("elsewhere/file.tmp")));
 
+    assert_int_equal(ls_fs_write(at("victim"), "mine", 4),
+                     LS_OK); /* a link with the temporary name is replaced, not followed */
+    assert_int_equal(symlink("victim", at("target.tmp")), 0);
+    assert_int_equal(ls_fs_write(at("target"), "new", 3), LS_OK);
+    assert_int_equal(ls_fs_read(at("victim"), &data, &n), LS_OK);
+    assert_string_equal(data, "mine");
+    ls_free(data);
+    assert_true(!lstat(at("target"), &s) && S_ISREG(s.st_mode));
+    ls_fs_out first, second; /* of two writers of one file, the one whose temporary file is gone fails */
+    assert_int_equal(ls_fs_out_open(&first, at("twice")), LS_OK);
+    assert_int_equal(ls_fs_out_open(&second, at("twice")), LS_OK);
+    assert_int_equal(ls_fs_out_append(&second, "2", 1), LS_OK);
+    assert_int_equal(ls_fs_out_commit(&first), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "another process is writing this file"));
+    assert_int_equal(ls_fs_out_commit(&second), LS_OK);
+
     assert_int_equal(symlink("nowhere", at("dangling")), 0);
     assert_int_equal(ls_fs_write(at("dangling"), "x", 1), LS_E_IO);
     assert_non_null(strstr(ls_err_words(), "dangling: the symbolic link is broken"));
