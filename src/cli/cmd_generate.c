@@ -209,7 +209,9 @@ static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sampl
         else putchar('\n');
         if (o->stats) print_stats(t);
     }
-    return LS_OK;
+    if (!ls_stop_requested()) return LS_OK;
+    ls_stop_ended_with(128 + ls_stop_signal());
+    return ls_fail(LS_E_STOPPED, "the text ends at signal %d", ls_stop_signal());
 }
 
 static ls_status continue_prompt(ls_session *s, const options *o, const char *prompt, size_t n)
@@ -249,7 +251,9 @@ static ls_status generate(const options *o, const ls_session_opts *how)
     char *file = NULL;
     size_t n = o->prompt ? strlen(o->prompt) : 0;
     if (o->prompt_file) LS_TRY(ls_fs_read(o->prompt_file, &file, &n));
+    ls_stop_set_mode(LS_STOP_NOW); /* until the first text there is nothing to finish */
     ls_status st = ls_session_open(&s, how);
+    ls_stop_set_mode(LS_STOP_ASK);
     if (st == LS_OK) st = continue_prompt(&s, o, file ? file : o->prompt ? o->prompt : "", n);
     ls_session_close(&s);
     ls_free(file);

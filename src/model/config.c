@@ -331,6 +331,26 @@ ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_mod
     return LS_OK;
 }
 
+/* The weights beside a config.json have at least two bytes per parameter: a config that needs more than there are is refused before anything
+ * is allocated for it. */
+static ls_status compare_with_weights(const char *dir, const char *file, const ls_model_config *c)
+{
+    char **name = NULL;
+    size_t n = 0;
+    int64_t nbytes = 0, sum = 0;
+    if (!ls_fs_is_dir(dir)) return LS_OK;
+    LS_TRY(ls_fs_list(dir, &name, &n));
+    for (size_t i = 0; i < n; i++)
+        if (ls_ends_in(name[i], ".safetensors") && ls_fs_size(ls_path_of(dir, name[i]).text, &nbytes) == LS_OK)
+            sum += nbytes;
+    ls_fs_list_free(name, n);
+    if (!sum || ls_model_n_param(c) <= sum / 2) return LS_OK;
+    return ls_fail(
+        LS_E_CONFIG,
+        "%s: describes %lld parameters (n_layer %d, n_embd %d, vocab_size %d), but the weights beside it are %lld bytes",
+        file, (long long)ls_model_n_param(c), c->n_layer, c->n_embd, c->vocab_size, (long long)sum);
+}
+
 ls_status ls_model_config_load(const char *path, ls_model_config *out)
 {
     char *file = ls_fs_is_dir(path) ? ls_path_join(path, "config.json") : ls_strdup(path);
@@ -339,6 +359,7 @@ ls_status ls_model_config_load(const char *path, ls_model_config *out)
     ls_status st;
     LS_TRY_GOTO(st, done, ls_json_load(file, &root));
     LS_TRY_GOTO(st, done, ls_model_config_from_json(root, file, out));
+    LS_TRY_GOTO(st, done, compare_with_weights(path, file, out));
     snprintf(out->name, sizeof out->name, "%s", ls_path_base(path));
 done:
     json_decref(root);

@@ -53,6 +53,11 @@ refuse 2 "is inside the source" "$lockstep" import --from run-hf/epoch-1 --out l
 refuse 2 "run-hf/epoch-1 is a checkpoint, not a run folder; use --checkpoint_path run-hf --resume$" train --checkpoint_path run-hf/epoch-1 --max_steps 9 --resume
 refuse 2 "epoch-1/ is a checkpoint, not a run folder; use --checkpoint_path \. --resume, or --init_from" sh -c "cd run-hf && '$lockstep' train --data ../data --model ../small.json --seq_length 16 --checkpoint_path epoch-1/"
 refuse 2 "needs --checkpoint" "$lockstep" export --out x
+cp -r out-hf too-deep && sed -i 's/"n_layer": *2/"n_layer": 600000/' too-deep/config.json
+refuse 2 "describes .* parameters .*, but the weights beside it are" "$lockstep" generate --checkpoint too-deep --prompt a
+refuse 2 "but the weights beside it are" "$lockstep" import --from too-deep --out x
+rc=0; timeout -s TERM --preserve-status 2 "$lockstep" generate --checkpoint out-hf --prompt a --no_stop --max_new_tokens 100000000 >/dev/null 2>err.txt || rc=$?
+[ $rc = 143 ] && grep -q "stopped by SIGTERM" err.txt || fail "generate after SIGTERM: exit code $rc, $(cat err.txt)"
 refuse 3 "--checkpoint none: no such folder" "$lockstep" export --checkpoint none --out x
 refuse 2 "GELU.*; use --variant hf" "$lockstep" import --from out-hf --out x --variant r1
 [ ! -e x ] || fail "a refused command left x"
