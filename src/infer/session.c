@@ -172,7 +172,7 @@ static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, i
 }
 
 /* Copies the logits of the last column, or of all tokens of the pass, to host memory as floats. */
-static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
+static ls_status copy_logits(ls_session *s, const ls_micro *mb, bool last_only)
 {
     if (!s->compute.device) return ls_model_logits(s->model, s->acts, mb, last_only, s->logits);
     const ls_dtype dt = s->compute.ops->dtype;
@@ -183,6 +183,18 @@ static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
     if (dt == LS_F32) memcpy(s->logits, s->out_host, (size_t)n * sizeof(float));
     else
         for (int64_t i = 0; i < n; i++) s->logits[i] = dt == LS_F16 ? ls_from_f16(half[i]) : ls_from_bf16(half[i]);
+    return LS_OK;
+}
+
+/* The same; damaged weights give values that are not finite, of which no id can be chosen. */
+static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
+{
+    const int64_t n = mb->B * (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
+    LS_TRY(copy_logits(s, mb, last_only));
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(s->logits[i]))
+            return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged",
+                           s->path);
     return LS_OK;
 }
 
