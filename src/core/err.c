@@ -1,8 +1,5 @@
 /* err.c - the per-thread failure trail. */
 #include "core/err.h"
-
-#include "core/progress.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,9 +110,11 @@ void ls_err_restore(const ls_err_kept *k)
     of_peer = k->of_peer;
 }
 
+void (*ls_before_internal_error)(void);
+
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
-    ls_progress_erase_now();
+    if (ls_before_internal_error) ls_before_internal_error();
     fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, ls_short_path(file), line);
     abort();
 }

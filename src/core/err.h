@@ -99,5 +99,7 @@ const char *ls_short_path(const char *file);
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
 #define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
 void ls_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
+/* Called before that is printed; NULL: nothing. Set by the status line (progress.h), which is erased first. */
+extern void (*ls_before_internal_error)(void);
 
 #endif

@@ -1,5 +1,7 @@
 #include "core/progress.h"
 
+#include "core/err.h"
+
 #include "core/clock.h"
 
 #include <math.h>
@@ -43,6 +45,7 @@ void ls_progress_open(void)
 {
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
     pthread_once(&once, make_lock);
+    ls_before_internal_error = ls_progress_erase_now;
     if (mode == PLAIN && term && *term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO)) mode = TERMINAL;
     colours = mode == TERMINAL && !(no && *no);
 }
