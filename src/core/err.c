@@ -1,5 +1,6 @@
 /* err.c - the per-thread failure trail. */
 #include "core/err.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
