@@ -320,6 +320,9 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
         LS_TRY(apply(s, &c, n_added));
         const ls_status st = measure(s, ds, d, limit, step_seconds);
         if (st == LS_E_NOMEM && *size && fixed < 0) {
+            fprintf(stderr, "embedding size %lld does not fit: %s; the next smaller model is tried\n",
+                    (long long)c.width, ls_err_words());
+            ls_err_clear();
             most = --*size;
             continue;
         }
