@@ -280,7 +280,7 @@ static ls_status check_names(const ls_opt *table, size_t n, const void *target, 
     return LS_OK;
 }
 
-/* A switch that stands for a value of another row is false: as if it were not there, unless that row has the value. */
+/* A switch that stands for a value of another row is false: as if it were left out, unless that row has the value. */
 static ls_status check_false(const ls_opt *row, const ls_opt *name, const void *target, const char *word)
 {
     const char *text = value_of(row, target).text;

@@ -47,7 +47,7 @@ typedef struct ls_opt {
      * be outside. */
     double lo, hi;
     /* Another name of the row `of`, which gives kind, place, range and help. With `value` it is a switch that stands for
-     * `--of value`, and false is as if it were not there. Both rows count as given. */
+     * `--of value`, and false is as if it were left out. Both rows count as given. */
     const char *of, *value;
     bool common; /* on the first help page; a table without common rows has one page */
 } ls_opt;

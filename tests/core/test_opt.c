@@ -102,7 +102,7 @@ static void another_name_sets_the_same_value(void **state)
     assert_string_equal(ls_err_words(), "--on_gpu maybe: it stands for --device cuda; use --device with another value");
 }
 
-static void a_false_name_of_a_value_is_as_if_it_were_not_there(void **state)
+static void a_false_name_of_a_value_is_as_if_it_were_left_out(void **state)
 {
     (void)state;
     target t;
@@ -305,7 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_option_is_parsed),
         cmocka_unit_test(both_spellings_are_accepted_and_names_are_never_abbreviated),
-        cmocka_unit_test(a_false_name_of_a_value_is_as_if_it_were_not_there),
+        cmocka_unit_test(a_false_name_of_a_value_is_as_if_it_were_left_out),
         cmocka_unit_test(two_names_with_different_values_are_refused),
         cmocka_unit_test(only_whole_words_ask_for_help),
         cmocka_unit_test(another_name_sets_the_same_value),
