@@ -85,6 +85,8 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
 print(f"{len(commands)} commands, {len(work)} values")
 sys.exit(1 if bad or len(work) < 150 else 0)
 PY
+expect 2 "unknown command '--helpfoo'" "$LOCKSTEP" --helpfoo
+expect 2 "unknown benchmark '--helpx'" "$LOCKSTEP" bench --helpx
 
 # The reader is gone: the command ends without a message, by SIGPIPE (141).
 gone() { # COMMAND...
