@@ -208,6 +208,11 @@ static bool asks_page(const char *word, ls_opt_page *page)
     return false;
 }
 
+static bool is_number(const char *word)
+{
+    return *word && !word[strspn(word, "0123456789")];
+}
+
 static bool is_truth(const char *word)
 {
     return !strcasecmp(word, "true") || !strcasecmp(word, "false");
@@ -250,7 +255,7 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     *last = i;
     if (name[len]) value = name + len + 1;
     else if (alone) value = i + 1 < argc && is_truth(argv[i + 1]) ? argv[++*last] : "true";
-    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++*last] : "";
+    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
     if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))

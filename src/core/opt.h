@@ -21,7 +21,7 @@ typedef enum ls_opt_kind {
     LS_OPT_CHOICE, /* const char *, one of the words in arg: "cpu|cuda" */
     LS_OPT_LIST,   /* ls_opt_list   */
     LS_OPT_WORDS,  /* ls_opt_words: each occurrence adds one */
-    LS_OPT_MAYBE,  /* const char *, the next word unless it begins with a dash, else "" */
+    LS_OPT_MAYBE,  /* const char *, the next word if it is a number, else "" */
 } ls_opt_kind;
 
 #define LS_OPT_MAX_WORDS 32

@@ -24,6 +24,12 @@ sh -c "$(sed -n '/^next:/{n;p;}' out)" >sample 2>err || bad "the printed command
 grep -q "^Once upon a time" sample || bad "no text: $(cat sample)"
 expect 0 "perplexity" "$LOCKSTEP" eval --checkpoint "$run" --data "$run/data"
 
+# what a resume cannot change or needs
+expect 2 "has another model" "$LOCKSTEP" train --resume "$run" --model gpt2 --max_steps 40
+expect 2 "--resume needs the folder of a run" "$LOCKSTEP" train --resume
+expect 2 "add --to gguf" "$LOCKSTEP" export --checkpoint "$run" --out x.gguf
+expect 0 "save_every" "$LOCKSTEP" train --data "$run/data" --max_steps 20 --save_steps 0 --print_config
+
 # the same data again: another folder; the options of the user win; nothing is measured, so the runs are equal
 "$LOCKSTEP" train "$run/data" --max_steps 30 --threads 2 --keep_last 3 >out2 2>err2 || bad "train again: $(tail -n 3 err2)"
 again=$(sed -n 's/^run folder: //p' err2)
