@@ -47,7 +47,8 @@ run parts --resume --max_steps 8 || bad "the last files: $(tail -3 "$SCRATCH/par
 # other training data is refused, also with as many tokens
 cp "$SCRATCH/d/train.bin" "$SCRATCH/kept.bin"; tokens "$SCRATCH/d/train.bin" 700 3
 cp -r "$SCRATCH/parts" "$SCRATCH/other"
-run other --resume --max_steps 10; is "other data" $? 2
+run other --resume --max_steps 10; code=$?
+[ $code = 2 ] || bad "other data: exit code $code, expected 2"
 grep -q "written with training data whose hash is [0-9]*, but this run has [0-9]*; use the same" "$SCRATCH/other.log" || bad "other data: $(cat "$SCRATCH/other.log")"
 cp "$SCRATCH/kept.bin" "$SCRATCH/d/train.bin"
 
