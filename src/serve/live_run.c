@@ -42,6 +42,10 @@ static void text_of(const json_t *j, const char *key, char *out, size_t room)
 {
     const char *v = json_string_value(json_object_get(j, key));
     snprintf(out, room, "%s", v ? v : "");
+    size_t n = strlen(out);
+    if (!v || !v[n]) return;
+    while (n && (v[n] & 0xc0) == 0x80) n--; /* not inside a character */
+    out[n] = 0;
 }
 
 static void forget_last(ls_live_last *l)
@@ -146,7 +150,7 @@ static void start_line(ls_live_run *r, const json_t *j)
     r->last.started_ms = int_of(j, "time_unix_ms");
     r->world = int_of(j, "world_size");
     r->parameters = int_of(j, "parameters");
-    r->ended[0] = 0;
+    r->ended[0] = r->reason[0] = 0;
     text_of(j, "strategy", r->strategy, sizeof r->strategy);
     text_of(j, "precision", r->precision, sizeof r->precision);
     text_of(j, "device", r->device, sizeof r->device);
@@ -166,7 +170,10 @@ static ls_status event_line(ls_live_run *r, const json_t *j)
     const bool end = !strcmp(e.kind, "end");
     text_of(j, end ? "state" : "name", e.name, sizeof e.name);
     if (!strcmp(e.kind, "start")) start_line(r, j);
-    if (end) snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
+    if (end) {
+        snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
+        text_of(j, "reason", r->reason, sizeof r->reason);
+    }
     if (r->n_event == LS_LIVE_EVENTS) memmove(r->event, r->event + 1, (size_t)--r->n_event * sizeof *r->event);
     r->event[r->n_event++] = e;
     return strcmp(e.kind, "validation") != 0 ? LS_OK : add_validation(r, e.step, e.loss);

@@ -69,6 +69,7 @@ typedef struct ls_live_run {
     ls_live_state state;
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
+    char reason[512];                                                    /* of a failure; "": not known */
     int64_t world, parameters;                                           /* -1: not known */
     ls_curve curve;
     ls_live_validation *val; /* ascending steps */

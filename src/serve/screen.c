@@ -1,6 +1,7 @@
 #include "serve/screen.h"
 
 #include "core/minmax.h"
+#include "core/progress.h"
 #include "core/utf8.h"
 
 #include <math.h>
@@ -217,12 +218,31 @@ static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *ou
     if (n < r->n_rank) line(out, s, "      and %d more", r->n_rank - n);
 }
 
+/* Why the run failed, wrapped; returns the number of lines. */
+static int reason(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    ls_str text = {0}, rows = {0};
+    int n = 0;
+    if (r->state != LS_LIVE_FAILED || !*r->reason) return 0;
+    ls_str_addf(&text, "failed: %s", r->reason);
+    if (text.data) ls_progress_wrap(text.data, s->columns, &rows);
+    for (const char *p = rows.data; p && *p; n++) {
+        const size_t len = strcspn(p, "\n");
+        line(out, s, "%.*s", (int)len, p);
+        p += len + (p[len] == '\n');
+    }
+    ls_str_fini(&text);
+    ls_str_fini(&rows);
+    return n;
+}
+
 void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
 {
     const bool small = s->rows && s->rows < 20;
     const int rows = !s->rows ? CURVE_ROWS : small ? LS_MAX(3, s->rows - 10) : CURVE_ROWS;
     values(r, s, out);
+    const int said = reason(r, s, out);
     if (ls_live_run_read(r) < 0.999) line(out, s, "reading the metrics: %.0f %%", 100 * ls_live_run_read(r));
     curve(r, s, rows, out);
-    ranks(r, s, s->rows ? s->rows - rows - 7 : r->n_rank + 3, out);
+    ranks(r, s, s->rows ? s->rows - rows - 7 - said : r->n_rank + 3, out);
 }

@@ -111,6 +111,7 @@ static void add_end(ls_trainer *t)
     const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
     ls_jsonw w = begin_line(&t->live);
     ls_jsonw_members(&w, LS_KV("event", (const char *)"end"), LS_KV("step", t->state.step), LS_KV("state", how));
+    if (!strcmp(how, "failed") && *ls_err_words()) ls_jsonw_put_str(&w, "reason", ls_err_words());
     add_event(&t->live, &w);
 }
 

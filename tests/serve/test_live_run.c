@@ -417,6 +417,32 @@ static void a_narrow_screen_leaves_out_whole_values(void **state)
     test_dir_close(dir);
 }
 
+static void the_reason_of_a_failure_is_shown(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_run *r = open_run(dir, "run");
+    ls_str s = {0};
+    append_steps(dir, 1, 5, 2);
+    append(dir, "events.jsonl",
+           "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"end\", \"step\": 5, \"state\": \"failed\", "
+           "\"reason\": \"step 6: the loss is NaN \\u001b[2J\"}\n");
+    update(r);
+    ls_screen_draw(r, &(ls_screen){.columns = 20}, &s);
+    assert_non_null(strstr(s.data, "failed: step 6: the\n  loss is NaN ?[2J\n"));
+    s.len = 0;
+    ls_answer_run(r, -1, -1, &s);
+    assert_non_null(strstr(s.data, "\"reason\": \"step 6: the loss is NaN"));
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 4}\n"); /* resumed */
+    update(r);
+    s.len = 0;
+    ls_answer_run(r, -1, -1, &s);
+    assert_null(strstr(s.data, "reason"));
+    ls_str_fini(&s);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
 /* ---- access ---- */
 
 static void a_token_is_compared_as_a_whole(void **state)
@@ -465,6 +491,7 @@ int main(void)
         cmocka_unit_test(labels_of_prometheus_are_escaped),
         cmocka_unit_test(no_line_of_the_screen_is_too_wide),
         cmocka_unit_test(a_narrow_screen_leaves_out_whole_values),
+        cmocka_unit_test(the_reason_of_a_failure_is_shown),
         cmocka_unit_test(a_token_is_compared_as_a_whole),
         cmocka_unit_test(loopback_needs_no_token_and_other_addresses_do),
     };
