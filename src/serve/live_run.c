@@ -273,6 +273,7 @@ static ls_status rank_line(ls_live_run *r, const json_t *j)
                       .step = int_of(j, "step"),
                       .updated_ms = int_of(j, "time_unix_ms"),
                       .pid = int_of(j, "pid"),
+                      .pid_namespace = int_of(j, "pid_namespace"),
                       .rss_bytes = int_of(j, "rss_bytes"),
                       .memory_bytes = int_of(j, "memory_bytes"),
                       .on_device = json_is_true(json_object_get(j, "on_device")),
@@ -310,21 +311,25 @@ static ls_status read_ranks(ls_live_run *r)
 
 /* ---- the state ---- */
 
-/* Whether the process of rank 0 runs on this host: 1, 0, or -1: not known. */
-static int alive(const ls_live_rank *k)
+/* Whether the process of rank 0 runs on this host: 1, 0, or -1: not known. *certain: both are seen from the same container. */
+static int alive(const ls_live_rank *k, bool *certain)
 {
-    char host[256] = "", path[64], name[32] = "";
+    char host[256] = "", path[64], name[32] = "", state = 0;
+    struct stat s;
+    *certain = false;
     if (gethostname(host, sizeof host - 1) || strcmp(host, k->host) != 0 || k->pid <= 0) return -1;
-    snprintf(path, sizeof path, "/proc/%lld/comm", (long long)k->pid);
+    *certain = !stat("/proc/self/ns/pid", &s) && (int64_t)s.st_ino == k->pid_namespace;
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)k->pid);
     FILE *f = fopen(path, "r");
-    const bool known = f && fgets(name, sizeof name, f);
+    const bool known = f && fscanf(f, "%*d (%31[^)]) %c", name, &state) == 2;
     if (f) fclose(f);
-    return known && !strncmp(name, "lockstep", 8);
+    return known && !strncmp(name, "lockstep", 8) && state != 'Z' && state != 'X';
 }
 
 static ls_live_state state_of(const ls_live_run *r)
 {
     struct stat s;
+    bool certain = false;
     const int64_t now = ls_live_now_ms();
     if (ls_fs_is_file(ls_path_of(r->dir, "RUN_COMPLETE.txt").text)) return LS_LIVE_FINISHED;
     if (!strcmp(r->ended, "complete")) return LS_LIVE_FINISHED;
@@ -338,10 +343,24 @@ static ls_live_state state_of(const ls_live_run *r)
         seen = r->rank[0].updated_ms;
         slowest = r->rank[0].step_time;
     }
+    const int lives = r->n_rank ? alive(&r->rank[0], &certain) : -1;
+    if (certain && lives == 0) return LS_LIVE_FAILED;
     const int64_t patience = isfinite(slowest) ? (int64_t)(5e3 * slowest) : 0;
     if (now - seen < (r->n_rank ? LS_MAX(FRESH_MS, patience) : LS_MAX(SILENT_MS, patience))) return LS_LIVE_RUNNING;
-    const int lives = r->n_rank ? alive(&r->rank[0]) : -1;
     return lives > 0 ? LS_LIVE_RUNNING : lives == 0 ? LS_LIVE_FAILED : LS_LIVE_SILENT;
+}
+
+/* After everything else is read: what a process wrote before it was found to be gone is read once more. */
+static ls_status find_state(ls_live_run *r, bool *more)
+{
+    r->state = state_of(r);
+    if (r->state != LS_LIVE_FAILED || *r->ended) return LS_OK;
+    LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
+    r->state = state_of(r);
+    if (r->state == LS_LIVE_FAILED && !*r->ended)
+        snprintf(r->reason, sizeof r->reason, "the process of rank 0 (pid %lld) is gone and recorded no error",
+                 (long long)r->rank[0].pid);
+    return LS_OK;
 }
 
 ls_status ls_live_run_update(ls_live_run *r, bool *more)
@@ -351,8 +370,7 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more)
     LS_TRY(read_new(r, "metrics.jsonl", &r->steps, step_line, more));
     LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
     LS_TRY(read_ranks(r));
-    r->state = state_of(r);
-    return LS_OK;
+    return find_state(r, more);
 }
 
 /* The lines in the last bytes of metrics.jsonl. */
@@ -386,8 +404,7 @@ ls_status ls_live_run_peek(ls_live_run *r)
     LS_TRY(read_tail(r));
     LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, &more));
     LS_TRY(read_ranks(r));
-    r->state = state_of(r);
-    return LS_OK;
+    return find_state(r, &more);
 }
 
 double ls_live_run_read(const ls_live_run *r)

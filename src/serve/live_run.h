@@ -41,7 +41,7 @@ typedef struct ls_live_last {
 
 typedef struct ls_live_rank {
     int rank;
-    int64_t step, updated_ms, pid, rss_bytes, memory_bytes; /* -1: not known */
+    int64_t step, updated_ms, pid, pid_namespace, rss_bytes, memory_bytes; /* -1: not known */
     bool on_device;
     double step_time, exposed, cpu, gpu, power; /* NAN: not known */
     char phase[16], host[100];

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void append(const char *dir, const char *name, const char *text)
@@ -216,6 +217,22 @@ static void the_state_follows_the_files(void **state)
         test_write(dir, "ranks.jsonl", line);
         update(r);
         assert_int_equal(r->state, old[i].is);
+    }
+    const struct { /* written just now: a process of the same namespace is known to be gone */
+        int64_t more;
+        ls_live_state is;
+    } now[] = {{0, LS_LIVE_FAILED}, {1, LS_LIVE_RUNNING}};
+    struct stat space;
+    assert_int_equal(stat("/proc/self/ns/pid", &space), 0);
+    for (size_t i = 0; i < N_OF(now); i++) {
+        snprintf(line, sizeof line,
+                 "{\"rank\": 0, \"step\": 2, \"time_unix_ms\": %lld, \"pid\": 2147483646, \"host\": \"%s\", "
+                 "\"pid_namespace\": %lld}\n",
+                 (long long)ls_live_now_ms(), host, (long long)space.st_ino + (long long)now[i].more);
+        test_write(dir, "ranks.jsonl", line);
+        update(r);
+        assert_int_equal(r->state, now[i].is);
+        if (!i) assert_non_null(strstr(r->reason, "pid 2147483646"));
     }
     append(dir, "events.jsonl", "{\"event\": \"end\", \"step\": 2, \"state\": \"stopped\"}\n");
     update(r);
