@@ -29,6 +29,7 @@ static void summary_members(const ls_live_run *r, ls_jsonw *w)
 {
     const ls_live_last *l = &r->last;
     ls_jsonw_members(w, LS_KV("id", (const char *)r->id), LS_KV("state", ls_live_state_name[r->state]));
+    if (r->state == LS_LIVE_FAILED && *r->reason) ls_jsonw_put_str(w, "reason", r->reason);
     put_int(w, "step", l->step);
     put_int(w, "total_steps", l->total_steps);
     put_int(w, "epoch", l->epoch);

@@ -41,7 +41,7 @@ typedef struct ls_live_last {
 
 typedef struct ls_live_rank {
     int rank;
-    int64_t step, updated_ms, pid, rss_bytes, memory_bytes; /* -1: not known */
+    int64_t step, updated_ms, pid, pid_namespace, rss_bytes, memory_bytes; /* -1: not known */
     bool on_device;
     double step_time, exposed, cpu, gpu, power; /* NAN: not known */
     char phase[16], host[100];
@@ -70,6 +70,7 @@ typedef struct ls_live_run {
     ls_live_state state;
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
+    char reason[512];                                                    /* of a failure; "": not known */
     int64_t world, parameters;                                           /* -1: not known */
     ls_curve curve;
     ls_live_validation *val; /* ascending steps */

@@ -61,6 +61,8 @@ expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 
 t --data "$d" "${base[@]}" --max_steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
 [ $? = 1 ] || bad "a loss that is not finite: $(tail -3 "$SCRATCH/err")"
 [ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] || bad "the failure is printed more than once: $(cat "$SCRATCH/err")"
+tail -n 1 "$SCRATCH/nan/events.jsonl" | grep -q '"state": "failed", "reason": "step [0-9]*: .* (a lower --lr' || bad "no reason in $(tail -n 1 "$SCRATCH/nan/events.jsonl")"
+"$LOCKSTEP" watch "$SCRATCH/nan" | grep -q "^failed: step [0-9]*: " || bad "watch does not show why a run failed"
 
 # --json: one JSON object on stdout, everything else on stderr
 for n in 1 2; do

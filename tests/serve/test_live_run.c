@@ -220,6 +220,22 @@ static void the_state_follows_the_files(void **state)
         update(r);
         assert_int_equal(r->state, old[i].is);
     }
+    const struct { /* written just now: a process of the same namespace is known to be gone */
+        int64_t more;
+        ls_live_state is;
+    } now[] = {{0, LS_LIVE_FAILED}, {1, LS_LIVE_RUNNING}};
+    struct stat space;
+    assert_int_equal(stat("/proc/self/ns/pid", &space), 0);
+    for (size_t i = 0; i < N_OF(now); i++) {
+        snprintf(line, sizeof line,
+                 "{\"rank\": 0, \"step\": 2, \"time_unix_ms\": %lld, \"pid\": 2147483646, \"host\": \"%s\", "
+                 "\"pid_namespace\": %lld}\n",
+                 (long long)ls_live_now_ms(), host, (long long)space.st_ino + (long long)now[i].more);
+        test_write(dir, "ranks.jsonl", line);
+        update(r);
+        assert_int_equal(r->state, now[i].is);
+        if (!i) assert_non_null(strstr(r->reason, "pid 2147483646"));
+    }
     append(dir, "events.jsonl", "{\"event\": \"end\", \"step\": 2, \"state\": \"stopped\"}\n");
     update(r);
     assert_int_equal(r->state, LS_LIVE_STOPPED);
@@ -484,6 +500,71 @@ static void no_line_of_the_screen_is_too_wide(void **state)
     test_dir_close(dir);
 }
 
+static void a_narrow_screen_leaves_out_whole_values(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_run *r = open_run(dir, "run");
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0, \"total_steps\": 4000, \"world_size\": 1}\n");
+    append(
+        dir, "metrics.jsonl",
+        "{\"step\": 1, \"loss\": 6.2875, \"val_loss\": 6.1275, \"grad_norm\": 1.795, \"lr\": 4e-4, \"step_time_sec\": 1.25, "
+        "\"tokens_per_sec\": 12345.0, \"tflops\": 0.125, \"cpu_utilisation\": 1.0}\n");
+    append(
+        dir, "ranks.jsonl",
+        "{\"rank\": 0, \"step\": 1, \"host\": \"h\", \"phase\": \"forward\", \"step_time_sec\": 1.25, \"cpu_utilisation\": 1.0, "
+        "\"memory_bytes\": 1000}\n");
+    update(r);
+    ls_str whole = {0};
+    ls_screen_draw(r, &(ls_screen){.columns = 200}, &whole);
+    assert_non_null(strstr(whole.data, "norm 1.795  lr 4.00e-04\n"));
+    for (int columns = 20; columns <= 90;
+         columns++) { /* every line is a beginning of the whole one, up to the end of a field */
+        ls_str s = {0};
+        ls_screen_draw(r, &(ls_screen){.columns = columns}, &s);
+        const char *p = s.data, *q = whole.data;
+        while (*p && *q) {
+            const size_t n = strcspn(p, "\n");
+            assert_int_equal(strncmp(p, q, n), 0);
+            assert_true(q[n] == '\n' || q[n] == ' ');
+            assert_true(n == 0 || q[n] == '\n' || q[n + 1] == ' ' || strstr(whole.data, "rank host") <= q);
+            p += n + 1;
+            q += strcspn(q, "\n") + 1;
+        }
+        assert_true(!*p && !*q);
+        ls_str_fini(&s);
+    }
+    ls_str_fini(&whole);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
+static void the_reason_of_a_failure_is_shown(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_run *r = open_run(dir, "run");
+    ls_str s = {0};
+    append_steps(dir, 1, 5, 2);
+    append(dir, "events.jsonl",
+           "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"end\", \"step\": 5, \"state\": \"failed\", "
+           "\"reason\": \"step 6: the loss is NaN \\u001b[2J\"}\n");
+    update(r);
+    ls_screen_draw(r, &(ls_screen){.columns = 20}, &s);
+    assert_non_null(strstr(s.data, "failed: step 6: the\n  loss is NaN ?[2J\n"));
+    s.len = 0;
+    ls_answer_run(r, -1, -1, &s);
+    assert_non_null(strstr(s.data, "\"reason\": \"step 6: the loss is NaN"));
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 4}\n"); /* resumed */
+    update(r);
+    s.len = 0;
+    ls_answer_run(r, -1, -1, &s);
+    assert_null(strstr(s.data, "reason"));
+    ls_str_fini(&s);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
 /* ---- access ---- */
 
 static void a_token_is_compared_as_a_whole(void **state)
@@ -559,6 +640,8 @@ int main(void)
         cmocka_unit_test(an_increment_continues_where_the_last_answer_ended),
         cmocka_unit_test(labels_of_prometheus_are_escaped),
         cmocka_unit_test(no_line_of_the_screen_is_too_wide),
+        cmocka_unit_test(a_narrow_screen_leaves_out_whole_values),
+        cmocka_unit_test(the_reason_of_a_failure_is_shown),
         cmocka_unit_test(a_token_is_compared_as_a_whole),
         cmocka_unit_test(loopback_needs_no_token_and_other_addresses_do),
         cmocka_unit_test(only_names_of_this_machine_are_answered),
