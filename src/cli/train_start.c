@@ -4,6 +4,7 @@
 #include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "data/corpus.h"
 #include "data/loader.h"
 #include "data/pairs.h"
@@ -373,16 +374,20 @@ static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_d
 
 static void print_choice(const train_start *s, const ls_auto_facts *f, const ls_auto_choice *c, double step_seconds)
 {
-    ls_str rows = {0};
-    ls_auto_table(c, &rows);
-    fprintf(stderr, "chosen for %lld training tokens and ", (long long)f->train_tokens);
+    const int columns = ls_terminal_columns(STDERR_FILENO);
+    ls_str head = {0}, text = {0};
+    ls_str_addf(&head, "chosen for %lld training tokens and ", (long long)f->train_tokens);
     if (step_seconds > 0)
-        fprintf(stderr, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
-                f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
-    else if (f->steps) fprintf(stderr, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
-    else fprintf(stderr, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
-    fprintf(stderr, "; options override it:\n%s", rows.data ? rows.data : "");
-    ls_str_fini(&rows);
+        ls_str_addf(&head, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
+                    f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
+    else if (f->steps) ls_str_addf(&head, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
+    else ls_str_addf(&head, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
+    ls_str_add(&head, "; options override it:\n");
+    ls_progress_wrap(head.data ? head.data : "", columns ? columns : 1000, &text);
+    ls_auto_table(c, columns, &text);
+    fputs(text.data ? text.data : "", stderr);
+    ls_str_fini(&head);
+    ls_str_fini(&text);
 }
 
 /* Facts of the data for the choice. Without a vocabulary, or with pairs, nothing can be chosen: f->vocab is 0. */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #define RATIO     0.5  /* tokens that a run must see, per parameter         */
 #define DATA      8.0  /* parameters at most, per token of the text         */
@@ -238,12 +239,29 @@ ls_status ls_auto_words(const ls_auto_choice *c, ls_argv *out)
     return ls_argv_add(out, "--summary");
 }
 
-void ls_auto_table(const ls_auto_choice *c, ls_str *out)
+/* Appends a reason after the `at` columns of its row; on a narrow terminal below them. */
+static void add_reason(const char *why, int at, int columns, ls_str *out)
+{
+    if (columns && columns - at < 24) {
+        at = 6;
+        ls_str_addf(out, "\n%*s", at, "");
+    }
+    for (const char *p = why; *p;) {
+        const size_t n = columns ? ls_line_of(p, columns - at, NULL) : strlen(p);
+        ls_str_addf(out, "%*s%.*s\n", p == why ? 0 : at, "", (int)n, p);
+        p += n;
+        p += strspn(p, " ");
+    }
+}
+
+void ls_auto_table(const ls_auto_choice *c, int columns, ls_str *out)
 {
     for (int i = 0; i < c->n; i++) {
         const ls_auto_row *r = &c->row[i];
         if (!*r->why || r->given) continue;
-        ls_str_addf(out, "  --%-18s %-8s %s\n", r->name, r->value, r->why);
+        const size_t from = out->len;
+        ls_str_addf(out, "  --%-18s %-8s ", r->name, r->value);
+        add_reason(r->why, (int)(out->len - from), columns, out);
     }
 }
 

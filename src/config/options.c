@@ -211,7 +211,26 @@ static size_t row_of(const char *name)
     return i;
 }
 
-/* "unknown option --x ...": names the preset that accepts it, if there is one, and the options that contain its name. */
+/* Options of other trainers whose values mean something else here, and what to use. */
+static const ls_opt elsewhere[] = {
+    {.name = "dtype", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "torch_dtype", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "mixed_precision", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "logging_steps", .help = "--steps_per_print N, which counts micro-batches"},
+    {.name = "resume_from_checkpoint", .help = "--resume RUN, with the folder of the run"},
+    {.name = "warmup_ratio", .help = "--warmup_steps N, the ratio times the steps of the run"},
+    {.name = "zero_stage", .help = "--strategy zero1, zero2 or zero3"},
+    {.name = "context_length", .help = "--seq_length N"},
+    {.name = "nproc_per_node", .help = "-n N, the number of workers on this machine"},
+    {.name = "nnodes", .help = "`lockstep launch --hosts A,B -n N -- train ...`"},
+    {.name = "lr_decay_iters", .help = "--max_steps N: the learning rate falls until the end of the run"},
+    {.name = "lr_decay_steps", .help = "--max_steps N: the learning rate falls until the end of the run"},
+    {.name = "per_device_eval_batch_size", .help = "--micro_batch_size_per_gpu N, also the batch of validation"},
+    {.name = "report_to", .help = "--tensorboard DIR, or --serve for a web page"},
+};
+
+/* "unknown option --x ...": what replaces it; else names the preset that accepts it, if there is one, and the options that contain its
+ * name. */
 static ls_status explain_unknown(ls_status st)
 {
     static const char start[] = "unknown option --";
@@ -220,8 +239,10 @@ static ls_status explain_unknown(ls_status st)
     if (st != LS_E_ARG || strncmp(words, start, sizeof start - 1) != 0) return st;
     words += sizeof start - 1;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
+    const size_t n = sizeof elsewhere / sizeof *elsewhere, i = ls_opt_row(elsewhere, n, name);
     const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
-    if (!r2 && !r3) return st;
+    if (!r2 && !r3 && i == n) return st;
+    if (!r2 && !r3) return ls_fail(LS_E_ARG, "unknown option --%s; use %s", name, elsewhere[i].help);
     char hint[192] = "";
     const char *names = strstr(words, "; did you mean ");
     if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);

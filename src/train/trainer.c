@@ -415,6 +415,7 @@ static ls_status open_data(ls_trainer *t, const ls_train_config *c)
     LS_TRY(check_data(t, c));
     ls_status st = ls_tokens_open(&t->train, c->train_path, c->seq_len, c->model.vocab_size);
     if (st == LS_OK && c->val_path) st = ls_tokens_open(&t->val, c->val_path, c->seq_len, c->model.vocab_size);
+    if (st == LS_OK) t->train_hash = ls_tokens_hash(&t->train);
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     return st == LS_OK ? train_compare_data(t) : st;
 }
