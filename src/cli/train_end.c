@@ -1,13 +1,17 @@
 /* train_end.c - --summary: what a user wants to see when a run is complete. */
 #include "cli/train_start.h"
 #include "core/fs.h"
+#include "core/minmax.h"
+#include "core/progress.h"
 #include "core/utf8.h"
 
 #include <errno.h>
 #include <math.h>
+#include <unistd.h>
 
 #define COLUMNS 60
 #define ROWS    8
+#define LABEL   9  /* columns before the curve */
 #define SAMPLE  80 /* tokens */
 
 /* ---- the loss curve ---- */
@@ -69,7 +73,8 @@ static double column(const double *v, int64_t n, int width, int x)
 
 static void draw(const curve *c, ls_str *out)
 {
-    const int width = c->n < COLUMNS ? (int)c->n : COLUMNS;
+    const int columns = ls_terminal_columns(STDOUT_FILENO), left = columns ? LS_MAX(columns - LABEL - 1, 8) : COLUMNS;
+    const int width = (int)LS_MIN(c->n, LS_MIN(left, COLUMNS));
     double loss[COLUMNS], val[COLUMNS], low = INFINITY, high = -INFINITY;
     for (int x = 0; x < width; x++) {
         loss[x] = column(c->loss, c->n, width, x);
@@ -177,7 +182,8 @@ static ls_status next_commands(const ls_train_options *o, int64_t steps, ls_str 
     LS_TRY_GOTO(st, done, ls_argv_add(&more, "train"));
     LS_TRY_GOTO(st, done, ls_argv_add(&more, "--resume"));
     LS_TRY_GOTO(st, done, ls_argv_add(&more, run));
-    LS_TRY_GOTO(st, done, ls_argv_addf(&more, "--max_steps=%lld", (long long)(2 * steps)));
+    LS_TRY_GOTO(st, done, ls_argv_add(&more, "--max_steps"));
+    LS_TRY_GOTO(st, done, ls_argv_addf(&more, "%lld", (long long)(2 * steps)));
     ls_str_add(out, "\nnext:\n  ");
     ls_argv_show(&generate, out);
     ls_str_add(out, "\n  ");

@@ -4,6 +4,7 @@
 #include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "data/corpus.h"
 #include "data/loader.h"
 #include "data/pairs.h"
@@ -210,6 +211,21 @@ static ls_status take_inputs(train_start *s, const ls_start_env *e)
     return parse_all(s);
 }
 
+/* A model that is typed must be the run's: its sizes come from the run folder. */
+static ls_status check_model(const train_start *s)
+{
+    static const char option[] = "--model=";
+    const char *typed = ls_train_given(&s->o, "model") ? s->o.model : NULL;
+    for (int i = 0; typed && i < s->added.n; i++) {
+        const char *of_run = s->added.word[i] + sizeof option - 1;
+        if (strncmp(s->added.word[i], option, sizeof option - 1) || !strcmp(of_run, typed)) continue;
+        return ls_fail(LS_E_CONFIG,
+                       "--model %s: the run in %s has another model (%s); leave --model out, or start a new run", typed,
+                       s->o.checkpoint_path, of_run);
+    }
+    return LS_OK;
+}
+
 ls_status train_start_source(train_start *s, const ls_start_env *e)
 {
     const ls_train_options *o = &s->o;
@@ -221,8 +237,11 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG,
                        "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
     if (s->run || (o->resume && no_data)) {
+        if (!s->run && !ls_train_given(o, "checkpoint_path"))
+            return ls_fail(LS_E_ARG, "--resume needs the folder of a run: --resume runs/NAME");
         s->from_run = true;
         LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
+        LS_TRY(check_model(s));
         return s->added.n ? parse_all(s) : LS_OK;
     }
     for (int i = 0; i < o->inputs.n; i++)
@@ -320,6 +339,9 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
         LS_TRY(apply(s, &c, n_added));
         const ls_status st = measure(s, ds, d, limit, step_seconds);
         if (st == LS_E_NOMEM && *size && fixed < 0) {
+            fprintf(stderr, "embedding size %lld does not fit: %s; the next smaller model is tried\n",
+                    (long long)c.width, ls_err_words());
+            ls_err_clear();
             most = --*size;
             continue;
         }
@@ -352,16 +374,20 @@ static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_d
 
 static void print_choice(const train_start *s, const ls_auto_facts *f, const ls_auto_choice *c, double step_seconds)
 {
-    ls_str rows = {0};
-    ls_auto_table(c, &rows);
-    fprintf(stderr, "chosen for %lld training tokens and ", (long long)f->train_tokens);
+    const int columns = ls_terminal_columns(STDERR_FILENO);
+    ls_str head = {0}, text = {0};
+    ls_str_addf(&head, "chosen for %lld training tokens and ", (long long)f->train_tokens);
     if (step_seconds > 0)
-        fprintf(stderr, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
-                f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
-    else if (f->steps) fprintf(stderr, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
-    else fprintf(stderr, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
-    fprintf(stderr, "; options override it:\n%s", rows.data ? rows.data : "");
-    ls_str_fini(&rows);
+        ls_str_addf(&head, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
+                    f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
+    else if (f->steps) ls_str_addf(&head, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
+    else ls_str_addf(&head, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
+    ls_str_add(&head, "; options override it:\n");
+    ls_progress_wrap(head.data ? head.data : "", columns ? columns : 1000, &text);
+    ls_auto_table(c, columns, &text);
+    fputs(text.data ? text.data : "", stderr);
+    ls_str_fini(&head);
+    ls_str_fini(&text);
 }
 
 /* Facts of the data for the choice. Without a vocabulary, or with pairs, nothing can be chosen: f->vocab is 0. */

@@ -53,8 +53,8 @@ void ls_auto_choose(const ls_auto_facts *f, const ls_train_options *o, int size,
 
 /* The options that were chosen, as words. */
 ls_status ls_auto_words(const ls_auto_choice *c, ls_argv *out);
-/* A row per chosen option: name, value, reason. */
-void ls_auto_table(const ls_auto_choice *c, ls_str *out);
+/* A row per chosen option: name, value, reason, which is wrapped at words; columns 0: it is not. */
+void ls_auto_table(const ls_auto_choice *c, int columns, ls_str *out);
 
 /* A vocabulary for so many bytes of text: about the square root of them. */
 int ls_auto_vocab(int64_t text_bytes);

@@ -143,10 +143,16 @@ void ls_progress_wrap(const char *text, int columns, ls_str *out)
 
 /* ---- the line ---- */
 
-static int terminal_columns(void)
+int ls_terminal_columns(int fd)
 {
     struct winsize w = {0};
-    return !ioctl(STDERR_FILENO, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
+    return ioctl(fd, TIOCGWINSZ, &w) ? 0 : w.ws_col ? w.ws_col : 80;
+}
+
+static int terminal_columns(void)
+{
+    const int columns = ls_terminal_columns(STDERR_FILENO);
+    return columns ? columns : 80;
 }
 
 static void put(const char *text, size_t n)

@@ -57,6 +57,8 @@ void ls_progress_erase_now(void);
 
 /* The fields that fit into `columns`, joined by two blanks; cut if even those that are never left out do not fit. Returns the length. */
 size_t ls_progress_layout(const ls_progress_line *l, int columns, char *out, size_t room);
+/* Columns of the terminal that the descriptor is; 0: it is none. */
+int ls_terminal_columns(int fd);
 /* Appends `text` with every line wrapped at `columns`; rows after the first of a line are indented. */
 void ls_progress_wrap(const char *text, int columns, ls_str *out);
 

@@ -29,6 +29,7 @@ static void summary_members(const ls_live_run *r, ls_jsonw *w)
 {
     const ls_live_last *l = &r->last;
     ls_jsonw_members(w, LS_KV("id", (const char *)r->id), LS_KV("state", ls_live_state_name[r->state]));
+    if (r->state == LS_LIVE_FAILED && *r->reason) ls_jsonw_put_str(w, "reason", r->reason);
     put_int(w, "step", l->step);
     put_int(w, "total_steps", l->total_steps);
     put_int(w, "epoch", l->epoch);
@@ -50,7 +51,8 @@ void ls_answer_runs(const ls_live_set *s, ls_str *out)
     ls_jsonw_init(&w, out, 0);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_int(&w, "now_unix_ms", ls_live_now_ms());
-    ls_jsonw_put_bool(&w, "more", s->full);
+    ls_jsonw_put_bool(&w, "more", s->left_out > 0);
+    ls_jsonw_put_int(&w, "left_out", s->left_out);
     ls_jsonw_put_open(&w, "runs", '[');
     for (int i = 0; i < s->n; i++) {
         ls_jsonw_open(&w, '{');

@@ -4,6 +4,8 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/minmax.h"
+#include "core/str.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,6 +44,10 @@ static void text_of(const json_t *j, const char *key, char *out, size_t room)
 {
     const char *v = json_string_value(json_object_get(j, key));
     snprintf(out, room, "%s", v ? v : "");
+    size_t n = strlen(out);
+    if (!v || !v[n]) return;
+    while (n && (v[n] & 0xc0) == 0x80) n--; /* not inside a character */
+    out[n] = 0;
 }
 
 static void forget_last(ls_live_last *l)
@@ -57,13 +63,30 @@ static void forget_last(ls_live_last *l)
     for (int s = 0; s < LS_N_CURVE; s++) l->value[s] = NAN;
 }
 
+/* A name that JSON and an address can hold. NULL: out of memory. */
+static char *name_in_utf8(const char *name)
+{
+    ls_str out = {0};
+    ls_str_add(&out, "");
+    for (const unsigned char *p = (const unsigned char *)name; *p;) {
+        uint32_t code;
+        const int n = ls_utf8_decode(p, 4, &code);
+        if (n) ls_str_addn(&out, p, (size_t)n);
+        else ls_str_addf(&out, "\\x%02x", *p);
+        p += n ? n : 1;
+    }
+    if (!out.failed && out.data) return out.data;
+    ls_str_fini(&out);
+    return NULL;
+}
+
 ls_status ls_live_run_init(ls_live_run *r, const char *dir, const char *id)
 {
     *r = (ls_live_run){.world = -1, .parameters = -1, .peeked = -1};
     if ((size_t)snprintf(r->dir, sizeof r->dir, "%s", dir) >= sizeof r->dir)
         return ls_fail(LS_E_IO, "%.60s...: the path is too long", dir);
     forget_last(&r->last);
-    r->id = ls_strdup(id);
+    r->id = name_in_utf8(id);
     return r->id ? LS_OK : ls_nomem(strlen(id), "the name of a run");
 }
 
@@ -146,7 +169,7 @@ static void start_line(ls_live_run *r, const json_t *j)
     r->last.started_ms = int_of(j, "time_unix_ms");
     r->world = int_of(j, "world_size");
     r->parameters = int_of(j, "parameters");
-    r->ended[0] = 0;
+    r->ended[0] = r->reason[0] = 0;
     text_of(j, "strategy", r->strategy, sizeof r->strategy);
     text_of(j, "precision", r->precision, sizeof r->precision);
     text_of(j, "device", r->device, sizeof r->device);
@@ -166,7 +189,10 @@ static ls_status event_line(ls_live_run *r, const json_t *j)
     const bool end = !strcmp(e.kind, "end");
     text_of(j, end ? "state" : "name", e.name, sizeof e.name);
     if (!strcmp(e.kind, "start")) start_line(r, j);
-    if (end) snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
+    if (end) {
+        snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
+        text_of(j, "reason", r->reason, sizeof r->reason);
+    }
     if (r->n_event == LS_LIVE_EVENTS) memmove(r->event, r->event + 1, (size_t)--r->n_event * sizeof *r->event);
     r->event[r->n_event++] = e;
     return strcmp(e.kind, "validation") != 0 ? LS_OK : add_validation(r, e.step, e.loss);
@@ -253,6 +279,7 @@ static ls_status read_new(ls_live_run *r, const char *name, ls_live_file *f, lin
     const ls_status st = read_lines(r, data ? data : "", n, read, &used);
     ls_free(data);
     LS_TRY(st);
+    f->seen = f->at + (off_t)n;
     advance(r, f, used, n);
     if (n == LS_LIVE_CHUNK) *more = true;
     return LS_OK;
@@ -266,6 +293,7 @@ static ls_status rank_line(ls_live_run *r, const json_t *j)
                       .step = int_of(j, "step"),
                       .updated_ms = int_of(j, "time_unix_ms"),
                       .pid = int_of(j, "pid"),
+                      .pid_namespace = int_of(j, "pid_namespace"),
                       .rss_bytes = int_of(j, "rss_bytes"),
                       .memory_bytes = int_of(j, "memory_bytes"),
                       .on_device = json_is_true(json_object_get(j, "on_device")),
@@ -303,21 +331,25 @@ static ls_status read_ranks(ls_live_run *r)
 
 /* ---- the state ---- */
 
-/* Whether the process of rank 0 runs on this host: 1, 0, or -1: not known. */
-static int alive(const ls_live_rank *k)
+/* Whether the process of rank 0 runs on this host: 1, 0, or -1: not known. *certain: both are seen from the same container. */
+static int alive(const ls_live_rank *k, bool *certain)
 {
-    char host[256] = "", path[64], name[32] = "";
+    char host[256] = "", path[64], name[32] = "", state = 0;
+    struct stat s;
+    *certain = false;
     if (gethostname(host, sizeof host - 1) || strcmp(host, k->host) != 0 || k->pid <= 0) return -1;
-    snprintf(path, sizeof path, "/proc/%lld/comm", (long long)k->pid);
+    *certain = !stat("/proc/self/ns/pid", &s) && (int64_t)s.st_ino == k->pid_namespace;
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)k->pid);
     FILE *f = fopen(path, "r");
-    const bool known = f && fgets(name, sizeof name, f);
+    const bool known = f && fscanf(f, "%*d (%31[^)]) %c", name, &state) == 2;
     if (f) fclose(f);
-    return known && !strncmp(name, "lockstep", 8);
+    return known && !strncmp(name, "lockstep", 8) && state != 'Z' && state != 'X';
 }
 
 static ls_live_state state_of(const ls_live_run *r)
 {
     struct stat s;
+    bool certain = false;
     const int64_t now = ls_live_now_ms();
     if (ls_fs_is_file(ls_path_of(r->dir, "RUN_COMPLETE.txt").text)) return LS_LIVE_FINISHED;
     if (!strcmp(r->ended, "complete")) return LS_LIVE_FINISHED;
@@ -331,10 +363,24 @@ static ls_live_state state_of(const ls_live_run *r)
         seen = r->rank[0].updated_ms;
         slowest = r->rank[0].step_time;
     }
+    const int lives = r->n_rank ? alive(&r->rank[0], &certain) : -1;
+    if (certain && lives == 0) return LS_LIVE_FAILED;
     const int64_t patience = isfinite(slowest) ? (int64_t)(5e3 * slowest) : 0;
     if (now - seen < (r->n_rank ? LS_MAX(FRESH_MS, patience) : LS_MAX(SILENT_MS, patience))) return LS_LIVE_RUNNING;
-    const int lives = r->n_rank ? alive(&r->rank[0]) : -1;
     return lives > 0 ? LS_LIVE_RUNNING : lives == 0 ? LS_LIVE_FAILED : LS_LIVE_SILENT;
+}
+
+/* After everything else is read: what a process wrote before it was found to be gone is read once more. */
+static ls_status find_state(ls_live_run *r, bool *more)
+{
+    r->state = state_of(r);
+    if (r->state != LS_LIVE_FAILED || *r->ended) return LS_OK;
+    LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
+    r->state = state_of(r);
+    if (r->state == LS_LIVE_FAILED && !*r->ended)
+        snprintf(r->reason, sizeof r->reason, "the process of rank 0 (pid %lld) is gone and recorded no error",
+                 (long long)r->rank[0].pid);
+    return LS_OK;
 }
 
 ls_status ls_live_run_update(ls_live_run *r, bool *more)
@@ -344,8 +390,7 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more)
     LS_TRY(read_new(r, "metrics.jsonl", &r->steps, step_line, more));
     LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
     LS_TRY(read_ranks(r));
-    r->state = state_of(r);
-    return LS_OK;
+    return find_state(r, more);
 }
 
 /* The lines in the last bytes of metrics.jsonl. */
@@ -379,11 +424,10 @@ ls_status ls_live_run_peek(ls_live_run *r)
     LS_TRY(read_tail(r));
     LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, &more));
     LS_TRY(read_ranks(r));
-    r->state = state_of(r);
-    return LS_OK;
+    return find_state(r, &more);
 }
 
 double ls_live_run_read(const ls_live_run *r)
 {
-    return r->steps.size > 0 ? (double)r->steps.at / (double)r->steps.size : 1;
+    return r->steps.size > 0 ? (double)r->steps.seen / (double)r->steps.size : 1;
 }

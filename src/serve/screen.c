@@ -1,6 +1,7 @@
 #include "serve/screen.h"
 
 #include "core/minmax.h"
+#include "core/progress.h"
 #include "core/utf8.h"
 
 #include <math.h>
@@ -31,6 +32,29 @@ __attribute__((format(printf, 3, 4))) static void line(ls_str *out, const ls_scr
     ls_str_addc(out, '\n');
 }
 
+static int width_of(const char *text)
+{
+    int n = 0;
+    for (; *text; text++) n += (*text & 0xc0) != 0x80;
+    return n;
+}
+
+/* One line of the fields that fit into the screen as a whole, from the left. A value that is cut would be another value. */
+static void row(ls_str *out, const ls_screen *s, const char *between, const char *const *field, int n)
+{
+    ls_str text = {0};
+    int used = 0;
+    for (int i = 0; i < n; i++) {
+        if (!*field[i]) continue;
+        const int more = width_of(field[i]) + (used ? width_of(between) : 0);
+        if (used && used + more > s->columns) break;
+        ls_str_addf(&text, "%s%s", used ? between : "", field[i]);
+        used += more;
+    }
+    line(out, s, "%s", text.data ? text.data : "");
+    ls_str_fini(&text);
+}
+
 static char *real(char buf[32], const char *fmt, double x)
 {
     if (!isfinite(x)) snprintf(buf, 32, "-");
@@ -58,9 +82,16 @@ static double recent_time(const ls_curve *c)
     return n ? sum / (double)n : NAN;
 }
 
-static void values(const ls_live_run *r, const ls_screen *s, ls_str *out)
+/* "loss 3.21": a field of a line. */
+static const char *named(char out[64], const char *before, const char *value, const char *after)
 {
-    char a[32], b[32], c[32], d[32], e[32], step[64] = "no step yet", left[64] = "", val[64] = "";
+    snprintf(out, 64, "%s%s%s", before, value, after);
+    return out;
+}
+
+static void state_line(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    char a[32], step[64] = "no step yet", left[64] = "";
     const ls_live_last *l = &r->last;
     const double dt = recent_time(&r->curve);
     if (l->step >= 0) snprintf(step, sizeof step, "step %lld", (long long)l->step);
@@ -68,16 +99,31 @@ static void values(const ls_live_run *r, const ls_screen *s, ls_str *out)
         snprintf(step, sizeof step, "step %lld of %lld (%.0f %%)", (long long)l->step, (long long)l->total_steps,
                  100.0 * (double)l->step / (double)l->total_steps);
     if (r->state == LS_LIVE_RUNNING && l->total_steps > l->step && isfinite(dt))
-        snprintf(left, sizeof left, "  %s left", ls_human_time(a, dt * (double)(l->total_steps - l->step)));
-    line(out, s, "%s  %s  %s%s", r->id, ls_live_state_name[r->state], step, left);
+        named(left, "", ls_human_time(a, dt * (double)(l->total_steps - l->step)), " left");
+    row(out, s, "  ", (const char *[]){r->id, ls_live_state_name[r->state], step, left}, 4);
+}
+
+static void values(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    char a[32], text[5][64], val[64] = "";
+    const ls_live_last *l = &r->last;
+    const double *v = l->value;
+    state_line(r, s, out);
     if (l->val_step >= 0)
-        snprintf(val, sizeof val, "  validation %s at step %lld", real(a, "", l->val_loss), (long long)l->val_step);
-    line(out, s, "loss %s%s  norm %s  lr %s", real(b, "", l->value[LS_CURVE_LOSS]), val,
-         real(c, "", l->value[LS_CURVE_NORM]), real(d, "", l->value[LS_CURVE_LR]));
-    line(out, s, "%s tokens/s  %s TFLOP/s  %s per step  exposed comm. %s  CPU %s", real(a, "", l->value[LS_CURVE_RATE]),
-         real(b, "", l->value[LS_CURVE_TFLOPS]), real(c, "s", l->value[LS_CURVE_TIME]),
-         r->world == 1 ? "-" : real(d, "%", ratio(l->value[LS_CURVE_EXPOSED], l->value[LS_CURVE_TIME])),
-         real(e, "%", l->value[LS_CURVE_CPU]));
+        snprintf(val, sizeof val, "validation %s at step %lld", real(a, "", l->val_loss), (long long)l->val_step);
+    row(out, s, "  ",
+        (const char *[]){named(text[0], "loss ", real(a, "", v[LS_CURVE_LOSS]), ""), val,
+                         named(text[1], "norm ", real(a, "", v[LS_CURVE_NORM]), ""),
+                         named(text[2], "lr ", real(a, "", v[LS_CURVE_LR]), "")},
+        4);
+    const char *exposed = r->world == 1 ? "-" : real(a, "%", ratio(v[LS_CURVE_EXPOSED], v[LS_CURVE_TIME]));
+    named(text[3], "exposed comm. ", exposed, "");
+    row(out, s, "  ",
+        (const char *[]){named(text[0], "", real(a, "", v[LS_CURVE_RATE]), " tokens/s"),
+                         named(text[1], "", real(a, "", v[LS_CURVE_TFLOPS]), " TFLOP/s"),
+                         named(text[2], "", real(a, "s", v[LS_CURVE_TIME]), " per step"), text[3],
+                         named(text[4], "CPU ", real(a, "%", v[LS_CURVE_CPU]), "")},
+        5);
 }
 
 /* The mean loss of each column; NAN: none. */
@@ -128,9 +174,25 @@ static void curve(const ls_live_run *r, const ls_screen *s, int rows, ls_str *ou
         line(out, s, "%s", text.data ? text.data : "");
         ls_str_fini(&text);
     }
-    char last[32];
-    snprintf(last, sizeof last, "%lld", (long long)c->last_step);
-    line(out, s, "%*s loss, steps %lld to %s", LABEL, "", (long long)c->base, last);
+    char name[32], steps[64];
+    snprintf(name, sizeof name, "%*s loss", LABEL, "");
+    snprintf(steps, sizeof steps, "steps %lld to %lld", (long long)c->base, (long long)c->last_step);
+    row(out, s, ", ", (const char *[]){name, steps}, 2);
+}
+
+enum { RANK_FIELDS = 10 };
+
+/* A line of the table of ranks: the fields in columns; numbers to the right. */
+static void rank_row(ls_str *out, const ls_screen *s, const char *const *value)
+{
+    static const int width[RANK_FIELDS] = {4, -9, 8, -10, 6, 8, 7, 5, 5, 9};
+    char text[RANK_FIELDS][64];
+    const char *field[RANK_FIELDS];
+    for (int i = 0; i < RANK_FIELDS; i++) {
+        snprintf(text[i], sizeof text[i], "%*.*s", width[i], width[i] < 0 ? -width[i] : 32, value[i]);
+        field[i] = text[i];
+    }
+    row(out, s, " ", field, RANK_FIELDS);
 }
 
 static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *out)
@@ -138,19 +200,40 @@ static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *ou
     if (!r->n_rank || room < 3) return;
     const int n = r->n_rank <= room - 2 ? r->n_rank : room - 3;
     line(out, s, "%s", "");
-    line(out, s, "%4s %-9s %8s %-10s %6s %8s %7s %5s %5s %9s", "rank", "host", "step", "last in", "ago", "time",
-         "exposed", "CPU", "GPU", "memory");
+    rank_row(out, s,
+             (const char *[]){"rank", "host", "step", "last in", "ago", "time", "exposed", "CPU", "GPU", "memory"});
     for (int i = 0; i < n; i++) {
-        char a[32], b[32], c[32], d[32], e[32], f[32] = "-";
+        char rank[32], step[32], a[32], b[32], c[32], d[32], e[32], f[32] = "-";
         const ls_live_rank *k = &r->rank[i];
         const double ago = k->updated_ms < 0 ? NAN : fmax(0, (double)(ls_live_now_ms() - k->updated_ms) / 1e3);
         if (k->memory_bytes >= 0) ls_human_bytes(f, (double)k->memory_bytes);
-        line(out, s, "%4d %-9.9s %8lld %-10.10s %6s %8s %7s %5s %5s %9s", k->rank, k->host, (long long)k->step,
-             k->phase, isfinite(ago) ? ls_human_time(a, ago) : "-", real(b, "s", k->step_time),
-             r->n_rank > 1 ? real(c, "%", ratio(k->exposed, k->step_time)) : "-", real(d, "%", k->cpu),
-             real(e, "%", k->gpu), f);
+        snprintf(rank, sizeof rank, "%d", k->rank);
+        snprintf(step, sizeof step, "%lld", (long long)k->step);
+        rank_row(out, s,
+                 (const char *[]){rank, k->host, step, k->phase, isfinite(ago) ? ls_human_time(a, ago) : "-",
+                                  real(b, "s", k->step_time),
+                                  r->n_rank > 1 ? real(c, "%", ratio(k->exposed, k->step_time)) : "-",
+                                  real(d, "%", k->cpu), real(e, "%", k->gpu), f});
     }
     if (n < r->n_rank) line(out, s, "      and %d more", r->n_rank - n);
+}
+
+/* Why the run failed, wrapped; returns the number of lines. */
+static int reason(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    ls_str text = {0}, rows = {0};
+    int n = 0;
+    if (r->state != LS_LIVE_FAILED || !*r->reason) return 0;
+    ls_str_addf(&text, "failed: %s", r->reason);
+    if (text.data) ls_progress_wrap(text.data, s->columns, &rows);
+    for (const char *p = rows.data; p && *p; n++) {
+        const size_t len = strcspn(p, "\n");
+        line(out, s, "%.*s", (int)len, p);
+        p += len + (p[len] == '\n');
+    }
+    ls_str_fini(&text);
+    ls_str_fini(&rows);
+    return n;
 }
 
 void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
@@ -158,7 +241,8 @@ void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
     const bool small = s->rows && s->rows < 20;
     const int rows = !s->rows ? CURVE_ROWS : small ? LS_MAX(3, s->rows - 10) : CURVE_ROWS;
     values(r, s, out);
+    const int said = reason(r, s, out);
     if (ls_live_run_read(r) < 0.999) line(out, s, "reading the metrics: %.0f %%", 100 * ls_live_run_read(r));
     curve(r, s, rows, out);
-    ranks(r, s, s->rows ? s->rows - rows - 7 : r->n_rank + 3, out);
+    ranks(r, s, s->rows ? s->rows - rows - 7 - said : r->n_rank + 3, out);
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -111,6 +112,7 @@ static void add_end(ls_trainer *t)
     const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
     ls_jsonw w = begin_line(&t->live);
     ls_jsonw_members(&w, LS_KV("event", (const char *)"end"), LS_KV("step", t->state.step), LS_KV("state", how));
+    if (!strcmp(how, "failed") && *ls_err_words()) ls_jsonw_put_str(&w, "reason", ls_err_words());
     add_event(&t->live, &w);
 }
 
@@ -133,11 +135,13 @@ static void put_rank(ls_trainer *t, bool always)
     const int rank = ls_comm_rank(t->comm);
     const char *host = ls_comm_host(t->comm, rank, &local_rank);
     const int64_t rss = resident();
+    struct stat space;
     l->written = now;
     ls_jsonw w = begin_line(l);
     ls_jsonw_members(&w, LS_KV("rank", rank), LS_KV("step", t->state.step), LS_KV("phase", l->phase),
                      LS_KV("time_unix_ms", unix_ms()), LS_KV("pid", (int64_t)getpid()));
     if (host && strlen(host) < 100) ls_jsonw_put_str(&w, "host", host);
+    if (!stat("/proc/self/ns/pid", &space)) ls_jsonw_put_int(&w, "pid_namespace", (int64_t)space.st_ino);
     ls_jsonw_put_real(&w, "step_time_sec", l->step_time);
     ls_jsonw_put_real(&w, "comm_exposed_sec", l->exposed);
     ls_jsonw_put_real(&w, "cpu_utilisation", l->cpu);

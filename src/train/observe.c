@@ -20,9 +20,9 @@ static const char *phase_name(ls_phase p)
 
 /* ---- spikes: the norm, and warnings about a loss or a norm far above the recent ones ---- */
 
-bool ls_spread_add(ls_spread *s, double x)
+bool ls_spread_add(ls_spread *s, double margin, double x)
 {
-    const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
+    const double far = s->mean + fmax(6 * sqrt(s->var), margin * fabs(s->mean));
     const bool spike = s->n >= 50 && x > far;
     const double w = s->n < 20 ? 1.0 / (double)(s->n + 1) : 0.05, d = x - s->mean;
     s->mean += w * d;
@@ -31,13 +31,15 @@ bool ls_spread_add(ls_spread *s, double x)
     return spike;
 }
 
-static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+static void watch(ls_trainer *t, ls_spread *s, double margin, const char *what, double x)
 {
     const ls_spread past = *s;
-    if (!ls_spread_add(s, x)) return;
+    const long long step = (long long)t->state.step;
+    if (!ls_spread_add(s, margin, x)) return;
     t->state.n_spike++;
-    ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step, what,
-            x, past.mean, sqrt(past.var));
+    if (train_shows_events(t))
+        train_event(t, "step %lld  warning: %s %.4g (recent mean %.4g)\n", step, what, x, past.mean);
+    else ls_warn("train", "step %lld: %s %.4g (recent mean %.4g)", step, what, x, past.mean);
 }
 
 static ls_status see_spikes(ls_trainer *t, const ls_event *e)
@@ -48,8 +50,8 @@ static ls_status see_spikes(ls_trainer *t, const ls_event *e)
     s->norm_last = r->grad_norm;
     s->norm_max = fmax(s->norm_max, r->grad_norm);
     if (ls_comm_rank(t->comm)) return LS_OK;
-    watch(t, &s->loss_spread, "the loss", r->loss);
-    watch(t, &s->norm_spread, "the gradient norm", r->grad_norm);
+    watch(t, &s->loss_spread, LS_LOSS_MARGIN, "loss", r->loss);
+    watch(t, &s->norm_spread, LS_NORM_MARGIN, "gradient norm", r->grad_norm);
     return LS_OK;
 }
 

@@ -6,13 +6,16 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static void event(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool train_shows_events(const ls_trainer *t)
+{
+    return t->io.event && !t->cfg->reference_output;
+}
 
-static void event(ls_trainer *t, const char *fmt, ...)
+void train_event(ls_trainer *t, const char *fmt, ...)
 {
     char text[600];
     va_list ap;
-    if (!t->io.event || t->cfg->reference_output) return;
+    if (!train_shows_events(t)) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -68,7 +71,8 @@ static void see_step(ls_trainer *t, const ls_step_result *r)
     const bool due = t->cfg->print_every && !ls_progress_live() ? asked : ls_progress_due(t->state.step);
     if (last || due) show_step(t, r);
     if (asked && ls_progress_live())
-        event(t, "step %lld  loss %.4f  lr %.3g  norm %.3g\n", (long long)t->state.step, r->loss, r->lr, r->grad_norm);
+        train_event(t, "step %lld  loss %.4f  lr %.3g  norm %.3g\n", (long long)t->state.step, r->loss, r->lr,
+                    r->grad_norm);
 }
 
 void train_show_validation(ls_trainer *t, int64_t done, int64_t n)
@@ -84,8 +88,8 @@ static void see_epoch(ls_trainer *t, const ls_epoch_metrics *e)
 {
     char time[32];
     if (t->cfg->epochs == 1) return; /* its end is the end of the run */
-    event(t, "epoch %lld/%lld  mean loss %.4f  %s\n", (long long)e->epoch_idx, (long long)t->cfg->epochs, e->train_loss,
-          ls_human_time(time, e->wall_time));
+    train_event(t, "epoch %lld/%lld  mean loss %.4f  %s\n", (long long)e->epoch_idx, (long long)t->cfg->epochs,
+                e->train_loss, ls_human_time(time, e->wall_time));
 }
 
 ls_status train_see_progress(ls_trainer *t, const ls_event *e)
@@ -96,9 +100,9 @@ ls_status train_see_progress(ls_trainer *t, const ls_event *e)
     case LS_ON_EPOCH_END: see_epoch(t, e->epoch); break;
     case LS_ON_VALIDATED:
         if (t->status.n && ls_progress_live()) t->io.progress(t->io.ctx, &t->status); /* again that of the step */
-        if (e->n_val) event(t, "step %lld  validation loss %.4f\n", step, e->val_loss);
+        if (e->n_val) train_event(t, "step %lld  validation loss %.4f\n", step, e->val_loss);
         break;
-    case LS_ON_CHECKPOINT_END: event(t, "step %lld  saving %s\n", step, e->text); break;
+    case LS_ON_CHECKPOINT_END: train_event(t, "step %lld  saving %s\n", step, e->text); break;
     default: break;
     }
     return LS_OK;

@@ -47,6 +47,9 @@ ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
 int64_t train_peak_rss(void);
 
 /* The status during a validation: `done` of n batches per replica. */
+/* Whether events are printed as lines of their own; a line of one, "step 8  saving step-8\n". */
+bool train_shows_events(const ls_trainer *t);
+void train_event(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void train_show_validation(ls_trainer *t, int64_t done, int64_t n);
 
 /* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.

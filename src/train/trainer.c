@@ -573,6 +573,22 @@ static ls_status look_if_complete(ls_trainer *t)
     return LS_OK;
 }
 
+/* A run that is not complete does not become so because a later --resume asks for fewer steps. */
+static ls_status check_limit(const ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const long long at = (long long)t->state.step, last = (long long)c->total_steps;
+    if (t->complete || at <= last) return LS_OK;
+    if (c->max_steps == last)
+        return ls_fail(LS_E_CONFIG,
+                       "the run in %s is at step %lld; --max_steps %lld is below it; use %lld or more, or leave it out",
+                       c->run_dir, at, last, at);
+    return ls_fail(LS_E_CONFIG,
+                   "the run in %s is at step %lld; %lld epoch%s of %lld step%s are below it; raise --epochs%s",
+                   c->run_dir, at, (long long)c->epochs, c->epochs == 1 ? "" : "s", (long long)c->steps_per_epoch,
+                   c->steps_per_epoch == 1 ? "" : "s", c->max_train_steps >= 0 ? " or --max_train_steps" : "");
+}
+
 static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -591,6 +607,7 @@ static ls_status load_weights(ls_trainer *t)
             t->resumed_from = t->state.step;
             ls_free(json);
             if (st == LS_OK) st = look_if_complete(t);
+            if (st == LS_OK) st = check_limit(t);
         }
         const bool resumed = path;
         ls_free(path);

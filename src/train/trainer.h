@@ -47,9 +47,12 @@ typedef struct ls_spread {
     int64_t n;
 } ls_spread;
 
-/* Adds a value; true when it is far above the recent values: more than 6 deviations and 25 % above the mean, once 50 values are known.
+/* Adds a value; true when it is far above the recent values: more than 6 deviations and `margin` (a part of the mean) above the mean, once
+ * 50 values are known. Norms vary more than losses from batch to batch, so they need a larger margin.
  * Values are forgotten with a half-life of about 14, so that the fall at the start of a run does not widen the spread for long. */
-bool ls_spread_add(ls_spread *s, double x);
+#define LS_LOSS_MARGIN 0.25
+#define LS_NORM_MARGIN 2.0
+bool ls_spread_add(ls_spread *s, double margin, double x);
 
 /* What a checkpoint restores besides tensors. */
 typedef struct ls_run_state {

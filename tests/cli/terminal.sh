@@ -88,6 +88,13 @@ is "$(grep -c '^step [0-9]*/8 ' err)" 4 "lines with --steps_per_print 2"
 [ "$(grep -c '^memory ' err)" = 1 ] && ! grep -q '^memory plan' err || bad "the memory in one line: $(cat err)"
 expect 0 "^memory plan  *MiB" "${run[@]}" --verbose --max_steps 1 --checkpoint_path run
 
+# ---- the choice and the loss curve of a run without options fit into a narrow terminal ----
+seq 20000 >text.txt
+terminal 60 "$LOCKSTEP" train text.txt --max_steps 70 --num_layers 1 --embedding_size 32 --seq_length 32 --batch_size 4 --threads 1 --checkpoint_path chosen
+is "$(fact exit)" 0 "exit code of a run without options"
+sed -n '/^chosen for/,/^a sample/p' seen | grep -E 'WRAPPED|^.{61}' && bad "60 columns: a line is too wide"
+is "$(grep -cE '^        \+-{50}$' seen)" 1 "a curve of 50 points"
+
 # ---- other commands use the same line ----
 seq 200000 >numbers.txt
 terminal 30 "$LOCKSTEP" prepare numbers.txt --out numbers --tokenizer bytes

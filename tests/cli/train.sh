@@ -61,6 +61,8 @@ expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 
 t --data "$d" "${base[@]}" --max_steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
 [ $? = 1 ] || bad "a loss that is not finite: $(tail -3 "$SCRATCH/err")"
 [ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] || bad "the failure is printed more than once: $(cat "$SCRATCH/err")"
+tail -n 1 "$SCRATCH/nan/events.jsonl" | grep -q '"state": "failed", "reason": "step [0-9]*: .* (a lower --lr' || bad "no reason in $(tail -n 1 "$SCRATCH/nan/events.jsonl")"
+"$LOCKSTEP" watch "$SCRATCH/nan" | grep -q "^failed: step [0-9]*: " || bad "watch does not show why a run failed"
 
 # --json: one JSON object on stdout, everything else on stderr
 for n in 1 2; do
@@ -115,12 +117,12 @@ expect 3 "model.safetensors" t --data "$d" "${base[@]}" --resume
 expect 3 "model.safetensors" "$LOCKSTEP" eval --checkpoint "$SCRATCH/run" --data "$d" --seq_length 64
 
 # two runs in one folder: the second is refused, names the first, and changes nothing
-mkdir -p "$SCRATCH/shared"
-exec 9>"$SCRATCH/shared/run.lock" && flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
+mkdir -p "$SCRATCH/both"
+exec 9>"$SCRATCH/both/run.lock" && flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
 expect 2 "run.lock (pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z); two runs cannot share a folder" \
-  t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/shared"
+  t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/both"
 exec 9>&-
-[ "$(ls "$SCRATCH/shared")" = run.lock ] || bad "a refused run wrote $(ls "$SCRATCH/shared")"
+[ "$(ls "$SCRATCH/both")" = run.lock ] || bad "a refused run wrote $(ls "$SCRATCH/both")"
 
 # workers that the launcher of another MPI started
 expect 2 "" env PMI_RANK=0 PMI_SIZE=2 "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/pmi"

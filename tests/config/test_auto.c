@@ -127,7 +127,7 @@ static void options_of_the_user_are_kept_and_the_rest_follows_them(void **state)
         assert_null(strstr(words.word[i], "--lr="));
         assert_null(strstr(words.word[i], "--dropout"));
     }
-    ls_auto_table(&c, &table);
+    ls_auto_table(&c, 0, &table);
     assert_null(strstr(table.data, "--lr "));
     assert_non_null(strstr(table.data, "--max_steps"));
     ls_str_fini(&table);
@@ -140,6 +140,40 @@ static void options_of_the_user_are_kept_and_the_rest_follows_them(void **state)
     ls_auto_choose(&book, &o, 2, 0.1, &c);
     assert_true(c.micro == 3 && c.batch == 6);
     assert_null(value(&c, "global_batch_size"));
+}
+
+/* The words of a text with one blank between two of them. */
+static void add_words(const char *text, ls_str *out)
+{
+    for (const char *p = text + strspn(text, " \n"); *p; p += strspn(p, " \n")) {
+        const size_t n = strcspn(p, " \n");
+        ls_str_addf(out, "%.*s ", (int)n, p);
+        p += n;
+    }
+}
+
+static void reasons_are_wrapped_at_words(void **state)
+{
+    (void)state;
+    ls_auto_choice c;
+    ls_train_options o;
+    ls_str plain = {0}, plain_words = {0};
+    parse(&o, "");
+    ls_auto_choose(&book, &o, 3, 0.1, &c);
+    ls_auto_table(&c, 0, &plain);
+    add_words(plain.data, &plain_words);
+    for (int columns = 40; columns <= 100; columns += 10) {
+        ls_str table = {0}, words = {0};
+        ls_auto_table(&c, columns, &table);
+        for (const char *p = table.data; *p; p += strcspn(p, "\n") + 1)
+            assert_true(strcspn(p, "\n") <= (size_t)columns);
+        add_words(table.data, &words);
+        assert_string_equal(words.data, plain_words.data);
+        ls_str_fini(&table);
+        ls_str_fini(&words);
+    }
+    ls_str_fini(&plain);
+    ls_str_fini(&plain_words);
 }
 
 static void the_vocabulary_grows_with_the_text_within_limits(void **state)
@@ -159,6 +193,7 @@ int main(void)
         cmocka_unit_test(steps_fit_the_time_and_the_text),
         cmocka_unit_test(any_amount_of_text_gives_sizes_that_its_data_can_fill),
         cmocka_unit_test(options_of_the_user_are_kept_and_the_rest_follows_them),
+        cmocka_unit_test(reasons_are_wrapped_at_words),
         cmocka_unit_test(the_vocabulary_grows_with_the_text_within_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

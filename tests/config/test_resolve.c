@@ -855,7 +855,8 @@ static void names_of_other_trainers_give_the_same_settings(void **state)
     /* the number formats need a GPU */
     must_fail(NULL, "--device cpu --bf16", LS_E_UNSUPPORTED, "bf16");
     must_fail(NULL, "--device cpu --fp16 true", LS_E_UNSUPPORTED, "fp16");
-    must_fail(NULL, "--fp16 False", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+    must_fail(NULL, "--fp16=no", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+    must_fail(NULL, "--device cpu --fp16 False --bf16 True", LS_E_UNSUPPORTED, "bf16");
 }
 
 static void betas_can_be_given_one_by_one(void **state)

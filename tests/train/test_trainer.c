@@ -269,14 +269,42 @@ static void only_real_loss_spikes_are_reported(void **state)
     int reported = 0;
     for (int i = 0; i < 400; i++) { /* a falling loss with noise has no spike */
         const double x = 3 + 4 * exp(-i / 60.0) + 0.05 * ls_rng_normal(5, (uint64_t)i);
-        reported += ls_spread_add(&s, x);
+        reported += ls_spread_add(&s, LS_LOSS_MARGIN, x);
     }
     assert_int_equal(reported, 0);
-    assert_false(ls_spread_add(&s, 3.3));
-    assert_true(ls_spread_add(&s, 5.0));
-    assert_false(ls_spread_add(&s, 3.0));
+    assert_false(ls_spread_add(&s, LS_LOSS_MARGIN, 3.3));
+    assert_true(ls_spread_add(&s, LS_LOSS_MARGIN, 5.0));
+    assert_false(ls_spread_add(&s, LS_LOSS_MARGIN, 3.0));
     s = (ls_spread){0};
-    for (int i = 0; i < 49; i++) assert_false(ls_spread_add(&s, i == 30 ? 100 : 1)); /* too few losses to judge */
+    for (int i = 0; i < 49; i++)
+        assert_false(ls_spread_add(&s, LS_LOSS_MARGIN, i == 30 ? 100 : 1)); /* too few losses to judge */
+}
+
+static void keep_event(void *ctx, const char *text)
+{
+    ls_str_add(ctx, text);
+}
+
+static void only_a_norm_of_three_times_the_mean_is_reported(void **state)
+{
+    (void)state;
+    ls_spread s = {.mean = 0.61, .var = 1e-4, .n = 60};
+    assert_false(ls_spread_add(&s, LS_NORM_MARGIN, 1.03));
+    s = (ls_spread){.mean = 0.61, .var = 1e-4, .n = 60};
+    assert_true(ls_spread_add(&s, LS_NORM_MARGIN, 2.5));
+    ls_str seen = {0};
+    run r;
+    open_run(&r, "--max_steps 1 --save_every 0");
+    r.t->io.event = keep_event;
+    r.t->io.ctx = &seen;
+    r.t->state.norm_spread = (ls_spread){.mean = 0.015625, .n = 60};
+    assert_int_equal(ls_trainer_run(r.t, &r.id), LS_OK);
+    assert_non_null(strstr(seen.data, "step 1  warning: gradient norm "));
+    assert_non_null(strstr(seen.data, " (recent mean 0.01562)\n"));
+    assert_int_equal(r.t->state.n_spike, 1);
+    ls_str_fini(&seen);
+    close_run(&r);
+    assert_int_equal(ls_fs_remove_tree(test_path(dir, "run", NULL)), LS_OK);
 }
 
 static void the_loss_falls_and_artifacts_exist(void **state)
@@ -294,6 +322,48 @@ static void the_loss_falls_and_artifacts_exist(void **state)
         const char *path = test_path(dir, "run", files[i]);
         if (!ls_fs_exists(path)) fail_msg("%s is missing", path);
     }
+    close_run(&r);
+}
+
+static void a_resume_without_checkpoint_keeps_the_metrics(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"step\": 1, \"loss\": 5.0}\n";
+    run r;
+    char extra[600];
+    const char *path = test_path(dir, "killed/metrics.jsonl", NULL);
+    assert_int_equal(ls_fs_write(path, line, sizeof line - 1), LS_OK);
+    snprintf(extra, sizeof extra, "--checkpoint_path %s/killed --resume --max_steps 1", dir);
+    open_run(&r, extra);
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    close_run(&r);
+    char *text = NULL;
+    size_t n = 0;
+    assert_int_equal(ls_fs_read(test_path(dir, "killed/earlier-1/metrics.jsonl", NULL), &text, &n), LS_OK);
+    assert_string_equal(text, line);
+    ls_free(text);
+}
+
+static void a_run_is_not_completed_by_a_lower_limit(void **state)
+{
+    (void)state;
+    run r;
+    char extra[600];
+    snprintf(extra, sizeof extra, "--checkpoint_path %s/cut --max_steps 3", dir);
+    open_run(&r, extra);
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    assert_int_equal(r.t->state.step, 3);
+    r.c.resume = true;
+    r.c.total_steps = r.c.max_steps = 2;
+    assert_int_equal(ls_trainer_load(r.t), LS_OK); /* complete: nothing is left to do */
+    assert_int_equal(ls_fs_remove_tree(test_path(dir, "cut/RUN_COMPLETE.txt", NULL)), LS_OK);
+    assert_int_equal(ls_trainer_load(r.t), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "is at step 3; --max_steps 2 is below it; use 3 or more"));
+    r.c.max_steps = 0;
+    assert_int_equal(ls_trainer_load(r.t), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "raise --epochs"));
+    r.c.total_steps = r.c.max_steps = 3;
+    assert_int_equal(ls_trainer_load(r.t), LS_OK);
     close_run(&r);
 }
 
@@ -392,6 +462,9 @@ int main(void)
                                        cmocka_unit_test(a_loss_scale_changes_no_bit),
                                        cmocka_unit_test(steps_with_overflow_are_skipped),
                                        cmocka_unit_test(only_real_loss_spikes_are_reported),
+                                       cmocka_unit_test(a_resume_without_checkpoint_keeps_the_metrics),
+                                       cmocka_unit_test(a_run_is_not_completed_by_a_lower_limit),
+                                       cmocka_unit_test(only_a_norm_of_three_times_the_mean_is_reported),
                                        cmocka_unit_test(the_loss_falls_and_artifacts_exist),
                                        cmocka_unit_test(an_observer_sees_a_run_in_order),
                                        cmocka_unit_test(an_observer_that_fails_ends_the_step),
