@@ -156,6 +156,11 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
 
 /* Data sizes in sequences of S ids -> steps, the schedule's length and its warm-up. LS_E_CONFIG when not one step is possible. */
 ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs);
+/* Batches of so many validation sequences: whole ones. If there is not one, the sequences are one batch with others that do not count. */
+static inline int64_t ls_train_val_batches(const ls_train_config *c, int64_t seqs)
+{
+    return seqs && seqs < c->micro_batch ? 1 : seqs / c->micro_batch;
+}
 
 void ls_train_config_fini(ls_train_config *c);
 

@@ -48,8 +48,7 @@ typedef struct ls_epoch_metrics {
     bool cut;        /* ended at the step limit of the run, not at the end of the data: a resumed run may continue it */
     int64_t micro_steps, grad_accum; /* optimizer_steps is written as ceil(micro_steps / grad_accum) */
     int64_t tokens;
-    bool
-        has_val; /* false: null (no batch of validation data). true without a batch (--max_val_steps 0): 0.0, as R1 writes */
+    bool has_val; /* false: null (no validation data). true without a batch (--max_val_steps 0): 0.0, as R1 writes */
     double val_loss;
     int64_t cuda_bytes, cuda_bytes_global; /* of rank 0's device, the most of any worker's; 0 without CUDA  */
     int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */

@@ -76,7 +76,7 @@ static ls_status finish_epoch(ls_trainer *t)
         ls_event v = {.kind = LS_ON_VALIDATED, .at_epoch = true};
         LS_TRY(ls_trainer_validate(t, &e->val_loss, &v.n_val));
         v.val_loss = e->val_loss;
-        e->has_val = t->val.n_seq >= t->cfg->micro_batch;
+        e->has_val = true;
         LS_TRY(ls_observe(t, &v));
     }
     s->epoch++;

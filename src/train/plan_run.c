@@ -117,7 +117,7 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
 {
     const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
     const int64_t W = c->mesh.n[LS_AXIS_DP],
-                  val_batches = val_seqs / c->micro_batch; /* equally many for each replica */
+                  val_batches = ls_train_val_batches(c, val_seqs); /* equally many for each replica */
     ls_plan *p = &out->plan;
     LS_TRY(ls_run_plan_strategy(c, compute, g, out));
     LS_TRY(plan_acts(c, g, out));

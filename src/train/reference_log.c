@@ -123,7 +123,8 @@ static ls_status log_ready(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     if (!c->dist_debug) return LS_OK;
-    const int64_t W = ls_comm_size(t->dp), train = t->train.n_seq / c->micro_batch, val = t->val.n_seq / c->micro_batch;
+    const int64_t W = ls_comm_size(t->dp), train = t->train.n_seq / c->micro_batch,
+                  val = ls_train_val_batches(c, t->val.n_seq);
     LS_TRY(open_log(t));
     LS_TRY(log_barrier(t, 0, "post_deepspeed_init"));
     log_line(t, "DATA_INFO train_dataloader_len=%lld val_dataloader_len=%lld", (long long)(train / W),

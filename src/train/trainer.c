@@ -382,22 +382,16 @@ static ls_status nccl_joined(ls_trainer *t)
     return LS_OK;
 }
 
-/* Compares the token files with their meta.json, once per host. Collective. */
 /* Validation takes whole batches: says how many sequences it leaves out. */
 static void tell_validation(ls_trainer *t)
 {
     const int64_t B = t->cfg->micro_batch, n = t->val.n_seq, limit = t->cfg->max_val_steps;
-    if (n % B == 0 || (limit >= 0 && n / B >= limit * t->cfg->mesh.n[LS_AXIS_DP])) return;
-    if (n < B)
-        train_tell(t,
-                   "no validation: %s has %lld sequence%s, less than one batch of %lld; use a smaller batch or more "
-                   "validation data\n",
-                   t->cfg->val_path, (long long)n, n == 1 ? "" : "s", (long long)B);
-    else
-        train_tell(t, "validation uses %lld of %lld sequences: whole batches of %lld\n", (long long)(n - n % B),
-                   (long long)n, (long long)B);
+    if (n < B || n % B == 0 || (limit >= 0 && n / B >= limit * t->cfg->mesh.n[LS_AXIS_DP])) return;
+    train_tell(t, "validation uses %lld of %lld sequences: whole batches of %lld\n", (long long)(n - n % B),
+               (long long)n, (long long)B);
 }
 
+/* Compares the token files with their meta.json, once per host. Collective. */
 static ls_status check_data(ls_trainer *t, const ls_train_config *c)
 {
     const bool several = ls_comm_size(t->comm) > 1;

@@ -24,9 +24,12 @@ static ls_status load_val(void *ctx, int k, int32_t *ids, int32_t *target, ls_mi
     const int64_t i = (v->first + k) * ls_comm_size(t->dp) + ls_comm_rank(t->dp), batch = i < v->n ? i : v->n - 1;
     (void)mb;
     if (!ids && !target) return LS_OK;
-    for (int64_t b = 0; b < B; b++)
-        LS_TRY(ls_tokens_sequence(&t->val, batch * B + b, (ids ? ids : t->ids) + b * T,
-                                  (target ? target : t->target) + b * T));
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t s = batch * B + b, last = t->val.n_seq - 1;
+        int32_t *to = (target ? target : t->target) + b * T;
+        LS_TRY(ls_tokens_sequence(&t->val, s < last ? s : last, (ids ? ids : t->ids) + b * T, to));
+        for (int64_t p = 0; s > last && p < T; p++) to[p] = -1; /* fills the only batch and does not count */
+    }
     return LS_OK;
 }
 
@@ -86,7 +89,7 @@ static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
     const int64_t W = ls_comm_size(t->dp);
-    int64_t n = t->val.n_seq / c->micro_batch;
+    int64_t n = ls_train_val_batches(c, t->val.n_seq);
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
     const int64_t turns = (n + W - 1) / W;
     double sum[2];

@@ -76,8 +76,11 @@ def val(*words):
     return m["epochs"][0]["val_loss_avg_global"], m["summary"]["best_val_loss"]
 assert val("--data", f"{d}/d", "--max_val_steps", "0") == (0.0, 0.0)
 assert val("--train_data_path", f"{d}/d/train.bin", "--max_val_steps", "0") == (None, None)
-assert val("--data", f"{d}/d", "--train_micro_batch_size_per_gpu", "10") == (None, None), "less than one batch"
 loss, best = val("--data", f"{d}/d")
 assert loss == best and loss > 1
+same = val("--data", f"{d}/d", "--lr", "0", "--train_micro_batch_size_per_gpu", "3")
+for workers in ("1", "2"): # 9 sequences are less than one batch of 10: all of them count, and nothing else
+    few = val("--data", f"{d}/d", "--lr", "0", "--train_micro_batch_size_per_gpu", "10", "-n", workers)
+    assert abs(few[0] - same[0]) < 1e-6, (few, same)
 PY
 done_tests
