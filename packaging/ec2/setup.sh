@@ -22,8 +22,11 @@ install_cuda() {
     arch=$(uname -m)
     [[ $arch != aarch64 ]] || arch=sbsa
     if ! dpkg-query -W cuda-keyring >/dev/null 2>&1; then
-        curl -fsSL -o /tmp/cuda-keyring.deb "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/$arch/cuda-keyring_1.1-1_all.deb"
-        sudo dpkg -i /tmp/cuda-keyring.deb
+        local folder # of this user only: nobody else can replace what sudo installs
+        folder=$(mktemp -d)
+        curl -fsSL -o "$folder/cuda-keyring.deb" "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/$arch/cuda-keyring_1.1-1_all.deb"
+        sudo dpkg -i "$folder/cuda-keyring.deb"
+        rm -r "$folder"
     fi
     sudo apt-get update
     sudo -E apt-get install -y cuda-toolkit-13-0 libnccl-dev libnccl2 cudnn9-cuda-13 nvidia-open

@@ -101,6 +101,9 @@ ls_status cmd_export(int argc, char **argv)
     options o = {0};
     LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out PATH");
+    if (!strcmp(o.to, "hf") && (ls_ends_in(o.out, ".gguf") || ls_ends_in(o.out, ".bin")))
+        return ls_fail(LS_E_ARG, "--out %s would be a Hugging Face folder; add --to %s, or choose another name", o.out,
+                       ls_ends_in(o.out, ".gguf") ? "gguf" : "llmc");
     ls_export_opts how = {.kind = !strcmp(o.to, "hf")     ? LS_EXPORT_HF
                                   : !strcmp(o.to, "gguf") ? LS_EXPORT_GGUF
                                                           : LS_EXPORT_LLMC,

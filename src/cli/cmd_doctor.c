@@ -113,7 +113,7 @@ static void look_cpu(part *p)
 
 static void look_memory(part *p)
 {
-    char *text = NULL, total[64], avail[64], limit[64] = "", a[32], b[32], c[32];
+    char *text = NULL, total[64], avail[64], limit[128] = "", a[32], b[32], c[32], d[32];
     size_t n = 0;
     if (ls_fs_read("/proc/meminfo", &text, &n) != LS_OK) {
         doctor_put_error(p, PART_FAILED, NULL);
@@ -125,9 +125,16 @@ static void look_memory(part *p)
     const double total_b = strtod(total, NULL) * 1024, avail_b = strtod(avail, NULL) * 1024;
     int64_t left;
     const double max = (double)ls_memory_limit(&left); /* of a container */
-    if (max > 0 && max < total_b) snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
-    const bool enough = avail_b >= 256.0 * 1024 * 1024;
-    doctor_put(p, enough ? PART_OK : PART_FAILED, enough ? NULL : "a small model needs 256 MiB; stop other programs",
+    if (max > 0 && max < total_b) {
+        const int at = snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
+        if (left >= 0) snprintf(limit + at, sizeof limit - (size_t)at, " (%s left)", ls_human_bytes(d, (double)left));
+    }
+    const bool by_limit = left >= 0 && (double)left < avail_b,
+               enough = (by_limit ? (double)left : avail_b) >= 256 * 1048576.0;
+    doctor_put(p, enough ? PART_OK : PART_FAILED,
+               enough     ? NULL
+               : by_limit ? "a small model needs 256 MiB; raise the memory limit of this container or job"
+                          : "a small model needs 256 MiB; stop other programs",
                "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b), limit);
 }
 

@@ -54,7 +54,7 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, INT32_MAX, "train_mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL_IN(
         0, 1, "val_fraction", p.val_fraction, "X", "0.05",
-        "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
+        "use every (1/X)-th document for validation; if these have less than half or more than twice the fraction X of the tokens, or there are too few documents, split at a token; 0 = no validation",
         "Documents", CLI_COMMON),
     CLI_STR("text_key", p.text_key, "KEY", "text", "key of the text in a JSON line", CLI_COMMON),
     CLI_INT_IN(0, 1e15, "min_chars", p.min_chars, "N", "0", "drop documents with fewer than N characters"),
@@ -289,8 +289,9 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
            r->train_doc == 1 ? "" : "s", o->p.out_dir, *shards ? shards : ".bin");
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
-        printf("val    %12lld tokens  the last %g %% of the tokens  %s/val.bin\n", (long long)r->val_token,
-               100 * o->p.val_fraction, o->p.out_dir);
+        printf("val    %12lld tokens  %s%g %% of the tokens%s  %s/val.bin\n", (long long)r->val_token,
+               r->val_doc ? "" : "the last ", 100 * o->p.val_fraction,
+               r->val_doc ? ", split at a token because documents differ in size" : "", o->p.out_dir);
     else
         printf("val    %12lld tokens  %lld document%s  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
                r->val_doc == 1 ? "" : "s", o->p.out_dir);

@@ -85,7 +85,7 @@ static ls_status open_sockets(const options *o, ls_listener *l)
 {
     if (!o->of_run) return ls_listen(o->address, o->port, l);
     LS_TRY(stand_back(o));
-    ls_listen_take(l, (int)o->sockets, FIRST_SOCKET, getenv(TOKEN_VARIABLE));
+    ls_listen_take(l, (int)o->sockets, FIRST_SOCKET, o->address, getenv(TOKEN_VARIABLE));
     (void)unsetenv(TOKEN_VARIABLE);
     return LS_OK;
 }
@@ -128,6 +128,7 @@ ls_status cmd_serve(int argc, char **argv)
     ls_status st = ls_live_set_look(&set);
     if (st == LS_OK && !o.of_run) {
         printf("%d run%s. ", set.n, set.n == 1 ? "" : "s");
+        if (set.left_out) printf("These are the newest; %d more are left out. ", set.left_out);
         print_address(&l, "Open ", stdout);
     }
     if (st == LS_OK) st = ls_server_run(&l, &set, should_end, &(ending){.of_run = (pid_t)o.of_run});
@@ -143,7 +144,7 @@ extern char **environ;
 /* Starts this program as a server of the run folder, with the sockets as its descriptors 3 and 4. */
 static ls_status start_server(const ls_listener *l, const char *run_dir, int *pid)
 {
-    char program[PATH_MAX], count[24], parent[24];
+    char program[PATH_MAX], count[24], parent[24], address[sizeof l->host + 16];
     int moved[2] = {-1, -1}, error = 0;
     posix_spawn_file_actions_t files;
     const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -151,8 +152,14 @@ static ls_status start_server(const ls_listener *l, const char *run_dir, int *pi
     program[n] = 0;
     snprintf(count, sizeof count, "--sockets=%d", l->n);
     snprintf(parent, sizeof parent, "--of_run=%d", (int)getpid());
-    char *argv[] = {program, (char *)(uintptr_t) "serve", count,
-                    parent,  (char *)(uintptr_t) "--",    (char *)(uintptr_t)run_dir,
+    snprintf(address, sizeof address, "--address=%s", l->host);
+    char *argv[] = {program,
+                    (char *)(uintptr_t) "serve",
+                    count,
+                    parent,
+                    address,
+                    (char *)(uintptr_t) "--",
+                    (char *)(uintptr_t)run_dir,
                     NULL};
     posix_spawn_file_actions_init(&files);
     for (int fd = 0; fd < FIRST_SOCKET; fd++) posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);

@@ -27,7 +27,7 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 
 bool cli_is_help(const char *word)
 {
-    return !strncmp(word, "--help", 6) || !strcmp(word, "-h");
+    return ls_opt_asks_page(word, NULL);
 }
 
 ls_status cli_print_group(const cli_group *g)

@@ -182,7 +182,8 @@ static ls_status next_commands(const ls_train_options *o, int64_t steps, ls_str 
     LS_TRY_GOTO(st, done, ls_argv_add(&more, "train"));
     LS_TRY_GOTO(st, done, ls_argv_add(&more, "--resume"));
     LS_TRY_GOTO(st, done, ls_argv_add(&more, run));
-    LS_TRY_GOTO(st, done, ls_argv_addf(&more, "--max_steps=%lld", (long long)(2 * steps)));
+    LS_TRY_GOTO(st, done, ls_argv_add(&more, "--max_steps"));
+    LS_TRY_GOTO(st, done, ls_argv_addf(&more, "%lld", (long long)(2 * steps)));
     ls_str_add(out, "\nnext:\n  ");
     ls_argv_show(&generate, out);
     ls_str_add(out, "\n  ");

@@ -211,6 +211,21 @@ static ls_status take_inputs(train_start *s, const ls_start_env *e)
     return parse_all(s);
 }
 
+/* A model that is typed must be the run's: its sizes come from the run folder. */
+static ls_status check_model(const train_start *s)
+{
+    static const char option[] = "--model=";
+    const char *typed = ls_train_given(&s->o, "model") ? s->o.model : NULL;
+    for (int i = 0; typed && i < s->added.n; i++) {
+        const char *of_run = s->added.word[i] + sizeof option - 1;
+        if (strncmp(s->added.word[i], option, sizeof option - 1) || !strcmp(of_run, typed)) continue;
+        return ls_fail(LS_E_CONFIG,
+                       "--model %s: the run in %s has another model (%s); leave --model out, or start a new run", typed,
+                       s->o.checkpoint_path, of_run);
+    }
+    return LS_OK;
+}
+
 ls_status train_start_source(train_start *s, const ls_start_env *e)
 {
     const ls_train_options *o = &s->o;
@@ -222,8 +237,11 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG,
                        "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
     if (s->run || (o->resume && no_data)) {
+        if (!s->run && !ls_train_given(o, "checkpoint_path"))
+            return ls_fail(LS_E_ARG, "--resume needs the folder of a run: --resume runs/NAME");
         s->from_run = true;
         LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
+        LS_TRY(check_model(s));
         return s->added.n ? parse_all(s) : LS_OK;
     }
     for (int i = 0; i < o->inputs.n; i++)
@@ -321,6 +339,9 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
         LS_TRY(apply(s, &c, n_added));
         const ls_status st = measure(s, ds, d, limit, step_seconds);
         if (st == LS_E_NOMEM && *size && fixed < 0) {
+            fprintf(stderr, "embedding size %lld does not fit: %s; the next smaller model is tried\n",
+                    (long long)c.width, ls_err_words());
+            ls_err_clear();
             most = --*size;
             continue;
         }

@@ -183,17 +183,20 @@ static void put_times(const ls_auto_facts *f, const ls_train_options *o, double 
         put(c, o, "max_steps", (double)c->steps, "%d passes over the text, then it would be learned by heart; about %s",
             LS_AUTO_EPOCHS, time);
     else if (!given) put(c, o, "max_steps", (double)c->steps, "about %s, %.1f passes over the text", time, passes);
-    put(c, o, "warmup_steps", (double)(c->steps / 20 > 0 ? c->steps / 20 : 1), "5 %% of the steps");
+    if (!ls_train_given(o, "lr_scheduler_type"))
+        put(c, o, "warmup_steps", (double)(c->steps / 20 > 0 ? c->steps / 20 : 1), "5 %% of the steps");
     if (passes < REREAD) put(c, o, "dropout", 0, "the text is read less than %d times", REREAD);
     else put(c, o, "dropout", passes < 3.0 * REREAD ? 0.1 : 0.2, "the text is read %.1f times", passes);
     if (f->val_tokens) {
         const double batch = (double)(c->micro * f->dp * c->length), all = (double)f->val_tokens / batch,
                      cheap = fmax(4, (double)c->steps * (double)(c->batch * c->length) / (4 * EVALS) / batch);
-        put(c, o, "eval_every", (double)(c->steps / EVALS > 0 ? c->steps / EVALS : 1), "%d validations", EVALS);
+        put(c, o, "eval_every", (double)(c->steps / EVALS > 0 ? c->steps / EVALS : 1), "%lld validations",
+            (long long)least(c->steps, EVALS));
         if (all > cheap) put(c, o, "max_val_steps", floor(cheap), "batches, so that validation takes little time");
     }
     put(c, o, "save_every", (double)(c->steps / 4 > 0 ? c->steps / 4 : 1), "a checkpoint every quarter of the run");
-    put(c, o, "keep_last", 1, "%s", "");
+    if (!ls_train_given(o, "save_every") || o->save_every > 0)
+        put(c, o, "keep_last", 1, "checkpoint of a step is kept, the newest");
 }
 
 void ls_auto_choose(const ls_auto_facts *f, const ls_train_options *o, int size, double step_seconds,
@@ -215,7 +218,11 @@ void ls_auto_choose(const ls_auto_facts *f, const ls_train_options *o, int size,
         put(&c, o, "micro_batch_size_per_gpu", (double)c.micro, "%s", "");
     if (!ls_train_given(o, "grad_accum_steps"))
         put(&c, o, "global_batch_size", (double)c.batch, "sequences per step, %lld at a time", (long long)c.micro);
-    put(&c, o, "lr", ladder[size].lr, "for this width; then cosine to a tenth of it");
+    put(&c, o, "lr", ladder[size].lr, "for this width%s",
+        ls_train_given(o, "lr_schedule") || ls_train_given(o, "lr_scheduler_type") || ls_train_given(o, "min_lr") ||
+                ls_train_given(o, "min_lr_ratio")
+            ? ""
+            : "; then cosine to a tenth of it");
     if (step_seconds > 0 || f->steps || f->epochs) {
         const bool by_text = choose_steps(f, step_seconds, &c);
         put_times(f, o, step_seconds, by_text, &c);

@@ -287,6 +287,7 @@ const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *miss
 void ls_ds_config_fini(ls_ds_config *c)
 {
     json_decref(c->root);
+    ls_str_fini(&c->text);
     ls_str_fini(&c->no_effect);
     ls_free(c->path);
     *c = (ls_ds_config){0};
@@ -319,6 +320,7 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
         snprintf(words, sizeof words, "%s", ls_err_words());
         return ls_fail(LS_E_CONFIG, "%s (comments and trailing commas are not JSON; a key may occur once)", words);
     }
+    ls_str_addn(&c->text, text, n);
     ls_sha256_init(&sha);
     ls_sha256_add(&sha, text, n);
     ls_sha256_hex(&sha, c->sha256);
@@ -330,7 +332,8 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
         LS_TRY(train_ds_refuse(
             r, "bfloat16",
             ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", r->what)));
-    if (rewrite_names(c->root) || c->no_effect.failed) return ls_nomem(n, "a DeepSpeed configuration");
+    if (rewrite_names(c->root) || c->no_effect.failed || c->text.failed)
+        return ls_nomem(n, "a DeepSpeed configuration");
     return train_ds_check(r);
 }
 

@@ -8,13 +8,15 @@
 
 #include "core/err.h"
 #include "core/json.h"
+#include "core/str.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct ls_ds_config {
     char *path;       /* as given; NULL when read from text */
-    char sha256[65];  /* of the file's bytes */
+    ls_str text;      /* the file's bytes */
+    char sha256[65];  /* of them */
     json_t *root;     /* all keys and values are valid */
     ls_str no_effect; /* "key, block.key": known keys that change nothing here, in file order */
 } ls_ds_config;

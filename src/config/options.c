@@ -27,13 +27,13 @@ const ls_opt ls_train_opts[] = {
     ROW("task", LS_OPT_CHOICE, task, "lm|translate", "lm",
         "translate: data of `prepare --task translate`; BLEU of each epoch; the flags of R3's scripts are accepted (docs/REFERENCES.md)"),
     ROW("workdir", LS_OPT_STR, workdir, "DIR", NULL, "translate: folder for results and translations of each epoch [workdir in the run folder]"),
-    ROW("checkpoint_path", LS_OPT_STR, checkpoint_path, "DIR", "checkpoint/optimized", "run folder for metrics, logs and checkpoints", COMMON),
+    ROW("checkpoint_path", LS_OPT_STR, checkpoint_path, "DIR", "checkpoint/optimized", "run folder for metrics, logs and checkpoints [runs/DATE-NAME; with --run_type, --deepspeed_config, --preset or under a launcher: checkpoint/optimized]", COMMON),
     ROW("deepspeed_config", LS_OPT_STR, deepspeed_config, "FILE", NULL, "DeepSpeed configuration in JSON; options on the command line override it", COMMON),
     ROW("run_type", LS_OPT_CHOICE, run_type, "baseline|optimized", NULL,
         "recorded in the metrics; without --model and --variant it also selects variant r1, the model of the reference trainer"),
 
     ROW("model", LS_OPT_STR, model, "NAME|PATH", NULL,
-        "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a Hugging Face config.json or the folder that contains one [gpt2]", .section = "Model", COMMON),
+        "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a Hugging Face config.json or the folder that contains one [sizes chosen for the text; with --run_type, --deepspeed_config, --preset or under a launcher: gpt2]", .section = "Model", COMMON),
     ROW("variant", LS_OPT_CHOICE, variant, "hf|r1", NULL,
         "hf: tied output layer, tanh GELU; r1: separate output layer, erf GELU, no dropout after attention [hf]"),
     ROW("init_from", LS_OPT_STR, init_from, "DIR", NULL,
@@ -81,7 +81,7 @@ const ls_opt ls_train_opts[] = {
         "tensors that are decayed: all (as in PyTorch and DeepSpeed), or only matrices (no biases and norms)"),
     ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "clip the global gradient norm; 0 = off [1.0; with a JSON: its value or DeepSpeed's default]", IN(0, 1e30)),
 
-    ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine (also -n N)", .section = "Machine", IN(1, 65536), COMMON),
+    ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine; -n N is the same", .section = "Machine", IN(1, 65536), COMMON),
     ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
         "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu", COMMON),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)"),
@@ -211,7 +211,26 @@ static size_t row_of(const char *name)
     return i;
 }
 
-/* "unknown option --x ...": names the preset that accepts it, if there is one, and the options that contain its name. */
+/* Options of other trainers whose values mean something else here, and what to use. */
+static const ls_opt elsewhere[] = {
+    {.name = "dtype", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "torch_dtype", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "mixed_precision", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "logging_steps", .help = "--steps_per_print N, which counts micro-batches"},
+    {.name = "resume_from_checkpoint", .help = "--resume RUN, with the folder of the run"},
+    {.name = "warmup_ratio", .help = "--warmup_steps N, the ratio times the steps of the run"},
+    {.name = "zero_stage", .help = "--strategy zero1, zero2 or zero3"},
+    {.name = "context_length", .help = "--seq_length N"},
+    {.name = "nproc_per_node", .help = "-n N, the number of workers on this machine"},
+    {.name = "nnodes", .help = "`lockstep launch --hosts A,B -n N -- train ...`"},
+    {.name = "lr_decay_iters", .help = "--max_steps N: the learning rate falls until the end of the run"},
+    {.name = "lr_decay_steps", .help = "--max_steps N: the learning rate falls until the end of the run"},
+    {.name = "per_device_eval_batch_size", .help = "--micro_batch_size_per_gpu N, also the batch of validation"},
+    {.name = "report_to", .help = "--tensorboard DIR, or --serve for a web page"},
+};
+
+/* "unknown option --x ...": what replaces it; else names the preset that accepts it, if there is one, and the options that contain its
+ * name. */
 static ls_status explain_unknown(ls_status st)
 {
     static const char start[] = "unknown option --";
@@ -220,8 +239,10 @@ static ls_status explain_unknown(ls_status st)
     if (st != LS_E_ARG || strncmp(words, start, sizeof start - 1) != 0) return st;
     words += sizeof start - 1;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
+    const size_t n = sizeof elsewhere / sizeof *elsewhere, i = ls_opt_row(elsewhere, n, name);
     const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
-    if (!r2 && !r3) return st;
+    if (!r2 && !r3 && i == n) return st;
+    if (!r2 && !r3) return ls_fail(LS_E_ARG, "unknown option --%s; use %s", name, elsewhere[i].help);
     char hint[192] = "";
     const char *names = strstr(words, "; did you mean ");
     if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);

@@ -61,6 +61,22 @@ typedef struct batch {
     train_origin b_from, a_from;
 } batch;
 
+/* A run that is resumed keeps its batch and its micro-batches; the numbers of workers that can share them. */
+static ls_status refuse_workers(const batch *b, long long asked)
+{
+    const long long m = asked / b->B;
+    ls_str list = {0};
+    for (long long d = 1; d <= m && d <= 64; d++)
+        if (m % d == 0) ls_str_addf(&list, "%s%lld", list.len ? ", " : "", d);
+    const ls_status st = ls_fail(
+        LS_E_CONFIG,
+        "--resume: the batch of this run, %lld sequences in %lld micro-batch%s of %lld, cannot be shared by %lld data-parallel "
+        "workers; use a number that divides %lld: %s%s",
+        asked, m, m == 1 ? "" : "es", b->B, b->G, m, list.data ? list.data : "1", m > 64 ? " ..." : "");
+    ls_str_fini(&list);
+    return st;
+}
+
 /* B and A: command line, then JSON (a train_batch_size completes the missing ones as DeepSpeed does), then
  * --train_micro_batch_size_per_gpu and 1. */
 static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, batch *b)
@@ -80,6 +96,7 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
     }
     if (!b->A && cli_g) {
         const long long step = b->B * b->G, n = asked / step;
+        if (o->resume && asked % step && asked % b->B == 0) return refuse_workers(b, asked);
         if (asked % step)
             return ls_fail(
                 LS_E_CONFIG,
@@ -443,6 +460,8 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
     if (ds) {
         LS_TRY(train_copy(&c->deepspeed_path, ds->path ? ds->path : o->deepspeed_config));
         snprintf(c->deepspeed_sha256, sizeof c->deepspeed_sha256, "%s", ds->sha256);
+        ls_str_addn(&c->deepspeed_text, ds->text.data, ds->text.len);
+        if (c->deepspeed_text.failed) return ls_nomem(ds->text.len, "a DeepSpeed configuration");
     }
     if (!*c->run_dir) return ls_fail(LS_E_CONFIG, "--checkpoint_path is empty");
     if (ls_ckpt_is(c->run_dir)) return not_a_run(c->run_dir, o->resume);
@@ -587,6 +606,7 @@ void ls_train_config_fini(ls_train_config *c)
     for (int i = 0; i < c->n_setting; i++) ls_free(c->setting[i].text);
     ls_str_fini(&c->notes);
     ls_str_fini(&c->options);
+    ls_str_fini(&c->deepspeed_text);
     ls_free(c->setting);
     *c = (ls_train_config){0};
 }

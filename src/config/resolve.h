@@ -59,6 +59,7 @@ typedef struct ls_train_config {
     char *init_from;             /* NULL: fresh weights                                               */
     char *deepspeed_path;        /* NULL without                                                      */
     char deepspeed_sha256[65];
+    ls_str deepspeed_text; /* its bytes */
     bool resume;
 
     int world_size, rank, local_rank;

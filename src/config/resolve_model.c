@@ -1,6 +1,7 @@
 /* resolve_model.c - which model: preset, file or the folder of --init_from, changed by size flags, variant, dropout and the data's
  * vocabulary. */
 #include "config/resolve_impl.h"
+#include "core/argv.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "ckpt/checkpoint.h"
@@ -67,6 +68,11 @@ static ls_status resolve_vocabulary(const ls_train_facts *facts, bool follows, l
 {
     ls_model_config *m = &c->model;
     const int data = facts->data_vocab_size;
+    if (c->init_from && data > m->vocab_size)
+        return ls_fail(
+            LS_E_CONFIG,
+            "the tokenizer of the data has %d tokens, but the vocabulary of %s %d; prepare the data with the tokenizer of the weights: `lockstep prepare TEXT --tokenizer %s --out DIR`",
+            data, c->init_from, m->vocab_size, ls_quoted(c->init_from).text);
     LS_TRY(ls_train_fit_vocabulary(m, data, follows));
     if (follows && data) train_put_int(c, "vocab_size", m->vocab_size, (train_origin){LS_FROM_DATA, "tokenizer.json"});
     if (data) m->eos_id = facts->data_eos_id;

@@ -3,9 +3,14 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "data/sources.h"
+#include "parallel/schedule.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define VERSION 1
 
 /* What a resumed run does not take over: where and how this process runs, and sizes that are written as resolved. */
 static const char *const left_out[] = {
@@ -27,8 +32,9 @@ static const char *const left_out[] = {
     "micro_batch_size_per_gpu",
     "global_batch_size",
 };
-static const char *const paths[] = {"data",  "train_data_path", "val_data_path", "deepspeed_config",
-                                    "model", "init_from",       "schedule"};
+static const char *const sources[] = {"data", "train_data_path", "val_data_path"};
+static const char *const paths[] = {"deepspeed_config", "model", "init_from", "schedule"};
+static const char *const made[] = {"tensorboard", "workdir"}; /* folders that the run makes */
 
 static bool is_one_of(const char *name, const char *const *list, size_t n)
 {
@@ -38,11 +44,30 @@ static bool is_one_of(const char *name, const char *const *list, size_t n)
 }
 #define IS_IN(name, list) is_one_of(name, list, sizeof(list) / sizeof(list)[0])
 
+/* A name that the option knows, whatever files exist here. */
+static bool is_known(const char *option, const char *text)
+{
+    return (!strcmp(option, "model") && ls_model_config_is_preset(text)) ||
+           (!strcmp(option, "schedule") && ls_schedule_is_builtin(text));
+}
+
+/* Appends the absolute path of an option's text; appends nothing if it is no path, or has none. */
+static ls_status add_absolute(const char *option, const char *text, ls_str *out)
+{
+    char path[PATH_MAX];
+    if (IS_IN(option, sources)) return ls_sources_absolute(text, out);
+    if (IS_IN(option, made) && *text != '/' && realpath(".", path)) ls_str_addf(out, "%s/%s", path, text);
+    else if (IS_IN(option, paths) && !is_known(option, text) && realpath(text, path)) ls_str_add(out, path);
+    return out->failed ? ls_nomem(out->len, "a path") : LS_OK;
+}
+
 static void put_text(ls_jsonw *w, const char *name, const char *text)
 {
-    char *whole = IS_IN(name, paths) ? realpath(text, NULL) : NULL;
-    ls_jsonw_put_str(w, name, whole ? whole : text);
-    free(whole); /* of realpath */
+    ls_str whole = {0};
+    const bool found = add_absolute(name, text, &whole) == LS_OK && whole.len;
+    ls_jsonw_put_str(w, name, found ? whole.data : text);
+    if (!found) ls_err_clear();
+    ls_str_fini(&whole);
 }
 
 static void put(ls_jsonw *w, const ls_opt *row, const void *at)
@@ -69,7 +94,7 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_int(&w, "version", 1);
+    ls_jsonw_put_int(&w, "version", VERSION);
     ls_jsonw_put_open(&w, "options", '{');
     for (size_t i = 0; i < ls_train_n_opts; i++) {
         const ls_opt *row = &ls_train_opts[i];
@@ -114,6 +139,14 @@ static ls_status add_data(const char *run_dir, const json_t *value, ls_argv *out
     return moved ? ls_argv_addf(out, "--data=%s", own.text) : add("data", value, out);
 }
 
+/* The copy that the run made; runs of older versions have none. */
+static ls_status add_deepspeed(const char *run_dir, const json_t *value, ls_argv *out)
+{
+    const ls_path own = ls_path_of(run_dir, LS_RUN_DEEPSPEED);
+    return ls_fs_is_file(own.text) ? ls_argv_addf(out, "--deepspeed_config=%s", own.text)
+                                   : add("deepspeed_config", value, out);
+}
+
 static ls_status add_all(const char *run_dir, const char *file, bool launched, const char *checkpoint, json_t *options,
                          ls_argv *out)
 {
@@ -125,9 +158,23 @@ static ls_status add_all(const char *run_dir, const char *file, bool launched, c
     {
         if (launched && !strcmp(name, "n")) continue;
         if (weights && (!strcmp(name, "init_from") || !strcmp(name, "model"))) continue;
-        LS_TRY(!strcmp(name, "data") ? add_data(run_dir, value, out) : add(name, value, out));
+        LS_TRY(!strcmp(name, "data")               ? add_data(run_dir, value, out)
+               : !strcmp(name, "deepspeed_config") ? add_deepspeed(run_dir, value, out)
+                                                   : add(name, value, out));
     }
     return weights ? ls_argv_addf(out, "--model=%s", checkpoint) : LS_OK;
+}
+
+static ls_status check_version(const char *file, const json_t *root)
+{
+    const json_t *version = json_object_get(root, "version");
+    if (!json_is_integer(version)) return ls_fail(LS_E_FORMAT, "%s: there is no number \"version\"", file);
+    if (json_integer_value(version) == VERSION) return LS_OK;
+    return ls_fail(
+        LS_E_FORMAT,
+        "%s: version %lld is not supported (this program reads version %d); resume the run with the version of "
+        "lockstep that wrote it",
+        file, (long long)json_integer_value(version), VERSION);
 }
 
 ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
@@ -147,7 +194,8 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
             "the run, with --checkpoint_path %s --resume",
             run_dir, LS_RUN_OPTIONS, run_dir);
     LS_TRY(ls_json_load(file.text, &root));
-    ls_status st = ls_ckpt_latest(run_dir, &checkpoint);
+    ls_status st = check_version(file.text, root);
+    if (st == LS_OK) st = ls_ckpt_latest(run_dir, &checkpoint);
     if (st == LS_OK) st = add_all(run_dir, file.text, launched, checkpoint, json_object_get(root, "options"), out);
     ls_free(checkpoint);
     json_decref(root);

@@ -3,14 +3,17 @@
  *   {"version": 1, "options": {"data": "/home/me/data", "model": "tiny", "lr": 0.003, "global_batch_size": 8, ...}}
  *
  * Every option that was typed, chosen (config/auto.h) or taken from a preset is a member with its name, except those of one process alone (--resume,
- * --json, --profile ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute. */
+ * --json, --profile ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute.
+ *
+ * The DeepSpeed JSON of a run is beside it as a copy, which a resumed run reads: the original may change or disappear. */
 #ifndef LS_CONFIG_RUN_OPTIONS_H
 #define LS_CONFIG_RUN_OPTIONS_H
 
 #include "config/resolve.h"
 #include "core/argv.h"
 
-#define LS_RUN_OPTIONS "options.json"
+#define LS_RUN_OPTIONS   "options.json"
+#define LS_RUN_DEEPSPEED "options.deepspeed.json" /* a copy of --deepspeed_config */
 
 void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out);
 

@@ -1,6 +1,8 @@
 #include "core/fs.h"
 #include "core/mem.h"
 
+#include <stdatomic.h>
+#include <signal.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -257,6 +259,57 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n)
     return ls_fs_out_commit(&o);
 }
 
+/* ---- maps ----
+ * A file that becomes shorter while it is mapped raises SIGBUS at the next access beyond its end. The handler knows the maps and
+ * names the file; the process cannot go on. */
+
+#define MOST_MAPS 256
+
+static struct mapped {
+    _Atomic uintptr_t at; /* 0: free */
+    size_t n;
+    char path[256];
+} mapped[MOST_MAPS];
+
+static void on_bus_error(int signal, siginfo_t *info, void *context)
+{
+    const uintptr_t at = (uintptr_t)info->si_addr;
+    (void)context;
+    for (int i = 0; i < MOST_MAPS; i++) {
+        const uintptr_t from = mapped[i].at;
+        if (!from || at < from || at >= from + mapped[i].n) continue;
+        static const char before[] = "lockstep: bad input data: ",
+                          after[] = " became shorter while it was read, or its disk failed\n";
+        const char *const text[] = {before, mapped[i].path, after};
+        for (int k = 0; k < 3; k++)
+            if (write(STDERR_FILENO, text[k], strlen(text[k])) < 0) break;
+        _exit(3); /* of LS_E_FORMAT */
+    }
+    struct sigaction usual = {.sa_handler =
+                                  SIG_DFL}; /* not in a map: a defect; the access is repeated and ends the process */
+    (void)sigaction(signal, &usual, NULL);
+}
+
+static void watch_map(const ls_fs_map *m, const char *path)
+{
+    struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER}, was;
+    if (!sigaction(SIGBUS, NULL, &was) && was.sa_handler == SIG_DFL) (void)sigaction(SIGBUS, &a, NULL);
+    for (int i = 0; i < MOST_MAPS; i++) {
+        uintptr_t none = 0;
+        if (!atomic_compare_exchange_strong(&mapped[i].at, &none, 1)) continue; /* 1: taken, no address */
+        mapped[i].n = m->n;
+        snprintf(mapped[i].path, sizeof mapped[i].path, "%s", path);
+        mapped[i].at = (uintptr_t)m->data;
+        return;
+    }
+}
+
+static void forget_map(const ls_fs_map *m)
+{
+    for (int i = 0; i < MOST_MAPS; i++)
+        if (mapped[i].at == (uintptr_t)m->data) mapped[i].at = 0;
+}
+
 ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
 {
     struct stat s;
@@ -270,6 +323,7 @@ ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
         void *p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED) st = ls_fail(LS_E_IO, "cannot map %s: %s", path, strerror(errno));
         else *m = (ls_fs_map){p, (size_t)s.st_size};
+        if (m->n) watch_map(m, path);
     }
     close(fd);
     return st;
@@ -277,6 +331,7 @@ ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
 
 void ls_fs_map_close(ls_fs_map *m)
 {
+    if (m->n) forget_map(m);
     if (m->n) munmap((void *)(uintptr_t)m->data, m->n);
     *m = (ls_fs_map){"", 0};
 }

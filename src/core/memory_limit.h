@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-/* The smallest memory.max of this process's control group and those above it (version 2), and what is left: the pages of files that can be
+/* The smallest limit of this process's control group and those above it, of versions 1 and 2, and what is left: the pages of files that can be
  * dropped count as left. -1: no limit. */
 int64_t ls_memory_limit(int64_t *left);
-/* The same for the group `path` ("/a/b") below the folder `root`. */
-int64_t ls_memory_limit_of(const char *root, const char *path, int64_t *left);
+/* The same for the groups in the file `groups` (as /proc/self/cgroup) below the folder `root` (as /sys/fs/cgroup). */
+int64_t ls_memory_limit_of(const char *root, const char *groups, int64_t *left);
 
 #endif

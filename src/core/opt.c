@@ -186,26 +186,27 @@ static void keep_word(const ls_opt *table, size_t n, void *target, char **argv, 
     }
 }
 
-/* Whether the word asks for a help page, and for which. */
-static bool asks_page(const char *word, ls_opt_page *page)
+bool ls_opt_asks_page(const char *word, ls_opt_page *page)
 {
     static const struct {
         const char *name;
         ls_opt_page page;
-    } form[] = {{"help", LS_OPT_FIRST_PAGE},
-                {"help_all", LS_OPT_ALL_PAGES},
-                {"help=all", LS_OPT_ALL_PAGES},
-                {"help=json", LS_OPT_JSON}};
-    if (!strcmp(word, "-h")) {
-        *page = LS_OPT_FIRST_PAGE;
-        return true;
-    }
+    } form[] = {{"-h", LS_OPT_FIRST_PAGE},
+                {"--help", LS_OPT_FIRST_PAGE},
+                {"--help_all", LS_OPT_ALL_PAGES},
+                {"--help=all", LS_OPT_ALL_PAGES},
+                {"--help=json", LS_OPT_JSON}};
     for (size_t i = 0; i < sizeof form / sizeof *form; i++)
-        if (!strncmp(word, "--", 2) && is_name(form[i].name, word + 2, strlen(word + 2))) {
-            *page = form[i].page;
+        if (is_name(form[i].name, word, strlen(word))) {
+            if (page) *page = form[i].page;
             return true;
         }
     return false;
+}
+
+static bool is_number(const char *word)
+{
+    return *word && !word[strspn(word, "0123456789")];
 }
 
 static bool is_truth(const char *word)
@@ -231,6 +232,62 @@ static ls_status take_list(const ls_opt *row, void *target, int argc, char **arg
     return LS_OK;
 }
 
+/* ---- names of one row ---- */
+
+/* given[] while words are parsed: the row was set; it was set under this name. */
+enum { SET = 1, NAMED = 2 };
+
+typedef union opt_value {
+    bool on;
+    int64_t n;
+    double x;
+    const char *text;
+} opt_value;
+
+static opt_value value_of(const ls_opt *row, const void *target)
+{
+    opt_value v = {0};
+    memcpy(&v, (const char *)target + row->offset, row->kind == LS_OPT_SWITCH ? sizeof v.on : sizeof v);
+    return v;
+}
+
+static bool is_other_value(const ls_opt *row, opt_value a, opt_value b)
+{
+    switch (row->kind) {
+    case LS_OPT_SWITCH: return a.on != b.on;
+    case LS_OPT_INT: return a.n != b.n;
+    case LS_OPT_REAL: return a.x != b.x;
+    case LS_OPT_STR:
+    case LS_OPT_CHOICE:
+    case LS_OPT_MAYBE: return strcmp(a.text, b.text) != 0;
+    case LS_OPT_WORDS:
+    case LS_OPT_LIST: break;
+    }
+    return false;
+}
+
+/* Row k has just set row `real`, which was `before`. Of one name the last value wins; two names with two values are a mistake. */
+static ls_status check_names(const ls_opt *table, size_t n, const void *target, const unsigned char *given, size_t k,
+                             size_t real, opt_value before)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool same_row = i == real || (table[i].of && ls_opt_row(table, n, table[i].of) == real);
+        if (i == k || !same_row || !(given[i] & NAMED)) continue;
+        if (is_other_value(&table[real], before, value_of(&table[real], target)))
+            return ls_fail(LS_E_ARG, "%s%s and %s%s are one option and have different values; leave one out",
+                           dashes(&table[i]), table[i].name, dashes(&table[k]), table[k].name);
+    }
+    return LS_OK;
+}
+
+/* A switch that stands for a value of another row is false: as if it were left out, unless that row has the value. */
+static ls_status check_false(const ls_opt *row, const ls_opt *name, const void *target, const char *word)
+{
+    const char *text = value_of(row, target).text;
+    if (!text || strcmp(text, name->value) != 0) return LS_OK;
+    return ls_fail(LS_E_ARG, "--%s %s contradicts --%s %s; leave one out", name->name, word, row->name, text);
+}
+
 /* Sets the row of argv[i], an option; *last: the place of its last word. */
 static ls_status take_option(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
                              int i, int *last)
@@ -244,20 +301,30 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     LS_ASSERT(real < n && !table[real].of);
     ls_opt row = table[real];
     row.name = table[k].name;
-    if (given) given[k] = given[real] = 1;
-    if (row.kind == LS_OPT_LIST) return take_list(&row, target, argc, argv, i, last);
+    if (row.kind == LS_OPT_LIST) {
+        if (given) given[k] = given[real] = SET;
+        return take_list(&row, target, argc, argv, i, last);
+    }
     const bool alone = row.kind == LS_OPT_SWITCH || table[k].value;
     *last = i;
     if (name[len]) value = name + len + 1;
     else if (alone) value = i + 1 < argc && is_truth(argv[i + 1]) ? argv[++*last] : "true";
-    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && argv[i + 1][0] != '-' ? argv[++*last] : "";
+    else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
+    if (table[k].value && (!strcasecmp(value, "false") || !strcmp(value, "0")))
+        return check_false(&table[real], &table[k], target, value);
     if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))
         return ls_fail(LS_E_ARG, "%s%s %s: it stands for --%s %s; use --%s with another value", typed, row.name, value,
                        table[real].name, table[k].value, table[real].name);
+    const opt_value before = value_of(&row, target);
     LS_TRY(set(&row, target, table[k].value ? table[k].value : value));
-    return check_range(&row, target);
+    LS_TRY(check_range(&row, target));
+    if (!given) return LS_OK;
+    LS_TRY(check_names(table, n, target, given, k, real, before));
+    given[real] |= SET;
+    given[k] |= SET | NAMED;
+    return LS_OK;
 }
 
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
@@ -267,7 +334,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
     bool ended = false;
     for (int i = 0; i < argc; i++) {
         char *a = argv[i];
-        if (page && !ended && asks_page(a, page)) continue;
+        if (page && !ended && ls_opt_asks_page(a, page)) continue;
         if (!ended && !strcmp(a, "--")) {
             ended = true;
             continue;
@@ -280,6 +347,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         }
         LS_TRY(take_option(table, n, target, given, argc, argv, i, &i));
     }
+    for (size_t r = 0; given && r < n; r++) given[r] = given[r] != 0;
     if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
     return LS_OK;
 }

@@ -1,7 +1,7 @@
 /* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
  *
  * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
- * last occurrence wins (LS_OPT_WORDS: all count); a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
+ * last occurrence wins (LS_OPT_WORDS: all count), but two names of one option with different values are LS_E_ARG; a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
  * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
@@ -21,7 +21,7 @@ typedef enum ls_opt_kind {
     LS_OPT_CHOICE, /* const char *, one of the words in arg: "cpu|cuda" */
     LS_OPT_LIST,   /* ls_opt_list   */
     LS_OPT_WORDS,  /* ls_opt_words: each occurrence adds one */
-    LS_OPT_MAYBE,  /* const char *, the next word unless it begins with a dash, else "" */
+    LS_OPT_MAYBE,  /* const char *, the next word if it is a number, else "" */
 } ls_opt_kind;
 
 #define LS_OPT_MAX_WORDS 32
@@ -47,7 +47,7 @@ typedef struct ls_opt {
      * be outside. */
     double lo, hi;
     /* Another name of the row `of`, which gives kind, place, range and help. With `value` it is a switch that stands for
-     * `--of value`. Both rows count as given. */
+     * `--of value`, and false is as if it were left out. Both rows count as given. */
     const char *of, *value;
     bool common; /* on the first help page; a table without common rows has one page */
 } ls_opt;
@@ -55,13 +55,16 @@ typedef struct ls_opt {
 /* What --help, --help_all (or --help=all) and --help=json ask for. */
 typedef enum ls_opt_page { LS_OPT_NO_PAGE, LS_OPT_FIRST_PAGE, LS_OPT_ALL_PAGES, LS_OPT_JSON } ls_opt_page;
 
+/* Whether the word asks for a help page (--help and its forms, -h), and for which; page may be NULL. */
+bool ls_opt_asks_page(const char *word, ls_opt_page *page);
+
 /* The row of that name (- and _ are equal), or n. */
 size_t ls_opt_row(const ls_opt *table, size_t n, const char *name);
 
 /* Sets the defaults of all rows in target. */
 ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target);
 
-/* given[i] (may be NULL) is set to 1 where row i was on the command line. Words that are no options are LS_E_ARG, unless
+/* given[i] (may be NULL: then names are not compared; begins as 0) is set to 1 where row i was on the command line. Words that are no options are LS_E_ARG, unless
  * rest is not NULL: then they are collected in it (borrowed from argv, which is reordered). "--" ends the options.
  * "--help" and its forms and "-h" set *page (may be NULL: then they are unknown options). */
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,

@@ -17,6 +17,10 @@
 #define SCAN_MAX ((int64_t)128 << 20) /* ids looked at when a file is opened */
 #define SLOTS    65536
 
+#define HASH_WHOLE  ((int64_t)LS_DATA_SMALL / 2) /* ids of a source that are all hashed */
+#define HASH_PIECE  ((int64_t)32768)             /* of a larger one, ids of each piece  */
+#define HASH_PIECES 64
+
 static int32_t token_at(const ls_token_file *f, int64_t i)
 {
     const unsigned char *p = (const unsigned char *)f->map.data + f->data_at + 2 * i;
@@ -244,23 +248,29 @@ int64_t ls_tokens_blend_id(const ls_tokens *t)
     return (int64_t)(ls_xxh_value(&h) >> 12); /* exact in every JSON reader */
 }
 
-static void add_sample(ls_xxh *h, const ls_fs_map *m)
+static void add_ids(ls_xxh *h, const ls_token_source *s, int64_t first, int64_t n)
 {
-    const uint64_t n = m->data ? m->n : 0;
-    char hex[17] = "";
-    if (n > LS_DATA_SMALL) data_sample_hex(m->data, m->n, hex);
-    else if (n) snprintf(hex, sizeof hex, "%016" PRIx64, ls_xxh64(m->data, m->n));
-    ls_xxh_add(h, &n, sizeof n);
-    ls_xxh_add(h, hex, sizeof hex);
+    for (const ls_token_file *f = s->file; n; f++) {
+        if (first >= f->end) continue;
+        const int64_t in_file = f->end - first < n ? f->end - first : n;
+        ls_xxh_add(h, (const char *)f->map.data + f->data_at + 2 * (first - f->first), 2 * (size_t)in_file);
+        first += in_file;
+        n -= in_file;
+    }
 }
 
 uint64_t ls_tokens_hash(const ls_tokens *t)
 {
     ls_xxh h;
     ls_xxh_init(&h);
-    for (size_t i = 0; i < t->n_source; i++) {
-        for (size_t k = 0; k < t->source[i].n_file; k++) add_sample(&h, &t->source[i].file[k].map);
-        add_sample(&h, &t->source[i].mask);
+    for (const ls_token_source *s = t->source; s < t->source + t->n_source; s++) {
+        const int64_t n = s->n_token, n_piece = n > HASH_WHOLE ? HASH_PIECES : 1, piece = n_piece > 1 ? HASH_PIECE : n;
+        ls_xxh_add(&h, &n, sizeof n);
+        for (int64_t i = 0; i < n_piece; i++) {
+            const int64_t at = i == n_piece - 1 ? n - piece : (n - piece) / (n_piece - 1) * i;
+            add_ids(&h, s, at, piece);
+            if (s->mask.data) ls_xxh_add(&h, mask_of(s) + at, (size_t)piece);
+        }
     }
     return ls_xxh_value(&h);
 }

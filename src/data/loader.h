@@ -73,7 +73,8 @@ int64_t ls_tokens_counted(const ls_tokens *t, uint64_t seed, int64_t epoch, int6
 
 /* Identifies the order of a blend: its weights and sizes. 0: one source. */
 int64_t ls_tokens_blend_id(const ls_tokens *t);
-/* A hash of all bytes of small files and of samples of large ones (data/meta.h), and of their sizes, with the masks of pairs. */
+/* A hash of the ids of each source and the masks of pairs, and of the number of ids; of a source above 8 Mi ids, of 64 pieces of 32 Ki
+ * at equal distances. Files and shards of the same ids have the same hash. */
 uint64_t ls_tokens_hash(const ls_tokens *t);
 
 #endif

@@ -212,19 +212,27 @@ static ls_status take_tokens(void *ctx, const data_job *j, int64_t taken)
     return journal_now(r, &j->block.after);
 }
 
-/* Moves the last tokens of train to val. The journal has the result before train is cut: a run that is killed meanwhile cuts it when it
- * is resumed. */
-static ls_status move_tail(data_run *r, double fraction)
+/* Moves the last n tokens of one part to the other. The journal has the result before the file is cut: a run that is killed meanwhile
+ * cuts it when it is resumed. */
+static ls_status move_tail(data_run *r, data_sink *from, data_sink *to, int64_t n)
 {
-    const int64_t n_val = (int64_t)floor((double)r->train.at.n_token * fraction), keep = r->train.at.n_token - n_val;
-    data_mark train, val;
-    if (!n_val) return LS_OK;
-    LS_TRY(data_sink_mark_at(&r->train, keep, &train));
-    LS_TRY(data_sink_copy_tail(&r->train, keep, &r->val));
-    LS_TRY(data_sink_mark(&r->val, &val));
+    data_mark cut, end;
+    LS_TRY(data_sink_mark_at(from, from->at.n_token - n, &cut));
+    LS_TRY(data_sink_copy_tail(from, cut.n_token, to));
+    LS_TRY(data_sink_mark(to, &end));
+    const data_mark *train = from == &r->train ? &cut : &end, *val = from == &r->train ? &end : &cut;
     r->complete = r->tail = true;
-    if (r->has_entry) LS_TRY(data_journal_write(r, &(ls_corpus_pos){.line = 1}, &train, &val));
-    return data_sink_rewind(&r->train, &train);
+    if (r->has_entry) LS_TRY(data_journal_write(r, &(ls_corpus_pos){.line = 1}, train, val));
+    return data_sink_rewind(from, &cut);
+}
+
+/* Documents of very different sizes, or few of them: if those of validation have less than half or more than twice the fraction of the
+ * tokens, the split is made at a token. */
+static ls_status balance(data_run *r, double fraction)
+{
+    const int64_t have = r->val.at.n_token, want = (int64_t)floor((double)(r->train.at.n_token + have) * fraction);
+    if (!want || (r->val.at.n_doc && 2 * have >= want && have <= 2 * want)) return LS_OK;
+    return have < want ? move_tail(r, &r->train, &r->val, want - have) : move_tail(r, &r->val, &r->train, have - want);
 }
 
 /* What is left when documents were dropped. */
@@ -270,8 +278,8 @@ static ls_status encode_inputs(data_run *r, const ls_corpus_pos *from)
         r->to_val = true;
         LS_TRY(pass(r, o->val, from, &r->rules, o->limit_val_docs, 0, take_tokens));
         LS_TRY(check_left(r, &r->val, NULL, o->val, "--val_input"));
-    } else if (r->val.open && !r->val.at.n_doc) {
-        LS_TRY(move_tail(r, o->val_fraction));
+    } else if (r->val.open) {
+        LS_TRY(balance(r, o->val_fraction));
     }
     return LS_OK;
 }

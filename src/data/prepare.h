@@ -54,7 +54,7 @@ typedef struct ls_prepare_result {
     int64_t n_short, n_long, n_duplicate; /* documents dropped */
     int n_vocab, n_merge, train_files;
     bool resumed;                                  /* earlier work was continued */
-    bool val_is_tail;                              /* validation is the end of the token stream */
+    bool val_is_tail;                              /* whole documents do not give val_fraction: split at a token */
     char train_sha256[65], val_sha256[65];         /* "": shards, no validation */
     double seconds, train_seconds, encode_seconds; /* total; training of the vocabulary; encoding */
 } ls_prepare_result;

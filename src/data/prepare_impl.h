@@ -41,7 +41,7 @@ typedef struct data_run {
     bool leave;          /* the files of unfinished work must not be removed */
     bool has_entry;      /* the journal can be resumed */
     json_t *resume;      /* the entry to continue from, until its pass has begun */
-    bool complete, tail; /* everything is encoded; validation is the end of the stream */
+    bool complete, tail; /* everything is encoded; train and val are split at a token */
 } data_run;
 
 /* Collects the settings and, with resume, reads the journal. LS_E_CONFIG: it is of other settings. */

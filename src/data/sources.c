@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -156,6 +157,33 @@ ls_status ls_sources_text(const ls_data_sources *s, ls_str *out)
         if (x->weight > 0) ls_str_addf(out, ":%s", ls_json_real(number, x->weight));
     }
     return out->failed ? ls_nomem(out->cap, "a list of data sources") : LS_OK;
+}
+
+/* Of shards, the folder. A path that does not exist stays as it is. */
+static ls_status make_absolute(char **path)
+{
+    char folder[PATH_MAX], whole[PATH_MAX];
+    const char *base = ls_path_base(*path);
+    const int n = (int)(base - *path);
+    const bool shards = !ls_fs_exists(*path) && ls_is_shards(*path);
+    snprintf(folder, sizeof folder, "%.*s", n ? n : 1, n ? *path : ".");
+    if (!realpath(shards ? folder : *path, whole)) return LS_OK;
+    char *copy = shards ? ls_path_join(whole, base) : ls_strdup(whole);
+    if (!copy) return ls_nomem(strlen(whole), "a path");
+    ls_free(*path);
+    *path = copy;
+    return LS_OK;
+}
+
+ls_status ls_sources_absolute(const char *text, ls_str *out)
+{
+    ls_data_sources s = {0};
+    LS_TRY(ls_sources_parse(text, &s));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < s.n && st == LS_OK; i++) st = make_absolute(&s.item[i].path);
+    if (st == LS_OK) st = ls_sources_text(&s, out);
+    ls_sources_fini(&s);
+    return st;
 }
 
 /* "data/train_small.bin" -> "train_small", "data/train_*.bin" -> "train". */

@@ -35,6 +35,8 @@ ls_status ls_sources_add(ls_data_sources *s, const char *path, double weight);
 void ls_sources_fini(ls_data_sources *s);
 /* The text that ls_sources_parse reads. LS_E_UNSUPPORTED: a path in a blend has a comma. */
 ls_status ls_sources_text(const ls_data_sources *s, ls_str *out);
+/* The same sources with absolute paths, where they exist. LS_E_ARG, LS_E_NOMEM, LS_E_UNSUPPORTED. */
+ls_status ls_sources_absolute(const char *text, ls_str *out);
 
 /* A short name: "train" for data/train.bin and data/train_*.bin, "a+b" (the folders) for a blend. */
 void ls_sources_name(const char *text, char *name, size_t nbytes);

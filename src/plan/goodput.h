@@ -16,6 +16,8 @@
 
 #include <stdint.h>
 
+#define LS_GOODPUT_LEAST 1e-4 /* below it a run does not progress: its hours are not a number to print */
+
 typedef struct ls_failures {
     double mtbf; /* mean seconds between failures of one host */
     int hosts;

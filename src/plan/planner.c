@@ -159,14 +159,15 @@ ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q
 {
     const ls_train_config *c = &l->cfg;
     const double peak = ls_cluster_peak(cl, c->dtype) * c->world_size, rate = l->time.tokens_per_sec;
-    ls_plan_totals t = {NAN, NAN, NAN, NAN, NAN};
+    ls_plan_totals t = {NAN, NAN, NAN, NAN, NAN, NAN};
     if (peak > 0) t.mfu = rate * ls_flops_per_token(&c->model, c->seq_len) / peak;
-    if (!(q->tokens > 0)) return t;
-    t.seconds = t.elapsed = q->tokens / rate;
     if (q->mtbf > 0) {
         const ls_failures f = ls_planner_failures(cl, q, l);
-        t.elapsed /= ls_goodput_best(&f).goodput;
+        t.goodput = ls_goodput_best(&f).goodput;
     }
+    if (!(q->tokens > 0)) return t;
+    t.seconds = t.elapsed = q->tokens / rate;
+    if (q->mtbf > 0) t.elapsed = t.goodput < LS_GOODPUT_LEAST ? NAN : t.elapsed / t.goodput;
     if (cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.elapsed / 3.6e6;
     if (q->price > 0) t.cost = q->price * c->world_size * t.elapsed / 3600;
     return t;

@@ -77,9 +77,10 @@ typedef struct ls_planner_query {
 typedef struct ls_plan_totals {
     double mfu;     /* relative to the data sheet peak*/
     double seconds; /* for q->tokens, without failures */
-    double elapsed; /* the same, expected with failures (q->mtbf) */
+    double elapsed; /* the same, expected with failures (q->mtbf); NaN if goodput is below LS_GOODPUT_LEAST */
     double kwh;     /* of it, at the power limit of every device*/
     double cost;    /* of it, at q->price */
+    double goodput; /* with q->mtbf */
 } ls_plan_totals;
 
 typedef struct ls_planner_result {

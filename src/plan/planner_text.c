@@ -164,6 +164,14 @@ static void failures(const ls_cluster *cl, const ls_planner_query *q, const ls_p
         f.mtbf / 3600, f.hosts, f.hosts == 1 ? "" : "s", g.mtbf / 3600,
         ls_human_bytes(size, (double)ls_planner_checkpoint_bytes(&l->cfg.model)), f.checkpoint,
         q->checkpoint_bandwidth / 1e9, f.restart);
+    if (g.goodput < LS_GOODPUT_LEAST) {
+        ls_str_addf(
+            out,
+            "  the run does not progress: a failure comes once in %.3g s, and %.3g s without one are needed for a restart, a step and a "
+            "checkpoint (goodput below %g %%); use fewer nodes, a shorter --restart_time or a higher --checkpoint_bandwidth\n",
+            g.mtbf, f.restart + f.step + f.checkpoint, 100 * LS_GOODPUT_LEAST);
+        return;
+    }
     ls_str_addf(out, "  best checkpoint interval: %lld steps = %.4g minutes (first order, Young: %.4g minutes)\n",
                 (long long)g.steps, (double)g.steps * f.step / 60, g.young / 60);
     ls_str_addf(
@@ -185,6 +193,7 @@ static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_pla
         ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s per device (%s, dense peak)\n", 100 * t.mfu,
                     ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
     if (q->mtbf > 0) failures(cl, q, l, &t, out);
+    if (t.goodput < LS_GOODPUT_LEAST) return; /* it never ends */
     if (q->price > 0 && isnan(t.cost))
         ls_str_addf(out, "cost %.4g per hour, %.4g per 1e9 tokens (%d x %g per hour)\n", q->price * W,
                     q->price * W / 3600 * 1e9 / l->time.tokens_per_sec, W, q->price);

@@ -51,7 +51,8 @@ void ls_answer_runs(const ls_live_set *s, ls_str *out)
     ls_jsonw_init(&w, out, 0);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_int(&w, "now_unix_ms", ls_live_now_ms());
-    ls_jsonw_put_bool(&w, "more", s->full);
+    ls_jsonw_put_bool(&w, "more", s->left_out > 0);
+    ls_jsonw_put_int(&w, "left_out", s->left_out);
     ls_jsonw_put_open(&w, "runs", '[');
     for (int i = 0; i < s->n; i++) {
         ls_jsonw_open(&w, '{');

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -107,7 +108,7 @@ ls_status ls_listen(const char *address, int64_t port, ls_listener *out)
     return st;
 }
 
-void ls_listen_take(ls_listener *out, int n, int first_fd, const char *token)
+void ls_listen_take(ls_listener *out, int n, int first_fd, const char *address, const char *token)
 {
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof a;
@@ -116,6 +117,7 @@ void ls_listen_take(ls_listener *out, int n, int first_fd, const char *token)
         out->loopback = is_loopback((struct sockaddr *)(void *)&a);
     if (a.ss_family == AF_INET) out->port = ntohs(((struct sockaddr_in *)(void *)&a)->sin_port);
     if (a.ss_family == AF_INET6) out->port = ntohs(((struct sockaddr_in6 *)(void *)&a)->sin6_port);
+    snprintf(out->host, sizeof out->host, "%s", address ? address : "");
     snprintf(out->token, sizeof out->token, "%s", token ? token : "");
 }
 
@@ -130,6 +132,30 @@ void ls_listener_url(const ls_listener *l, ls_str *out)
     const bool v6 = strchr(l->host, ':');
     ls_str_addf(out, "http://%s%s%s:%d/", v6 ? "[" : "", l->host, v6 ? "]" : "", l->port);
     if (*l->token) ls_str_addf(out, "?token=%s", l->token);
+}
+
+/* A name that is an address of loopback: no other site can own it. */
+static bool is_loopback_text(const char *name)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, name, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, name, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool ls_listener_is_host(const ls_listener *l, const char *header)
+{
+    char name[sizeof l->host];
+    const bool bracket = header[0] == '[';
+    const char *begin = header + bracket;
+    const size_t n = strcspn(begin, bracket ? "]" : ":");
+    if (n >= sizeof name || (bracket && begin[n] != ']')) return false;
+    memcpy(name, begin, n);
+    name[n] = 0;
+    const char *port = begin + n + bracket;
+    if (*port && (*port != ':' || port[1 + strspn(port + 1, "0123456789")])) return false;
+    if (bracket != (strchr(name, ':') != NULL)) return false;
+    return !strcasecmp(name, "localhost") || (*l->host && !strcasecmp(name, l->host)) || is_loopback_text(name);
 }
 
 bool ls_token_equal(const char *token, const char *given)

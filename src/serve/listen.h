@@ -23,11 +23,14 @@ typedef struct ls_listener {
 /* address NULL: loopback. port 0: the first free one from LS_LISTEN_PORT on. LS_E_CONFIG: not an address of this machine, or the port is in
  * use. */
 ls_status ls_listen(const char *address, int64_t port, ls_listener *out);
-/* Sockets that another process has opened; token: NULL or "" if it needs none. */
-void ls_listen_take(ls_listener *out, int n, int first_fd, const char *token);
+/* Sockets that another process has opened. address: that of ls_listen; token: NULL or "" if it needs none. */
+void ls_listen_take(ls_listener *out, int n, int first_fd, const char *address, const char *token);
 void ls_listener_close(ls_listener *l);
 /* "http://127.0.0.1:7007/", with the token if there is one. */
 void ls_listener_url(const ls_listener *l, ls_str *out);
+/* Whether the value of a Host header names this machine: localhost, an address of loopback, or the address that was given, with any port (that
+ * of a tunnel differs). */
+bool ls_listener_is_host(const ls_listener *l, const char *header);
 /* Compares in a time that does not depend on where the texts differ. */
 bool ls_token_equal(const char *token, const char *given);
 

@@ -4,6 +4,8 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/minmax.h"
+#include "core/str.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,13 +63,30 @@ static void forget_last(ls_live_last *l)
     for (int s = 0; s < LS_N_CURVE; s++) l->value[s] = NAN;
 }
 
+/* A name that JSON and an address can hold. NULL: out of memory. */
+static char *name_in_utf8(const char *name)
+{
+    ls_str out = {0};
+    ls_str_add(&out, "");
+    for (const unsigned char *p = (const unsigned char *)name; *p;) {
+        uint32_t code;
+        const int n = ls_utf8_decode(p, 4, &code);
+        if (n) ls_str_addn(&out, p, (size_t)n);
+        else ls_str_addf(&out, "\\x%02x", *p);
+        p += n ? n : 1;
+    }
+    if (!out.failed && out.data) return out.data;
+    ls_str_fini(&out);
+    return NULL;
+}
+
 ls_status ls_live_run_init(ls_live_run *r, const char *dir, const char *id)
 {
     *r = (ls_live_run){.world = -1, .parameters = -1, .peeked = -1};
     if ((size_t)snprintf(r->dir, sizeof r->dir, "%s", dir) >= sizeof r->dir)
         return ls_fail(LS_E_IO, "%.60s...: the path is too long", dir);
     forget_last(&r->last);
-    r->id = ls_strdup(id);
+    r->id = name_in_utf8(id);
     return r->id ? LS_OK : ls_nomem(strlen(id), "the name of a run");
 }
 
@@ -260,6 +279,7 @@ static ls_status read_new(ls_live_run *r, const char *name, ls_live_file *f, lin
     const ls_status st = read_lines(r, data ? data : "", n, read, &used);
     ls_free(data);
     LS_TRY(st);
+    f->seen = f->at + (off_t)n;
     advance(r, f, used, n);
     if (n == LS_LIVE_CHUNK) *more = true;
     return LS_OK;
@@ -409,5 +429,5 @@ ls_status ls_live_run_peek(ls_live_run *r)
 
 double ls_live_run_read(const ls_live_run *r)
 {
-    return r->steps.size > 0 ? (double)r->steps.at / (double)r->steps.size : 1;
+    return r->steps.size > 0 ? (double)r->steps.seen / (double)r->steps.size : 1;
 }

@@ -59,13 +59,14 @@ typedef struct ls_live_validation {
 } ls_live_validation;
 
 typedef struct ls_live_file { /* a file that is appended to */
-    off_t at, size;
+    off_t at, size,
+        seen; /* the next line begins at `at`; `seen`: to where it was looked at, after `at` if a line has no end yet */
     ino_t inode;
 } ls_live_file;
 
 typedef struct ls_live_run {
     char dir[PATH_MAX];
-    char *id; /* its name below the served folder, unique */
+    char *id; /* its name below the served folder, unique, in UTF-8: other bytes are \\xNN */
     ls_live_state state;
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
@@ -83,7 +84,8 @@ typedef struct ls_live_run {
     ls_live_file steps, events;
     off_t peeked; /* size of metrics.jsonl at the last peek, and its time */
     int64_t peeked_at;
-    bool kept; /* its curves are read; else only peeked */
+    bool kept;    /* its curves are read; else only peeked */
+    double asked; /* when they were last asked for; 0: never. Of the set */
 } ls_live_run;
 
 ls_status ls_live_run_init(ls_live_run *r, const char *dir, const char *id);
@@ -93,7 +95,7 @@ void ls_live_run_fini(ls_live_run *r);
 ls_status ls_live_run_update(ls_live_run *r, bool *more);
 /* The last values and the state without the curves. LS_E_NOMEM. */
 ls_status ls_live_run_peek(ls_live_run *r);
-/* Part of metrics.jsonl that has been read, 0 to 1. */
+/* Part of metrics.jsonl that has been read, 0 to 1; a last line without an end counts as read. */
 double ls_live_run_read(const ls_live_run *r);
 
 int64_t ls_live_now_ms(void);

@@ -1,6 +1,6 @@
-/* live_set.h - the runs below one or more folders, looked for again every few seconds: runs appear while they are watched.
+/* live_set.h - the runs below one or more folders, looked for again every few seconds: runs appear and disappear while they are watched.
  *
- * A run folder has metrics.jsonl or events.jsonl. A path that was given and is no folder of runs is a run that has not started. Runs are
+ * A run folder has metrics.jsonl or events.jsonl. A folder that links lead to is listed once. A path that was given and is no folder of runs is a run that has not started. Runs are
  * named by their place below the given folder; a name is looked up among those that were found and never used as a path. */
 #ifndef LS_SERVE_LIVE_SET_H
 #define LS_SERVE_LIVE_SET_H
@@ -14,14 +14,12 @@ typedef struct ls_live_set {
     int n_root;
     ls_live_run **run; /* in the order in which they were found */
     int n, cap;
-    bool full; /* there are more than LS_LIVE_RUNS */
+    int left_out; /* runs beyond LS_LIVE_RUNS: those that were written longest ago */
     double looked, peeked;
-    double *asked; /* when the curves of a run were last asked for; 0: never */
-    int cap_asked;
 } ls_live_set;
 
 ls_status ls_live_set_add(ls_live_set *s, const char *root);
-/* Looks for new runs (at most every 5 s) and reads the last values of all (at most every second). LS_E_NOMEM. */
+/* Looks for runs (at most every 5 s) and reads the last values of all (at most every second). LS_E_NOMEM. */
 ls_status ls_live_set_look(ls_live_set *s);
 /* The run with this name, with its curves as far as they are read; NULL: none. */
 ls_status ls_live_set_ask(ls_live_set *s, const char *id, ls_live_run **out);

@@ -214,22 +214,18 @@ static bool has_token(const server *s, struct MHD_Connection *c)
            (h && !strncmp(h, bearer, sizeof bearer - 1) && ls_token_equal(s->l->token, h + sizeof bearer - 1));
 }
 
-/* localhost, 127.0.0.1 or [::1], with any port: an ssh tunnel has another one. */
 static bool is_our_name(const server *s, struct MHD_Connection *c)
 {
-    static const char *const name[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
-    if (*s->l->token || !host) return true;
-    const size_t n = host[0] == '[' ? strcspn(host, "]") + (strchr(host, ']') != NULL) : strcspn(host, ":");
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
-        if (strlen(name[i]) == n && !strncasecmp(host, name[i], n)) return true;
-    return false;
+    return *s->l->token || !host || ls_listener_is_host(s->l, host);
 }
 
 static enum MHD_Result route(server *s, struct MHD_Connection *c, const char *url)
 {
     if (!is_our_name(s, c))
-        return send_words(s, c, MHD_HTTP_FORBIDDEN, "this server answers for localhost, 127.0.0.1 and [::1] only\n");
+        return send_words(
+            s, c, MHD_HTTP_FORBIDDEN,
+            "this server answers for localhost and addresses of loopback only: use the address that the program printed\n");
     if (!has_token(s, c))
         return send_words(s, c, MHD_HTTP_UNAUTHORIZED,
                           "a token is needed: use the address that the program printed (?token=...)\n");

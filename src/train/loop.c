@@ -6,6 +6,7 @@
  * Lines, metrics and measurements are made by observers of the events that are emitted here (observe.h). */
 #include "train/train_impl.h"
 
+#include "core/argv.h"
 #include "core/log.h"
 #include "core/stop.h"
 
@@ -90,9 +91,9 @@ static ls_status save_and_stop(ls_trainer *t)
     ls_stop_saving();
     LS_TRY(save(t, false));
     LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume %s",
+    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; to continue: lockstep train --resume %s",
                    ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
-                   t->cfg->run_dir);
+                   ls_quoted(t->cfg->run_dir).text);
 }
 
 /* The files of a complete run stay as they are. */
@@ -101,12 +102,15 @@ static ls_status nothing_left(const ls_trainer *t)
     char text[800];
     const ls_train_config *c = t->cfg;
     const ls_run_state *s = &t->state;
+    char limit[48] = "--max_steps or --epochs";
+    if (c->max_steps > 0 && s->step >= c->max_steps)
+        snprintf(limit, sizeof limit, "--max_steps (it is %lld)", (long long)c->max_steps);
     const bool limited = c->max_train_steps >= 0 || s->step < c->total_steps;
     snprintf(text, sizeof text,
              "nothing is left to do: the run in %.400s is complete after %lld step%s and %lld epoch%s; "
-             "to continue it, raise --max_steps or --epochs%s\n",
+             "to continue it, raise %s%s\n",
              c->run_dir, (long long)s->step, s->step == 1 ? "" : "s", (long long)s->epoch, s->epoch == 1 ? "" : "s",
-             limited ? " (a higher --max_train_steps does not continue epochs that are complete)" : "");
+             limit, limited ? " (a higher --max_train_steps does not continue epochs that are complete)" : "");
     if (t->io.line) t->io.line(t->io.ctx, text);
     return LS_OK;
 }

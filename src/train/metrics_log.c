@@ -13,7 +13,8 @@
 
 enum { LINE_ROOM = 2048 }; /* no line is longer: names plus 16 numbers of at most 25 bytes */
 
-/* Bytes of the leading lines that are whole and belong to steps up to `keep`. Lines are in the order of their steps. */
+/* Bytes of the whole lines before the first one of a step after `keep`. Lines are in the order of their steps. A line that is damaged has no
+ * step: it stays where it is, as its neighbours do. */
 static size_t kept_bytes(const char *data, size_t n, int64_t keep)
 {
     size_t at = 0;
@@ -24,9 +25,9 @@ static size_t kept_bytes(const char *data, size_t n, int64_t keep)
         json_error_t e;
         json_t *j = json_loadb(data + at, len, 0, &e);
         const json_t *step = json_object_get(j, "step");
-        bool stays = json_is_integer(step) && json_integer_value(step) <= keep;
+        const bool later = json_is_integer(step) && json_integer_value(step) > keep;
         json_decref(j);
-        if (!stays) break;
+        if (later) break;
         at += len + 1;
     }
     return at;

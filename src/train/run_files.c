@@ -3,8 +3,8 @@
  *   begin   files of an earlier run move away; options.json is written; metrics.jsonl opens
  *   end     pipeline.json → launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
- * Before the first step of a run without --resume, checkpoints, metrics and NCCL's evidence in its folder are moved to earlier-<k>: a later
- * --resume uses only the checkpoints of the run that was started last, and none is lost. */
+ * Before step 1 of a run, checkpoints, metrics and NCCL's evidence in its folder are moved to earlier-<k>: a later --resume uses only the
+ * checkpoints of the run that was started last, and none is lost. A run that is resumed without a checkpoint begins at step 1, too. */
 #include "train/pipe_report.h"
 #include "train/train_impl.h"
 
@@ -29,8 +29,8 @@ int64_t train_peak_rss(void)
 /* The metrics of an earlier run that has done a step, with the files that describe it. where: its folder earlier-<k>; "": none yet. */
 static ls_status set_metrics_aside(const char *run_dir, char where[PATH_MAX])
 {
-    static const char *const file[] = {"metrics.jsonl", "training_metrics.json", "RUN_COMPLETE.txt",
-                                       "launcher_metadata.json", LS_RUN_OPTIONS};
+    static const char *const file[] = {"metrics.jsonl",          "training_metrics.json", "RUN_COMPLETE.txt",
+                                       "launcher_metadata.json", LS_RUN_OPTIONS,          LS_RUN_DEEPSPEED};
     char from[PATH_MAX], to[PATH_MAX];
     int64_t nbytes = 0;
     LS_TRY(ls_path_in(from, run_dir, "%s", file[0]));
@@ -53,7 +53,7 @@ static ls_status set_earlier_aside(ls_trainer *t)
     int64_t step = -1;
     if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
     const bool checkpoints = *where;
-    if (!t->cfg->resume) LS_TRY(set_metrics_aside(run_dir, where));
+    if (!t->state.step) LS_TRY(set_metrics_aside(run_dir, where));
     const bool metrics = *where && !checkpoints;
     ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
     if (step >= 0) snprintf(upto, sizeof upto, " (up to step %lld)", (long long)step);
@@ -69,6 +69,10 @@ static ls_status write_options(const ls_train_config *c)
 {
     char path[PATH_MAX];
     if (c->options.failed) return ls_nomem(c->options.len, LS_RUN_OPTIONS);
+    if (c->deepspeed_text.len) {
+        LS_TRY(ls_path_in(path, c->run_dir, LS_RUN_DEEPSPEED));
+        LS_TRY(ls_fs_write(path, c->deepspeed_text.data, c->deepspeed_text.len));
+    }
     LS_TRY(ls_path_in(path, c->run_dir, LS_RUN_OPTIONS));
     return ls_fs_write(path, c->options.data, c->options.len);
 }

@@ -45,6 +45,12 @@ static void put_scale(ls_jsonw *w, const ls_run_state *s)
     ls_jsonw_close(w);
 }
 
+/* The hash of the training data, exact in every JSON reader. */
+static int64_t data_id(const ls_trainer *t)
+{
+    return (int64_t)(t->train_hash >> 12);
+}
+
 void ls_run_state_write(const ls_trainer *t, ls_str *out)
 {
     const ls_run_state *s = &t->state;
@@ -67,6 +73,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
                      LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps));
     if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
+    ls_jsonw_put_int(&w, "train_hash", data_id(t));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {
@@ -221,6 +228,8 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     LS_TRY_GOTO(st, out,
                 compare(run, "train_blend", "a blend of training data with the identifier",
                         ls_tokens_blend_id(&t->train), path));
+    if (json_object_get(run, "train_hash")) /* checkpoints of version 0.1.0 have none */
+        LS_TRY_GOTO(st, out, compare(run, "train_hash", "training data whose hash is", data_id(t), path));
 #define X(f) s->f = get_int(o, #f);
     STATE_INTS(X)
 #undef X

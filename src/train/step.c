@@ -20,7 +20,7 @@ ls_status train_acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
     ls_deadline_tick();
-    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     return ls_strategy_acquire(t->strategy, u, pass);
 }
 
@@ -73,7 +73,7 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
     const bool alone = ls_comm_size(t->comm) == 1;
     const bool region = c->ops->region_begin && alone && !t->pipe && ls_strategy_records(t->strategy);
     bool queued = false;
-    if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+    if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
     if (queued) return LS_OK;
     const ls_status st = pass == LS_FWD ? walk_to_loss(t, mb, hooks, m)

@@ -415,6 +415,7 @@ static ls_status open_data(ls_trainer *t, const ls_train_config *c)
     LS_TRY(check_data(t, c));
     ls_status st = ls_tokens_open(&t->train, c->train_path, c->seq_len, c->model.vocab_size);
     if (st == LS_OK && c->val_path) st = ls_tokens_open(&t->val, c->val_path, c->seq_len, c->model.vocab_size);
+    if (st == LS_OK) t->train_hash = ls_tokens_hash(&t->train);
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     return st == LS_OK ? train_compare_data(t) : st;
 }
@@ -578,6 +579,22 @@ static ls_status look_if_complete(ls_trainer *t)
     return LS_OK;
 }
 
+/* A run that is not complete does not become so because a later --resume asks for fewer steps. */
+static ls_status check_limit(const ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const long long at = (long long)t->state.step, last = (long long)c->total_steps;
+    if (t->complete || at <= last) return LS_OK;
+    if (c->max_steps == last)
+        return ls_fail(LS_E_CONFIG,
+                       "the run in %s is at step %lld; --max_steps %lld is below it; use %lld or more, or leave it out",
+                       c->run_dir, at, last, at);
+    return ls_fail(LS_E_CONFIG,
+                   "the run in %s is at step %lld; %lld epoch%s of %lld step%s are below it; raise --epochs%s",
+                   c->run_dir, at, (long long)c->epochs, c->epochs == 1 ? "" : "s", (long long)c->steps_per_epoch,
+                   c->steps_per_epoch == 1 ? "" : "s", c->max_train_steps >= 0 ? " or --max_train_steps" : "");
+}
+
 static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -596,6 +613,7 @@ static ls_status load_weights(ls_trainer *t)
             t->resumed_from = t->state.step;
             ls_free(json);
             if (st == LS_OK) st = look_if_complete(t);
+            if (st == LS_OK) st = check_limit(t);
         }
         const bool resumed = path;
         ls_free(path);

@@ -133,6 +133,7 @@ typedef struct ls_trainer {
     int n_load;
     int64_t n_target;      /* counted targets of the current step, on all workers               */
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
+    uint64_t train_hash;   /* of the ids of train: a resumed run compares it                   */
     ls_input input;        /* the micro-batches of a step                                      */
     int32_t *ids, *target; /* room for one on the host                                         */
     double *norm_block;    /* scratch, to find the tensor that is not finite                   */

@@ -64,7 +64,8 @@ ls_status ls_train_trial(ls_train_config *c, double limit, double *step_seconds)
     if (pid < 0) return ls_fail(LS_E_IO, "a trial step: fork: %s", strerror(errno));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     if (n != (ssize_t)sizeof a) {
-        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return ls_fail(LS_E_NOMEM, "a trial step was killed");
+        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+            return ls_fail(LS_E_NOMEM, "a trial step was killed by SIGKILL, as the system does when memory runs out");
         return ls_fail(LS_E_IO, "the process of a trial step ended without a result");
     }
     if (a.st != LS_OK) return ls_fail(a.st, "%s", a.words);

@@ -33,6 +33,21 @@ assert [p["name"] for p in d["parts"]] == "default cpu memory openmp compute ref
 assert all(p["state"] in ("ok", "missing", "failed") and p["text"] for p in d["parts"]), d
 P
 
+# a container that leaves too little memory, where this user may put files in the place of the control groups
+mkdir "$work/group"
+echo 300000000 >"$work/group/memory.max"
+echo 200000000 >"$work/group/memory.current"
+in_container() { unshare -rm sh -c 'mount --bind "$0" /sys/fs/cgroup && exec "$@"' "$work/group" "$@"; }
+if in_container true 2>/dev/null; then
+    rc=0
+    in_container "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || rc=$?
+    [[ $rc -eq 4 ]] || fail "95 MiB of memory give exit code $rc, not 4"
+    grep -Eq "^  memory +failed .*limited to 286.1 MiB \(95.4 MiB left\)" "$work/out" || fail "the limit of a container: $(grep -A1 '^  memory' "$work/out")"
+    grep -q "raise the memory limit" "$work/out" || fail "no advice for the limit"
+else
+    echo "no user namespaces: the limit of a container is not tested"
+fi
+
 rc=0
 TMPDIR=$work/none "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || rc=$?
 [[ $rc -eq 4 ]] || fail "a missing folder gives exit code $rc, not 4"

@@ -24,6 +24,12 @@ sh -c "$(sed -n '/^next:/{n;p;}' out)" >sample 2>err || bad "the printed command
 grep -q "^Once upon a time" sample || bad "no text: $(cat sample)"
 expect 0 "perplexity" "$LOCKSTEP" eval --checkpoint "$run" --data "$run/data"
 
+# what a resume cannot change or needs
+expect 2 "has another model" "$LOCKSTEP" train --resume "$run" --model gpt2 --max_steps 40
+expect 2 "--resume needs the folder of a run" "$LOCKSTEP" train --resume
+expect 2 "add --to gguf" "$LOCKSTEP" export --checkpoint "$run" --out x.gguf
+expect 0 "save_every" "$LOCKSTEP" train --data "$run/data" --max_steps 20 --save_steps 0 --print_config
+
 # the same data again: another folder; the options of the user win; nothing is measured, so the runs are equal
 "$LOCKSTEP" train "$run/data" --max_steps 30 --threads 2 --keep_last 3 >out2 2>err2 || bad "train again: $(tail -n 3 err2)"
 again=$(sed -n 's/^run folder: //p' err2)
@@ -39,6 +45,14 @@ grep -q "measured: [0-9]* tokens/s" err3 || bad "the speed is not printed"
 grep -q '"max_steps": [1-9]' timed/options.json || bad "the steps are not recorded"
 expect 0 "^--max_steps [0-9]* for 0.01 minutes" "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --minutes 0.01 --print_config
 expect 2 "cannot be combined" "$LOCKSTEP" train "$run/data" --minutes 1 --max_steps 3
+# a trial that is killed is reported before a smaller model is tried
+mkdir longer && tokens longer/train.bin 300000
+"$LOCKSTEP" train --data longer --vocab_size 256 --minutes 1 --threads 1 --checkpoint_path trial >out 2>err5 &
+pid=$!
+await $pid eval 'child=$(ps -o pid= --ppid $pid) && kill -9 $child'
+await $pid grep -q "killed by SIGKILL.*the next smaller model is tried" err5 || bad "no message about the trial: $(cat err5)"
+kill -9 $pid
+wait $pid 2>/dev/null
 expect 3 "no such file or folder" "$LOCKSTEP" train nothing.txt
 echo "Too short." >short.txt
 expect 3 "more text" "$LOCKSTEP" train short.txt
@@ -63,6 +77,18 @@ expect 2 "is a checkpoint, not a run folder" "$LOCKSTEP" train --resume killed/e
 expect 3 "no such run folder" "$LOCKSTEP" train --resume nowhere
 expect 3 "has no options.json" "$LOCKSTEP" train --resume "my texts"
 expect 2 "different folders" "$LOCKSTEP" train --resume killed --checkpoint_path other
+
+
+# a run with a DeepSpeed JSON
+echo '{"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "AdamW", "params": {"lr": 0.002}}}' >ds.json
+expect 0 "" "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --num_heads 2 --embedding_size 32 --seq_length 16 --max_steps 1 \
+  --lr_schedule constant --threads 1 --deepspeed_config ds.json --checkpoint_path one
+expect 2 "1 micro-batch of 4, cannot be shared by 2 data-parallel workers; use a number that divides 1: 1$" \
+  "$LOCKSTEP" train --resume one -n 2
+cp ds.json ds-of-run.json && sed -i 's/0.002/0.5/' ds.json # the run has a copy of its JSON, which counts
+expect 0 "resumed from one/epoch-1" "$LOCKSTEP" train --resume one --max_steps 2 --threads 1
+same ds-of-run.json one/options.deepspeed.json
+grep -q '"lr": 0.002,' one/metrics.jsonl && ! grep -q '"lr": 0.5' one/metrics.jsonl || bad "the changed JSON counts: $(cat one/metrics.jsonl)"
 
 # eval reads sequences of the length of the training, not of the model's positions
 "$LOCKSTEP" train --data "$run/data" --model tiny --num_layers 1 --seq_length 16 --max_steps 1 --threads 1 --checkpoint_path short >/dev/null 2>&1

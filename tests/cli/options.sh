@@ -61,10 +61,11 @@ for c in commands:
                 refused.pop(0)
             work.append((c, r["name"], refused[len(work) % len(refused)]))
     numbers = [r for r in rows if r["kind"] in ("int", "real") and "min" in r]
-    limits = [w for r in numbers for v in (r["min"], min(r["max"], 9e15)) for w in (f"--{r['name']}", f"{v:g}")]
-    code, out, err = run([*c, *limits, "--help"])
-    if code:
-        fail(f"{c}: the limits of its options are refused: {err}")
+    for limit in ("min", "max"):  # apart: an option and its other names must agree
+        limits = [w for r in numbers for w in (f"--{r['name']}", f"{min(r[limit], 9e15):g}")]
+        code, out, err = run([*c, *limits, "--help"])
+        if code:
+            fail(f"{c}: the limits of its options are refused: {err}")
     long = [r["name"] for r in rows if len(r["name"]) > 4 and r["kind"] != "list"]
     work += [(c, n[:-1], "1") for n in long[:3] if n[:-1] not in by_name]
 

@@ -67,6 +67,24 @@ import json
 a, v = (json.load(open("long-1.json"))[k]["tokens"] for k in ("train", "val"))
 assert v == int((a + v) * 0.05), (a, v)
 PY
+# 25 files of which the 20th, for validation, is much larger or much smaller than the others: split at a token, nothing is lost
+for size in 90000 5; do
+  mkdir "sizes-$size"
+  for k in $(seq -w 25); do head -c "$([ "$k" = 20 ] && echo $size || echo 1000)" long.txt | iconv -c -f utf-8 -t utf-8 >"sizes-$size/$k.txt"; done
+  ok "split-$size" --tokenizer bytes --input "sizes-$size"
+  ok "all-$size" --tokenizer bytes --val_fraction 0 --input "sizes-$size"
+  is "split of files" "$(field "split-$size.json" val_is_tail_of_stream)" True
+  python3 - $size <<'PY' || bad "the split of files with very different sizes"
+import array, sys
+size = sys.argv[1]
+ids = lambda name: array.array("H", open(name, "rb").read()).tolist()
+whole, train, val = ids(f"all-{size}/train.bin"), ids(f"split-{size}/train.bin"), ids(f"split-{size}/val.bin")
+assert len(val) == int(len(whole) * 0.05), (len(val), len(whole))
+assert sorted(train + val) == sorted(whole)
+PY
+done
+grep -q 'val .* 5 % of the tokens, split at a token' <("$LOCKSTEP" prepare --quiet --tokenizer bytes --input sizes-5 --out words) || bad "no message about the split"
+rm -r words
 ok whole --tokenizer docs-1 --val_fraction 0 --input docs.jsonl
 python3 -c 'import json,struct
 b=open("whole/train.bin","rb").read(); ids=struct.unpack("<%dH"%(len(b)//2),b); eot=json.load(open("whole.json"))["vocab_size"]-1

@@ -64,6 +64,8 @@ grep -Eq ' [1-9][0-9]* of [0-9]+ blocks through files' err || bad "no block went
 expect 2 'read one after the other with --limit_docs' "$LOCKSTEP" prepare --tokenizer bytes --files_at_once 3 --limit_docs 5 --out x c.txt
 killed plain --tokenizer train --vocab_size 300 --threads 1 --dedup b.txt c.txt d.txt
 killed tail --tokenizer bytes --threads 2 --shard_tokens 1000000 b.txt
+cp c.txt c2.txt # the third document, for validation, has most of the text: its end is moved to the training data
+killed moved --tokenizer bytes --threads 2 --val_fraction 0.34 --shard_tokens 1000000 c.txt c2.txt b.txt
 killed val --tokenizer bytes --threads 2 --max_chars 600 --input c.txt a.jsonl.zst --val_input b.txt a.jsonl
 [ $found -gt 0 ] || bad "no run was killed after its first journal entry"
 

@@ -24,7 +24,8 @@ ranks = [json.loads(l) for l in text.splitlines()]
 assert [(r["rank"], r["step"], r["phase"]) for r in ranks] == [(0, 6, "ended"), (1, 6, "ended")], ranks
 PY
 odd='<img src=x onerror=alert(1)> "q" \ ä'
-mkdir -p "runs/$odd" && head -n 3 runs/good/metrics.jsonl >"runs/$odd/metrics.jsonl"
+latin1=$'caf\xe9' # not UTF-8
+for name in "$odd" "$latin1"; do mkdir -p "runs/$name" && head -n 3 runs/good/metrics.jsonl >"runs/$name/metrics.jsonl"; done
 
 # serve: address and port printed, then every check of the client
 start() { # start FILE ARGUMENTS...: waits for the address; sets $server and $url
@@ -77,6 +78,11 @@ start second runs
 kill $server && wait $server || bad "serve ends with exit code $? after SIGTERM"
 server=$other other=0
 kill -INT $server && wait $server || bad "serve ends with exit code $? after SIGINT"
+# another address of loopback: the one that is printed answers
+start fourth runs --address 127.0.0.2
+[[ $url == http://127.0.0.2:* ]] || bad "serve --address 127.0.0.2 prints $url"
+curl_free "$url" >page && grep -q "<title>Lockstep" page || bad "no answer at $url"
+kill $server && wait $server
 # beyond loopback: with a token
 start third runs --address 0.0.0.0
 token=${url#*token=}

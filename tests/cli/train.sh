@@ -117,12 +117,12 @@ expect 3 "model.safetensors" t --data "$d" "${base[@]}" --resume
 expect 3 "model.safetensors" "$LOCKSTEP" eval --checkpoint "$SCRATCH/run" --data "$d" --seq_length 64
 
 # two runs in one folder: the second is refused, names the first, and changes nothing
-mkdir -p "$SCRATCH/shared"
-exec 9>"$SCRATCH/shared/run.lock" && flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
+mkdir -p "$SCRATCH/both"
+exec 9>"$SCRATCH/both/run.lock" && flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
 expect 2 "run.lock (pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z); two runs cannot share a folder" \
-  t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/shared"
+  t --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/both"
 exec 9>&-
-[ "$(ls "$SCRATCH/shared")" = run.lock ] || bad "a refused run wrote $(ls "$SCRATCH/shared")"
+[ "$(ls "$SCRATCH/both")" = run.lock ] || bad "a refused run wrote $(ls "$SCRATCH/both")"
 
 # workers that the launcher of another MPI started
 expect 2 "" env PMI_RANK=0 PMI_SIZE=2 "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max_steps 1 --checkpoint_path "$SCRATCH/pmi"

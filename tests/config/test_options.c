@@ -99,6 +99,11 @@ static void wrong_flags_and_values_are_refused(void **state)
     assert_non_null(strstr(ls_err_words(), "--framework; it is an option of R2: add --preset r2 "));
     assert_int_equal(PARSE(&o, "--n_chunk", "4"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "--n_chunk; it is an option of R3: add --preset r3 "));
+    assert_int_equal(PARSE(&o, "--dtype", "bfloat16"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "unknown option --dtype; use --precision bf16, fp16 or fp32");
+    assert_int_equal(PARSE(&o, "--resume-from-checkpoint=x"), LS_E_ARG);
+    assert_string_equal(ls_err_words(),
+                        "unknown option --resume-from-checkpoint; use --resume RUN, with the folder of the run");
     assert_int_equal(PARSE(&o, "--help"), LS_OK);
     assert_int_equal(o.help, LS_OPT_FIRST_PAGE);
 }
@@ -115,8 +120,17 @@ static void other_spellings_set_the_same_options(void **state)
                 ls_train_given(&o, "pp"));
     assert_int_equal(PARSE(&o, "--pipeline_stages", "2", "--pp", "4"), LS_OK);
     assert_int_equal(o.pp, 4);
-    assert_int_equal(PARSE(&o, "--learning_rate", "1e-4", "--lr", "2e-4"), LS_OK);
+    assert_int_equal(PARSE(&o, "--lr", "1e-4", "--lr", "2e-4"), LS_OK);
     assert_true(o.lr == 2e-4); /* the last one wins */
+    assert_int_equal(PARSE(&o, "--learning_rate", "1e-4", "--lr", "2e-4"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--bf16", "--precision", "fp32"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--batch_size", "16", "--per_device_train_batch_size", "8"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--fp16", "False", "--bf16", "True"), LS_OK);
+    assert_string_equal(o.precision, "bf16");
+    const ls_train_preset from_run = {"run", 1}; /* typed options override those of a run under any name */
+    char *words[] = {(char[]){"--lr=1e-4"}, (char[]){"--learning_rate=2e-4"}};
+    assert_int_equal(ls_train_options_parse_preset(&from_run, 2, words, &o), LS_OK);
+    assert_true(o.lr == 2e-4);
 }
 
 static void flags_without_effect_are_warned_about(void **state)

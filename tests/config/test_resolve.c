@@ -336,7 +336,7 @@ static void initial_weights_determine_the_model(void **state)
     m.n_layer = 3;
     ls_model_config_write(&m, &s);
     test_write(dir, "config.json", s.data);
-    test_write(dir, "model.safetensors", "x");
+    test_write(dir, "model.safetensors", ""); /* no size to compare the parameters with */
     ls_str_fini(&s);
     snprintf(line, sizeof line, "--init-from %s --run_type baseline", dir);
     must(NULL, line, &c);
@@ -350,6 +350,12 @@ static void initial_weights_determine_the_model(void **state)
     must_fail(NULL, line, LS_E_CONFIG, "n_layer 3");
     snprintf(line, sizeof line, "--init-from %s --variant r1", dir);
     must_fail(NULL, line, LS_E_CONFIG, "variant");
+    /* --vocab_size cannot change the vocabulary of weights: no advice to use it */
+    snprintf(line, sizeof line, "--init-from %s", dir);
+    assert_int_equal(resolve_with(NULL, line, &(ls_train_facts){.data_vocab_size = 60000}, &c), LS_E_CONFIG);
+    snprintf(line, sizeof line, "`lockstep prepare TEXT --tokenizer %s --out DIR`", dir);
+    assert_non_null(strstr(ls_err_words(), line));
+    assert_null(strstr(ls_err_words(), "--vocab_size"));
     test_dir_close(dir);
 }
 
@@ -849,7 +855,8 @@ static void names_of_other_trainers_give_the_same_settings(void **state)
     /* the number formats need a GPU */
     must_fail(NULL, "--device cpu --bf16", LS_E_UNSUPPORTED, "bf16");
     must_fail(NULL, "--device cpu --fp16 true", LS_E_UNSUPPORTED, "fp16");
-    must_fail(NULL, "--fp16 False", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+    must_fail(NULL, "--fp16=no", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+    must_fail(NULL, "--device cpu --fp16 False --bf16 True", LS_E_UNSUPPORTED, "bf16");
 }
 
 static void betas_can_be_given_one_by_one(void **state)

@@ -5,7 +5,10 @@
 #include "cmocka_all.h"
 #include "test_folder.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *dir;
 
@@ -81,10 +84,67 @@ static void paths_that_exist_become_absolute(void **state)
     ls_argv_fini(&words);
 }
 
+/* What reads back from "--name value" of a run that was started in `dir`. */
+static void check_text(const char *name, const char *value, const char *expected)
+{
+    ls_argv words = {0};
+    char line[256], word[1024];
+    snprintf(line, sizeof line, "--%s %s", name, value);
+    save(line, 1, 1);
+    assert_int_equal(ls_run_options_read(dir, false, &words), LS_OK);
+    snprintf(word, sizeof word, "--%s=%s", name, expected);
+    bool found = false;
+    for (int i = 0; i < words.n; i++) found = found || !strcmp(words.word[i], word);
+    if (!found) fail_msg("%s is not %s", words.word[0], word);
+    ls_argv_fini(&words);
+}
+
+static void every_kind_of_path_becomes_absolute(void **state)
+{
+    (void)state;
+    char before[PATH_MAX], here[PATH_MAX], expected[3 * PATH_MAX];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(dir), 0);
+    assert_non_null(getcwd(here, sizeof here));
+    static const char *const folder[] = {"a", "b", "shards", "tiny", "1f1b"};
+    for (size_t i = 0; i < N_OF(folder); i++) assert_int_equal(ls_fs_mkdirs(folder[i]), LS_OK);
+    snprintf(expected, sizeof expected, "%s/a:0.7,%s/b:0.3", here, here);
+    check_text("data", "a:0.7,b:0.3", expected);
+    snprintf(expected, sizeof expected, "%s/shards/train_*.bin", here);
+    check_text("train_data_path", "shards/train_*.bin", expected);
+    snprintf(expected, sizeof expected, "%s/train_*.bin", here);
+    check_text("train_data_path", "train_*.bin", expected);
+    snprintf(expected, sizeof expected, "%s/not/yet", here); /* folders that the run will make */
+    check_text("tensorboard", "not/yet", expected);
+    check_text("workdir", "not/yet", expected);
+    check_text("workdir", "/not/yet", "/not/yet");
+    check_text("model", "tiny", "tiny"); /* a preset stays one, whatever folders exist */
+    check_text("schedule", "1f1b", "1f1b");
+    snprintf(expected, sizeof expected, "%s/tiny", here);
+    check_text("model", "./tiny", expected);
+    assert_int_equal(chdir(before), 0);
+}
+
+static void a_resumed_run_reads_its_copy_of_the_deepspeed_json(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"train_micro_batch_size_per_gpu\": 2}";
+    char copy[PATH_MAX];
+    ls_ds_config ds = {0};
+    check_text("deepspeed_config", "/no/such/ds.json", "/no/such/ds.json"); /* a run of an older version has no copy */
+    assert_int_equal(ls_path_in(copy, dir, LS_RUN_DEEPSPEED), LS_OK);
+    assert_int_equal(ls_fs_write(copy, json, sizeof json - 1), LS_OK);
+    check_text("deepspeed_config", "/no/such/ds.json", copy);
+    assert_int_equal(ls_ds_config_load(copy, &ds), LS_OK);
+    assert_string_equal(ds.text.data, json); /* what the next copy has */
+    ls_ds_config_fini(&ds);
+}
+
 static void a_damaged_file_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"{", "[]", "{\"options\": {\"lr\": null}}"};
+    static const char *const bad[] = {"{", "[]", "{\"version\": 1, \"options\": {\"lr\": null}}",
+                                      "{\"version\": 99, \"options\": {\"lr\": 0.1}}", "{\"options\": {\"lr\": 0.1}}"};
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_argv words = {0};
         assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, bad[i], strlen(bad[i])), LS_OK);
@@ -115,6 +175,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_read_back_the_same),
         cmocka_unit_test(paths_that_exist_become_absolute),
+        cmocka_unit_test(every_kind_of_path_becomes_absolute),
+        cmocka_unit_test(a_resumed_run_reads_its_copy_of_the_deepspeed_json),
         cmocka_unit_test(a_damaged_file_is_refused),
         cmocka_unit_test(an_option_that_is_forgotten_has_its_default),
     };

@@ -228,6 +228,30 @@ static void a_map_shows_the_bytes_of_the_file(void **state)
     ls_fs_map_close(&m);
 }
 
+static void a_map_whose_file_shrinks_ends_the_process_with_its_name(void **state)
+{
+    (void)state;
+    static char page[3 * 65536];
+    int to[2], status = 0;
+    char got[400] = "";
+    assert_int_equal(ls_fs_write(at("shrinks"), page, sizeof page), LS_OK);
+    assert_int_equal(pipe(to), 0);
+    const pid_t pid = fork();
+    if (!pid) {
+        ls_fs_map m;
+        dup2(to[1], STDERR_FILENO);
+        signal(SIGBUS, SIG_DFL); /* not the one of cmocka */
+        if (ls_fs_map_open(&m, at("shrinks")) != LS_OK || truncate(at("shrinks"), 10)) _exit(9);
+        _exit(((const volatile char *)m.data)[2 * 65536 + 5]);
+    }
+    close(to[1]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(read(to[0], got, sizeof got - 1) > 0);
+    close(to[0]);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_non_null(strstr(got, "shrinks became shorter while it was read"));
+}
+
 static void folders_are_created_listed_and_removed(void **state)
 {
     (void)state;
@@ -300,11 +324,17 @@ static void paths_are_joined_with_one_slash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_reads_back_as_written),      cmocka_unit_test(a_failed_read_names_the_path),
-        cmocka_unit_test(a_file_changes_only_at_the_commit), cmocka_unit_test(pipes_links_and_folders_are_not_replaced),
-        cmocka_unit_test(a_map_shows_the_bytes_of_the_file), cmocka_unit_test(a_failed_write_changes_nothing),
-        cmocka_unit_test(killed_writers_leave_whole_files),  cmocka_unit_test(folders_are_created_listed_and_removed),
-        cmocka_unit_test(paths_are_joined_with_one_slash),   cmocka_unit_test(a_copied_folder_replaces_the_old_copy),
+        cmocka_unit_test(a_file_reads_back_as_written),
+        cmocka_unit_test(a_failed_read_names_the_path),
+        cmocka_unit_test(a_file_changes_only_at_the_commit),
+        cmocka_unit_test(pipes_links_and_folders_are_not_replaced),
+        cmocka_unit_test(a_map_shows_the_bytes_of_the_file),
+        cmocka_unit_test(a_map_whose_file_shrinks_ends_the_process_with_its_name),
+        cmocka_unit_test(a_failed_write_changes_nothing),
+        cmocka_unit_test(killed_writers_leave_whole_files),
+        cmocka_unit_test(folders_are_created_listed_and_removed),
+        cmocka_unit_test(paths_are_joined_with_one_slash),
+        cmocka_unit_test(a_copied_folder_replaces_the_old_copy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -98,8 +98,51 @@ static void another_name_sets_the_same_value(void **state)
     assert_false(t.on);
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--block_size", "0"), LS_E_ARG); /* the range of the row */
     assert_string_equal(ls_err_words(), "--block_size 0: must be 1 to 512");
-    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--on_gpu", "false"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "--on_gpu false: it stands for --device cuda; use --device with another value");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--on_gpu=maybe"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--on_gpu maybe: it stands for --device cuda; use --device with another value");
+}
+
+static void a_false_name_of_a_value_is_as_if_it_were_left_out(void **state)
+{
+    (void)state;
+    target t;
+    unsigned char given[N_ROW] = {0};
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "False"), LS_OK);
+    assert_string_equal(t.device, "cpu");
+    assert_memory_equal(given, "\0\0\0\0\0\0\0\0\0\0", N_ROW);
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--device", "cuda", "--on_gpu=0"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--on_gpu 0 contradicts --device cuda; leave one out");
+}
+
+static void two_names_with_different_values_are_refused(void **state)
+{
+    (void)state;
+    target t;
+    unsigned char given[N_ROW] = {0};
+#define FRESH (memset(given, 0, sizeof given), given)
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--seq_length", "7", "--block_size", "8"), LS_E_ARG);
+    assert_string_equal(ls_err_words(),
+                        "--seq_length and --block_size are one option and have different values; leave one out");
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--block_size", "7", "--seq_length", "8"), LS_E_ARG);
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--on_gpu", "--device", "cpu"), LS_E_ARG);
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--verbose", "--talk", "false"), LS_E_ARG);
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--name", "x", "--label", "y"), LS_E_ARG);
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--name", "x", "--label", "x", "--device", "cuda", "--on_gpu"),
+                     LS_OK);
+    assert_int_equal(PARSE(&t, FRESH, NULL, NULL, "--block_size", "7", "--block_size", "8"), LS_OK); /* the last wins */
+    assert_int_equal(t.n, 8);
+#undef FRESH
+}
+
+static void only_whole_words_ask_for_help(void **state)
+{
+    (void)state;
+    ls_opt_page page = LS_OPT_NO_PAGE;
+    assert_true(ls_opt_asks_page("-h", NULL) && ls_opt_asks_page("--help", NULL) &&
+                ls_opt_asks_page("--help=json", NULL));
+    assert_true(ls_opt_asks_page("--help-all", &page) && page == LS_OPT_ALL_PAGES);
+    assert_false(ls_opt_asks_page("--helpfoo", NULL) || ls_opt_asks_page("--hel", NULL) ||
+                 ls_opt_asks_page("help", NULL));
 }
 
 static void values_outside_the_range_are_refused(void **state)
@@ -262,6 +305,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_option_is_parsed),
         cmocka_unit_test(both_spellings_are_accepted_and_names_are_never_abbreviated),
+        cmocka_unit_test(a_false_name_of_a_value_is_as_if_it_were_left_out),
+        cmocka_unit_test(two_names_with_different_values_are_refused),
+        cmocka_unit_test(only_whole_words_ask_for_help),
         cmocka_unit_test(another_name_sets_the_same_value),
         cmocka_unit_test(values_outside_the_range_are_refused),
         cmocka_unit_test(a_list_ends_at_the_next_option),

@@ -127,6 +127,11 @@ static void shards_are_one_stream(void **state)
         assert_memory_equal(x[0], x[2], sizeof x[0]);
         assert_memory_equal(x[1], x[3], sizeof x[1]);
     }
+    assert_true(ls_tokens_hash(&a) == ls_tokens_hash(&b));
+    ls_tokens_close(&b);
+    write_ids("whole.bin", 1, first);
+    assert_int_equal(ls_tokens_open(&b, in_dir("whole.bin"), 5, 5000), LS_OK);
+    assert_true(ls_tokens_hash(&a) != ls_tokens_hash(&b));
     ls_tokens_close(&a);
     ls_tokens_close(&b);
     assert_int_equal(ls_fs_remove_tree(in_dir("train_002.bin")), LS_OK);

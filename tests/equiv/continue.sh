@@ -44,6 +44,13 @@ done
 rm "$SCRATCH/parts/RUN_COMPLETE.txt" "$SCRATCH/parts/training_metrics.json"
 run parts --resume --max_steps 8 || bad "the last files: $(tail -3 "$SCRATCH/parts.log")"
 [ -e "$SCRATCH/parts/training_metrics.json" ] || bad "training_metrics.json is not written again"
+# other training data is refused, also with as many tokens
+cp "$SCRATCH/d/train.bin" "$SCRATCH/kept.bin"; tokens "$SCRATCH/d/train.bin" 700 3
+cp -r "$SCRATCH/parts" "$SCRATCH/other"
+run other --resume --max_steps 10; code=$?
+[ $code = 2 ] || bad "other data: exit code $code, expected 2"
+grep -q "written with training data whose hash is [0-9]*, but this run has [0-9]*; use the same" "$SCRATCH/other.log" || bad "other data: $(cat "$SCRATCH/other.log")"
+cp "$SCRATCH/kept.bin" "$SCRATCH/d/train.bin"
 
 # a schedule that depends on the length of the run: allowed, with a message
 run cosine --lr_schedule cosine --max_steps 2 || bad "cosine"

@@ -9,6 +9,7 @@
 #include "serve/listen.h"
 #include "serve/screen.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,6 +113,7 @@ static void only_new_whole_lines_are_read(void **state)
     update(r);
     assert_int_equal(r->last.step, 3);
     assert_true(isnan(r->last.value[LS_CURVE_NORM])); /* null */
+    assert_true(ls_live_run_read(r) == 1);            /* nothing is left to read until the line has its end */
     const off_t at = r->steps.at;
     append(dir, "metrics.jsonl", "}\nno JSON\n[1]\n");
     update(r);
@@ -281,6 +283,109 @@ static void runs_are_found_while_they_appear(void **state)
     test_dir_close(dir);
 }
 
+static void look_again(ls_live_set *s)
+{
+    s->looked = s->peeked = 0; /* 5 seconds later */
+    assert_int_equal(ls_live_set_look(s), LS_OK);
+}
+
+static void a_run_that_was_removed_leaves_the_list(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_set s = {0};
+    ls_live_run *r;
+    static const char *const name[] = {"a", "b", "c"};
+    for (size_t i = 0; i < N_OF(name); i++) {
+        char file[32];
+        snprintf(file, sizeof file, "%s/metrics.jsonl", name[i]);
+        test_write(dir, file, "{\"step\": 1, \"loss\": 2.0}\n");
+    }
+    assert_int_equal(ls_live_set_add(&s, dir), LS_OK);
+    look_again(&s);
+    assert_int_equal(s.n, 3);
+    assert_int_equal(ls_live_set_ask(&s, "c", &r), LS_OK);
+    assert_int_equal(ls_fs_remove_tree(test_path(dir, "b", NULL)), LS_OK);
+    look_again(&s);
+    assert_int_equal(s.n, 2);
+    assert_string_equal(s.run[0]->id, "a");
+    assert_true(s.run[1] == r && r->curve.n == 1); /* the others keep what was read */
+    ls_live_set_fini(&s);
+    test_dir_close(dir);
+}
+
+static void of_too_many_runs_the_newest_are_kept(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), id[32];
+    ls_live_set s = {0};
+    ls_live_run *r;
+    ls_str answer = {0};
+    json_t *j = NULL;
+    enum { OLD = 3 };
+    for (int i = 0; i < LS_LIVE_RUNS + OLD; i++) { /* the first by name are the oldest */
+        snprintf(id, sizeof id, "%05d", i);
+        assert_int_equal(mkdir(test_path(dir, id, NULL), 0777), 0);
+        append(test_path(dir, id, NULL), "metrics.jsonl", "{\"step\": 1, \"loss\": 2.0}\n");
+        const struct timespec at[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
+        assert_int_equal(utimensat(AT_FDCWD, test_path(dir, id, "/metrics.jsonl"), at, 0), 0);
+    }
+    assert_int_equal(ls_live_set_add(&s, dir), LS_OK);
+    look_again(&s);
+    assert_int_equal(s.n, LS_LIVE_RUNS);
+    assert_int_equal(s.left_out, OLD);
+    assert_string_equal(s.run[0]->id, "00003");
+    assert_int_equal(ls_live_set_ask(&s, "02002", &r), LS_OK);
+    assert_non_null(r);
+    ls_answer_runs(&s, &answer);
+    assert_int_equal(ls_json_parse(answer.data, answer.len, "answer", &j), LS_OK);
+    assert_true(json_is_true(json_object_get(j, "more")));
+    assert_int_equal(json_integer_value(json_object_get(j, "left_out")), OLD);
+    json_decref(j);
+    ls_str_fini(&answer);
+    append(test_path(dir, "00000", NULL), "metrics.jsonl", "{\"step\": 2, \"loss\": 2.0}\n"); /* resumed */
+    look_again(&s);
+    assert_int_equal(ls_live_set_ask(&s, "00000", &r), LS_OK);
+    assert_non_null(r);
+    assert_int_equal(ls_live_set_ask(&s, "00003", &r), LS_OK);
+    assert_null(r);
+    ls_live_set_fini(&s);
+    test_dir_close(dir);
+}
+
+static void a_folder_behind_links_is_listed_once(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_set s = {0};
+    test_write(dir, "group/a/metrics.jsonl", "{\"step\": 1}\n");
+    assert_int_equal(symlink(dir, test_path(dir, "group/up", NULL)), 0);
+    assert_int_equal(symlink("group", test_path(dir, "twice", NULL)), 0);
+    assert_int_equal(ls_live_set_add(&s, dir), LS_OK);
+    assert_int_equal(ls_live_set_add(&s, test_path(dir, "group/a", NULL)), LS_OK);
+    look_again(&s);
+    assert_int_equal(s.n, 1);
+    assert_string_equal(s.run[0]->id, "group/a");
+    ls_live_set_fini(&s);
+    test_dir_close(dir);
+}
+
+static void a_name_that_is_not_utf8_can_be_asked_for(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_set s = {0};
+    ls_live_run *r;
+    test_write(dir, "caf\xe9/metrics.jsonl", "{\"step\": 1}\n");
+    test_write(dir, "caf\xe8/metrics.jsonl", "{\"step\": 2}\n");
+    assert_int_equal(ls_live_set_add(&s, dir), LS_OK);
+    assert_int_equal(ls_live_set_ask(&s, "caf\\xe9", &r), LS_OK);
+    assert_non_null(r);
+    assert_int_equal(r->last.step, 1);
+    ls_live_set_fini(&s);
+    test_dir_close(dir);
+}
+
 static void no_allocation_leaks_when_memory_is_out(void **state)
 {
     (void)state;
@@ -357,7 +462,7 @@ static void labels_of_prometheus_are_escaped(void **state)
     assert_int_equal(ls_live_set_add(&set, dir), LS_OK);
     assert_int_equal(ls_live_set_look(&set), LS_OK);
     ls_answer_prometheus(&set, &s);
-    assert_contains(s.data, "# TYPE lockstep_loss gauge\nlockstep_loss{run=\"a\\\"b\\\\c\\nd\xef\xbf\xbd\"} 2.5\n");
+    assert_contains(s.data, "# TYPE lockstep_loss gauge\nlockstep_loss{run=\"a\\\"b\\\\c\\nd\\\\xff\"} 2.5\n");
     assert_null(strstr(s.data, "lockstep_gradient_norm{")); /* not measured: no sample */
     assert_null(strstr(s.data, "nan"));
     ls_str_fini(&s);
@@ -492,6 +597,30 @@ static void loopback_needs_no_token_and_other_addresses_do(void **state)
     ls_listener_close(&b);
 }
 
+static void only_names_of_this_machine_are_answered(void **state)
+{
+    (void)state;
+    const ls_listener l = {.host = "Node7", .loopback = true};
+    static const char *const ours[] = {"localhost", "LOCALHOST:7007", "127.0.0.1:1", "127.0.0.2",
+                                       "[::1]",     "[::1]:7007",     "node7:80"},
+                             *const others[] = {"",
+                                                "evil.example",
+                                                "127.0.0.1.evil.example",
+                                                "[::1].evil.example",
+                                                "[::1",
+                                                "::1",
+                                                "[localhost]",
+                                                "localhost:x",
+                                                "localhost.evil.example",
+                                                "128.0.0.1",
+                                                "[::2]",
+                                                "node70"};
+    for (size_t i = 0; i < N_OF(ours); i++)
+        if (!ls_listener_is_host(&l, ours[i])) fail_msg("%s is refused", ours[i]);
+    for (size_t i = 0; i < N_OF(others); i++)
+        if (ls_listener_is_host(&l, others[i])) fail_msg("%s is answered", others[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -503,6 +632,10 @@ int main(void)
         cmocka_unit_test(a_resumed_run_replaces_its_file),
         cmocka_unit_test(the_state_follows_the_files),
         cmocka_unit_test(runs_are_found_while_they_appear),
+        cmocka_unit_test(a_run_that_was_removed_leaves_the_list),
+        cmocka_unit_test(of_too_many_runs_the_newest_are_kept),
+        cmocka_unit_test(a_folder_behind_links_is_listed_once),
+        cmocka_unit_test(a_name_that_is_not_utf8_can_be_asked_for),
         cmocka_unit_test(no_allocation_leaks_when_memory_is_out),
         cmocka_unit_test(an_increment_continues_where_the_last_answer_ended),
         cmocka_unit_test(labels_of_prometheus_are_escaped),
@@ -511,6 +644,7 @@ int main(void)
         cmocka_unit_test(the_reason_of_a_failure_is_shown),
         cmocka_unit_test(a_token_is_compared_as_a_whole),
         cmocka_unit_test(loopback_needs_no_token_and_other_addresses_do),
+        cmocka_unit_test(only_names_of_this_machine_are_answered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,7 +111,7 @@ def checks(port, token):
         answer = raw(port, data)
         check(answer == "" or " 4" in answer or " 5" in answer, name, repr(answer))
     if not token:
-        for host, ok in ((f"localhost:{port}", True), ("[::1]:9", True), ("LOCALHOST", True), ("evil.example", False), ("127.0.0.1.evil.example", False), ("", False)):
+        for host, ok in ((f"localhost:{port}", True), ("[::1]:9", True), ("LOCALHOST", True), ("evil.example", False), ("127.0.0.1.evil.example", False), ("[::1].evil.example", False), ("", False)):
             status = get(port, "/api/runs", {"Host": host})[0]
             check((status == 200) == ok, "Host", host, status)
     else:

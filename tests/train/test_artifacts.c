@@ -589,6 +589,13 @@ static void the_step_log_survives_a_resume(void **state)
     assert_null(strstr(text, "{\"step\": 8,"));
     ls_free(text);
     assert_int_equal(ls_metrics_log_close(&l), LS_OK);
+    static const char damaged[] = "{\"step\": 1}\n\1{\"st\n[]\n{\"step\": 2}\n{\"step\": 3}\n\1\n{\"step\": 2}\n";
+    assert_int_equal(ls_fs_write(path, damaged, sizeof damaged - 1), LS_OK);
+    assert_int_equal(ls_metrics_log_open(&l, dir, 2), LS_OK); /* the lines after a damaged one stay */
+    assert_int_equal(count_lines(path, &text), 4);
+    assert_memory_equal(text, damaged, strlen(text));
+    ls_free(text);
+    assert_int_equal(ls_metrics_log_close(&l), LS_OK);
     assert_int_equal(ls_metrics_log_open(&l, dir, 0), LS_OK); /* a new run */
     assert_int_equal(count_lines(path, &text), 0);
     ls_free(text);

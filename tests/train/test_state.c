@@ -164,11 +164,30 @@ static void an_epoch_that_was_cut_continues_under_a_later_limit(void **state)
     assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.loss_sum == 168);
 }
 
+static void other_training_data_of_the_same_size_is_refused(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0};
+    ls_str s = {0};
+    run a, b;
+    run_open(&a, &none);
+    run_open(&b, &none);
+    a.t.train_hash = (uint64_t)4096 << 12;
+    b.t.train_hash = (uint64_t)4097 << 12;
+    ls_run_state_write(&a.t, &s);
+    assert_int_equal(ls_run_state_read(&b.t, s.data, "there"), LS_E_CONFIG);
+    assert_words("training data whose hash is 4096, but this run has 4097");
+    b.t.train_hash = a.t.train_hash;
+    assert_int_equal(ls_run_state_read(&b.t, s.data, "there"), LS_OK);
+    ls_str_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
                                        cmocka_unit_test(a_resumed_run_may_change_precision),
                                        cmocka_unit_test(contradictory_loss_scales_are_refused),
-                                       cmocka_unit_test(an_epoch_that_was_cut_continues_under_a_later_limit)};
+                                       cmocka_unit_test(an_epoch_that_was_cut_continues_under_a_later_limit),
+                                       cmocka_unit_test(other_training_data_of_the_same_size_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

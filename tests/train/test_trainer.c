@@ -325,6 +325,48 @@ static void the_loss_falls_and_artifacts_exist(void **state)
     close_run(&r);
 }
 
+static void a_resume_without_checkpoint_keeps_the_metrics(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"step\": 1, \"loss\": 5.0}\n";
+    run r;
+    char extra[600];
+    const char *path = test_path(dir, "killed/metrics.jsonl", NULL);
+    assert_int_equal(ls_fs_write(path, line, sizeof line - 1), LS_OK);
+    snprintf(extra, sizeof extra, "--checkpoint_path %s/killed --resume --max_steps 1", dir);
+    open_run(&r, extra);
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    close_run(&r);
+    char *text = NULL;
+    size_t n = 0;
+    assert_int_equal(ls_fs_read(test_path(dir, "killed/earlier-1/metrics.jsonl", NULL), &text, &n), LS_OK);
+    assert_string_equal(text, line);
+    ls_free(text);
+}
+
+static void a_run_is_not_completed_by_a_lower_limit(void **state)
+{
+    (void)state;
+    run r;
+    char extra[600];
+    snprintf(extra, sizeof extra, "--checkpoint_path %s/cut --max_steps 3", dir);
+    open_run(&r, extra);
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    assert_int_equal(r.t->state.step, 3);
+    r.c.resume = true;
+    r.c.total_steps = r.c.max_steps = 2;
+    assert_int_equal(ls_trainer_load(r.t), LS_OK); /* complete: nothing is left to do */
+    assert_int_equal(ls_fs_remove_tree(test_path(dir, "cut/RUN_COMPLETE.txt", NULL)), LS_OK);
+    assert_int_equal(ls_trainer_load(r.t), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "is at step 3; --max_steps 2 is below it; use 3 or more"));
+    r.c.max_steps = 0;
+    assert_int_equal(ls_trainer_load(r.t), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "raise --epochs"));
+    r.c.total_steps = r.c.max_steps = 3;
+    assert_int_equal(ls_trainer_load(r.t), LS_OK);
+    close_run(&r);
+}
+
 /* Records one letter per event. A wrong nesting depth fails the test. */
 typedef struct seen {
     char text[256];
@@ -420,6 +462,8 @@ int main(void)
                                        cmocka_unit_test(a_loss_scale_changes_no_bit),
                                        cmocka_unit_test(steps_with_overflow_are_skipped),
                                        cmocka_unit_test(only_real_loss_spikes_are_reported),
+                                       cmocka_unit_test(a_resume_without_checkpoint_keeps_the_metrics),
+                                       cmocka_unit_test(a_run_is_not_completed_by_a_lower_limit),
                                        cmocka_unit_test(only_a_norm_of_three_times_the_mean_is_reported),
                                        cmocka_unit_test(the_loss_falls_and_artifacts_exist),
                                        cmocka_unit_test(an_observer_sees_a_run_in_order),
