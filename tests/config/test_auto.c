@@ -142,7 +142,7 @@ static void options_of_the_user_are_kept_and_the_rest_follows_them(void **state)
     assert_null(value(&c, "global_batch_size"));
 }
 
-/* The words of a text with one blank between two of them. */
+/* The same text with one blank between all words. */
 static void add_words(const char *text, ls_str *out)
 {
     for (const char *p = text + strspn(text, " \n"); *p; p += strspn(p, " \n")) {
