@@ -82,7 +82,8 @@ static ls_status no_folder(const char *path)
         ls_free(dir);
         if (weighted) return ls_fail(LS_E_IO, "--data %s: '%s' is not a weight (a number above 0)", path, colon + 1);
     }
-    return ls_fail(LS_E_IO, "--data %s: does not exist; create it with `lockstep prepare TEXT --out %s`", path, ls_quoted(path).text);
+    return ls_fail(LS_E_IO, "--data %s: does not exist; create it with `lockstep prepare TEXT --out %s`", path,
+                   ls_quoted(path).text);
 }
 
 /* Adds the files of one data folder to the two lists. */
