@@ -38,7 +38,7 @@ def run(o, work, data, offload):
     subprocess.run(["rm", "-rf", out], check=True)
     args = [o.lockstep, "train", "--device", o.device, "--model", o.model, "--train_data_path", data, "--checkpoint_path", out, "--seq_length", str(o.seq),
             "--micro_batch_size_per_gpu", str(o.micro), "--grad_accum_steps", str(o.accum), "--strategy", o.strategy, "--precision", "bf16", "--dropout", "0", "--vocab_size",
-            str(o.vocab), "--max_steps", "1000000", "--epochs", "1000", "--lr", "1e-4", "--lr_schedule", "constant", "--offload_optimizer", "cpu" if offload else "none"] + o.args
+            str(o.vocab), "--max_steps", "1000000", "--epochs", "1000", "--lr", "1e-4", "--lr_schedule", "constant", "--offload_optimizer", "cpu" if offload else "none", "--verbose"] + o.args
     begin = time.monotonic()
     with open(os.path.join(work, name + ".log"), "wb") as log:
         p = subprocess.Popen(args, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

@@ -284,7 +284,7 @@ do_memory() {
     [[ $device == cuda ]] || { note "needs a device"; return; }
     for label in "gpt2 64" "gpt2-xl 8" "gpt2-xl 8 --recompute"; do
         read -r -a w <<<"$label"
-        try "memory-${label// /_}" 150 train "$dir/run" --model "${w[0]}" --micro_batch_size_per_gpu "${w[1]}" "${w[@]:2}" --seq_length 1024 --max_steps 2 \
+        try "memory-${label// /_}" 150 train "$dir/run" --model "${w[0]}" --micro_batch_size_per_gpu "${w[1]}" "${w[@]:2}" --seq_length 1024 --max_steps 2 --verbose \
             --precision bf16 --vocab_size 50257 && grep -hE "GiB|MiB" "$dir/memory-${label// /_}.out" | head -n 14 | while IFS= read -r line; do note "  $line"; done
         rm -rf "$dir/run"
     done

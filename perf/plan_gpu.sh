@@ -97,7 +97,7 @@ def train(case, model, T, B, M):
     with open(log, "w") as f:
         p = subprocess.Popen([lockstep, "train", "--train_data_path", f"{out}/train.bin", "--model", model, "--seq_length", str(T),
                               "--micro_batch_size_per_gpu", str(B), "--grad_accum_steps", str(M), "--device", "cuda", "--precision", "bf16",
-                              "--dropout", "0", "--epochs", "1", "--checkpoint_path", folder, *loose], stdout=f, stderr=subprocess.STDOUT)
+                              "--dropout", "0", "--epochs", "1", "--verbose", "--checkpoint_path", folder, *loose], stdout=f, stderr=subprocess.STDOUT)
     metrics, until = f"{folder}/metrics.jsonl", None
     limit = time.time() + 90 + seconds
     try:
