@@ -226,7 +226,7 @@ static void every_rule_of_the_search_is_kept(void **state)
         box_open_table(&b, 12, seed[s]);
         for (int K = 2; K < 5; K++)
             for (double penalty = 0.5; penalty < 2; penalty += 1) {
-                bool cut, stopped;
+                bool cut = false, stopped = false;
                 ls_decode_item item[N_PROMPT];
                 int32_t ids[N_PROMPT][N_CTX + 2];
                 compare(&b, K, penalty, &cut, &stopped);
