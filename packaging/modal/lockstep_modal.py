@@ -19,7 +19,7 @@ import modal
 
 GPU = os.environ.get("LOCKSTEP_MODAL_GPU", "A100-80GB:2")
 ARCH = os.environ.get("LOCKSTEP_MODAL_ARCH", "80")
-WORK = "/work"
+WORK = "/mnt/lockstep"
 ROOT = Path(__file__).resolve().parents[2] if modal.is_local() else Path("/src")
 
 image = (

@@ -42,12 +42,12 @@ static const cli_page page = {
     opts, CLI_COUNT(opts), "serve [FOLDER...] [OPTIONS]",
     "Show runs on a web page: loss, validation, gradient norm, learning rate, tokens/s, memory, utilisation, the state of every rank. "
     "A folder is a run folder, or a folder of run folders; runs that train now and runs that ended are shown alike, and their curves can be "
-    "compared. The page updates itself and needs no network. Prometheus metrics are at /metrics. Nothing is written or changed. [runs]\n"
-    "`train --serve` does this for one run while it trains. Ctrl-C ends it.\n"
+    "compared. The page updates itself and needs no network. Prometheus metrics are at /metrics. Nothing is written or changed. Without FOLDER: the folder runs.\n\n"
+    "`train --serve` does this for one run while it trains. Ctrl-C ends it.\n\n"
     "Examples:\n"
     "  lockstep serve runs\n"
     "  lockstep serve runs/a runs/b --port 8080\n"
-    "  ssh -L 7007:localhost:7007 HOST lockstep serve runs     from another machine\n"};
+    "  ssh -L 7007:localhost:7007 HOST lockstep serve runs     from another machine\n\n"};
 
 /* ---- the end ---- */
 

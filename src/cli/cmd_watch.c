@@ -25,7 +25,7 @@ static const ls_opt opts[] = {
 static const cli_page page = {
     opts, CLI_COUNT(opts), "watch [RUN] [OPTIONS]",
     "Show a run in the terminal: state, last values, the curve of the loss, and one line per rank. RUN is a run folder, or a folder of run "
-    "folders, of which the newest run is shown. It ends with the run, or with q or Ctrl-C; the run is not affected. [runs]\n"};
+    "folders, of which the newest run is shown. It ends with the run, or with q or Ctrl-C; the run is not affected. Without RUN: the newest run below the folder runs.\n\n"};
 
 static ls_screen screen_size(bool tty)
 {
