@@ -136,6 +136,10 @@ static ls_status see_start(reader *r, const json_t *j, double t)
         r->zero += t - r->last;
         r->begun = t;
     }
+    if (again && !r->n_pending) { /* after a resize that no failure caused */
+        e->cause[LS_CAUSE_RESIZE].count++;
+        e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
+    }
     drop_after(&r->saved, step);
     drop_after(&r->validated, step);
     ls_attempt *a = add_attempt(e, t - r->zero);
@@ -200,13 +204,14 @@ static void see_restart(reader *r, const json_t *j, double t)
     const int64_t lost = whole(j, "lost_steps");
     double left = number(j, "lost_seconds");
     e->restarts++;
-    if (!n) e->cause[LS_CAUSE_RESIZE].count++;
     if (n && isnan(left)) left = t - r->failed_at[n - 1];
     if (n > 1 && t - r->failed_at[n - 1] >= 0) left = fmin(left, t - r->failed_at[n - 1]);
     for (int i = 0; i + 1 < n; i++) e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
-    e->cause[n ? r->pending[n - 1] : LS_CAUSE_RESIZE].waiting += or_zero(left);
-    if (n) r->waits += or_zero(left), r->n_wait++;
-    ls_cause_loss *first = &e->cause[n ? r->pending[0] : LS_CAUSE_RESIZE];
+    if (!n) return;
+    e->cause[r->pending[n - 1]].waiting += or_zero(left);
+    r->waits += or_zero(left);
+    r->n_wait++;
+    ls_cause_loss *first = &e->cause[r->pending[0]];
     if (lost > 0) first->lost_steps += lost;
     first->repeated += or_zero(number(j, "repeated_seconds"));
     r->n_pending = 0;
