@@ -30,6 +30,11 @@
 #include "config/resolve.h"
 #include "train/telemetry.h"
 
+/* One run writes to a folder. A run that was killed may need a moment to end: seconds. */
+#define LS_RUN_LOCK        "run.lock"
+#define LS_RUN_LOCK_TIME   3.0
+#define LS_RUN_LOCK_ADVICE "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path"
+
 /* Where a run prints. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
