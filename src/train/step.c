@@ -10,6 +10,7 @@
 #include "train/train_impl.h"
 
 #include "core/deadline.h"
+#include "core/inject.h"
 #include "core/rng.h"
 #include "core/stop.h"
 
@@ -39,6 +40,7 @@ ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 
 static ls_status grad_ready(void *ctx, int u)
 {
+    if (ls_inject_on) LS_TRY(train_grad_faults(ctx, u));
     return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
 }
 
