@@ -133,6 +133,7 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     if (!e->n_attempt) r->zero = r->begun = t;
     else if (!again) { /* resumed by somebody: the time between is not a part of the run */
         r->sessions += or_zero(r->last - r->begun);
+        r->n_pending = 0;
         r->zero += t - r->last;
         r->begun = t;
     }
@@ -237,6 +238,7 @@ static void see_end(reader *r, const json_t *j, double t)
     ls_attempt *a = running(r);
     if (a) copy(a->how, sizeof a->how, text(j, "state"));
     close_attempt(r, t, whole(j, "step"));
+    if (whole(j, "attempt") >= 0) r->e->waits = false; /* of the supervisor: it starts no other attempt */
 }
 
 static ls_status see_audit(ls_interruptions *e, const json_t *j)
