@@ -198,7 +198,8 @@ static void failure_line(ls_live_run *r, const json_t *j, ls_live_event *e)
     text_of(j, "cause", cause, sizeof cause);
     text_of(j, "host", host, sizeof host);
     text_of(j, "detail", detail, sizeof detail);
-    if (rank >= 0) snprintf(where, sizeof where, " (rank %lld%s%s)", (long long)rank, *host ? " on " : "", host);
+    if (rank >= 0 && strncmp(detail, "rank ", 5) != 0) /* else it names the rank itself */
+        snprintf(where, sizeof where, " (rank %lld%s%s)", (long long)rank, *host ? " on " : "", host);
     snprintf(r->reason, sizeof r->reason, "%s%s%s%s", *cause ? cause : "failure", where, *detail ? ": " : "", detail);
     snprintf(e->words, sizeof e->words, "attempt %lld failed: %.160s", (long long)int_of(j, "attempt"), r->reason);
     r->failures++;
