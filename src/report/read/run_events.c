@@ -66,7 +66,7 @@ static const char *text(const json_t *j, const char *key)
     return s ? s : "";
 }
 
-/* Copies a text; control characters, which could move the cursor of a terminal, become '?'. */
+/* Copies a text without control characters, which could move the cursor of a terminal. */
 static void copy(char *out, size_t room, const char *words)
 {
     size_t n = strlen(words);
