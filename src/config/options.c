@@ -125,6 +125,10 @@ const ls_opt ls_train_opts[] = {
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
+    ROW("audit", LS_OPT_INT, audit, "K", "0",
+        "every K steps, look for silent corruption: replicas compare hashes of their state, and each repeats a micro-batch of another one; before each checkpoint, replicas compare their state; 0 = off", IN(0, 1e15)),
+    ROW("audit_depth", LS_OPT_CHOICE, audit_depth, "micro|step", "micro",
+        "what is repeated in an audit: one micro-batch per replica, or all of the step; `--audit 1 --audit_depth step` repeats everything, before each update"),
 
     ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output", IN(1, 1e15)),
     ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,

@@ -53,6 +53,8 @@ typedef struct ls_train_options {
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
     int64_t save_every, keep_last;
+    int64_t audit;
+    const char *audit_depth;
     bool resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;

@@ -104,6 +104,7 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
         const int64_t begin = ls_unit_begin(u, &span);
         LS_TRY(run_unit(m, a, mb, h, u, pass));
         ls_unit_end(begin, &span);
+        if (h->computed) LS_TRY(h->computed(h->ctx, u, pass, a));
         if (completes_grad(kind, pass)) LS_TRY(finish_grad(m, h, u));
         LS_TRY(hook(h->release, h->ctx, u, pass));
     }
