@@ -1,5 +1,7 @@
 #include "core/clock.h"
 
+#include "core/inject.h"
+
 #include <sys/resource.h>
 #include <time.h>
 
@@ -17,11 +19,18 @@ double ls_cpu_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
+void ls_wall(struct timespec *t)
+{
+    clock_gettime(CLOCK_REALTIME, t);
+    if (ls_inject_on) t->tv_sec += (time_t)ls_inject_clock();
+}
+
 static void stamp(char buf[24], const char *fmt)
 {
-    time_t now = time(NULL);
+    struct timespec now;
     struct tm tm;
-    gmtime_r(&now, &tm);
+    ls_wall(&now);
+    gmtime_r(&now.tv_sec, &tm);
     strftime(buf, 24, fmt, &tm);
 }
 

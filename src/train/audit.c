@@ -254,7 +254,8 @@ static ls_status repeat_micro(ls_audit *a, int m)
                             .acquire = train_acquire,
                             .release = train_release,
                             .grad_ready = repeated_grad,
-                            .computed = train_audit_computed};
+                            .computed = train_audit_computed,
+                            .repeats = true};
     ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = loss_of(a, m)};
     const int slot = m % t->input.n_slot;
     ls_strategy_rehearse(t->strategy, m);

@@ -20,7 +20,7 @@
 static int64_t unix_ms(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    ls_wall(&now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 

@@ -10,6 +10,7 @@
 #include "train/train_impl.h"
 
 #include "core/deadline.h"
+#include "core/inject.h"
 #include "core/rng.h"
 #include "core/stop.h"
 
@@ -39,8 +40,10 @@ ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 
 static ls_status grad_ready(void *ctx, int u)
 {
-    if (((ls_trainer *)ctx)->audit) LS_TRY(ls_audit_grad(((ls_trainer *)ctx)->audit, u));
-    return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
+    const ls_trainer *t = ctx;
+    if (ls_inject_on) LS_TRY(train_grad_faults(ctx, u));
+    if (t->audit) LS_TRY(ls_audit_grad(t->audit, u));
+    return ls_strategy_grad_ready(t->strategy, u);
 }
 
 ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2])

@@ -51,6 +51,10 @@ ls_status train_compare_kernels(const ls_trainer *t);
 ls_status train_compare_data(const ls_trainer *t);
 ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
 
+/* Faults that are due at this event, and in the gradient of unit u, which a micro-batch has completed (faults.c). */
+ls_status train_faults(ls_trainer *t, const ls_event *e);
+ls_status train_grad_faults(ls_trainer *t, int u);
+
 int64_t train_peak_rss(void);
 
 /* The status during a validation: `done` of n batches per replica. */
