@@ -203,7 +203,7 @@ bool supervise_tick(void *ctx)
     supervise *s = ctx;
     const double now = ls_now();
     read_events(s);
-    if (now - s->looked_at < LOOK || s->wanted) return s->wanted;
+    if (now - s->looked_at < LOOK || s->wanted) return s->wanted && s->began; /* until then there is nothing to save */
     s->looked_at = now;
     look_for_request(s);
     if (!s->wanted && s->ops.wants && s->began) {
@@ -211,7 +211,7 @@ bool supervise_tick(void *ctx)
         s->why = "workers returned";
     }
     if (s->wanted) ls_progress_say("lockstep: stopping to continue with %d workers (%s)\n", s->wanted, s->why);
-    return s->wanted;
+    return s->wanted && s->began;
 }
 
 /* ---- failures ---- */
