@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define DEFAULT_RESTARTS 3 /* with --elastic or --hot_spare */
-
 typedef struct supervisor {
     supervise s; /* first: shared with the workers */
     const train_runner *r;
@@ -29,26 +27,6 @@ bool train_is_resizing(const supervise *s)
     return s && s->wanted;
 }
 
-static ls_status parse_elastic(const ls_train_options *o, int *least, int *most)
-{
-    int64_t a = 0, b = 0;
-    char text[64] = "";
-    *least = *most = 0;
-    if (!o->elastic) return LS_OK;
-    if (strlen(o->elastic) < sizeof text) snprintf(text, sizeof text, "%s", o->elastic);
-    char *colon = strchr(text, ':');
-    if (colon) *colon = '\0';
-    if (!colon || !ls_parse_i64(text, &a) || !ls_parse_i64(colon + 1, &b) || a < 1 || b < a || b > LS_LAUNCH_MOST)
-        return ls_fail(LS_E_ARG, "--elastic %s: must be MIN:MAX with 1 <= MIN <= MAX <= %d, such as 2:8", o->elastic,
-                       LS_LAUNCH_MOST);
-    if (o->n < a || o->n > b)
-        return ls_fail(LS_E_ARG, "--elastic %s: -n %lld is outside; the run starts with -n workers", o->elastic,
-                       (long long)o->n);
-    *least = (int)a;
-    *most = (int)b;
-    return LS_OK;
-}
-
 ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e)
 {
     int least, most;
@@ -66,7 +44,7 @@ ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e
                        option, by, by);
     if (o->elastic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--elastic needs deterministic mode: leave --no_deterministic out");
-    return parse_elastic(o, &least, &most);
+    return supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &least, &most);
 }
 
 static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
@@ -123,13 +101,13 @@ static ls_status lock_folder(const char *run_dir, ls_lock *lock)
 static ls_status set_up(supervisor *v, const ls_train_options *o)
 {
     supervise *s = &v->s;
-    LS_TRY(parse_elastic(o, &v->least, &v->most));
+    LS_TRY(supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &v->least, &v->most));
     LS_TRY(train_layout_open(&v->layout, o, v->r->configure, v->r->ctx));
     if (snprintf(s->run_dir, sizeof s->run_dir, "%s", o->checkpoint_path) >= (int)sizeof s->run_dir)
         return ls_fail(LS_E_IO, "the path %.60s... is too long", o->checkpoint_path);
     v->o = *o;
     v->spares = (int)o->hot_spare;
-    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : DEFAULT_RESTARTS;
+    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : SUPERVISE_RESTARTS;
     s->workers = (int)o->n;
     s->resume = o->resume;
     s->ops = (supervise_ops){.ctx = v, .attempt = attempt, .next = next, .allows = v->least ? allows : NULL};

@@ -48,8 +48,12 @@ static ls_status parse_host(const char *text, size_t n, ls_launch_host *out)
 
 static ls_status share_out(int size, ls_launch_plan *l)
 {
+    const int n = l->n_host - l->n_spare;
     int given = 0, sum = 0;
-    for (int i = 0; i < l->n_host; i++) given += l->host[i].n > 0, sum += l->host[i].n;
+    if (n < 1)
+        return ls_fail(LS_E_ARG, "--hot_spare %d: the list has %d host%s; at least one must be used", l->n_spare,
+                       l->n_host, l->n_host == 1 ? "" : "s");
+    for (int i = 0; i < l->n_host; i++) given += l->host[i].n > 0, sum += i < n ? l->host[i].n : 0;
     if (given && given < l->n_host)
         return ls_fail(LS_E_ARG, "--hosts: give the number of workers for every host (host:N) or for none");
     if (given && size && size != sum)
@@ -57,9 +61,9 @@ static ls_status share_out(int size, ls_launch_plan *l)
     if (!given && !size)
         return ls_fail(LS_E_ARG, "-n N is missing: the number of workers on all hosts together (or --hosts a:4,b:4)");
     l->size = given ? sum : size;
-    if (l->size < l->n_host) return ls_fail(LS_E_ARG, "-n %d: fewer workers than hosts (%d)", size, l->n_host);
+    if (l->size < n) return ls_fail(LS_E_ARG, "-n %d: fewer workers than hosts (%d)", size, n);
     for (int i = 0; i < l->n_host && !given; i++) {
-        l->host[i].n = size * (i + 1) / l->n_host - size * i / l->n_host;
+        l->host[i].n = i < n ? size * (i + 1) / n - size * i / n : l->host[n - 1].n; /* the largest part is the last */
         if (l->host[i].n > LS_LAUNCH_MOST)
             return ls_fail(LS_E_ARG, "-n %d: %d workers on host %s; one host runs at most %d", size, l->host[i].n,
                            l->host[i].name, LS_LAUNCH_MOST);

@@ -18,6 +18,7 @@ typedef struct ls_launch_host {
 typedef struct ls_launch_plan {
     ls_launch_host host[LS_LAUNCH_HOSTS];
     int n_host, size;
+    int n_spare;         /* the last hosts of the list, which are not counted in size */
     ls_argv rsh;         /* the command; the host and one word for its shell are added */
     const char *program; /* lockstep on the hosts */
     const char *address; /* MASTER_ADDR; NULL: the first host */
