@@ -247,14 +247,14 @@ static bool restartable(const supervise *s, ls_status st)
     }
 }
 
-/* The cause as the words of a failure have it; NULL: not known. */
+/* The cause by the message of a failure; NULL: not known. */
 static const char *cause_of(const char *words)
 {
     static const char *const known[][2] = {{"killed by signal", "killed"},
                                            {"SIGSTOP", "stopped"},
-                                           {"lost", "killed"},
-                                           {"closed the connection", "killed"},
-                                           {"waited", "hang"}};
+                                           {"no progress", "hang"},
+                                           {" was lost", "killed"},
+                                           {" exited", "killed"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(words, known[i][0])) return known[i][1];
     return NULL;
@@ -265,21 +265,21 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
     const int64_t oom = oom_kills();
     if (s->reason[0] && !e->cause) { /* a launcher knows less than rank 0 */
         int rank;
-        if (e->rank < 0 && sscanf(s->reason, "rank %d ", &rank) == 1) e->rank = rank;
-        e->cause = st == LS_E_COMM ? cause_of(s->reason) : NULL;
+        const char *at = strstr(s->reason, "rank ");
+        if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
         snprintf(e->detail, sizeof e->detail, "%s", s->reason);
     }
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
-    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank;
+    if (!e->cause && st == LS_E_COMM) e->cause = cause_of(e->detail);
+    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
     else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
         e->cause = "out of memory";
     if (e->cause) return;
     e->cause = st == LS_E_NOMEM                     ? "out of memory"
                : st == LS_E_DEVICE                  ? "device"
                : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
-               : st == LS_E_COMM                    ? "hang"
                                                     : "other";
 }
 
