@@ -3,6 +3,7 @@
  *   .tmp-<name>-<pid>   being written (locked by its writer), or left over from an exchange
  *   .old-<name>-<pid>   the replaced folder until the new one exists; only on file systems that cannot exchange two names
  *   .del-<name>-<pid>   being removed
+ *   .bad-<name>         a checkpoint whose files differed from their checksums right after they were written; the newest such one
  *   earlier-<k>/        checkpoints of earlier runs in this folder
  *   damaged-<name>/     a checkpoint that a restart has passed over
  *
@@ -171,10 +172,11 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
     return ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
 }
 
-static void prune_one(const char *run_dir, const char *name)
+/* Hides a folder for ls_ckpt_clean. */
+static void discard(const char *run_dir, const char *name)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    ls_debug("checkpoint", "removing %s/%s (--keep_last)", run_dir, name);
+    ls_debug("checkpoint", "removing %s/%s", run_dir, name);
     if (ls_path_in(from, run_dir, "%s", name) != LS_OK ||
         ls_path_in(to, run_dir, ".del-%s-%ld", name, (long)getpid()) != LS_OK)
         return;
@@ -194,9 +196,24 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
             const int64_t other = number_of(names[j], "step-");
             newer += other >= 0 && other <= step && (other > k || !strcmp(names[j], name));
         }
-        if (newer >= keep) prune_one(run_dir, names[i]);
+        if (newer >= keep) discard(run_dir, names[i]);
     }
     ls_fs_list_free(names, n);
+}
+
+void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced)
+{
+    char **names;
+    size_t n;
+    char bad[PATH_MAX];
+    const ls_path from = ls_path_of(run_dir, name);
+    if (ls_path_in(bad, run_dir, ".bad-%s", name) != LS_OK || ls_fs_list(run_dir, &names, &n) != LS_OK) return;
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(names[i], ".bad-", 5) && ckpt_name_ok(names[i] + 5)) discard(run_dir, names[i]);
+    ls_fs_list_free(names, n);
+    if (rename(from.text, bad)) ls_warn("checkpoint", "cannot rename %s: %s", from.text, strerror(errno));
+    else if (ls_ckpt_is(replaced) && rename(replaced, from.text))
+        ls_warn("checkpoint", "cannot rename %s: %s", replaced, strerror(errno));
 }
 
 /* ---- an earlier run's ---- */

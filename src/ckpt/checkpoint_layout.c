@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/deadline.h"
+#include "core/fs.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
@@ -184,7 +185,8 @@ ls_status ckpt_file_create(const char *path, int64_t nbytes, int *out)
 static ls_status write_at(int fd, const char *path, const char *data, size_t n, int64_t at)
 {
     while (n) {
-        ssize_t k = pwrite(fd, data, n, (off_t)at);
+        ssize_t k = -1;
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false))) k = pwrite(fd, data, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)at,
@@ -201,7 +203,8 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
 static ls_status sync_and_close(int fd, const char *path, ls_status st)
 {
     ls_deadline_hold(true);
-    if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
+    if (st == LS_OK && ls_fs_fsync(fd, path) && errno != EINVAL)
+        st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
     if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
     ls_deadline_hold(false);
     return st;

@@ -7,6 +7,7 @@
 #include "core/cores.h"
 #include "core/deadline.h"
 #include "core/fs.h"
+#include "core/inject.h"
 #include "core/log.h"
 #include "core/nvtx.h"
 #include "core/stack.h"
@@ -184,6 +185,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
+    if (st == LS_OK) st = ls_inject_worker(rank);
     int server = 0;
     if (st == LS_OK && !rank && !j->supervisor) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);

@@ -1,6 +1,7 @@
 /* main.c - the command table; prints the error of a failed command and chooses the exit code. */
 #include "cli/commands.h"
 #include "core/deadline.h"
+#include "core/inject.h"
 #include "core/log.h"
 #include "core/stop.h"
 
@@ -121,7 +122,9 @@ int main(int argc, char **argv)
     /* Commands write their files also if nobody reads their output. The output of generate is all that it makes. */
     signal(SIGPIPE, !strcmp(argv[1], "generate") ? SIG_DFL : SIG_IGN);
     const bool trains = !strcmp(argv[1], "train");
-    ls_status st = run_command(argc, argv);
+    ls_status st = ls_inject_open(getenv("LOCKSTEP_FAULT"));
+    if (st == LS_OK && !trains) st = ls_inject_worker(0); /* train: its workers have ranks */
+    if (st == LS_OK) st = run_command(argc, argv);
     const bool help = st == LS_E_HELP;
     if (st == LS_OK || help) st = cli_flush();
     if (st == LS_E_IO && (help || !trains) && cli_reader_is_gone()) end_by_sigpipe();

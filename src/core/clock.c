@@ -1,7 +1,10 @@
 #include "core/clock.h"
 
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <time.h>
+
+static _Atomic double moved; /* seconds */
 
 double ls_now(void)
 {
@@ -17,11 +20,23 @@ double ls_cpu_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
+void ls_wall(struct timespec *t)
+{
+    clock_gettime(CLOCK_REALTIME, t);
+    t->tv_sec += (time_t)atomic_load(&moved);
+}
+
+void ls_wall_move(double seconds)
+{
+    atomic_store(&moved, atomic_load(&moved) + seconds);
+}
+
 static void stamp(char buf[24], const char *fmt)
 {
-    time_t now = time(NULL);
+    struct timespec now;
     struct tm tm;
-    gmtime_r(&now, &tm);
+    ls_wall(&now);
+    gmtime_r(&now.tv_sec, &tm);
     strftime(buf, 24, fmt, &tm);
 }
 

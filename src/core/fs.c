@@ -107,6 +107,14 @@ ls_status ls_fs_read(const char *path, char **data, size_t *n)
     return st;
 }
 
+int (*ls_fs_fault)(const char *path, bool sync);
+
+int ls_fs_fsync(int fd, const char *path)
+{
+    if (!ls_fs_fault || !(errno = ls_fs_fault(path, true))) return fsync(fd);
+    return -1;
+}
+
 static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -118,7 +126,7 @@ ls_status ls_fs_sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot open the folder %s: %s", path, strerror(errno));
-    int rc = fsync(fd), e = errno;
+    int rc = ls_fs_fsync(fd, path), e = errno;
     close(fd);
     if (rc && e != EINVAL && e != EROFS) return ls_fail(LS_E_IO, "cannot sync the folder %s: %s", path, strerror(e));
     return LS_OK;
@@ -194,7 +202,9 @@ ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
 {
     for (size_t at = 0; at < n;) {
         const size_t left = n - at;
-        const ssize_t k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
+        ssize_t k = -1;
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false)))
+            k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {
             const char *why = k ? strerror(errno) : "write returned 0 bytes";
@@ -223,7 +233,8 @@ ls_status ls_fs_out_commit(ls_fs_out *o)
         ls_fs_out_abort(o);
         return st;
     }
-    if (fsync(o->fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", o->path, strerror(errno));
+    if (ls_fs_fsync(o->fd, o->path) && errno != EINVAL)
+        st = ls_fail(LS_E_IO, "cannot sync %s: %s", o->path, strerror(errno));
     if (close(o->fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
     o->fd = -1;
     if (st == LS_OK && o->tmp && rename(o->tmp, o->file))

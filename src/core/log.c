@@ -1,6 +1,7 @@
 /* log.c - which log lines are printed, and their form. */
 #include "core/log.h"
 
+#include "core/clock.h"
 #include "core/progress.h"
 
 #include <limits.h>
@@ -82,7 +83,7 @@ void ls_log(ls_level level, const char *subsystem, const char *fmt, ...)
     char line[1024];
     struct timespec t;
     struct tm tm;
-    clock_gettime(CLOCK_REALTIME, &t);
+    ls_wall(&t);
     localtime_r(&t.tv_sec, &tm);
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03d r%d %-10s %-5s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
                      (int)(t.tv_nsec / 1000000), conf.rank, subsystem, level_word[level]);

@@ -1,5 +1,6 @@
 #include "train/event_file.h"
 
+#include "core/clock.h"
 #include "core/fs.h"
 
 #include <errno.h>
@@ -77,7 +78,7 @@ static ls_status add(ls_event_file *f, int64_t step, int field, const void *data
 {
     bytes event = {.n = 0}, record = {.n = 0};
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    ls_wall(&now);
     const double wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     put_byte(&event, EVENT_WALL_TIME);
     put(&event, &wall, sizeof wall);

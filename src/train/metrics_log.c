@@ -1,6 +1,7 @@
 /* metrics_log.c - metrics.jsonl: one line with a JSON object per step, written with one write() each, so that a killed run loses at
  * most its last line. A resumed run drops the lines after its checkpoint. */
 #include "train/train_impl.h"
+#include "core/clock.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -66,7 +67,7 @@ static void step_line(ls_str *line, const ls_trainer *t, const ls_event *e)
     const double rate = (double)tokens / r->t_total;
     struct timespec now;
     ls_jsonw w;
-    clock_gettime(CLOCK_REALTIME, &now);
+    ls_wall(&now);
     ls_jsonw_init(&w, line, 0);
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("step", t->state.step), LS_KV("epoch", t->state.epoch + 1), LS_KV("loss", r->loss),

@@ -1,6 +1,7 @@
 /* observe.c - calls the observers of a run; two small ones: spikes and the trace. */
 #include "train/train_impl.h"
 
+#include "core/inject.h"
 #include "core/log.h"
 #include "core/nvtx.h"
 #include "core/trace.h"
@@ -95,5 +96,6 @@ ls_status ls_observe(ls_trainer *t, const ls_event *e)
         train_see_clock,   see_spikes,          see_trace,          train_see_metrics,  train_see_live,
         train_see_monitor, train_see_reference, train_see_progress, train_see_telemetry};
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) LS_TRY(builtin[i](t, e));
+    if (ls_inject_on) LS_TRY(train_faults(t, e));
     return t->observer.see ? t->observer.see(t->observer.ctx, t, e) : LS_OK;
 }

@@ -10,17 +10,24 @@
 #include "train/train_impl.h"
 
 #include "core/deadline.h"
+#include "core/inject.h"
 #include "core/rng.h"
 #include "core/stop.h"
 
 #include <limits.h>
 #include <math.h>
 
+/* One worker looks for itself, as long as no parameter has changed. */
+static bool may_stop(const ls_trainer *t)
+{
+    return ls_comm_size(t->comm) == 1 && !t->updating;
+}
+
 ls_status train_acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
     ls_deadline_tick();
-    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
+    if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     return ls_strategy_acquire(t->strategy, u, pass);
 }
 
@@ -39,7 +46,10 @@ ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 
 static ls_status grad_ready(void *ctx, int u)
 {
-    return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
+    const ls_trainer *t = ctx;
+    if (ls_inject_on) LS_TRY(train_grad_faults(ctx, u));
+    if (t->audit) LS_TRY(ls_audit_grad(t->audit, u));
+    return ls_strategy_grad_ready(t->strategy, u);
 }
 
 ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2])
@@ -71,9 +81,10 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
 {
     ls_compute *c = &t->compute;
     const bool alone = ls_comm_size(t->comm) == 1;
-    const bool region = c->ops->region_begin && alone && !t->pipe && ls_strategy_records(t->strategy);
+    const bool region =
+        c->ops->region_begin && alone && !t->pipe && !hooks->computed && ls_strategy_records(t->strategy);
     bool queued = false;
-    if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
+    if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
     if (queued) return LS_OK;
     const ls_status st = pass == LS_FWD ? walk_to_loss(t, mb, hooks, m)
@@ -82,20 +93,20 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
     return st != LS_OK ? st : end;
 }
 
-/* Sets what depends on the number of micro-batch m in the step; returns the position of its first sample in the epoch. */
-static int64_t place_micro(const ls_trainer *t, int m, ls_micro *mb)
+/* Sets what depends on the number of a micro-batch in the step; returns the position of its first sample in the epoch. */
+static int64_t place_micro(const ls_trainer *t, int64_t number, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t number = ls_strategy_micro_index(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
+    const int64_t G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
     mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(t->n_target ? t->n_target : 1);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
     return (t->state.epoch_step * G + number) * c->micro_batch;
 }
 
-static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
+ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t first = place_micro(t, m, mb);
+    const int64_t first = place_micro(t, number, mb);
     int32_t *ids, *target;
     LS_TRY(ls_phase_begin(t, LS_PHASE_INPUT, m));
     LS_TRY(ls_phase_begin(t, LS_PHASE_READ, m));
@@ -106,29 +117,54 @@ static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
     return ls_phase_end(t, LS_PHASE_INPUT, m);
 }
 
+/* The checkpoint writer reads what an update changes. */
+static ls_status wait_for_writer(ls_trainer *t)
+{
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer));
+    return LS_OK;
+}
+
+/* Before the backward pass of the last micro-batch, which an offloaded optimizer may overlap. */
+static ls_status begin_update(ls_trainer *t)
+{
+    if (!t->strategy->opts.overlap) return LS_OK;
+    LS_TRY(wait_for_writer(t));
+    t->updating = true;
+    return LS_OK;
+}
+
+/* The hooks of the passes of a step. */
+static ls_hooks step_hooks(ls_trainer *t)
+{
+    return (ls_hooks){.ctx = t,
+                      .acquire = train_acquire,
+                      .release = train_release,
+                      .grad_ready = grad_ready,
+                      .computed = ls_audit_runs(t->audit) ? train_audit_computed : NULL};
+}
+
 static ls_status micro_batch(ls_trainer *t, int m)
 {
-    const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
+    const ls_hooks hooks = step_hooks(t);
     const int slot = m % t->input.n_slot;
     double *pair = t->micro_loss + 2 * ((int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum + m);
     ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = pair};
-    LS_TRY(load(t, m, slot, &mb));
+    LS_TRY(train_load(t, ls_strategy_micro_index(t->strategy, m), m, slot, &mb));
     pair[1] = (double)mb.n_counted;
     ls_strategy_begin(t->strategy, m);
     TRAIN_PHASE(t, LS_PHASE_PASS, m, run_pass(t, &mb, &hooks, m, LS_FWD));
     const bool known = !t->compute.device; /* a device has not computed it yet */
     if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair))
         return train_numbers_failed(t, "the loss", *pair, false);
+    if (m == t->cfg->grad_accum - 1) LS_TRY(begin_update(t));
     TRAIN_PHASE(t, LS_PHASE_BACKWARD, m, run_pass(t, &mb, &hooks, m, LS_BWD));
     return ls_input_used(&t->input, slot);
 }
 
-/* What a stage of a pipeline needs of micro-batch m of this replica. */
-static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+ls_status train_load_stage(ls_trainer *t, int64_t number, int m, int32_t *ids, int32_t *target, ls_micro *mb)
 {
-    ls_trainer *t = ctx;
     const ls_train_config *c = t->cfg;
-    const int64_t first = place_micro(t, m, mb);
+    const int64_t first = place_micro(t, number, mb);
     if (!ids && !target) return LS_OK;
     TRAIN_PHASE(t, LS_PHASE_STAGE_INPUT, m,
                 ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids ? ids : t->ids,
@@ -136,10 +172,18 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     return LS_OK;
 }
 
+/* What a stage of a pipeline needs of micro-batch m of this replica. */
+static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    ls_trainer *t = ctx;
+    return train_load_stage(t, ls_strategy_micro_index(t->strategy, m), m, ids, target, mb);
+}
+
 static ls_status pipeline(ls_trainer *t)
 {
-    const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
+    const ls_hooks hooks = step_hooks(t);
     double *pairs = t->micro_loss + 2 * (int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum;
+    LS_TRY(begin_update(t));
     TRAIN_PHASE(t, LS_PHASE_PIPELINE, -1,
                 ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t, (double(*)[2])pairs));
     return LS_OK;
@@ -186,8 +230,8 @@ static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
     const ls_train_config *c = t->cfg;
     const double clip = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
     const double unscale = 1 / ls_loss_scale_now(&t->state.scale);
-    r->lr = ls_lr_at(&c->lr, ls_next_update(&t->state));
     LS_TRY(ls_phase_begin(t, LS_PHASE_UPDATE, -1));
+    if (t->audit) LS_TRY(ls_audit_before_update(t->audit));
     if (!r->skipped) LS_TRY(train_optimizer_pass(t, r->lr, clip * unscale));
     LS_TRY(ls_strategy_step_done(t->strategy));
     return ls_phase_end(t, LS_PHASE_UPDATE, -1);
@@ -222,17 +266,23 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     double loss_sum = 0;
     *r = (ls_step_result){0};
     t->n_target = count_targets(t);
+    t->updating = false;
+    r->lr = ls_lr_at(&t->cfg->lr, ls_next_update(&t->state));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
     TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, 0, NULL));
+    LS_TRY(train_optimizer_begin(t, r->lr));
+    if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
+    if (t->audit) LS_TRY(ls_audit_after_passes(t->audit)); /* before a NaN that a wrong bit has made ends the run */
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer)); /* it reads the parameters that the update changes */
+    if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
+    if (t->audit) LS_TRY(ls_audit_after_update(t->audit));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});
 }
 

@@ -16,6 +16,13 @@
 ls_status train_acquire(void *ctx, int u, ls_pass pass);
 ls_status train_release(void *ctx, int u, ls_pass pass);
 
+/* Reads micro-batch `number` of the step into a slot of t->input, or for a stage of a pipeline. m: its number for observers. */
+ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *mb);
+ls_status train_load_stage(ls_trainer *t, int64_t number, int m, int32_t *ids, int32_t *target, ls_micro *mb);
+
+/* The hook `computed` of the passes of an audit (ctx: the trainer). */
+ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *a);
+
 /* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. *most (if not NULL) is
  * the largest `mine` (below INT_MAX) of all workers. */
 ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most);
@@ -29,6 +36,8 @@ ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t
 
 /* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
+/* Before the micro-batches of a step: what of its pass an offloaded optimizer may do during the backward pass. */
+ls_status train_optimizer_begin(ls_trainer *t, double lr);
 
 /* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that a worker updates. Collective, except for the
  * gradients of dp. */
@@ -43,6 +52,10 @@ ls_status train_compare_settings(const ls_trainer *t);
 ls_status train_compare_kernels(const ls_trainer *t);
 ls_status train_compare_data(const ls_trainer *t);
 ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
+
+/* Faults that are due at this event, and in the gradient of unit u, which a micro-batch has completed (faults.c). */
+ls_status train_faults(ls_trainer *t, const ls_event *e);
+ls_status train_grad_faults(ls_trainer *t, int u);
 
 int64_t train_peak_rss(void);
 

@@ -7,7 +7,8 @@
  * Invariants
  *   1. after create nothing is allocated, except while a checkpoint is posted;
  *   2. parameters change only inside the optimizer pass: until then a step can be abandoned and the state of the last finished
- *      one saved, as SIGTERM does in any phase;
+ *      one saved, as SIGTERM does in any phase. An offloaded optimizer that overlaps the backward pass (ls_strategy_opts) begins its
+ *      pass with the backward pass of the last micro-batch: from there on a step is completed, and then saved;
  *   3. a step is a function of (seed, step, weights): a resume or another number of threads does not change a bit. */
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
@@ -21,6 +22,7 @@
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
+#include "train/audit.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
 #include "train/live.h"
@@ -137,6 +139,8 @@ typedef struct ls_trainer {
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
     int64_t n_target;      /* counted targets of the current step, on all workers               */
+    ls_adamw hyper;        /* of the current update: what all units have                       */
+    bool updating;         /* the current step changes parameters already: it must be completed */
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     uint64_t train_hash;   /* of the ids of train: a resumed run compares it                   */
     ls_input input;        /* the micro-batches of a step                                      */
@@ -148,7 +152,8 @@ typedef struct ls_trainer {
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
-    ls_lock lock; /* rank 0's, on the run folder */
+    ls_audit *audit; /* NULL: --audit 0 */
+    ls_lock lock;    /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
