@@ -105,8 +105,13 @@ static const cli_page page = {
 
 static void print_result(const ls_report_result *r, const options *o, bool written)
 {
-    for (int i = 0; i < r->notes.n; i++) fprintf(stderr, "note: %s\n", r->notes.text[i]);
-    if (r->table.data) fputs(r->table.data, stdout);
+    for (int i = 0; i < r->notes.n; i++) {
+        ls_str s = {0};
+        ls_str_addf(&s, "note: %s\n", r->notes.text[i]);
+        cli_say(stderr, LS_COLOUR_NONE, s.data ? s.data : "");
+        ls_str_fini(&s);
+    }
+    if (r->table.data) cli_say(stdout, LS_COLOUR_NONE, r->table.data);
     if (!written) return;
     if (r->no_gnuplot)
         fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
