@@ -14,7 +14,7 @@
 
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv)
 {
-    const char *names[16];
+    const char *names[24];
     LS_ASSERT(n <= CLI_COUNT(names));
     for (size_t i = 0; i < n; i++) {
         if (!strcmp(argv[0], table[i].name)) return table[i].run(argc - 1, argv + 1);

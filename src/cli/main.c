@@ -16,6 +16,7 @@ static const cli_command commands[] = {
     {"data", "list and download public data sets", cmd_data},
     {"train", "train a GPT-2 model", cmd_train},
     {"launch", "run a command on several hosts over ssh, without MPI", cmd_launch},
+    {"resize", "change the number of workers of a run that trains", cmd_resize},
     {"eval", "compute validation loss and perplexity of a checkpoint", cmd_eval},
     {"generate", "generate text from a prompt", cmd_generate},
     {"export", "export a checkpoint to Hugging Face, GGUF or llm.c files", cmd_export},

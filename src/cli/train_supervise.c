@@ -1,20 +1,20 @@
 #include "cli/train_supervise.h"
 #include "cli/commands.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "train/trainer.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define DEFAULT_RESTARTS 3 /* with --elastic or --hot_spare */
-
 typedef struct supervisor {
     supervise s; /* first: shared with the workers */
     const train_runner *r;
-    ls_train_options o; /* of the next attempt */
-    int least, most;    /* --elastic; 0: the number of workers is fixed */
-    int spares;         /* left */
+    train_layout layout; /* of the run */
+    ls_train_options o;  /* of the next attempt */
+    int least, most;     /* --elastic; 0: the number of workers is fixed */
+    int spares;          /* left */
 } supervisor;
 
 bool train_is_supervised(const ls_train_options *o)
@@ -25,26 +25,6 @@ bool train_is_supervised(const ls_train_options *o)
 bool train_is_resizing(const supervise *s)
 {
     return s && s->wanted;
-}
-
-static ls_status parse_elastic(const ls_train_options *o, int *least, int *most)
-{
-    int64_t a = 0, b = 0;
-    char text[64] = "";
-    *least = *most = 0;
-    if (!o->elastic) return LS_OK;
-    if (strlen(o->elastic) < sizeof text) snprintf(text, sizeof text, "%s", o->elastic);
-    char *colon = strchr(text, ':');
-    if (colon) *colon = '\0';
-    if (!colon || !ls_parse_i64(text, &a) || !ls_parse_i64(colon + 1, &b) || a < 1 || b < a || b > LS_LAUNCH_MOST)
-        return ls_fail(LS_E_ARG, "--elastic %s: must be MIN:MAX with 1 <= MIN <= MAX <= %d, such as 2:8", o->elastic,
-                       LS_LAUNCH_MOST);
-    if (o->n < a || o->n > b)
-        return ls_fail(LS_E_ARG, "--elastic %s: -n %lld is outside; the run starts with -n workers", o->elastic,
-                       (long long)o->n);
-    *least = (int)a;
-    *most = (int)b;
-    return LS_OK;
 }
 
 ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e)
@@ -64,7 +44,7 @@ ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e
                        option, by, by);
     if (o->elastic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--elastic needs deterministic mode: leave --no_deterministic out");
-    return parse_elastic(o, &least, &most);
+    return supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &least, &most);
 }
 
 static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
@@ -80,6 +60,35 @@ static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
     return st;
 }
 
+static ls_status allows(void *ctx, supervise *s, int wanted)
+{
+    supervisor *v = ctx;
+    ls_train_options o;
+    (void)s;
+    if (wanted < v->least || wanted > v->most)
+        return ls_fail(LS_E_CONFIG, "%d workers are outside of --elastic %d:%d", wanted, v->least, v->most);
+    return train_layout_fit(&v->layout, wanted, &o);
+}
+
+/* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it. Other failures change nothing. */
+static ls_status next(void *ctx, supervise *s, const supervise_end *e)
+{
+    supervisor *v = ctx;
+    int most = s->workers;
+    if (s->wanted) most = s->wanted;
+    else if (e && e->lost && v->spares) {
+        v->spares--;
+        ls_progress_say("lockstep: a spare replaces the lost worker (%d left)\n", v->spares);
+    } else if (e && e->lost && v->least) {
+        most--;
+        s->why = "a worker was lost";
+    }
+    if (most == s->workers) return LS_OK;
+    LS_TRY(train_layout_most(&v->layout, most, v->least, &v->o));
+    s->workers = (int)v->o.n;
+    return LS_OK;
+}
+
 /* The lock of the run folder, for all attempts. */
 static ls_status lock_folder(const char *run_dir, ls_lock *lock)
 {
@@ -91,21 +100,17 @@ static ls_status lock_folder(const char *run_dir, ls_lock *lock)
 
 static ls_status set_up(supervisor *v, const ls_train_options *o)
 {
-    ls_train_config c = {0};
-    LS_TRY(parse_elastic(o, &v->least, &v->most));
-    LS_TRY(v->r->configure(v->r->ctx, o, &c));
     supervise *s = &v->s;
-    ls_status st = LS_OK;
-    if (snprintf(s->run_dir, sizeof s->run_dir, "%s", c.run_dir) >= (int)sizeof s->run_dir)
-        st = ls_fail(LS_E_IO, "the path %.60s... is too long", c.run_dir);
-    ls_train_config_fini(&c);
-    LS_TRY(st);
+    LS_TRY(supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &v->least, &v->most));
+    LS_TRY(train_layout_open(&v->layout, o, v->r->configure, v->r->ctx));
+    if (snprintf(s->run_dir, sizeof s->run_dir, "%s", o->checkpoint_path) >= (int)sizeof s->run_dir)
+        return ls_fail(LS_E_IO, "the path %.60s... is too long", o->checkpoint_path);
     v->o = *o;
     v->spares = (int)o->hot_spare;
-    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : DEFAULT_RESTARTS;
+    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : SUPERVISE_RESTARTS;
     s->workers = (int)o->n;
     s->resume = o->resume;
-    s->ops = (supervise_ops){.ctx = v, .attempt = attempt};
+    s->ops = (supervise_ops){.ctx = v, .attempt = attempt, .next = next, .allows = v->least ? allows : NULL};
     return LS_OK;
 }
 
