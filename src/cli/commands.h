@@ -22,7 +22,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch, cmd_resize;
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch, cmd_drill, cmd_resize;
 cli_main cli_plan_schedule;  /* plan --schedule           */
 cli_main cli_generate_pairs; /* generate --task translate */
 /* prepare --task translate; command: the whole command line, for meta.json */
