@@ -125,6 +125,10 @@ const ls_opt ls_train_opts[] = {
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
+    ROW("audit", LS_OPT_INT, audit, "K", "0",
+        "every K steps, look for silent corruption: replicas compare hashes of their state, and each repeats a micro-batch of another one; before each checkpoint, replicas compare their state; 0 = off", IN(0, 1e15)),
+    ROW("audit_depth", LS_OPT_CHOICE, audit_depth, "micro|step", "micro",
+        "what is repeated in an audit: one micro-batch per replica, or all of the step; `--audit 1 --audit_depth step` repeats everything, before each update"),
 
     ROW("max_restarts", LS_OPT_INT, max_restarts, "N", "0",
         "after a failure (a worker died or hangs, a device, the network or a disk failed) continue from the newest whole checkpoint, with the same result; give up after N restarts without a new checkpoint; 0 = never restart [0; 3 with --elastic or --hot_spare]", .section = "Failures", IN(0, 1000000), COMMON),

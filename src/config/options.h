@@ -53,6 +53,8 @@ typedef struct ls_train_options {
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
     int64_t save_every, keep_last;
+    int64_t audit;
+    const char *audit_depth;
     bool resume;
     /* failures */
     int64_t max_restarts, hot_spare, attempt;

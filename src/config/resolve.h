@@ -74,6 +74,8 @@ typedef struct ls_train_config {
     int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
     int64_t keep_last;              /* 0 = all                                                           */
+    int64_t audit;                  /* steps between audits, 0 = none (train/audit.h)                    */
+    bool audit_step;                /* an audit repeats the whole step, not one micro-batch              */
     bool eval_on_start;             /* validate before step 1 */
     ls_str options;                 /* options.json (config/run_options.h) */
 

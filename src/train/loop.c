@@ -24,6 +24,7 @@ static ls_status save(ls_trainer *t, bool at_epoch)
     snprintf(name, sizeof name, "%s-%lld", at_epoch ? "epoch" : "step",
              (long long)(at_epoch ? t->state.epoch : t->state.step));
     ls_event e = {.kind = LS_ON_CHECKPOINT_BEGIN, .text = name, .at_epoch = at_epoch};
+    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     LS_TRY(ls_observe(t, &e));
     LS_TRY(ls_trainer_save(t, name));
     e.kind = LS_ON_CHECKPOINT_END;

@@ -461,6 +461,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (!t->state.done) return ls_nomem((size_t)(cfg->epochs + 1) * sizeof *t->state.done, "the metrics of epochs");
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
+    if (cfg->audit) LS_TRY(ls_audit_create(&t->audit, t));
     return ls_trainer_load(t);
 }
 
@@ -508,6 +509,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     end_requests(t);
     ls_telemetry_end(&t->gpu);
     ls_nccl_proof_destroy(&t->proof);
+    ls_audit_destroy(&t->audit);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
     ls_lock_release(&t->lock);
