@@ -603,6 +603,7 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     LS_ASSERT(o->steps >= 1 && o->steps <= LS_VERIFY_MAX_STEP);
     LS_ASSERT(o->jobs >= 1 && o->jobs <= LS_JOBS_MOST);
+    ls_stop_install(); /* before the folder exists: a signal removes it */
     if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot create a folder in %s", tmp ? tmp : "/tmp");
     ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);
