@@ -15,7 +15,8 @@
  *      with the one of the same name): after a crash at any time the old state or the complete new folder exists;
  *   2. equal models give equal bytes: files have no times, paths or process ids, and do not depend on which worker wrote them;
  *   3. a model is changed only after all its files match their checksums;
- *   4. older folders are removed only after the new one is in place, and are renamed before they are deleted;
+ *   4. older folders are removed only after the new one is in place (with `verify`: was read back and matches), and are renamed before
+ *      they are deleted;
  *   5. a failure of one worker fails all of them with its message; only the calling thread communicates. */
 #ifndef LS_CKPT_CHECKPOINT_H
 #define LS_CKPT_CHECKPOINT_H
@@ -41,7 +42,8 @@ typedef struct ls_ckpt_job {
     const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}            */
     const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
-    int keep_last;              /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
+    bool verify;   /* read it back from the disk, in the background; if it differs it becomes .bad-<name> */
+    int keep_last; /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
 } ls_ckpt_job;
 
 /* One worker writes the folder and returns. LS_E_ARG (name, state, pieces), LS_E_IO (the message has file and reason), LS_E_NOMEM. On
@@ -49,21 +51,34 @@ typedef struct ls_ckpt_job {
  * failure). */
 ls_status ls_ckpt_save(const ls_ckpt_job *job);
 
-/* The same on a separate thread, directly from the buffers without a copy, by one worker or by all workers of comm.
- * The buffers must not change between post and wait: the trainer continues with forward and backward and waits before
- * the optimizer step.
+/* The same on a separate thread, by one worker or by all workers of comm, directly from the buffers or from a copy of them.
  *
- *            post                          thread                        wait
- *   rank 0   folder, files, space ┐        its bytes, small files, sync ┐        checksums, rename, prune ┐
- *   rank r   its pieces checked   ┴agree   its bytes, sync              ┴agree   hashes of blocks         ┴agree
+ *   directly   The buffers must not change between post and wait: the trainer continues with forward and backward and waits before the
+ *              optimizer step.
+ *   copy       (ls_ckpt_writer_room) They must not change between post and wait_buffers, which waits for the copy alone. The trainer
+ *              goes on with later steps; at each it lets the workers meet if they can (advance), so that nobody waits.
  *
- * A single worker does everything on the thread. create, post and wait are collective over comm (NULL or one worker: single);
- * all jobs are for model m. */
+ *            post                          thread                        meet (wait, or advance)
+ *   rank 0   its pieces checked   ┐        folder, files, space         ┐
+ *   rank r   its pieces checked   ┴agree                                ┴agree
+ *   rank 0                                 its bytes, small files, sync ┐
+ *   rank r                                 its bytes, sync              ┴agree, known hashes of blocks
+ *   rank 0                                 rest of the hashes           ┐
+ *   rank r                                 rest of the hashes           ┴agree, all hashes
+ *   rank 0                                 checksums, rename            ┐
+ *   rank r                                                              ┴agree
+ *   rank 0                                 read back, prune
+ *
+ * Directly, post creates the folder, and wait does all after the writes. A single worker does everything on the thread. create, post,
+ * wait, advance and settle are collective over comm (NULL or one worker: single); all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm);
 /* A single worker finishes a posted job first; call wait before to get its status. A pending job of several workers is
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
+/* Memory for a copy of all that this worker writes, in use until destroy; pinned if the model is on a device. On all workers or none;
+ * before the first post. */
+void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes);
 
 /* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and state_json; what else the
  * job points to must stay until the next post or destroy. */
@@ -72,6 +87,22 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 /* Waits for the last job and returns its status once; LS_OK if there is none or it was already returned. The error message and
  * trail are passed to the caller. Without a posted job it costs one atomic load and no communication. */
 ls_status ls_ckpt_wait(ls_ckpt_writer *w);
+/* Waits until the buffers may change: for the copy if there is room for one (its failure is returned later), else as ls_ckpt_wait. */
+ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w);
+/* in_flight: a job was posted and its status not returned; the same on all workers. busy: this worker's thread has work left. advance, when
+ * no worker is busy, lets them meet; returns the status of the job when that ends it. It does not wait. */
+bool ls_ckpt_in_flight(const ls_ckpt_writer *w);
+bool ls_ckpt_busy(const ls_ckpt_writer *w);
+ls_status ls_ckpt_advance(ls_ckpt_writer *w);
+/* Waits for the last job, and until it was read back; LS_E_IO if it is damaged. */
+ls_status ls_ckpt_settle(ls_ckpt_writer *w);
+
+/* The last checkpoint that was damaged when it was read back, on rank 0; true once for each. Without one it costs one atomic load. */
+typedef struct ls_ckpt_bad {
+    char name[256], reason[1024];
+    int64_t step;
+} ls_ckpt_bad;
+bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad);
 /* Trace lane for the writes of the thread; NULL stops tracing. Call it only between jobs. */
 void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane);
 
@@ -98,6 +129,13 @@ bool ls_ckpt_is(const char *path);
  * contents. LS_E_FORMAT if the step of a folder cannot be read; the message names the newest complete checkpoint, and the user
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
+
+/* The newest one whose files are all there and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
+ * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
+ * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
+ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);
+/* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
+ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 
 /* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
  * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:

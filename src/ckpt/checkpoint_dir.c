@@ -3,7 +3,9 @@
  *   .tmp-<name>-<pid>   being written (locked by its writer), or left over from an exchange
  *   .old-<name>-<pid>   the replaced folder until the new one exists; only on file systems that cannot exchange two names
  *   .del-<name>-<pid>   being removed
+ *   .bad-<name>         a checkpoint whose files differed from their checksums right after they were written; the newest such one
  *   earlier-<k>/        checkpoints of earlier runs in this folder
+ *   damaged-<name>/     a checkpoint that a restart has passed over
  *
  * A lock (flock on the folder) shows whether the writer is alive; process ids are reused, locks are not. */
 #include "ckpt/checkpoint_impl.h"
@@ -170,10 +172,11 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
     return ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
 }
 
-static void prune_one(const char *run_dir, const char *name)
+/* Hides a folder for ls_ckpt_clean. */
+static void discard(const char *run_dir, const char *name)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    ls_debug("checkpoint", "removing %s/%s (--keep_last)", run_dir, name);
+    ls_debug("checkpoint", "removing %s/%s", run_dir, name);
     if (ls_path_in(from, run_dir, "%s", name) != LS_OK ||
         ls_path_in(to, run_dir, ".del-%s-%ld", name, (long)getpid()) != LS_OK)
         return;
@@ -193,9 +196,24 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
             const int64_t other = number_of(names[j], "step-");
             newer += other >= 0 && other <= step && (other > k || !strcmp(names[j], name));
         }
-        if (newer >= keep) prune_one(run_dir, names[i]);
+        if (newer >= keep) discard(run_dir, names[i]);
     }
     ls_fs_list_free(names, n);
+}
+
+void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced)
+{
+    char **names;
+    size_t n;
+    char bad[PATH_MAX];
+    const ls_path from = ls_path_of(run_dir, name);
+    if (ls_path_in(bad, run_dir, ".bad-%s", name) != LS_OK || ls_fs_list(run_dir, &names, &n) != LS_OK) return;
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(names[i], ".bad-", 5) && ckpt_name_ok(names[i] + 5)) discard(run_dir, names[i]);
+    ls_fs_list_free(names, n);
+    if (rename(from.text, bad)) ls_warn("checkpoint", "cannot rename %s: %s", from.text, strerror(errno));
+    else if (ls_ckpt_is(replaced) && rename(replaced, from.text))
+        ls_warn("checkpoint", "cannot rename %s: %s", replaced, strerror(errno));
 }
 
 /* ---- an earlier run's ---- */
@@ -254,30 +272,67 @@ static ls_status tell_complete(ls_status st, const char *path)
     return st;
 }
 
-/* The newest checkpoint of a run with step < below, other than `skip`, and among equals the last by name. With whole, its
- * checksums agree too. An unreadable one is passed over when whole is set, else it ends the search. */
-static ls_status newest(const char *run_dir, const char *skip, int64_t below, bool whole, char **path)
+/* The checkpoints of a run, newest first: by step, among equals the last by name. */
+typedef struct entry {
+    int64_t step;     /* -1: it cannot be read */
+    const char *name; /* of the list of names */
+} entry;
+
+static int by_age(const void *x, const void *y)
 {
-    char **names, one[PATH_MAX], best[PATH_MAX] = "";
-    size_t n;
-    int64_t best_step = -1, step;
-    LS_TRY(ls_fs_list(run_dir, &names, &n));
-    ls_status st = LS_OK;
-    for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (!is_checkpoint_name(names[i]) || (skip && !strcmp(skip, names[i]))) continue;
-        st = ls_path_in(one, run_dir, "%s", names[i]);
-        if (st != LS_OK || !ls_ckpt_is(one)) continue;
-        const ls_status read = ls_ckpt_state(one, NULL, &step);
-        if (read != LS_OK && !whole) st = tell_complete(read, one);
-        if (read != LS_OK || step >= below || step < best_step) continue;
-        if (whole && ckpt_sums_verify(one, true, 0, 1) != LS_OK) continue;
-        memcpy(best, one, sizeof best);
-        best_step = step;
+    const entry *a = x, *b = y;
+    return a->step != b->step ? (a->step < b->step ? 1 : -1) : -strcmp(a->name, b->name);
+}
+
+/* Free *out and then *names. Names that are no checkpoints are left out. */
+static ls_status list_entries(const char *run_dir, char ***names, size_t *n_name, entry **out, size_t *n)
+{
+    LS_TRY(ls_fs_list(run_dir, names, n_name));
+    *n = 0;
+    *out = ls_alloc((*n_name + 1) * sizeof **out);
+    if (!*out) {
+        ls_fs_list_free(*names, *n_name);
+        return ls_nomem((*n_name + 1) * sizeof **out, "the checkpoints of a run");
     }
-    ls_fs_list_free(names, n);
-    if (st != LS_OK || !*best) return st;
-    *path = ls_strdup(best);
-    return *path ? LS_OK : ls_nomem(strlen(best), "a path");
+    for (size_t i = 0; i < *n_name; i++)
+        if (is_checkpoint_name((*names)[i]) && ls_ckpt_is(ls_path_of(run_dir, (*names)[i]).text))
+            (*out)[(*n)++] = (entry){-1, (*names)[i]};
+    return LS_OK;
+}
+
+/* The newest checkpoint of a run with step < below, other than `skip`. With whole, its checksums agree too, and those that are passed
+ * over are described in `skipped` (may be NULL), a line each; else an unreadable one ends the search. */
+static ls_status newest(const char *run_dir, const char *skip, int64_t below, bool whole, char **path, ls_str *skipped)
+{
+    char **names;
+    size_t n_name, n;
+    entry *e;
+    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
+    ls_status st = LS_OK;
+    const char *best = NULL;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        const ls_path one = ls_path_of(run_dir, e[i].name);
+        if (skip && !strcmp(skip, e[i].name)) continue;
+        const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
+        if (read == LS_OK) continue;
+        e[i].step = -1;
+        if (!whole || read == LS_E_NOMEM) st = whole ? read : tell_complete(read, one.text);
+        else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
+    }
+    qsort(e, n, sizeof *e, by_age);
+    for (size_t i = 0; i < n && st == LS_OK && !best; i++) {
+        if (e[i].step < 0 || e[i].step >= below) continue;
+        const ls_path one = ls_path_of(run_dir, e[i].name);
+        const ls_status sums = whole ? ckpt_sums_verify(one.text, true, 0, 1) : LS_OK;
+        if (sums == LS_OK) best = e[i].name;
+        else if (sums == LS_E_NOMEM) st = sums;
+        else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
+    }
+    if (best && !(*path = ls_strdup(ls_path_of(run_dir, best).text))) st = ls_nomem(strlen(best), "a path");
+    if (st == LS_OK && skipped && skipped->failed) st = ls_nomem(skipped->cap, "the list of damaged checkpoints");
+    ls_free(e);
+    ls_fs_list_free(names, n_name);
+    return st;
 }
 
 ls_status ls_ckpt_latest(const char *run_dir, char **path)
@@ -285,9 +340,51 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    LS_TRY(newest(run_dir, NULL, INT64_MAX, false, path));
+    LS_TRY(newest(run_dir, NULL, INT64_MAX, false, path, NULL));
     ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return LS_OK;
+}
+
+ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped)
+{
+    ls_err_kept before;
+    *path = NULL;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(sweep(run_dir, false));
+    ls_err_keep(&before);
+    const ls_status st = newest(run_dir, NULL, INT64_MAX, true, path, skipped);
+    if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
+    return st;
+}
+
+/* The first unused damaged-<name>, damaged-<name>.1, ... */
+static ls_status reject_one(const char *run_dir, const char *name)
+{
+    char to[PATH_MAX];
+    LS_TRY(ls_path_in(to, run_dir, "damaged-%s", name));
+    for (int k = 1; ls_fs_exists(to); k++) LS_TRY(ls_path_in(to, run_dir, "damaged-%s.%d", name, k));
+    return ls_fs_rename(ls_path_of(run_dir, name).text, to);
+}
+
+ls_status ls_ckpt_reject(const char *run_dir, const char *path)
+{
+    char **names;
+    size_t n_name, n;
+    entry *e, best = {.step = -1, .name = path ? ls_path_base(path) : ""};
+    ls_err_kept before;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    if (path) LS_TRY(ls_ckpt_state(path, NULL, &best.step));
+    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
+    ls_status st = LS_OK;
+    ls_err_keep(&before);
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        const bool read = ls_ckpt_state(ls_path_of(run_dir, e[i].name).text, NULL, &e[i].step) == LS_OK;
+        if (strcmp(e[i].name, best.name) && (!read || by_age(&e[i], &best) < 0)) st = reject_one(run_dir, e[i].name);
+    }
+    if (st == LS_OK) ls_err_restore(&before);
+    ls_free(e);
+    ls_fs_list_free(names, n_name);
+    return st;
 }
 
 char *ckpt_older_whole(const char *path, int64_t step)
@@ -296,7 +393,7 @@ char *ckpt_older_whole(const char *path, int64_t step)
     char parent[PATH_MAX], name[PATH_MAX], *found = NULL;
     ls_err_keep(&before);
     if (ckpt_split_path(path, parent, name) == LS_OK)
-        (void)newest(parent, name, step < 0 ? INT64_MAX : step, true, &found);
+        (void)newest(parent, name, step < 0 ? INT64_MAX : step, true, &found, NULL);
     ls_err_restore(&before);
     return found;
 }

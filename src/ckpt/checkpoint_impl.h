@@ -43,6 +43,10 @@ typedef struct ckpt_sums {
 void ckpt_sums_begin(ckpt_sums *s);
 /* known: the hashes of its blocks; NULL: they are computed from data. */
 void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
+/* Reads all files again from the disk (their pages are dropped from the cache first) and compares them with the list. LS_E_FORMAT: the
+ * bytes differ, LS_E_IO: they cannot be read; the message has file and position. It does not map files: a disk that fails must not
+ * end the process. */
+ls_status ckpt_sums_read_back(const char *dir);
 /* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
 ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 
@@ -57,6 +61,9 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX
 ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name);
 /* Hides all but the newest `keep` step-N folders with N <= step for ls_ckpt_clean; failures are warnings. */
 void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep);
+/* Renames run_dir/name to .bad-<name>, of which the run keeps one, and restores the folder `replaced` under the name if it still is a
+ * checkpoint. Failures are warnings. */
+void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced);
 /* Removes a tree without touching this thread's error trail. */
 void ckpt_remove_quietly(const char *path);
 /* The newest complete checkpoint next to `path` with a lower step (any step if negative); NULL if there is none. */
@@ -134,6 +141,9 @@ bool ckpt_on_device(const ls_compute *c, const void *p);
 /* The part's bytes in order, in pieces. */
 typedef ls_status ckpt_put_fn(void *ctx, int64_t at, const char *data, size_t n);
 ls_status ckpt_stage_put(ckpt_stage *s, const ckpt_part *p, ckpt_put_fn *put, void *ctx);
+/* Copies the bytes of the part, except those at `head`, to *room (pinned if there is a device), which moves on, and lets the part refer
+ * to the copy. */
+ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const void *head, char **room);
 
 /* Copies to the device: write the next *n bytes (at most nbytes) for `to` at *room, and call again for the rest. *room is `to` itself in
  * host memory; for device memory the next call or close copies the bytes. */
@@ -161,11 +171,17 @@ typedef struct ckpt_save {
     int lock;
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
-/* Set job, layout, comm, block and stage first. begin and finish are collective over comm and take the status so far; write is not
- * collective. No cleanup is needed after a failed begin, finish or drop; drop abandons the checkpoint. After finish call ls_ckpt_clean. */
-ls_status ckpt_save_begin(ckpt_save *s, ls_status st);
-ls_status ckpt_save_write(ckpt_save *s);
-ls_status ckpt_save_finish(ckpt_save *s, ls_status st);
+
+/* The work of a worker, in order; after each all meet (checkpoint_save.c). */
+typedef enum ckpt_work { CKPT_OPEN, CKPT_WRITE, CKPT_HASH, CKPT_PUBLISH } ckpt_work;
+/* Set job, layout, comm, block and stage first. begin and meet are collective over comm and take the status so far; copy and work
+ * are not. open: begin does CKPT_OPEN too. No cleanup is needed after a failed begin or meet, after the last meet, or after drop,
+ * which abandons the checkpoint. After the last meet call ls_ckpt_clean. */
+ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open);
+/* Copies what this worker writes to `room`, of n bytes: from then on its buffers are not read. */
+ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n);
+ls_status ckpt_save_work(ckpt_save *s, ckpt_work work);
+ls_status ckpt_save_meet(ckpt_save *s, ckpt_work work, ls_status st);
 void ckpt_save_drop(ckpt_save *s);
 
 /* ---- weights of a folder, bound to a model (hf.c) ---- */

@@ -1,8 +1,10 @@
-/* checkpoint_save.c - writes one checkpoint folder in three steps.
+/* checkpoint_save.c - writes one checkpoint folder.
  *
- *   begin    checks jobs and counts bytes; rank 0 creates the temporary folder and both weight files and reserves their space
- *   write    every worker writes its bytes of the weight files; rank 0 also the small files and the headers
- *   finish   collects the hashes of all blocks; rank 0 writes checksums.json, renames, prunes
+ *   begin     checks jobs, counts bytes
+ *   open      rank 0 creates the temporary folder and both weight files and reserves their space
+ *   write     every worker writes its bytes of the weight files; rank 0 also the small files and the headers
+ *   hash      the workers know the hashes of all blocks that one of them wrote completely, and share the rest
+ *   publish   rank 0 writes checksums.json and renames the folder
  *
  * After each step the workers agree on the status; a failure of one removes the folder. A single worker (comm NULL) needs no agreement. */
 #include "ckpt/checkpoint_impl.h"
@@ -157,7 +159,7 @@ static void release(ckpt_save *s, bool remove)
     for (int f = 0; f < CKPT_N_FILE; f++) ls_free(s->part[f].span);
 }
 
-ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
+ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open)
 {
     s->lock = -1;
     s->tmp[0] = '\0';
@@ -165,16 +167,30 @@ ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
     s->sums.text = (ls_str){0};
     for (int f = 0; f < CKPT_N_FILE; f++) s->part[f] = (ckpt_part){0};
     if (st == LS_OK) st = prepare(s);
-    if (st == LS_OK && ckpt_rank(s->comm) == 0) st = open_folder(s);
+    if (st == LS_OK && open) st = ckpt_save_work(s, CKPT_OPEN);
     st = ckpt_agree(s->comm, st, LS_SITE);
     if (st == LS_OK) st = match(s);
     if (st != LS_OK) release(s, true);
     return st;
 }
 
+ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n)
+{
+    for (int f = 0; f < n_file_of(s); f++) {
+        const ckpt_file *file = &s->layout->file[f];
+        const int64_t head = ckpt_rank(s->comm) ? 0 : (int64_t)file->head.len;
+        n -= s->part[f].nbytes - head;
+        if (n < 0)
+            return ls_fail(LS_E_INTERNAL, "the memory for a copy of the checkpoint is %lld bytes too small",
+                           -(long long)n);
+        LS_TRY(ckpt_stage_take(s->stage, &s->part[f], file->head.data, &room));
+    }
+    return LS_OK;
+}
+
 /* ---- write ---- */
 
-ls_status ckpt_save_write(ckpt_save *s)
+static ls_status write_files(ckpt_save *s)
 {
     int64_t *block = s->block;
     char path[PATH_MAX];
@@ -188,7 +204,7 @@ ls_status ckpt_save_write(ckpt_save *s)
     return LS_OK;
 }
 
-/* ---- finish ---- */
+/* ---- hash and publish ---- */
 
 /* Hashes the blocks that nobody could, each worker its turn of them; of the known ones rank 0 keeps the hash and the others drop it,
  * so that the sum over workers is the whole table. */
@@ -206,16 +222,6 @@ static ls_status hash_rest(ckpt_save *s)
         }
         block += file->n_block;
     }
-    return LS_OK;
-}
-
-/* Rank 0 has the hash of every block when it returns. */
-static ls_status gather_blocks(ckpt_save *s)
-{
-    const ls_view all = {s->block, ckpt_n_block(s->layout, s->job.optimizer), LS_I64};
-    LS_TRY(ckpt_add(s->comm, all, LS_SITE)); /* a block has one hash, the others are 0 */
-    LS_TRY(ckpt_agree(s->comm, hash_rest(s), LS_SITE));
-    if (s->comm) LS_TRY(ls_reduce(s->comm, all, 0, LS_SITE, NULL));
     return LS_OK;
 }
 
@@ -241,16 +247,31 @@ static ls_status publish(ckpt_save *s)
     LS_TRY(put_sums(s));
     LS_TRY(ckpt_publish(j->dir, s->tmp, j->name));
     ls_info("checkpoint", "saved %s/%s (step %lld)", j->dir, j->name, (long long)j->step);
-    ckpt_prune(j->dir, j->name, j->step, j->keep_last);
     return LS_OK;
 }
 
-ls_status ckpt_save_finish(ckpt_save *s, ls_status st)
+/* ---- the steps ---- */
+
+ls_status ckpt_save_work(ckpt_save *s, ckpt_work work)
 {
+    const bool first = ckpt_rank(s->comm) == 0;
+    switch (work) {
+    case CKPT_OPEN: return first ? open_folder(s) : LS_OK;
+    case CKPT_WRITE: return write_files(s);
+    case CKPT_HASH: return hash_rest(s);
+    case CKPT_PUBLISH: return first ? publish(s) : LS_OK;
+    }
+    return LS_OK;
+}
+
+ls_status ckpt_save_meet(ckpt_save *s, ckpt_work work, ls_status st)
+{
+    const ls_view all = {s->block, ckpt_n_block(s->layout, s->job.optimizer), LS_I64};
     st = ckpt_agree(s->comm, st, LS_SITE);
-    if (st == LS_OK) st = gather_blocks(s);
-    if (st == LS_OK) st = ckpt_agree(s->comm, ckpt_rank(s->comm) ? LS_OK : publish(s), LS_SITE);
-    release(s, st != LS_OK);
+    /* a block has one hash, the others are 0; after hashing, rank 0 needs them all */
+    if (st == LS_OK && work == CKPT_WRITE) st = ckpt_add(s->comm, all, LS_SITE);
+    if (st == LS_OK && work == CKPT_HASH && s->comm) st = ls_reduce(s->comm, all, 0, LS_SITE, NULL);
+    if (st != LS_OK || work == CKPT_PUBLISH) release(s, st != LS_OK);
     return st;
 }
 

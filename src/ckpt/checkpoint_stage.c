@@ -8,6 +8,7 @@
  * A shard may have many short spans; spans that are adjacent in memory are copied together, even if they are apart in the file. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/deadline.h"
 #include "core/mem.h"
 
 #include <string.h>
@@ -117,6 +118,43 @@ ls_status ckpt_stage_put(ckpt_stage *s, const ckpt_part *p, ckpt_put_fn *put, vo
         }
     }
     return LS_OK;
+}
+
+/* Copies adjacent spans of device memory from *i on. */
+static ls_status take_device(ckpt_stage *s, ckpt_part *p, int *i, char **room, ls_mark *last)
+{
+    const char *const begin = p->span[*i].data;
+    const ls_mark after = s->ready;
+    size_t n = 0;
+    for (; *i < p->n && p->span[*i].device && (const char *)p->span[*i].data == begin + n; (*i)++) {
+        ckpt_span *x = &p->span[*i];
+        x->data = *room + n;
+        x->device = false;
+        n += x->nbytes;
+    }
+    char *to = *room;
+    *room += n;
+    s->ready = 0;
+    return s->device->copy(s->device->ctx, s->lane, to, begin, n, after, last);
+}
+
+ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const void *head, char **room)
+{
+    ls_mark last = 0;
+    for (int i = 0; i < p->n;) {
+        ckpt_span *x = &p->span[i];
+        if (x->device) {
+            LS_TRY(take_device(s, p, &i, room, &last));
+            continue;
+        }
+        i++;
+        if (x->data == head) continue;
+        memcpy(*room, x->data, x->nbytes);
+        x->data = *room;
+        *room += x->nbytes;
+        ls_deadline_tick();
+    }
+    return last ? s->device->wait(s->device->ctx, last) : LS_OK; /* the copies are in order */
 }
 
 /* ---- in ---- */

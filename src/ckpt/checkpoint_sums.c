@@ -6,14 +6,18 @@
  * Version 1 has "xxh3" of the whole file in place of root; there the hash of the whole file decides, and blocks only locate the damage. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/deadline.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define FORMAT "lockstep-checksums"
 
@@ -213,6 +217,20 @@ static ls_status check_list(const char *path, const json_t *root, int *version)
     return LS_OK;
 }
 
+/* checksums.json of a folder, checked; free with json_decref. */
+static ls_status load_list(const char *dir, json_t **root, int *version)
+{
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, CKPT_SUMS));
+    if (!ls_fs_exists(path)) return ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is incomplete", path);
+    LS_TRY(ls_json_load(path, root));
+    const ls_status st = check_list(path, *root, version);
+    if (st == LS_OK) return LS_OK;
+    json_decref(*root);
+    *root = NULL;
+    return st;
+}
+
 ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size)
 {
     json_t *root = NULL, *entry;
@@ -220,11 +238,7 @@ ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size)
     ls_status st = LS_OK;
     share s = {.rank = rank, .size = size};
     size_t n = 0;
-    char path[PATH_MAX];
-    LS_TRY(ls_path_in(path, dir, CKPT_SUMS));
-    if (!ls_fs_exists(path)) return ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is incomplete", path);
-    LS_TRY(ls_json_load(path, &root));
-    LS_TRY_GOTO(st, done, check_list(path, root, &s.version));
+    LS_TRY(load_list(dir, &root, &s.version));
     if (!optimizer) (void)json_object_del(json_object_get(root, "files"), CKPT_OPTIMIZER);
     json_object_foreach(json_object_get(root, "files"), name, entry)
     {
@@ -238,5 +252,79 @@ ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size)
     }
 done:
     json_decref(root);
+    return st;
+}
+
+/* ---- after writing ---- */
+
+/* Opens a file whose pages will be read from the disk. Only clean pages can be dropped, and files of a checkpoint are synced. On a file system
+ * in memory the pages stay. */
+static int open_uncached(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return -1;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* both hints: failing costs only the proof, or time */
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return fd;
+}
+
+static ls_status cannot_read(const char *path, size_t at)
+{
+    return ls_fail(LS_E_IO, "cannot read %s back at byte %zu: %s", path, at, strerror(errno));
+}
+
+/* *n: bytes that were read, fewer than CKPT_BLOCK at the end of the file only. */
+static ls_status read_block(int fd, const char *path, size_t at, char *buf, size_t *n)
+{
+    for (*n = 0; *n < CKPT_BLOCK;) {
+        const ssize_t k = pread(fd, buf + *n, CKPT_BLOCK - *n, (off_t)(at + *n));
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return cannot_read(path, at + *n);
+        if (!k) return LS_OK;
+        *n += (size_t)k;
+    }
+    return LS_OK;
+}
+
+static ls_status read_back_file(int fd, const char *path, const json_t *entry, char *buf)
+{
+    const json_t *blocks = json_object_get(entry, "blocks");
+    const size_t nbytes = (size_t)json_integer_value(json_object_get(entry, "bytes"));
+    size_t at = 0, n = 0;
+    if (!blocks_whole(entry, nbytes)) return contradicts(path);
+    for (size_t b = 0; at <= nbytes; b++, at += n) {
+        LS_TRY(read_block(fd, path, at, buf, &n));
+        ls_deadline_tick();
+        if (!n) break;
+        if (at + n > nbytes || !hex_is(json_array_get(blocks, b), ls_xxh64(buf, n)))
+            return ls_fail(LS_E_FORMAT, "%s is damaged: bytes %zu to %zu differ from " CKPT_SUMS, path, at, at + n - 1);
+    }
+    return at == nbytes ? LS_OK : ls_fail(LS_E_FORMAT, "%s is damaged: it ends at byte %zu of %zu", path, at, nbytes);
+}
+
+ls_status ckpt_sums_read_back(const char *dir)
+{
+    json_t *root = NULL, *entry;
+    const char *name;
+    char path[PATH_MAX];
+    int version, fd;
+    char *buf = ls_alloc(CKPT_BLOCK);
+    if (!buf) return ls_nomem(CKPT_BLOCK, "a block of a checkpoint");
+    ls_status st = ls_path_in(path, dir, CKPT_SUMS);
+    if (st == LS_OK && (fd = open_uncached(path)) >= 0) close(fd);
+    if (st == LS_OK) st = load_list(dir, &root, &version);
+    json_object_foreach(json_object_get(root, "files"), name, entry)
+    {
+        if (st == LS_OK) st = ls_path_in(path, dir, "%s", name);
+        if (st != LS_OK) break;
+        fd = open_uncached(path);
+        if (fd < 0) st = errno == ENOENT ? ls_fail(LS_E_FORMAT, "%s is missing", path) : cannot_read(path, 0);
+        else {
+            st = read_back_file(fd, path, entry, buf);
+            close(fd);
+        }
+    }
+    json_decref(root);
+    ls_free(buf);
     return st;
 }

@@ -1,12 +1,15 @@
 /* checkpoint_writer.c - asynchronous checkpoints on a background thread, by one worker or several.
  *
- *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
+ *   phase   IDLE -> (post) [COPYING ->] WORKING -> (the thread) READY -> (wait, or advance) WORKING … or IDLE
  *
- * For a single worker the thread does the whole job. Several workers begin it in post and finish it in wait, where they communicate. The
- * thread does not communicate, because messages must be in one order and those of the trainer are in flight. After such a job the
- * thread of rank 0 deletes the replaced folders (tidy); only the next post waits for it.
+ * For a single worker the thread does the whole job. Several workers begin it in post, and meet on the trainer's thread between the
+ * steps of the job (ckpt_work), because messages must be in one order and those of the trainer are in flight. Without room for a copy the
+ * thread only writes, and wait does the rest; with room the thread does the work of every step, and a trainer that looks at each of its
+ * steps never waits.
  *
- * A mutex guards everything except `phase`, which the trainer may read without it. */
+ * After a job the thread of rank 0 settles it: reads the folder back, removes what is replaced. Only the next post waits for that.
+ *
+ * A mutex guards everything except `phase`, `settling` and `news`, which the trainer may read without it. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/cores.h"
@@ -16,18 +19,26 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { IDLE, BUSY, DONE };
+enum { IDLE, COPYING, WORKING, READY };
 
 struct ls_ckpt_writer {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     atomic_int phase;
-    bool quit, tidy;
-    ls_lane *lane; /* trace lane of the thread; NULL: no trace */
-    ls_comm *comm; /* NULL: single worker */
+    atomic_bool settling; /* the last job, by this worker's thread */
+    atomic_bool news;     /* `bad` was not taken yet */
+    bool quit, published; /* published: the folder of the last job is in place */
+    ckpt_work work;       /* of several workers: what the thread does, or did last */
+    char *room;           /* for a copy of what this worker writes; NULL: none */
+    int64_t n_room;
+    ls_ckpt_bad bad;
+    ls_status verified; /* of the last job */
+    ls_lane *lane;      /* trace lane of the thread; NULL: no trace */
+    ls_comm *comm;      /* NULL: single worker */
     ckpt_layout layout;
     ckpt_stage stage;
     ckpt_save save;
@@ -56,20 +67,85 @@ static void clean(const ls_ckpt_writer *w)
     if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
 }
 
+static bool running(const ls_ckpt_writer *w)
+{
+    const int phase = atomic_load(&w->phase);
+    return phase == COPYING || phase == WORKING;
+}
+
+static void to_phase(ls_ckpt_writer *w, int phase)
+{
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, phase);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* The whole job of a single worker, or one step of it. */
+static ls_status do_work(ls_ckpt_writer *w)
+{
+    ckpt_save *s = &w->save;
+    ls_status st = LS_OK;
+    if (!w->comm) LS_TRY(ckpt_save_begin(s, LS_OK, false));
+    if (atomic_load(&w->phase) == COPYING) {
+        st = ckpt_save_copy(s, w->room, w->n_room);
+        to_phase(w, WORKING);
+    }
+    if (w->comm) return st == LS_OK ? ckpt_save_work(s, w->work) : st;
+    for (int k = CKPT_OPEN; k <= CKPT_PUBLISH; k++)
+        LS_TRY(ckpt_save_meet(s, (ckpt_work)k, st == LS_OK ? ckpt_save_work(s, (ckpt_work)k) : st));
+    return LS_OK;
+}
+
 static ls_status do_job(ls_ckpt_writer *w)
 {
     const int64_t traced = ls_span_begin();
-    ls_status st = w->comm ? LS_OK : ckpt_save_begin(&w->save, LS_OK);
-    if (st == LS_OK) {
-        st = ckpt_save_write(&w->save);
-        if (!w->comm) st = ckpt_save_finish(&w->save, st);
-    }
-    if (st == LS_OK && !w->comm) clean(w);
+    const ls_status st = do_work(w);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
                                         .name = "write step",
                                         .index = (int32_t)w->save.job.step + 1,
                                         .bytes = traced ? piece_bytes(&w->save.job) : 0});
     return st;
+}
+
+static void note_bad(ls_ckpt_writer *w)
+{
+    const ls_ckpt_job *j = &w->save.job;
+    pthread_mutex_lock(&w->mutex);
+    w->bad.step = j->step;
+    snprintf(w->bad.name, sizeof w->bad.name, "%s", j->name);
+    snprintf(w->bad.reason, sizeof w->bad.reason, "%s", ls_err_words());
+    atomic_store(&w->news, true);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* Older checkpoints are removed only when the new one is known to be whole. */
+static void settle(ls_ckpt_writer *w)
+{
+    const ls_ckpt_job *j = &w->save.job;
+    const int64_t traced = ls_span_begin();
+    ls_status st = LS_OK;
+    if (w->published && j->verify) st = ckpt_sums_read_back(ls_path_of(j->dir, j->name).text);
+    if (st == LS_E_FORMAT || st == LS_E_IO) {
+        ckpt_set_bad(j->dir, j->name, w->save.tmp);
+        note_bad(w);
+    } else if (st != LS_OK) ls_warn("checkpoint", "%s/%s was not verified: %s", j->dir, j->name, ls_err_words());
+    else if (w->published) ckpt_prune(j->dir, j->name, j->step, j->keep_last);
+    w->verified = st;
+    clean(w);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "verify step", .index = (int32_t)j->step + 1});
+}
+
+/* After the work of the thread; with the mutex. A single worker is done. */
+static void end_work(ls_ckpt_writer *w, ls_status st)
+{
+    w->status = st;
+    ls_err_keep(&w->error);
+    atomic_store(&w->phase, READY);
+    if (w->comm) return;
+    w->published = st == LS_OK;
+    atomic_store(&w->settling, w->published);
+    if (!w->published) free_job(w);
 }
 
 static void *run(void *arg)
@@ -78,22 +154,19 @@ static void *run(void *arg)
     ls_cores_roam();
     pthread_mutex_lock(&w->mutex);
     for (;;) {
-        while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
-        if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
-        const bool tidy = w->tidy;
+        while (!w->quit && !w->settling && !running(w)) pthread_cond_wait(&w->changed, &w->mutex);
+        if (!w->settling && !running(w)) break; /* quit, and nothing is left to do */
+        const bool settling = w->settling;
         ls_status st = LS_OK;
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
-        if (tidy) clean(w);
+        if (settling) settle(w);
         else st = do_job(w);
         pthread_mutex_lock(&w->mutex);
-        if (tidy || !w->comm) free_job(w);
-        if (tidy) w->tidy = false;
-        else {
-            w->status = st;
-            ls_err_keep(&w->error);
-            atomic_store(&w->phase, DONE);
-        }
+        if (settling) {
+            free_job(w);
+            atomic_store(&w->settling, false);
+        } else end_work(w, st);
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->mutex);
@@ -171,35 +244,46 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    if (w->comm && atomic_load(&w->phase) == DONE) ckpt_save_drop(&w->save);
+    if (w->comm && atomic_load(&w->phase) == READY) ckpt_save_drop(&w->save);
     free_job(w);
     free_writer(w);
     *out = NULL;
+}
+
+void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes)
+{
+    w->room = room;
+    w->n_room = nbytes;
+}
+
+static void wait_settled(ls_ckpt_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    while (w->settling) pthread_cond_wait(&w->changed, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
 }
 
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
     const int64_t traced = ls_span_begin();
-    pthread_mutex_lock(&w->mutex);
-    while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
-    pthread_mutex_unlock(&w->mutex);
+    wait_settled(w);
     w->save.job = *job; /* the thread sleeps: phase is IDLE */
     w->save.job.name = w->name = ls_strdup(job->name);
     w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
+    w->published = false;
+    w->verified = LS_OK;
     ls_status st = w->name && w->state_json ? LS_OK : ls_nomem(strlen(job->name), "a checkpoint job");
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */
-    if (w->comm) st = ckpt_save_begin(&w->save, st);
+    if (w->comm) st = ckpt_save_begin(&w->save, st, !w->room);
     if (st != LS_OK) {
         free_job(w);
         return st;
     }
-    pthread_mutex_lock(&w->mutex);
-    atomic_store(&w->phase, BUSY);
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
+    w->work = w->room ? CKPT_OPEN : CKPT_WRITE;
+    to_phase(w, w->room ? COPYING : WORKING);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
     return LS_OK;
 }
@@ -211,24 +295,101 @@ void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
     pthread_mutex_unlock(&w->mutex);
 }
 
+/* Several workers meet after a step of the job, on the trainer's thread; the next one is the thread's if there is room, else it is done
+ * here. *over: the job is. */
+static ls_status meet(ls_ckpt_writer *w, ls_status st, bool *over)
+{
+    st = ckpt_save_meet(&w->save, w->work, st);
+    while (st == LS_OK && w->work < CKPT_PUBLISH) {
+        w->work++;
+        *over = false;
+        if (w->room) return LS_OK;
+        st = ckpt_save_meet(&w->save, w->work, ckpt_save_work(&w->save, w->work));
+    }
+    *over = true;
+    return st;
+}
+
+/* What follows the work of the thread, which is READY. */
+static ls_status go_on(ls_ckpt_writer *w)
+{
+    ls_status st = w->status;
+    bool over = true;
+    if (st != LS_OK) ls_err_restore(&w->error);
+    if (w->comm) st = meet(w, st, &over);
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, over ? IDLE : WORKING);
+    if (w->comm && over) {
+        w->published = st == LS_OK;
+        /* also if the last agreement failed, after the rename */
+        atomic_store(&w->settling, ckpt_rank(w->comm) == 0 && w->work == CKPT_PUBLISH);
+        if (!w->settling) free_job(w); /* else the thread frees it, as for a single worker */
+    }
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    return st;
+}
+
 ls_status ls_ckpt_wait(ls_ckpt_writer *w)
 {
     if (atomic_load(&w->phase) == IDLE) return LS_OK;
     const int64_t traced = ls_span_begin();
-    pthread_mutex_lock(&w->mutex);
-    while (atomic_load(&w->phase) == BUSY) pthread_cond_wait(&w->changed, &w->mutex);
-    ls_status st = w->status;
-    if (st != LS_OK) ls_err_restore(&w->error);
-    pthread_mutex_unlock(&w->mutex);
-    if (w->comm) st = ckpt_save_finish(&w->save, st);
-    pthread_mutex_lock(&w->mutex);
-    atomic_store(&w->phase, IDLE);
-    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also if the last agreement failed, after the rename */
-    if (w->tidy) pthread_cond_broadcast(&w->changed);
-    else free_job(w); /* for a single worker the thread frees it */
-    pthread_mutex_unlock(&w->mutex);
+    ls_status st = LS_OK;
+    while (st == LS_OK && atomic_load(&w->phase) != IDLE) {
+        pthread_mutex_lock(&w->mutex);
+        while (running(w)) pthread_cond_wait(&w->changed, &w->mutex);
+        pthread_mutex_unlock(&w->mutex);
+        st = go_on(w);
+    }
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;
+}
+
+ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w)
+{
+    if (!w->room) return ls_ckpt_wait(w);
+    if (atomic_load(&w->phase) != COPYING) return LS_OK;
+    const int64_t traced = ls_span_begin();
+    pthread_mutex_lock(&w->mutex);
+    while (atomic_load(&w->phase) == COPYING) pthread_cond_wait(&w->changed, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "copy"});
+    return LS_OK;
+}
+
+bool ls_ckpt_in_flight(const ls_ckpt_writer *w)
+{
+    return atomic_load(&w->phase) != IDLE;
+}
+
+bool ls_ckpt_busy(const ls_ckpt_writer *w)
+{
+    return running(w) || atomic_load(&w->settling);
+}
+
+ls_status ls_ckpt_advance(ls_ckpt_writer *w)
+{
+    return atomic_load(&w->phase) == READY ? go_on(w) : LS_OK;
+}
+
+bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad)
+{
+    if (!atomic_load(&w->news)) return false;
+    pthread_mutex_lock(&w->mutex);
+    *bad = w->bad;
+    atomic_store(&w->news, false);
+    pthread_mutex_unlock(&w->mutex);
+    return true;
+}
+
+ls_status ls_ckpt_settle(ls_ckpt_writer *w)
+{
+    LS_TRY(ls_ckpt_wait(w));
+    wait_settled(w);
+    ls_status st = LS_OK;
+    if (w->verified == LS_E_FORMAT || w->verified == LS_E_IO)
+        st = ls_fail(LS_E_IO, "%s was damaged while it was written: %s", w->bad.name, w->bad.reason);
+    return ckpt_agree(w->comm, st, LS_SITE);
 }
 
 ls_status ls_ckpt_save(const ls_ckpt_job *job)
@@ -236,7 +397,7 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job)
     ls_ckpt_writer *w = NULL;
     LS_TRY(ls_ckpt_writer_create(&w, job->model, NULL));
     ls_status st = ls_ckpt_post(w, job);
-    if (st == LS_OK) st = ls_ckpt_wait(w);
+    if (st == LS_OK) st = ls_ckpt_settle(w);
     ls_ckpt_writer_destroy(&w);
     return st;
 }

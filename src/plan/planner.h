@@ -14,7 +14,7 @@
 #define LS_PLAN_PLANNER_H
 
 #include "plan/cluster_file.h"
-#include "plan/goodput.h"
+#include "core/goodput.h"
 #include "core/plan.h"
 #include "config/resolve.h"
 

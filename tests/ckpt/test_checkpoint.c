@@ -257,6 +257,46 @@ static void keep_last_prunes_steps_but_not_epochs(void **state)
 }
 
 /* A run that starts from step 0 moves the existing checkpoints to earlier-1, earlier-2 and so on, a new number each time. */
+static void newest_whole_passes_over_damaged_ones_with_a_line_each(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *path = NULL;
+    ls_str skipped = {0};
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    assert_int_equal(ls_ckpt_newest_whole(test_path(dir, "none", NULL), &path, &skipped), LS_OK);
+    assert_null(path);
+    assert_int_equal(ls_ckpt_newest_whole(dir, &path, NULL), LS_OK);
+    assert_null(path);
+    save(&a, dir, "step-9", 9, 0);
+    save(&a, dir, "step-10", 10, 0);
+    save(&a, dir, "epoch-1", 12, 0);
+    save(&a, dir, "step-20", 20, 0);
+    assert_int_equal(ls_ckpt_newest_whole(dir, &path, &skipped), LS_OK);
+    assert_string_equal(path, test_path(dir, "step-20", NULL));
+    assert_int_equal(skipped.len, 0);
+    ls_free(path);
+    test_flip(test_path(dir, "step-20", "optimizer.safetensors"), 4000);
+    assert_int_equal(unlink(test_path(dir, "epoch-1", "checksums.json")), 0);
+    assert_int_equal(ls_ckpt_newest_whole(dir, &path, &skipped), LS_OK);
+    assert_string_equal(path, test_path(dir, "step-10", NULL));
+    assert_non_null(strstr(skipped.data, "step-20/optimizer.safetensors is damaged: "));
+    assert_non_null(strstr(skipped.data, "epoch-1/checksums.json is missing"));
+    ls_free(path);
+    assert_int_equal(truncate(test_path(dir, "step-10", "trainer_state.json"), 20), 0);
+    test_flip(test_path(dir, "step-9", "config.json"), 3);
+    skipped.len = 0;
+    assert_int_equal(ls_ckpt_newest_whole(dir, &path, &skipped), LS_OK);
+    assert_null(path);
+    int n = 0;
+    for (const char *p = skipped.data; (p = strchr(p, '\n')); p++) n++;
+    assert_int_equal(n, 4);
+    assert_non_null(strstr(skipped.data, "step-10/trainer_state.json"));
+    ls_str_fini(&skipped);
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
 static void set_aside_moves_old_checkpoints_to_numbered_folders(void **state)
 {
     (void)state;
@@ -397,14 +437,14 @@ static void a_background_writer_reports_each_error_once(void **state)
         assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
         memset(name, 'x', sizeof name); /* the strings were copied */
         if (i % 2) {
-            assert_int_equal(ls_ckpt_wait(w), LS_OK);
+            assert_int_equal(ls_ckpt_settle(w), LS_OK);
             int64_t count = ls_mem_count();
             assert_int_equal(ls_ckpt_wait(w), LS_OK);
             assert_int_equal(ls_mem_count(), count);
             ((float *)a.m->unit[1].param)[3] += 1; /* as an optimizer step does */
         }
     }
-    assert_int_equal(ls_ckpt_wait(w), LS_OK);
+    assert_int_equal(ls_ckpt_settle(w), LS_OK);
     assert_int_equal(test_n_entries(dir), 3);
     assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(a.m, b.m, 1));
@@ -652,6 +692,7 @@ int main(void)
         cmocka_unit_test(missing_or_truncated_files_are_named),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
         cmocka_unit_test(keep_last_prunes_steps_but_not_epochs),
+        cmocka_unit_test(newest_whole_passes_over_damaged_ones_with_a_line_each),
         cmocka_unit_test(set_aside_moves_old_checkpoints_to_numbered_folders),
         cmocka_unit_test(every_block_of_a_file_is_hashed),
         cmocka_unit_test(a_save_replaces_the_entry_it_names),

@@ -249,7 +249,7 @@ kill -TERM $pid
 wait $pid; code=$?
 [ $code = 143 ] && [ ! -e "$SCRATCH/never.json" ] || bad "--measure, asked to stop: $code, $(cat "$SCRATCH/measure")"
 expect 0 "cluster.json: measured" plan --measure --model tiny --seq_length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
-for f in "-n 1" "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
+for f in "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
   "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 \
     --max_steps 4 --checkpoint_path "$SCRATCH/run" $f >/dev/null 2>"$SCRATCH/err" || bad "train $f: $(tail -2 "$SCRATCH/err")"
   expect 0 "tokens/s" plan --check "$SCRATCH/run" --cluster "$SCRATCH/cluster.json"

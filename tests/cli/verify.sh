@@ -8,7 +8,7 @@ export TMPDIR=$SCRATCH/tmp; mkdir -p "$TMPDIR"
 # rows FILE: without times
 rows() { sed 's/ *[0-9.]* s   / /' "$1"; }
 for jobs in 0 3; do
-  "$LOCKSTEP" verify -n 2 --only_tp --jobs $jobs >"$SCRATCH/jobs$jobs" 2>&1 || bad "verify --jobs $jobs: $(tail -n 2 "$SCRATCH/jobs$jobs")"
+  "$LOCKSTEP" verify -n 2 --only_tp --steps 1 --jobs $jobs >"$SCRATCH/jobs$jobs" 2>&1 || bad "verify --jobs $jobs: $(tail -n 2 "$SCRATCH/jobs$jobs")"
 done
 [ "$(rows "$SCRATCH/jobs0")" = "$(rows "$SCRATCH/jobs3")" ] || bad "--jobs 3 prints other rows: $(diff <(rows "$SCRATCH/jobs0") <(rows "$SCRATCH/jobs3") | head -n 4)"
 grep -q "^0 of 4 layouts identical, 4 within" "$SCRATCH/jobs3" || bad "the last line: $(tail -n 1 "$SCRATCH/jobs3")"
@@ -69,7 +69,7 @@ expect 2 "one layout at a time" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR
 
 # workers that a launcher started: rank 0 prints the table
 for r in 1 0; do
-  RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=29556 "$LOCKSTEP" verify --only_tp >"$SCRATCH/rank$r" 2>&1 &
+  RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=29556 "$LOCKSTEP" verify --only_tp --steps 1 >"$SCRATCH/rank$r" 2>&1 &
 done
 wait -n && wait -n || bad "verify with torchrun's variables: $(tail -n 3 "$SCRATCH"/rank?)"
 grep -q "4 of 4\|0 of 4 layouts identical, 4 within" "$SCRATCH/rank0" && [ ! -s "$SCRATCH/rank1" ] || bad "torchrun's variables: $(cat "$SCRATCH"/rank?)"

@@ -65,7 +65,6 @@ ends 4 "no progress for .*rank 3 is stopped (SIGSTOP, pid $victim)"
 FAKE_NCCL_HANG_ABORT=0 start hung -n 2 --strategy ddp && first_checkpoint
 kill -STOP "$(rank 1)"
 ends 4 "rank 1"
-resumes -n 2 --strategy ddp
 
 # an error that NCCL reports in the background, in the middle of a step (the third step: each has some dozens of groups of calls)
 FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1 --comm_timeout 25

@@ -1,5 +1,5 @@
 /* goodput.c - see goodput.h. */
-#include "plan/goodput.h"
+#include "core/goodput.h"
 
 #include "core/rng.h"
 

@@ -11,8 +11,8 @@
  *
  *   best tau      the root of (1 - tau / M) exp((tau + C) / M) = 1; then the better of the whole numbers of steps beside it
  *   first order   sqrt(2 C M) (Young 1974): close to it while C and tau are far below M */
-#ifndef LS_PLAN_GOODPUT_H
-#define LS_PLAN_GOODPUT_H
+#ifndef LS_CORE_GOODPUT_H
+#define LS_CORE_GOODPUT_H
 
 #include <stdint.h>
 

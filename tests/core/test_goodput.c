@@ -1,6 +1,6 @@
 /* Goodput with failures: the formula against an event simulation over a grid of parameters, and the best interval against a search. */
 #include "cmocka_all.h"
-#include "plan/goodput.h"
+#include "core/goodput.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,0 +1,281 @@
+/* What happens to a checkpoint after its bytes were handed over: it is read back from the disk, a damaged one never is the newest and costs
+ * no older one; and with room for a copy the model may change while it is written, by one worker and by several. */
+#include "ckpt/checkpoint.h"
+
+#include "ckpt_team.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+/* These functions replace those of libc: what is read back is damaged, or cannot be read, from call number `damage_from` on; and
+ * whether the pages of a file were dropped before its first read. */
+static atomic_long n_read, damage_from = -1, n_drop;
+static atomic_int damage_errno;
+
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+    const long call = atomic_fetch_add(&n_read, 1);
+    const ssize_t k = syscall(SYS_pread64, fd, p, n, at);
+    if (damage_from < 0 || call < damage_from || k <= 0) return k;
+    if (damage_errno) {
+        errno = damage_errno;
+        return -1;
+    }
+    ((char *)p)[k / 2] ^= 0x10;
+    return k;
+}
+
+int posix_fadvise(int fd, off_t at, off_t n, int advice)
+{
+    n_drop += advice == POSIX_FADV_DONTNEED;
+    return (int)syscall(SYS_fadvise64, fd, at, n, advice);
+}
+
+static ls_ckpt_job job_of(const test_model *t, const char *dir, const char *name, int64_t step)
+{
+    return (ls_ckpt_job){
+        .model = t->m, .dir = dir, .name = name, .step = step, .optimizer = true, .verify = true, .keep_last = 1};
+}
+
+/* Damage in read number `from` of those that a save makes; -1: none. */
+static ls_status save(const test_model *t, const char *dir, const char *name, int64_t step, long from, int error)
+{
+    const ls_ckpt_job job = job_of(t, dir, name, step);
+    n_read = 0;
+    n_drop = 0;
+    damage_from = from;
+    damage_errno = error;
+    const ls_status st = ls_ckpt_save(&job);
+    damage_from = -1;
+    return st;
+}
+
+static void assert_newest(const char *dir, const char *name)
+{
+    char *path = NULL;
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, name, NULL));
+    ls_free(path);
+    assert_int_equal(ls_ckpt_newest_whole(dir, &path, NULL), LS_OK);
+    assert_string_equal(path, test_path(dir, name, NULL));
+    ls_free(path);
+}
+
+static void a_damaged_checkpoint_is_never_the_newest(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b, c;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    test_model_open(&c, test_config(LS_VARIANT_HF), LS_F32, 7);
+    assert_int_equal(save(&a, dir, "step-1", 1, -1, 0), LS_OK);
+    const long n = n_read;       /* of all files, with the read that finds the end of each */
+    assert_int_equal(n_drop, 6); /* config, generation_config, model, optimizer, trainer_state; checksums */
+    assert_true(n >= 10);
+    for (long from = 0; from < n; from++) {
+        const ls_status st = save(&b, dir, "step-2", 2, from, from % 3 == 2 ? EIO : 0);
+        if (st == LS_OK) { /* the end of a file cannot be damaged */
+            assert_true(from >= n - 2);
+            break;
+        }
+        assert_int_equal(st, LS_E_IO);
+        assert_words("step-2 was damaged while it was written: ");
+        assert_words(from % 3 == 2 ? "cannot read" : "differ from checksums.json");
+        assert_newest(dir, "step-1"); /* keep_last 1 would have removed it */
+        assert_true(ls_fs_exists(test_path(dir, ".bad-step-2", "checksums.json")));
+        assert_int_equal(test_n_entries(dir), 2); /* of the damaged ones, the last */
+    }
+    assert_int_equal(save(&b, dir, "step-3", 3, 1, 0), LS_E_IO);
+    assert_true(ls_fs_exists(test_path(dir, ".bad-step-3", NULL)));
+    assert_false(ls_fs_exists(test_path(dir, ".bad-step-2", NULL)));
+    assert_int_equal(save(&b, dir, "step-4", 4, -1, 0), LS_OK);
+    assert_newest(dir, "step-4");
+    assert_int_equal(test_n_entries(dir), 2); /* and .bad-step-3 */
+
+    assert_int_equal(save(&a, dir, "step-4", 4, 2, 0), LS_E_IO); /* the one that it replaced returns */
+    assert_newest(dir, "step-4");
+    assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-4", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
+    assert_true(test_same(b.m, c.m, 1));
+    test_model_close(&a);
+    test_model_close(&b);
+    test_model_close(&c);
+    test_dir_close(dir);
+}
+
+static void a_damaged_checkpoint_is_told_once_and_does_not_stop_the_writer(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a;
+    ls_ckpt_writer *w = NULL;
+    ls_ckpt_bad bad;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    assert_int_equal(ls_ckpt_writer_create(&w, a.m, NULL), LS_OK);
+    assert_false(ls_ckpt_take_bad(w, &bad));
+    damage_from = n_read = 0;
+    ls_ckpt_job job = job_of(&a, dir, "step-7", 7);
+    assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
+    assert_int_equal(ls_ckpt_wait(w), LS_OK); /* it was written */
+    assert_int_equal(ls_ckpt_settle(w), LS_E_IO);
+    damage_from = -1;
+    assert_true(ls_ckpt_take_bad(w, &bad));
+    assert_string_equal(bad.name, "step-7");
+    assert_int_equal(bad.step, 7);
+    assert_non_null(strstr(bad.reason, "step-7/config.json is damaged: "));
+    assert_false(ls_ckpt_take_bad(w, &bad));
+    job = job_of(&a, dir, "step-8", 8);
+    assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
+    assert_int_equal(ls_ckpt_settle(w), LS_OK);
+    assert_false(ls_ckpt_take_bad(w, &bad));
+    ls_ckpt_writer_destroy(&w);
+    assert_newest(dir, "step-8");
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
+static const char *const files[] = {"config.json",           "generation_config.json", "model.safetensors",
+                                    "optimizer.safetensors", "trainer_state.json",     "checksums.json"};
+
+static int64_t room_of(const ls_model *m)
+{
+    int64_t n = 0;
+    for (int u = 0; u < m->n_unit; u++) n += 3 * m->unit[u].n_pad * (int64_t)sizeof(float);
+    return n;
+}
+
+static void a_copy_is_written_while_the_model_changes(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b;
+    ls_ckpt_writer *w = NULL;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 5);
+    void *room = ls_alloc((size_t)room_of(a.m));
+    assert_int_equal(ls_ckpt_writer_create(&w, a.m, NULL), LS_OK);
+    ls_ckpt_writer_room(w, room, room_of(a.m));
+    for (int step = 1; step <= 20; step++) {
+        char name[32], copied[32];
+        snprintf(name, sizeof name, "step-%d", step);
+        snprintf(copied, sizeof copied, "epoch-%d", step);
+        ls_ckpt_job job = job_of(&b, dir, name, step);
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+        job = job_of(&a, dir, copied, step);
+        assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
+        assert_true(ls_ckpt_in_flight(w));
+        assert_int_equal(ls_ckpt_wait_buffers(w), LS_OK);
+        for (int u = 0; u < a.m->n_unit; u++) {
+            ((float *)a.m->unit[u].param)[u] += 1;
+            ((float *)b.m->unit[u].param)[u] += 1;
+        }
+        while (ls_ckpt_in_flight(w)) assert_int_equal(ls_ckpt_advance(w), LS_OK);
+        assert_int_equal(ls_ckpt_settle(w), LS_OK);
+        for (size_t i = 0; i < N_OF(files); i++)
+            assert_equal_files(test_path(dir, name, files[i]), test_path(dir, copied, files[i]));
+    }
+    ls_ckpt_writer_room(w, room, room_of(a.m) / 2);
+    ls_ckpt_job job = job_of(&a, dir, "step-99", 99);
+    assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
+    assert_int_equal(ls_ckpt_wait_buffers(w), LS_OK); /* the failure is that of the job */
+    assert_int_equal(ls_ckpt_wait(w), LS_E_INTERNAL);
+    assert_words("too small");
+    assert_false(ls_fs_exists(test_path(dir, "step-99", NULL)));
+    ls_ckpt_writer_destroy(&w);
+    ls_free(room);
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
+typedef struct task {
+    const ls_model *bare;
+    const char *dir;
+    const test_cut *cut;
+    int64_t n_room;
+} task;
+
+/* As a trainer does: at each of its steps the workers agree whether one is busy, and advance if none is. */
+static void copy_body(team_worker *w, ls_comm *c)
+{
+    const task *t = w->arg;
+    ls_ckpt_writer *writer = NULL;
+    void *room = ls_alloc((size_t)t->n_room);
+    const int first = t->cut->begin[w->rank], n = t->cut->begin[w->rank + 1] - first;
+    TEAM_CHECK(w, room && ls_ckpt_writer_create(&writer, t->bare, c) == LS_OK);
+    ls_ckpt_writer_room(writer, room, t->n_room);
+    const ls_ckpt_job job = {.model = t->bare,
+                             .piece = t->cut->piece + first,
+                             .n_piece = n,
+                             .dir = t->dir,
+                             .name = "step-5",
+                             .step = 5,
+                             .optimizer = true,
+                             .verify = true};
+    TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_OK);
+    TEAM_CHECK(w, ls_ckpt_wait_buffers(writer) == LS_OK);
+    for (int i = 0; i < n; i++) memset(job.piece[i].data, 0x55, (size_t)job.piece[i].n * sizeof(float));
+    int met = 0;
+    ls_status st = LS_OK;
+    while (ls_ckpt_in_flight(writer) && st == LS_OK) {
+        int busy = 1;
+        TEAM_CHECK(w, ls_agree(c, ls_ckpt_busy(writer), LS_SITE, &busy) == LS_OK);
+        if (busy) continue;
+        met++;
+        st = ls_ckpt_advance(writer);
+    }
+    TEAM_CHECK(w, st != LS_OK || met == 4); /* folder, writes, hashes, rename */
+    if (st == LS_OK) st = ls_ckpt_settle(writer);
+    team_note(w, st);
+    ls_ckpt_writer_destroy(&writer);
+    ls_free(room);
+}
+
+static void workers_write_a_copy_without_waiting_for_each_other(void **state)
+{
+    (void)state;
+    ls_model_config cfg = test_config(LS_VARIANT_HF);
+    cfg.n_embd = 60;
+    cfg.vocab_size = 9000;
+    cfg.eos_id = 8999;
+    test_model a;
+    ls_model *bare = NULL;
+    team_worker w[TEAM_MAX];
+    test_model_open(&a, cfg, LS_F32, 5);
+    assert_int_equal(ls_model_create(&bare, &cfg, &a.compute, 16), LS_OK);
+    for (int size = 2; size <= 4; size++) {
+        char *dir = test_dir(), *one = test_dir();
+        test_cut *cut = test_cut_make(a.m, size, 99);
+        task t = {.bare = bare, .dir = dir, .cut = cut, .n_room = room_of(a.m)};
+        const ls_ckpt_job job = job_of(&a, one, "step-5", 5);
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+        test_cut_fill(cut, a.m);
+        team_run(size, copy_body, &t, w);
+        for (int r = 0; r < size; r++)
+            if (w[r].st != LS_OK) fail_msg("rank %d of %d: %s", r, size, w[r].words);
+        assert_int_equal(test_n_entries(dir), 1);
+        for (size_t i = 0; i < N_OF(files); i++)
+            assert_equal_files(test_path(one, "step-5", files[i]), test_path(dir, "step-5", files[i]));
+        t.dir = "/dev/null/run"; /* all workers report what rank 0's thread found */
+        team_run(size, copy_body, &t, w);
+        team_assert_failed(w, size, LS_E_IO, "/dev/null/run");
+        test_cut_free(cut);
+        test_dir_close(dir);
+        test_dir_close(one);
+    }
+    ls_model_destroy(&bare);
+    test_model_close(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_damaged_checkpoint_is_never_the_newest),
+        cmocka_unit_test(a_damaged_checkpoint_is_told_once_and_does_not_stop_the_writer),
+        cmocka_unit_test(a_copy_is_written_while_the_model_changes),
+        cmocka_unit_test(workers_write_a_copy_without_waiting_for_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
