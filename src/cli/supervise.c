@@ -250,6 +250,7 @@ static bool restartable(const supervise *s, ls_status st)
     switch (st) {
     case LS_E_COMM:
     case LS_E_DEVICE:
+    case LS_E_CORRUPT:
     case LS_E_INTERNAL: return true;
     case LS_E_IO:     /* writing: everything is read before */
     case LS_E_FORMAT: /* a launcher gives an exit code, which is the same as that of LS_E_IO */
