@@ -461,8 +461,10 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (!t->state.done) return ls_nomem((size_t)(cfg->epochs + 1) * sizeof *t->state.done, "the metrics of epochs");
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
-    if (cfg->audit) LS_TRY(ls_audit_create(&t->audit, t));
-    return ls_trainer_load(t);
+    LS_TRY(ls_trainer_load(t));
+    if (!cfg->audit) return LS_OK;
+    LS_TRY(ls_audit_create(&t->audit, t));
+    return ls_audit_after_update(t->audit);
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)

@@ -1,0 +1,148 @@
+/* drill_plan.c - which faults a drill has: a function of its seed. */
+#include "cli/drill_impl.h"
+
+#include "core/rng.h"
+
+#include <stdlib.h>
+
+const drill_kind drill_kinds[] = {
+    {.name = "kill", .words = "kind=kill", .fails = true},
+    {.name = "stop", .words = "kind=stop", .fails = true},
+    {.name = "abort", .words = "kind=abort", .fails = true},
+    {.name = "exit", .words = "kind=exit", .fails = true},
+    {.name = "slow", .words = "kind=slow,seconds=1.5"},
+    {.name = "clock", .words = "kind=clock,seconds=-86400"},
+    {.name = "oom", .words = "kind=oom", .fails = true, .cause = "out of memory"},
+    {.name = "full_disk", .words = "kind=enospc", .fails = true, .file = true, .cause = "disk"},
+    {.name = "io_error", .words = "kind=eio", .fails = true, .file = true, .cause = "disk"},
+    {.name = "fsync", .words = "kind=fsync", .fails = true, .file = true, .cause = "disk"},
+    {.name = "kill_saving", .words = "kind=kill,phase=save", .fails = true, .file = true},
+    {.name = "host", .words = "kind=slow,seconds=4", .fails = true, .host = true},
+};
+const int drill_n_kind = CLI_COUNT(drill_kinds);
+
+#define ALL_STRATEGIES "dp|ddp|zero1|zero2|zero3|pipeline|pipeline_zero1|tensor"
+
+static bool in_list(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (!strncmp(p, word, n) && (p[n] == ',' || !p[n])) return true;
+    return !list;
+}
+
+/* Checks the words of a comma-separated list. */
+static ls_status check_list(const char *option, const char *list, const char *choices)
+{
+    char word[32];
+    for (const char *p = list; p && *p;) {
+        const size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)n, p);
+        if (n >= sizeof word || !n || !ls_one_of(choices, word, false))
+            return ls_fail(LS_E_ARG, "--%s %s: '%s' is not one of %s", option, list, word, choices);
+        p += n + (p[n] == ',');
+    }
+    return list && !*list ? ls_fail(LS_E_ARG, "--%s: the list is empty", option) : LS_OK;
+}
+
+/* Layout number k of n workers; false: there are no more. A layout without words does not fit n. */
+static bool layout_at(int k, int n, int n_micro, drill_layout *l)
+{
+    static const char *const replicas[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
+    static const char *const schedule[] = {"gpipe", "1f1b", "zb"};
+    *l = (drill_layout){.tp = 1};
+    if (k < 5) {
+        l->name = replicas[k];
+        snprintf(l->words, sizeof l->words, "--strategy %s --grad_accum_steps %d", l->name, n_micro / n);
+        snprintf(l->shown, sizeof l->shown, "%s x %d", l->name, n);
+    } else if (k < 8) {
+        l->name = "pipeline";
+        const int stages = n < 4 ? n : 4; /* the model has 4 units */
+        if (stages < n) return true;
+        snprintf(l->words, sizeof l->words, "--pp %d --schedule %s --grad_accum_steps %d", stages, schedule[k - 5],
+                 n_micro);
+        snprintf(l->shown, sizeof l->shown, "%s pp %d", schedule[k - 5], stages);
+    } else if (k == 8) {
+        l->name = "pipeline_zero1";
+        if (n < 4) return true;
+        snprintf(l->words, sizeof l->words, "--pp 2 --strategy zero1 --grad_accum_steps %d", 2 * n_micro / n);
+        snprintf(l->shown, sizeof l->shown, "pp 2 x zero1 x %d", n / 2);
+    } else if (k == 9) {
+        l->name = "tensor";
+        l->tp = 2;
+        snprintf(l->words, sizeof l->words, "--tp 2 %s --grad_accum_steps %d", n > 2 ? "--strategy ddp" : "",
+                 2 * n_micro / n);
+        snprintf(l->shown, sizeof l->shown, n > 2 ? "tp 2 x ddp x %d" : "tp 2", n / 2);
+    } else return false;
+    return true;
+}
+
+/* The r-th of the layouts that fit and were asked for; their number. */
+static int choose_layout(const drill_plan *p, int n_micro, int r, drill_layout *out)
+{
+    drill_layout l;
+    int n = 0;
+    for (int k = 0; layout_at(k, p->n, n_micro, &l); k++)
+        if (*l.words && in_list(p->strategies, l.name) && n++ == r) *out = l;
+    return n;
+}
+
+static int choose_kind(const drill_plan *p, int r, const drill_kind **out)
+{
+    int n = 0;
+    for (int k = 0; k < drill_n_kind; k++)
+        if (in_list(p->only, drill_kinds[k].name) && (!drill_kinds[k].host || p->launcher == DRILL_TCP) && n++ == r)
+            *out = &drill_kinds[k];
+    return n;
+}
+
+ls_status drill_plan_check(const drill_plan *p)
+{
+    drill_layout none;
+    const drill_kind *kind;
+    ls_str names = {0};
+    for (int k = 0; k < drill_n_kind; k++) ls_str_addf(&names, "%s%s", k ? "|" : "", drill_kinds[k].name);
+    ls_status st = names.failed ? ls_nomem(names.cap, "a list") : check_list("kinds", p->only, names.data);
+    ls_str_fini(&names);
+    LS_TRY(st);
+    LS_TRY(check_list("strategy", p->strategies, ALL_STRATEGIES));
+    if (p->n & (p->n - 1))
+        return ls_fail(LS_E_ARG, "-n %d: use a power of two, so that every layout computes the same step", p->n);
+    if (!choose_layout(p, 2 * p->n, -1, &none))
+        return ls_fail(LS_E_ARG,
+                       "--strategy %s: no such layout has %d workers; pipeline_zero1 needs 4, pipeline 2 or 4",
+                       p->strategies, p->n);
+    if (!choose_kind(p, -1, &kind))
+        return ls_fail(LS_E_ARG, "--kinds %s: a host can be lost with --launcher tcp only", p->only);
+    return LS_OK;
+}
+
+static void plan_fault(const drill_plan *p, int64_t number, int attempt, int least, drill_fault *f)
+{
+    static const char *const phases[] = {"forward", "backward", "update"};
+    const uint64_t key = ls_rng_key(p->seed, LS_RNG_TEST, 2, (uint64_t)number);
+    *f = (drill_fault){.number = number, .attempt = attempt};
+    const int n_kind = choose_kind(p, -1, &f->kind);
+    (void)choose_kind(p, (int)(ls_rng_u64(key, 0) % (uint64_t)n_kind), &f->kind);
+    /* a file is written after its step: the last checkpoint must come after it */
+    const int last = f->kind->file ? DRILL_STEPS - DRILL_SAVE : DRILL_STEPS - 1;
+    f->step = last <= least ? least : least + (int)(ls_rng_u64(key, 1) % (uint64_t)(last - least + 1));
+    f->rank = f->kind->file || f->kind->host ? 0 : (int)(ls_rng_u64(key, 2) % (uint64_t)p->n);
+    snprintf(f->words, sizeof f->words, "%s,rank=%d,step=%d,attempt=%d", f->kind->words, f->rank, f->step, attempt);
+    if (!f->kind->file) {
+        const size_t at = strlen(f->words);
+        snprintf(f->words + at, sizeof f->words - at, ",phase=%s", phases[ls_rng_u64(key, 3) % 3]);
+    }
+}
+
+void drill_plan_run(const drill_plan *p, int64_t from, int64_t left, int n_micro, drill_run *r)
+{
+    const uint64_t key = ls_rng_key(p->seed, LS_RNG_TEST, 3, (uint64_t)from);
+    *r = (drill_run){.n_fault = 1};
+    const int n = choose_layout(p, n_micro, -1, &r->layout);
+    (void)choose_layout(p, n_micro, (int)(ls_rng_u64(key, 0) % (uint64_t)n), &r->layout);
+    plan_fault(p, from, 1, 2, &r->fault[0]);
+    if (left < 2 || !r->fault[0].kind->fails || r->fault[0].kind->host || ls_rng_u64(key, 1) % 3) return;
+    plan_fault(p, from + 1, 2, r->fault[0].step, &r->fault[1]);
+    r->n_fault = r->fault[1].kind->host ? 1 : 2; /* a host is lost in the first attempt only */
+}
