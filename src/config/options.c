@@ -123,6 +123,11 @@ const ls_opt ls_train_opts[] = {
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
         .section = "Checkpoints", IN(0, 1e15), COMMON),
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
+    ROW("save_async", LS_OPT_SWITCH, save_async, NULL, NULL,
+        "copy what is saved to memory of its own (in the plan) and write the copy during later steps; a save that is due while the last one is still being written is left out"),
+    ROW("save_failures", LS_OPT_CHOICE, save_failures, "warn|stop", "stop",
+        "when a checkpoint cannot be written: warn and go on with training (the last one of a run must be saved), or stop"),
+    ROW("no_save_verify", LS_OPT_SWITCH, no_save_verify, NULL, NULL, "do not read checkpoints back after they are written"),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
 

@@ -53,7 +53,8 @@ typedef struct ls_train_options {
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
     int64_t save_every, keep_last;
-    bool resume;
+    const char *save_failures;
+    bool save_async, no_save_verify, resume;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data, summary;

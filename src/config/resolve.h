@@ -72,6 +72,9 @@ typedef struct ls_train_config {
     int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
     int64_t keep_last;              /* 0 = all                                                           */
+    bool save_async;                /* checkpoints are written from a copy                               */
+    bool save_warn;                 /* a checkpoint that cannot be written does not stop the run         */
+    bool save_verify;               /* they are read back                                                */
     bool eval_on_start;             /* validate before step 1 */
     ls_str options;                 /* options.json (config/run_options.h) */
 

@@ -107,6 +107,14 @@ static void add_checkpoint(ls_trainer *t, const ls_event *e)
     add_event(&t->live, &w);
 }
 
+static void add_lost(ls_trainer *t, const ls_event *e)
+{
+    ls_jsonw w = begin_line(&t->live);
+    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint_failed"), LS_KV("step", e->at_step),
+                     LS_KV("name", e->text), LS_KV("reason", e->reason));
+    add_event(&t->live, &w);
+}
+
 static void add_end(ls_trainer *t)
 {
     const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
@@ -235,6 +243,9 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         return LS_OK;
     case LS_ON_CHECKPOINT_END:
         if (first) add_checkpoint(t, e);
+        break;
+    case LS_ON_SAVE_FAILED:
+        if (first) add_lost(t, e);
         break;
     case LS_ON_RUN_END: l->complete = true; return LS_OK;
     case LS_ON_SHUTDOWN_BEGIN: close_files(t); return LS_OK;

@@ -226,13 +226,16 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     t->n_target = count_targets(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
-    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, 0, NULL));
+    int busy = 0;
+    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
+    if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer)); /* it reads the parameters that the update changes */
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1,
+                train_save_release(t)); /* the writer reads the parameters that the update changes */
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});
