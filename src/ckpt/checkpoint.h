@@ -140,6 +140,8 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);
+/* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
+ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 
 /* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
  * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:

@@ -5,6 +5,7 @@
  *   .del-<name>-<pid>   being removed
  *   .bad-<name>         a checkpoint whose files differed from their checksums right after they were written; the newest such one
  *   earlier-<k>/        checkpoints of earlier runs in this folder
+ *   damaged-<name>/     a checkpoint that a restart has passed over
  *
  * A lock (flock on the folder) shows whether the writer is alive; process ids are reused, locks are not. */
 #include "ckpt/checkpoint_impl.h"
@@ -353,6 +354,36 @@ ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped
     ls_err_keep(&before);
     const ls_status st = newest(run_dir, NULL, INT64_MAX, true, path, skipped);
     if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
+    return st;
+}
+
+/* The first unused damaged-<name>, damaged-<name>.1, ... */
+static ls_status reject_one(const char *run_dir, const char *name)
+{
+    char to[PATH_MAX];
+    LS_TRY(ls_path_in(to, run_dir, "damaged-%s", name));
+    for (int k = 1; ls_fs_exists(to); k++) LS_TRY(ls_path_in(to, run_dir, "damaged-%s.%d", name, k));
+    return ls_fs_rename(ls_path_of(run_dir, name).text, to);
+}
+
+ls_status ls_ckpt_reject(const char *run_dir, const char *path)
+{
+    char **names;
+    size_t n_name, n;
+    entry *e, best = {.step = -1, .name = path ? ls_path_base(path) : ""};
+    ls_err_kept before;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    if (path) LS_TRY(ls_ckpt_state(path, NULL, &best.step));
+    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
+    ls_status st = LS_OK;
+    ls_err_keep(&before);
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        const bool read = ls_ckpt_state(ls_path_of(run_dir, e[i].name).text, NULL, &e[i].step) == LS_OK;
+        if (strcmp(e[i].name, best.name) && (!read || by_age(&e[i], &best) < 0)) st = reject_one(run_dir, e[i].name);
+    }
+    if (st == LS_OK) ls_err_restore(&before);
+    ls_free(e);
+    ls_fs_list_free(names, n_name);
     return st;
 }
 

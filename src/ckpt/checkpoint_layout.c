@@ -11,7 +11,6 @@
 #include "core/deadline.h"
 #include "core/fs.h"
 #include "core/hash.h"
-#include "core/inject.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -187,7 +186,7 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
 {
     while (n) {
         ssize_t k = -1;
-        if (!ls_inject_on || !(errno = ls_inject_file(path, false))) k = pwrite(fd, data, n, (off_t)at);
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false))) k = pwrite(fd, data, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)at,

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include "core/fs.h"
+#include "core/json.h"
 #include "report/page/report.h"
 #include "report/compat/tools.h"
 
@@ -11,7 +12,7 @@ typedef struct options {
     const char *baseline, *optimized; /* charts */
     const char *dir;                  /* verify */
     ls_report_opts r;
-    bool no_png;
+    bool no_png, json;
     int64_t warmup;
 } options;
 
@@ -94,6 +95,7 @@ static const ls_opt opts[] = {
     CLI_SWITCH(
         "together", r.together,
         "compare all runs with one another, also those of several benchmarks [runs are compared inside a benchmark]"),
+    CLI_SWITCH("json", json, "print one JSON object instead of the table (keys: docs/FORMATS.md)"),
     CLI_SWITCH("no_png", no_png, "write SVG charts only, do not use gnuplot"),
 };
 
@@ -102,6 +104,24 @@ static const cli_page page = {
     "report RUN_DIR... [--out DIR] [--weak] [--allow_mismatch]\n       lockstep report table|charts|verify [OPTIONS]    (each has --help)",
     "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a self-contained page report.html, with report.md and the charts next to it. If a folder has several benchmarks, the page has an overview and one section for each, and their complete reports are in folders next to it.\n\nOnly comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
     "reported separately, the differences are listed and the exit code is 1. Unreadable files are reported with file and key and skipped; if no run is left, the exit code is 3. Speed is measured over the steps after warm-up if every run has them (metrics.jsonl), else over whole epochs; the page states which."};
+
+static ls_status print_json(const ls_report_result *r, const options *o)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "report", ls_path_of(o->r.out, "report.html").text);
+    ls_jsonw_put_open(&w, "notes", '[');
+    for (int i = 0; i < r->notes.n; i++) ls_jsonw_str(&w, r->notes.text[i]);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "parts", '[');
+    if (r->json.data) ls_jsonw_raw(&w, r->json.data);
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    ls_str_addc(&s, '\n');
+    return cli_print(&s);
+}
 
 static void print_result(const ls_report_result *r, const options *o, bool written)
 {
@@ -129,7 +149,8 @@ static ls_status run_report(int argc, char **argv)
     ls_report_result r = {0};
     ls_status st = ls_report_write(&o.r, &r);
     const bool unlike = r.n_mismatch && !r.comparable, weak = r.looks_weak, several = r.n_part > 0;
-    print_result(&r, &o, st == LS_OK);
+    if (o.json && st == LS_OK) st = print_json(&r, &o);
+    else print_result(&r, &o, st == LS_OK);
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;

@@ -1,6 +1,7 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
 #include "cli/train_start.h"
+#include "cli/train_supervise.h"
 #include "cli/translation.h"
 #include "comm/launch.h"
 #include "core/cores.h"
@@ -89,6 +90,8 @@ typedef struct job {
     bool reported;                         /* the failure of this worker is printed */
     ls_device_choice device;               /* the same for every worker */
     bool device_printed;
+    supervise *supervisor; /* NULL: a failure ends the run */
+    ls_launch_end *end;
 } job;
 
 #define MAX_SHARE  256
@@ -131,9 +134,9 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
 static void worker_report(void *ctx, int rank, ls_status st)
 {
     job *j = ctx;
-    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
+    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && (rank || train_is_resizing(j->supervisor)))) return;
     j->reported = true;
-    if (!ls_err_is_peers()) cli_print_error(rank, j->host, st);
+    if (!ls_err_is_peers()) cli_print_error(j->supervisor && j->o->n == 1 ? -1 : rank, j->host, st);
     else if (j->several && !rank) fprintf(stderr, "lockstep: %s; its output has the reason\n", ls_err_words());
 }
 
@@ -178,17 +181,19 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     ls_train_io io = {.line = to_stdout, .progress = progress, .event = event, .note = to_stderr};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
-    if (!comm) ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
+    if (!comm && !j->supervisor)
+        ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) st = ls_inject_worker(rank);
     int server = 0;
-    if (st == LS_OK && !rank) st = cli_serve_begin(j->o, c.run_dir, &server);
+    if (st == LS_OK && !rank && !j->supervisor) st = cli_serve_begin(j->o, c.run_dir, &server);
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     if (comm) ls_comm_start_limit(comm, 0); /* all have come */
     if (st == LS_OK) {
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
         c.rank = c.local_rank = rank;
+        c.lock_held = j->supervisor;
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
@@ -206,7 +211,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
-    ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
+    ls_stop_set_bound(comm || j->supervisor ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
     ls_stop_set_bound(LS_BOUND_OFF);
     st = everyone_is_done(comm, c.comm_timeout, st);
@@ -225,7 +230,13 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
 static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
 {
     ls_status st = work(ctx, comm, n_core);
-    return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: main flushes only its own stdout */
+    /* here: main flushes only its own stdout */
+    return st == LS_OK && (!comm || !ls_comm_rank(comm)) ? cli_flush() : st;
+}
+
+static bool launch_tick(void *ctx)
+{
+    return supervise_tick(((job *)ctx)->supervisor);
 }
 
 /* Checks that the options work on so many workers, with the chosen device. */
@@ -339,7 +350,7 @@ static ls_status print_settings(const job *j, int world)
     return cli_print(&s);
 }
 
-/* -n N: an impossible configuration is reported once, before workers start. */
+/* -n N, and one worker with a supervisor: an impossible configuration is reported once, before workers start. */
 static ls_status launch(job *j)
 {
     ls_train_config c = {0};
@@ -357,10 +368,34 @@ static ls_status launch(job *j)
     st = ls_launch_local(&(ls_launch){.n = (int)j->o->n,
                                       .pin = true,
                                       .share = shared ? share : NULL,
+                                      .alone = j->o->n == 1,
                                       .body = worker_body,
                                       .report = worker_report,
+                                      .tick = j->supervisor ? launch_tick : NULL,
+                                      .end = j->end,
                                       .ctx = j});
     ls_progress_end(st == LS_OK); /* after a failure its message is the last line */
+    return st;
+}
+
+static ls_status supervised_attempt(void *ctx, const ls_train_options *o, supervise *s, ls_launch_end *end)
+{
+    job *j = ctx, attempt = *j;
+    attempt.o = o;
+    attempt.supervisor = s;
+    attempt.end = end;
+    const ls_status st = launch(&attempt);
+    j->device_printed = attempt.device_printed;
+    return st;
+}
+
+static ls_status supervised_configure(void *ctx, const ls_train_options *o, ls_train_config *c)
+{
+    job probe = *(const job *)ctx;
+    probe.o = o;
+    LS_TRY(configure(&probe, (int)o->n, c));
+    const ls_status st = ls_train_check_layout(c);
+    if (st != LS_OK) ls_train_config_fini(c);
     return st;
 }
 
@@ -393,6 +428,10 @@ static ls_status run(job *j, const ls_start_env *env)
 {
     if (j->o->print_config) return print_settings(j, env->size);
     if (env->size > 1) return run_started(j, env);
+    if (train_is_supervised(j->o))
+        return train_supervise(
+            &(train_runner){.ctx = j, .configure = supervised_configure, .attempt = supervised_attempt}, j->o,
+            &j->device);
     if (j->o->n > 1) return launch(j);
     ls_stop_install();
     ls_stack_install("the run");
@@ -429,6 +468,7 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
+    LS_TRY_GOTO(st, done, train_supervise_check(o, &env));
     if (o->json && !o->print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     LS_TRY_GOTO(st, done, cli_translate_check(o));

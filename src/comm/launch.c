@@ -47,8 +47,8 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     ls_stop_note(&world->early[rank]);
     ls_stop_set_mode(LS_STOP_ASK);
     ls_local_world_join(world, rank);
-    const int n_core = comm_take_cores(rank, l->n, l->share, l->pin);
-    ls_status st = ls_comm_local(world, rank, &c);
+    const int n_core = l->alone ? 0 : comm_take_cores(rank, l->n, l->share, l->pin);
+    ls_status st = l->alone ? LS_OK : ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
     atomic_store(&world->ended[rank], (int)st + 1);
     const bool failed = st != LS_OK && st != LS_E_STOPPED;
@@ -60,7 +60,7 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
         ls_local_world_abort(world, rank, words);
     }
     if (l->report && speaks) l->report(l->ctx, rank, st);
-    ls_comm_close(&c, st);
+    if (c) ls_comm_close(&c, st);
     ls_local_world_leave(world, rank);
     (void)ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(st), "writing the last lines");
     fflush(NULL);
@@ -184,6 +184,7 @@ static void died(const child *c, const ls_local_world *world, int rank, char wor
 /* ---- watching ---- */
 
 typedef struct family {
+    const ls_launch *l;
     child *ch;
     int n, left;
     ls_local_world *world;
@@ -192,6 +193,8 @@ typedef struct family {
     double trouble_at; /* when the run was known to have failed, or 0 */
     double killed_at;  /* when SIGKILL was sent to those left, or 0   */
     double looked_at;  /* for workers that are stopped                */
+    double stopped;    /* seconds in which the worker that is alone was stopped, and this process was not */
+    double stop_seen;  /* when that was counted */
     bool given_up;     /* SIGKILL did not end them, either            */
     double ended_at;   /* when the first worker had ended well, or 0  */
     bool late;         /* the others did not end and were killed: the run was complete */
@@ -260,7 +263,8 @@ static void reap(family *f)
 static void pass_on_stop(family *f)
 {
     if (ls_stop_at_once()) finish(f, NULL);
-    if (f->asked || !ls_stop_requested()) return;
+    const bool wanted = f->l->tick && f->l->tick(f->l->ctx);
+    if (f->asked || (!ls_stop_requested() && !wanted)) return;
     f->asked = true;
     f->asked_at = ls_now();
     kill_all(f->ch, f->n, ls_stop_signal() == SIGINT ? SIGINT : SIGTERM);
@@ -291,12 +295,26 @@ static void enforce(family *f)
     if (why) finish(f, why);
 }
 
+/* Nobody waits for a worker that is alone, so nobody else notices that it is stopped. */
+static void see_stopped(family *f)
+{
+    const double now = ls_now(), since = now - f->stop_seen;
+    if (!f->l->alone || !f->left || f->killed_at > 0 || since < 0.2) return;
+    f->stop_seen = now;
+    f->stopped = local_is_stopped((int)f->ch[0].pid) ? f->stopped + (since < 1 ? since : 0) : 0;
+    if (f->stopped < LS_LAUNCH_STOPPED) return;
+    (void)name_stopped(f);
+    give_up(f, 0, "the worker is stopped (SIGSTOP)");
+    finish(f, "is stopped");
+}
+
 static void watch(family *f)
 {
     while (f->left && !f->given_up) { /* pipes that a grandchild may hold open are not waited for */
         relay_all(f->ch, f->n, 50);
         pass_on_stop(f);
         reap(f);
+        see_stopped(f);
         enforce(f);
     }
     for (int i = 0; i < 1000 && relay_all(f->ch, f->n, 0);) i++;
@@ -319,9 +337,30 @@ static int weight(const family *f, int r)
     return st == LS_E_COMM ? f->asked ? 2 : 3 : r + 1 == atomic_load(&f->world->aborted) ? 8 : 7;
 }
 
-static ls_status outcome(const family *f)
+/* The worker whose end reveals most. */
+static int heaviest(const family *f)
 {
     int at = 0;
+    for (int r = 1; r < f->n; r++)
+        if (weight(f, r) > weight(f, at)) at = r;
+    return at;
+}
+
+static void describe(const family *f, ls_launch_end *end)
+{
+    const int at = heaviest(f), first = atomic_load(&f->world->aborted) - 1;
+    const child *c = &f->ch[at];
+    *end = (ls_launch_end){.rank = -1};
+    if (weight(f, at) == 0) return;
+    end->rank = at;
+    end->signal = c->gone && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
+    for (int r = 0; r < f->n && !end->stopped; r++)
+        if (f->ch[r].named) end->stopped = true, end->rank = r, end->signal = 0;
+    if (first >= 0) snprintf(end->detail, sizeof end->detail, "%.399s", f->world->abort_words);
+}
+
+static ls_status outcome(const family *f)
+{
     if (f->given_up) {
         int r = 0;
         while (!may_end(&f->ch[r])) r++;
@@ -334,8 +373,7 @@ static ls_status outcome(const family *f)
         return ls_fail(LS_E_STOPPED,
                        "stopped by a second signal: the workers were killed; the newest complete checkpoint remains");
     if (f->late) return LS_OK; /* what was left is named */
-    for (int r = 1; r < f->n; r++)
-        if (weight(f, r) > weight(f, at)) at = r;
+    const int at = heaviest(f);
     const child *c = &f->ch[at];
     if (weight(f, at) == 0) return LS_OK;
     if (WIFSIGNALED(c->status)) {
@@ -364,10 +402,11 @@ ls_status ls_launch_local(const ls_launch *l)
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = start(l, world, ch);
     if (st == LS_OK) {
-        family f = {.ch = ch, .n = l->n, .left = l->n, .world = world};
+        family f = {.l = l, .ch = ch, .n = l->n, .left = l->n, .world = world};
         ls_info("comm", "started %d workers on this host; they communicate through shared memory", l->n);
         ls_deadline_start(); /* after the fork */
         watch(&f);
+        if (l->end) describe(&f, l->end);
         st = outcome(&f);
     } else {
         kill_all(ch, l->n, SIGKILL);

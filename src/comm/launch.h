@@ -8,17 +8,32 @@
 
 #include "comm/comm.h"
 
-#define LS_LAUNCH_MOST 64 /* workers */
+#define LS_LAUNCH_MOST    64   /* workers */
+#define LS_LAUNCH_STOPPED 30.0 /* seconds */
+
+/* How workers ended, for who starts them again. */
+typedef struct ls_launch_end {
+    int rank;         /* the worker whose end reveals the cause; -1: none */
+    int signal;       /* that killed it; 0: it ended by itself            */
+    bool stopped;     /* by SIGSTOP                                       */
+    char detail[400]; /* one line for a person; may be empty             */
+} ls_launch_end;
 
 typedef struct ls_launch {
     int n;
     size_t arena_nbytes; /* address space of each worker; 0 = the machine's memory */
     bool pin;            /* give worker r its part of the cores                    */
     const int *share;    /* cores of each worker; NULL: equal parts                */
+    bool
+        alone; /* n is 1 and the worker is no member of a group: body gets no communicator and 0 cores. One that is stopped
+                          * (SIGSTOP) for LS_LAUNCH_STOPPED seconds is killed */
     /* In the child: its communicator, cores it was given. The status becomes its exit code; the error message is printed by `report`. */
     ls_status (*body)(void *ctx, ls_comm *c, int n_core);
     void (*report)(void *ctx, int rank,
                    ls_status st); /* in the child, after body, unless it only heard of a failure; may be NULL */
+    /* In the parent, about 20 times per second; may be NULL. True: the workers are asked to stop, as by SIGTERM. */
+    bool (*tick)(void *ctx);
+    ls_launch_end *end; /* out; may be NULL */
     void *ctx;
 } ls_launch;
 

@@ -131,6 +131,13 @@ const ls_opt ls_train_opts[] = {
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes all options from the run folder (options typed here override them), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),
 
+    ROW("max_restarts", LS_OPT_INT, max_restarts, "N", "0",
+        "after a failure (a worker died or hangs, a device, the network or a disk failed) continue from the newest whole checkpoint, with the same result; give up after N restarts without a new checkpoint; 0 = never restart [0; 3 with --elastic or --hot_spare]", .section = "Failures", IN(0, 1000000), COMMON),
+    ROW("elastic", LS_OPT_STR, elastic, "MIN:MAX", NULL,
+        "with -n: after a lost worker continue with fewer, at least MIN; `lockstep resize RUN N` changes the number, up to MAX; the result has the same bits [no]"),
+    ROW("hot_spare", LS_OPT_INT, hot_spare, "N", "0",
+        "with -n: replace up to N lost workers before --elastic uses fewer; on GPUs N more devices are kept free and replace the device of a lost worker", IN(0, 64)),
+
     ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output", IN(1, 1e15)),
     ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
         "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
@@ -201,6 +208,7 @@ const ls_opt ls_train_opts[] = {
     {.name = "pipeline_model_parallel_size", .of = "pp"},
     {.name = "tensor_model_parallel_size", .of = "tp"},
 
+    ROW("attempt", LS_OPT_INT, attempt, "N", "1", NULL, IN(1, INT32_MAX)), /* of a supervisor: continues what an earlier attempt began */
     /* old flags of R1 without effect there */
     ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL, IN(1, 65536)),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
@@ -305,6 +313,14 @@ void ls_train_forget(ls_train_options *o, const char *name)
     const ls_status st = ls_opt_defaults(&ls_train_opts[i], 1, o);
     LS_ASSERT(st == LS_OK);
     o->given[i] = 0;
+}
+
+void ls_train_put(ls_train_options *o, const char *name, int64_t value)
+{
+    const size_t i = row_of(name);
+    LS_ASSERT(ls_train_opts[i].kind == LS_OPT_INT);
+    memcpy((char *)o + ls_train_opts[i].offset, &value, sizeof value);
+    o->given[i] = LS_GIVEN_TYPED;
 }
 
 bool ls_train_given(const ls_train_options *o, const char *name)

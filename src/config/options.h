@@ -55,6 +55,9 @@ typedef struct ls_train_options {
     int64_t save_every, keep_last;
     const char *save_failures;
     bool save_async, no_save_verify, resume;
+    /* failures */
+    int64_t max_restarts, hot_spare, attempt;
+    const char *elastic;
     /* output */
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, verify_data, summary;
@@ -85,6 +88,8 @@ bool ls_train_given(const ls_train_options *o, const char *name);
 /* Whether its value is a default of o->preset. */
 bool ls_train_by_preset(const ls_train_options *o, const char *name);
 
+/* Sets an integer option as if it had been typed. */
+void ls_train_put(ls_train_options *o, const char *name, int64_t value);
 /* Makes an option one that was not given, with its default. */
 void ls_train_forget(ls_train_options *o, const char *name);
 

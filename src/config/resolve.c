@@ -406,7 +406,8 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     resolve_recompute(o, ds, c);
     resolve_saves(o, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
-    c->resume = o->resume;
+    c->restart = o->attempt > 1;
+    c->resume = o->resume || c->restart;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
     c->json = o->json;
@@ -436,6 +437,9 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     train_put_bool(c, "deterministic", c->deterministic,
                    train_from(o, o->no_deterministic ? "--no_deterministic" : "--deterministic", NULL));
     train_put_bool(c, "resume", c->resume, train_from(o, "--resume", NULL));
+    train_put_int(c, "max_restarts", o->max_restarts, train_from(o, "--max_restarts", NULL));
+    train_put_text(c, "elastic", o->elastic, train_from(o, "--elastic", NULL));
+    train_put_int(c, "hot_spare", o->hot_spare, train_from(o, "--hot_spare", NULL));
     train_put_bool(c, "profile_mode", c->profile_mode, mode);
     train_put_bool(c, "dist_debug", c->dist_debug, debug);
     train_put_bool(c, "eval_on_start", c->eval_on_start, train_from(o, "--eval_on_start", NULL));

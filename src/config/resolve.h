@@ -61,6 +61,8 @@ typedef struct ls_train_config {
     char deepspeed_sha256[65];
     ls_str deepspeed_text; /* its bytes */
     bool resume;
+    bool restart;   /* continues an attempt of the same run, whose files are not those of an earlier run */
+    bool lock_held; /* run.lock, by a parent process */
 
     int world_size, rank, local_rank;
     int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */

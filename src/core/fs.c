@@ -1,5 +1,4 @@
 #include "core/fs.h"
-#include "core/inject.h"
 #include "core/mem.h"
 
 #include <stdatomic.h>
@@ -108,9 +107,11 @@ ls_status ls_fs_read(const char *path, char **data, size_t *n)
     return st;
 }
 
+int (*ls_fs_fault)(const char *path, bool sync);
+
 int ls_fs_fsync(int fd, const char *path)
 {
-    if (!ls_inject_on || !(errno = ls_inject_file(path, true))) return fsync(fd);
+    if (!ls_fs_fault || !(errno = ls_fs_fault(path, true))) return fsync(fd);
     return -1;
 }
 
@@ -202,7 +203,7 @@ ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
     for (size_t at = 0; at < n;) {
         const size_t left = n - at;
         ssize_t k = -1;
-        if (!ls_inject_on || !(errno = ls_inject_file(path, false)))
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false)))
             k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/env.h"
+#include "core/fs.h"
 #include "core/mem.h"
 #include "core/str.h"
 
@@ -37,7 +38,6 @@ bool ls_inject_on;
 static fault faults[MOST_FAULTS];
 static int n_fault, my_rank = -1, attempt = 1;
 static _Atomic int64_t now_step;
-static _Atomic double moved;
 
 static bool is_process(kind k)
 {
@@ -137,10 +137,13 @@ static ls_status parse_fault(char *text, fault *f)
     return LS_OK;
 }
 
+static int file_fault(const char *path, bool sync);
+
 ls_status ls_inject_open(const char *text)
 {
     n_fault = 0;
     ls_inject_on = false;
+    ls_fs_fault = NULL;
     if (!text || !*text) return LS_OK;
     char *copy = ls_strdup(text), *rest = NULL;
     if (!copy) return ls_nomem(strlen(text), "LOCKSTEP_FAULT");
@@ -158,6 +161,7 @@ ls_status ls_inject_open(const char *text)
     ls_free(copy);
     if (st == LS_OK && !n_fault) st = ls_fail(LS_E_ARG, "LOCKSTEP_FAULT: '%.60s' has no fault", text);
     ls_inject_on = st == LS_OK;
+    if (ls_inject_on) ls_fs_fault = file_fault;
     return st;
 }
 
@@ -206,7 +210,7 @@ static void happen(const fault *f)
     case EXIT: _exit(1);
     case ABORT: abort();
     case SLOW: sleep_for(f->seconds); break;
-    case CLOCK: atomic_store(&moved, atomic_load(&moved) + f->seconds); break;
+    case CLOCK: ls_wall_move(f->seconds); break;
     case OOM: ls_mem_fail_at(0); break;
     default: break;
     }
@@ -226,7 +230,8 @@ static bool names(const fault *f, const char *path)
     return strstr(path, *f->path ? f->path : "safetensors") != NULL;
 }
 
-int ls_inject_file(const char *path, bool sync)
+/* The errno of the failure, or 0. Faults of files happen in the step of the fault or later, because checkpoints are written in the background. */
+static int file_fault(const char *path, bool sync)
 {
     const int64_t step = atomic_load(&now_step);
     for (int i = 0; i < n_fault; i++) {
@@ -256,9 +261,4 @@ void ls_inject_flip(ls_flip_of what, int unit, void *data, int64_t n, size_t siz
         unsigned char *byte = (unsigned char *)data + (f->element % n) * (int64_t)size + bit / 8; /* little-endian */
         *byte = (unsigned char)(*byte ^ 1u << bit % 8);
     }
-}
-
-double ls_inject_clock(void)
-{
-    return atomic_load(&moved);
 }

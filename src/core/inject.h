@@ -32,16 +32,9 @@ ls_status ls_inject_worker(int rank);
 void ls_inject_step(int64_t step);
 void ls_inject_phase(ls_fault_phase p);
 
-/* Called by core/fs and by the checkpoint writer before they write to a file (sync: before fsync). The errno of the failure, or 0. Faults
- * of files happen in the step of the fault or later, because checkpoints are written in the background. */
-int ls_inject_file(const char *path, bool sync);
-
 /* Whether the plan has a flip in such a tensor. */
 bool ls_inject_flips(ls_flip_of what);
 /* Flips a bit of data[0 … n-1], elements of `size` bytes in host memory, if a flip is due in this tensor of unit `unit`. */
 void ls_inject_flip(ls_flip_of what, int unit, void *data, int64_t n, size_t size);
-
-/* Seconds that a fault has moved the wall clock by. */
-double ls_inject_clock(void);
 
 #endif

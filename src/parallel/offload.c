@@ -1,10 +1,12 @@
 /* offload.c - the update of an optimizer whose state is in host memory: --offload_optimizer cpu.
  *
- *   P parameters, N workers; GPU memory: 12P/N bytes less in bf16 and fp16, 8P/N in fp32. Host memory of a worker: 12P/N, pinned, and
- *   room for two units' gradients and parameters.
+ *   P parameters, N workers; GPU memory: 12P/N bytes less in bf16 and fp16, 8P/N in fp32. Host memory of a worker: 12P/N, pinned,
+ *   room for two units' parameters, and for the gradient (4P/N), or with opts.overlap for those of two units.
  *
- * Both processors work at the same time. The CPU takes units from the front: the gradient is copied to the host while the unit before it is
- * updated, AdamW writes the rounded parameters, and these are copied back while the next one is updated. The GPU takes units from the back,
+ * This is the update after the backward pass; what happens during it is in offload_early.c.
+ *
+ * Both processors work at the same time. The CPU takes units from the front: the gradient is on the host, or is copied while the unit before
+ * it is updated, AdamW writes the rounded parameters, and these are copied back while the next one is updated. The GPU takes units from the back,
  * and reads and writes their state over the bus. They meet where both are done at the same time: between two slices of its unit, the CPU
  * gives the GPU its next one.
  *
@@ -36,7 +38,8 @@ typedef struct job {
     void *ctx;
     int front, back;      /* the units that nobody has taken: [front, back] */
     int unit[SLOTS];      /* of the CPU, oldest first */
-    ls_mark ready[SLOTS]; /* their gradients are in host memory */
+    float *grad[SLOTS];   /* in host memory */
+    ls_mark ready[SLOTS]; /* from here on */
     int n_cpu, slot;      /* slot of the oldest */
     ls_mark gpu[SLOTS];
     int n_gpu;
@@ -49,9 +52,10 @@ void parallel_offload_plan(ls_strategy *s, int64_t n_largest, ls_plan *plan)
     const ls_compute *c = s->model->compute;
     const int64_t esize = (int64_t)ls_dtype_nbytes(c->ops->dtype), wsize = (int64_t)ls_dtype_nbytes(c->ops->wide);
     for (int i = 0; i < SLOTS; i++) {
-        s->off.grad_row[i] =
-            ls_plan_add_host(plan, LS_PART_BUCKET, n_largest * wsize, "gradient of a unit that the CPU updates");
-        s->off.param_row[i] = -1;
+        s->off.grad_row[i] = s->off.param_row[i] = -1;
+        if (s->opts.overlap)
+            s->off.grad_row[i] =
+                ls_plan_add_host(plan, LS_PART_BUCKET, n_largest * wsize, "gradient of a unit that the CPU updates");
         if (ls_compute_mixed(c))
             s->off.param_row[i] =
                 ls_plan_add_host(plan, LS_PART_BUCKET, n_largest * esize, "parameters of a unit that the CPU updated");
@@ -60,13 +64,15 @@ void parallel_offload_plan(ls_strategy *s, int64_t n_largest, ls_plan *plan)
 
 void parallel_offload_bind(ls_strategy *s, const ls_plan *plan)
 {
+    for (int u = 0; u < s->model->n_unit; u++)
+        if (s->unit[u].host_row >= 0) s->unit[u].host = ls_plan_at(plan, s->unit[u].host_row);
     for (int i = 0; i < SLOTS && s->opts.offload; i++) {
-        s->off.grad[i] = ls_plan_at(plan, s->off.grad_row[i]);
+        s->off.grad[i] = s->off.grad_row[i] < 0 ? NULL : ls_plan_at(plan, s->off.grad_row[i]);
         s->off.param[i] = s->off.param_row[i] < 0 ? NULL : ls_plan_at(plan, s->off.param_row[i]);
     }
 }
 
-static ls_status open_lanes(ls_strategy *s)
+ls_status parallel_offload_lanes(ls_strategy *s)
 {
     const ls_device *d = s->model->compute->device;
     if (s->off.down) return LS_OK;
@@ -88,15 +94,21 @@ static void trim(job *j)
     while (j->front <= j->back && !ls_strategy_own(j->s, j->back).n) j->back--;
 }
 
+ls_status parallel_offload_on_gpu(ls_strategy *s, const ls_own *o, const ls_adamw *h)
+{
+    ls_compute *c = s->model->compute;
+    LS_TRY(c->ops->adamw(c, o->param, o->master, o->grad, o->m, o->v, o->n, h));
+    if (ls_compute_mixed(c)) return LS_OK;
+    return c->ops->copy(c, o->param, o->master, (size_t)o->n * ls_dtype_nbytes(c->ops->dtype));
+}
+
 static ls_status give_gpu(job *j)
 {
-    ls_compute *c = j->s->model->compute;
     const ls_own o = ls_strategy_own(j->s, j->back);
     ls_adamw h;
     j->hyper(j->ctx, j->back--, &o, &h);
     j->done[1]++;
-    LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
-    if (!ls_compute_mixed(c)) LS_TRY(c->ops->copy(c, o.param, o.master, (size_t)o.n * ls_dtype_nbytes(c->ops->dtype)));
+    LS_TRY(parallel_offload_on_gpu(j->s, &o, &h));
     return j->d->mark(j->d->ctx, &j->gpu[j->n_gpu++]);
 }
 
@@ -104,9 +116,13 @@ static ls_status give_cpu(job *j)
 {
     const ls_own o = ls_strategy_own(j->s, j->front);
     const int k = (j->slot + j->n_cpu) % SLOTS;
+    const ls_strategy_unit *u = &j->s->unit[j->front];
     j->unit[k] = j->front++;
     j->n_cpu++;
-    return j->d->copy(j->d->ctx, j->s->off.down, j->s->off.grad[k], o.grad, (size_t)o.n * sizeof(float), j->start,
+    j->grad[k] = u->host ? u->host : j->s->off.grad[k];
+    j->ready[k] = u->copied;
+    if (u->copied) return LS_OK;
+    return j->d->copy(j->d->ctx, j->s->off.down, j->grad[k], o.grad, (size_t)o.n * sizeof(float), j->start,
                       &j->ready[k]);
 }
 
@@ -121,8 +137,9 @@ static ls_status retire(job *j, bool wait)
     return LS_OK;
 }
 
-static ls_status feed_gpu(job *j)
+static ls_status feed_gpu(void *ctx)
 {
+    job *j = ctx;
     LS_TRY(retire(j, false));
     trim(j);
     while (j->n_gpu < SLOTS && j->front <= j->back) {
@@ -153,37 +170,38 @@ static ls_adamw slice_of(const ls_adamw *whole, int64_t at, int64_t n)
     return h;
 }
 
-static ls_status update_slices(job *j, const ls_own *o, const ls_adamw *whole, int k)
+ls_status parallel_offload_on_cpu(ls_strategy *s, const ls_own *o, const ls_adamw *whole, const float *g, int k,
+                                  ls_status (*between)(void *ctx), void *ctx)
 {
-    const ls_compute *c = j->s->model->compute;
-    float *const master = o->master, *const m = o->m, *const v = o->v, *const g = j->s->off.grad[k];
+    const ls_compute *c = s->model->compute;
+    const ls_device *d = c->device;
+    ls_offload *off = &s->off;
+    float *const master = o->master, *const m = o->m, *const v = o->v;
+    LS_TRY(d->wait(d->ctx, off->sent[k])); /* the buffer is free again */
     for (int64_t at = 0; at < o->n; at += SLICE) {
         const int64_t n = LS_MIN(SLICE, o->n - at);
         const ls_adamw h = slice_of(whole, at, n);
-        void *p = j->s->off.param[k] ? ls_at(c, j->s->off.param[k], at) : NULL;
+        void *p = off->param[k] ? ls_at(c, off->param[k], at) : NULL;
         LS_TRY(ls_compute_adamw_host(c, p, master + at, g + at, m + at, v + at, n, &h,
-                                     j->s->opts.stochastic ? &h.round : NULL));
-        LS_TRY(feed_gpu(j));
+                                     s->opts.stochastic ? &h.round : NULL));
+        LS_TRY(between(ctx));
     }
-    return LS_OK;
+    return d->copy(d->ctx, off->up, o->param, off->param[k] ? off->param[k] : o->master,
+                   (size_t)o->n * ls_dtype_nbytes(c->ops->dtype), 0, &off->sent[k]);
 }
 
 static ls_status update_on_cpu(job *j)
 {
-    const ls_compute *c = j->s->model->compute;
-    ls_offload *off = &j->s->off;
     const int k = j->slot, u = j->unit[k];
     const ls_own o = ls_strategy_own(j->s, u);
     ls_adamw h;
     j->hyper(j->ctx, u, &o, &h);
     LS_TRY(j->d->wait(j->d->ctx, j->ready[k]));
-    LS_TRY(j->d->wait(j->d->ctx, off->sent[k])); /* the buffer is free again */
-    LS_TRY(update_slices(j, &o, &h, k));
+    LS_TRY(parallel_offload_on_cpu(j->s, &o, &h, j->grad[k], k, feed_gpu, j));
     j->slot = (k + 1) % SLOTS;
     j->n_cpu--;
     j->done[0]++;
-    return j->d->copy(j->d->ctx, off->up, o.param, off->param[k] ? off->param[k] : o.master,
-                      (size_t)o.n * ls_dtype_nbytes(c->ops->dtype), 0, &off->sent[k]);
+    return LS_OK;
 }
 
 static ls_status share_units(job *j)
@@ -209,7 +227,7 @@ ls_status parallel_offload_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
 {
     const ls_device *d = s->model->compute->device;
     job j = {.s = s, .d = d, .hyper = hyper, .ctx = ctx, .back = s->model->n_unit - 1};
-    LS_TRY(open_lanes(s));
+    LS_TRY(parallel_offload_lanes(s));
     LS_TRY(d->mark(d->ctx, &j.start));
     const double begin = ls_now();
     LS_TRY(share_units(&j));

@@ -55,6 +55,24 @@ void parallel_offload_plan(ls_strategy *s, int64_t n_largest, ls_plan *plan);
 void parallel_offload_bind(ls_strategy *s, const ls_plan *plan);
 void parallel_offload_close(ls_strategy *s);
 ls_status parallel_offload_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
+ls_status parallel_offload_lanes(ls_strategy *s); /* opens them */
+/* A unit that the GPU updates in host memory: queued. */
+ls_status parallel_offload_on_gpu(ls_strategy *s, const ls_own *o, const ls_adamw *h);
+/* A unit that the CPU updates with the gradient g, which is in host memory; its parameters are copied to the device from slot k.
+ * between: called after each slice. */
+ls_status parallel_offload_on_cpu(ls_strategy *s, const ls_own *o, const ls_adamw *whole, const float *g, int k,
+                                  ls_status (*between)(void *ctx), void *ctx);
+
+/* During the backward pass (offload_early.c). ready: the sum of u's gradient is complete with `ticket`, or with what is queued on the
+ * device. look: finds units whose sums are complete; wait: until all are. */
+ls_status parallel_early_ready(ls_strategy *s, int u, ls_ticket ticket);
+ls_status parallel_early_tied(ls_strategy *s); /* both gradients of a tied embedding are added, too */
+ls_status parallel_early_look(ls_strategy *s, bool wait);
+ls_status parallel_early_finish(ls_strategy *s); /* updates what is left; the update is complete then */
+ls_status parallel_early_done(ls_strategy *s);   /* the end of a step, with or without an update */
+void parallel_early_close(ls_strategy *s);
+/* Gradients in flight: adds the part of one to the tree. */
+ls_status parallel_flight_sum(ls_strategy *s, ls_flight *f);
 
 /* zero3's window of gathered parameters. */
 int64_t parallel_fetch_capacity(const ls_strategy *s);

@@ -119,6 +119,15 @@ static int plan_state(const ls_strategy *s, ls_plan *plan, int u, int64_t n, con
     return ls_plan_add_host(plan, LS_PART_OPT, nbytes, name);
 }
 
+/* Its gradient on the host, where the update waits for the norm. */
+static int plan_host_grad(const ls_strategy *s, ls_plan *plan, int u, int64_t n)
+{
+    char name[48];
+    if (!s->opts.offload || s->opts.overlap) return -1;
+    snprintf(name, sizeof name, "unit %d gradient on the host", u);
+    return ls_plan_add_host(plan, LS_PART_BUCKET, n * (int64_t)ls_dtype_nbytes(s->model->compute->ops->wide), name);
+}
+
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
@@ -138,6 +147,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         unit->row[1] = plan_state(s, plan, u, n_own, "first moment");
         unit->row[2] = plan_state(s, plan, u, n_own, "second moment");
         if (parallel_masters(s)) unit->row[3] = plan_state(s, plan, u, n_own, "master weights");
+        unit->host_row = plan_host_grad(s, plan, u, n_own);
         n_largest = LS_MAX(n_largest, n_own);
     }
     if (s->opts.offload) parallel_offload_plan(s, n_largest, plan);
@@ -170,8 +180,8 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     s->params_row = s->grads_row = s->tie_row = -1;
     s->unit = ls_alloc(U * sizeof *s->unit);
     for (size_t u = 0; s->unit && u < U; u++)
-        s->unit[u] =
-            (ls_strategy_unit){.role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1};
+        s->unit[u] = (ls_strategy_unit){
+            .role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1, .host_row = -1};
     ls_status st = s->unit ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
     if (st == LS_OK) *out = s;
     else ls_strategy_destroy(&s);
@@ -209,6 +219,7 @@ void ls_strategy_destroy(ls_strategy **sp)
 {
     ls_strategy *s = *sp;
     if (!s) return;
+    parallel_early_close(s);
     parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
     ls_free(s->unit);
@@ -227,7 +238,7 @@ int64_t ls_strategy_micro_index(const ls_strategy *s, int m)
 bool ls_strategy_records(const ls_strategy *s)
 {
     const ls_strategy_ops *o = s->ops;
-    return !o->acquire && !o->release && !o->post && !o->grad_begin && !o->grad_ready;
+    return !o->acquire && !o->release && !o->post && !o->grad_begin && !o->grad_ready && !s->opts.offload;
 }
 
 void ls_strategy_begin(ls_strategy *s, int micro)
@@ -257,23 +268,35 @@ static ls_status flush(ls_strategy *s, int u)
 {
     ls_log(LS_LOG_TRACE, "parallel", "bucket of %lld elements: units %d to %d", (long long)s->n_waiting, u,
            s->waiting - 1);
-    for (int k = s->waiting - 1; k >= u; k--)
-        if (ls_strategy_here(s, k)) LS_TRY(s->ops->post(s, k));
-    s->waiting = u;
+    for (int k = s->waiting - 1; k >= u; k--) {
+        if (!ls_strategy_here(s, k)) continue;
+        LS_TRY(s->ops->post(s, k));
+        s->unit[k].reduced = s->last;
+    }
+    s->waiting = s->off.posted = u;
     s->n_waiting = 0;
     return LS_OK;
 }
 
-ls_status ls_strategy_grad_ready(ls_strategy *s, int u)
+static ls_status reduce(ls_strategy *s, int u)
 {
     ls_unit *unit = &s->model->unit[u];
     if (s->ops->grad_ready) return s->ops->grad_ready(s, u);
     LS_TRY(ls_gradtree_add(s->tree, u, s->micro, unit->grad));
     if (s->micro < s->opts.n_micro - 1) return LS_OK;
     unit->grad = ls_gradtree_sum(s->tree, u);
-    if (!s->ops->post) return LS_OK;
+    if (!s->ops->post) {
+        s->off.posted = u;
+        return LS_OK;
+    }
     s->n_waiting += unit->n_grad;
     return s->n_waiting >= s->opts.bucket ? flush(s, u) : LS_OK;
+}
+
+ls_status ls_strategy_grad_ready(ls_strategy *s, int u)
+{
+    LS_TRY(reduce(s, u));
+    return s->off.begun && s->micro == s->opts.n_micro - 1 ? parallel_early_look(s, false) : LS_OK;
 }
 
 /* This worker's part of the gradient that head made of the tied embedding. */
@@ -319,16 +342,16 @@ static ls_status renew_copy(ls_strategy *s)
 ls_status ls_strategy_step_due(ls_strategy *s)
 {
     ls_model *m = s->model;
-    if (s->ops->post) {
-        LS_TRY(flush(s, 0));
-        LS_TRY(ls_wait(s->comm, s->last));
-    }
+    if (s->ops->post) LS_TRY(flush(s, 0));
+    if (s->off.begun) LS_TRY(parallel_early_look(s, true));
+    if (s->ops->post) LS_TRY(ls_wait(s->comm, s->last));
     if (s->ops->step_due) LS_TRY(s->ops->step_due(s));
     s->last = 0;
     s->n_bucket = 0;
     s->waiting = m->n_unit;
     ls_comm_label(s->comm, 0);
-    return fold_tied(s);
+    LS_TRY(fold_tied(s));
+    return s->off.begun ? parallel_early_tied(s) : LS_OK;
 }
 
 ls_status ls_strategy_unit_done(ls_strategy *s, int u)
@@ -361,7 +384,8 @@ ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
 ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
 {
     ls_compute *c = s->model->compute;
-    if (s->opts.offload) LS_TRY(parallel_offload_update(s, hyper, ctx));
+    if (s->opts.overlap && s->off.begun) LS_TRY(parallel_early_finish(s));
+    else if (s->opts.offload) LS_TRY(parallel_offload_update(s, hyper, ctx));
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         ls_adamw h;
@@ -379,6 +403,7 @@ ls_status ls_strategy_step_done(ls_strategy *s)
 {
     LS_TRY(renew_copy(s));
     if (s->ops->step_done) LS_TRY(s->ops->step_done(s));
+    if (s->off.begun) LS_TRY(parallel_early_done(s));
     s->n_bucket = 0;
     ls_comm_label(s->comm, 0);
     return LS_OK;

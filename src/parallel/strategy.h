@@ -22,10 +22,12 @@
  * The head of each strategy's file states the memory and communication volume.
  *
  * Order of a step
+ *   step_begin
  *   begin(m)  { acquire(u, FWD) … release(u, FWD) } …  { acquire(u, BWD) … grad_ready(u), release(u, BWD) } …   for each micro-batch
  *   step_due  →  own(u): this worker's elements, summed  →  update, unit_done(u) …  →  step_done
  *
- * With opts.offload, moments and master weights (of fp32, too) are in pinned host memory, and offload.c updates them. */
+ * With opts.offload, moments and master weights (of fp32, too) are in pinned host memory, and offload.c updates them; offload_early.c does
+ * what can be done during the backward pass. */
 #ifndef LS_PARALLEL_STRATEGY_H
 #define LS_PARALLEL_STRATEGY_H
 
@@ -67,9 +69,11 @@ typedef struct ls_strategy_opts {
     int64_t gather_bucket;   /* elements of a parameter bucket (zero1, zero2)             */
     int64_t prefetch_bucket; /* elements gathered ahead of use (zero3); 0: none           */
     bool deterministic;
-    bool offload;              /* the optimizer's state is in host memory (offload.c); with a device only */
-    bool stochastic;           /* ls_compute_open_opts has it, too                          */
-    bool adds_alike;           /* see compute.h, for the shapes of this run                 */
+    bool offload;    /* the optimizer's state is in host memory (offload.c); with a device only */
+    bool overlap;    /* with offload: nothing that backward computes decides about the update (no clipping, no loss
+                                * scale), so units may be updated while it goes on */
+    bool stochastic; /* ls_compute_open_opts has it, too                          */
+    bool adds_alike; /* see compute.h, for the shapes of this run                 */
     const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all LS_ROLE_HERE. Read by ls_strategy_create only */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
     ls_comm *tensor;           /* the tensor-parallel group (parallel/tensor.h); NULL: layers are whole */
@@ -95,6 +99,7 @@ typedef struct ls_flight {
     void *part;       /* where this worker's part arrives                            */
     ls_ticket ticket; /* of its last bucket; 0 while backward still writes it        */
     bool posted;
+    bool summed; /* its part was added to the tree before its place is needed    */
 } ls_flight;
 
 /* What a strategy keeps of a unit. */
@@ -104,15 +109,24 @@ typedef struct ls_strategy_unit {
     ls_ticket gather;   /* the pending gather of its parameters                          */
     void *part;         /* zero3: this worker's part of the parameters                   */
     int64_t held;       /* zero3: offset in the window if it is gathered, -1: it is not  */
+    ls_ticket reduced;  /* ddp, zero1: of the reduction of its gradient                  */
+    int host_row;       /* offload with clipping: its gradient in host memory, -1: none  */
+    void *host;
+    ls_mark copied; /* in this step; 0: not yet                                      */
 } ls_strategy_unit;
 
-/* What the update of a state in host memory needs (offload.c). */
+/* What the update of a state in host memory needs (offload.c, offload_early.c). */
 #define LS_OFFLOAD_SLOTS 2
+struct ls_early;
 typedef struct ls_offload {
     int grad_row[LS_OFFLOAD_SLOTS], param_row[LS_OFFLOAD_SLOTS];
     void *grad[LS_OFFLOAD_SLOTS], *param[LS_OFFLOAD_SLOTS];
     int down, up;                   /* lanes; 0: not open */
     ls_mark sent[LS_OFFLOAD_SLOTS]; /* param[i] has been copied */
+    bool begun;                     /* ls_strategy_step_begin was called for this step */
+    int posted, ready; /* units from `posted` on are being summed, from `ready` on they are summed (not zero2, zero3) */
+    ls_mark last;      /* of the copies of gradients during the backward pass */
+    struct ls_early *early; /* overlap: the thread that updates; NULL: not started */
 } ls_offload;
 
 struct ls_strategy {
@@ -156,6 +170,13 @@ void ls_strategy_destroy(ls_strategy **s);
 /* Index of this worker's micro-batch m among all micro-batches of the step. */
 int64_t ls_strategy_micro_index(const ls_strategy *s, int m);
 
+/* (optional) With opts.offload, before the micro-batches of a step: gradients are copied to the host as soon as they are summed, and with
+ * opts.overlap their units are updated then: the step must be completed once the backward pass of its last micro-batch has begun. hyper
+ * is as in ls_strategy_update, and is called by another thread until that returns. */
+typedef struct ls_own ls_own;
+typedef void ls_hyper_fn(void *ctx, int u, const ls_own *o, ls_adamw *h);
+ls_status ls_strategy_step_begin(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
+
 void ls_strategy_begin(ls_strategy *s, int micro); /* before a micro-batch; -1: forward only */
 /* Whether the hooks only queue operations, so that a recorded pass over all units can be replayed without calling them. */
 bool ls_strategy_records(const ls_strategy *s);
@@ -180,15 +201,15 @@ static inline bool ls_strategy_here(const ls_strategy *s, int u)
 }
 
 /* Elements [first, first + n) of unit u: those that this worker updates, between step_due and unit_done. n = 0: none. */
-typedef struct ls_own {
+struct ls_own {
     int64_t first, n;
     void *param, *grad, *m, *v;
     void *master; /* param itself if dtype == wide and the state is not in host memory */
-} ls_own;
+};
 ls_own ls_strategy_own(const ls_strategy *s, int u);
 
-/* AdamW on all elements that this worker updates, then unit_done of every unit. hyper fills in what the update of unit u needs. */
-typedef void ls_hyper_fn(void *ctx, int u, const ls_own *o, ls_adamw *h);
+/* AdamW on all elements that this worker updates (those that were not updated early), then unit_done of every unit. hyper fills in what
+ * the update of unit u needs. */
 ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
 
 /* Sum of squares of the whole gradient, with the same bits on every worker that updates: blocks in a fixed order within a unit, then units

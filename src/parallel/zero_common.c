@@ -100,14 +100,22 @@ int64_t parallel_flight_capacity(const ls_strategy *s)
     return asked > pair ? asked : pair;
 }
 
+ls_status parallel_flight_sum(ls_strategy *s, ls_flight *f)
+{
+    LS_TRY(ls_wait(s->comm, f->ticket));
+    LS_TRY(ls_gradtree_add(s->tree, f->unit, f->micro, f->part));
+    f->summed = true;
+    if (!s->off.begun || f->micro < s->opts.n_micro - 1) return LS_OK;
+    return parallel_early_ready(s, f->unit, s->opts.n_micro > 1 ? 0 : f->ticket); /* with several, the tree added */
+}
+
 /* The oldest one: waits for its sum, adds this worker's part to the tree, gives the place back. */
 static ls_status land(ls_strategy *s)
 {
-    const ls_flight f = s->flight[0];
-    LS_ASSERT(s->n_flight && f.posted);
-    LS_TRY(ls_wait(s->comm, f.ticket));
-    LS_TRY(ls_gradtree_add(s->tree, f.unit, f.micro, f.part));
-    ls_window_give(&s->grads, f.at);
+    ls_flight *f = &s->flight[0];
+    LS_ASSERT(s->n_flight && f->posted);
+    if (!f->summed) LS_TRY(parallel_flight_sum(s, f));
+    ls_window_give(&s->grads, f->at);
     for (int i = 1; i < s->n_flight; i++) s->flight[i - 1] = s->flight[i];
     s->n_flight--;
     return LS_OK;

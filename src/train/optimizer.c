@@ -19,41 +19,42 @@ static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
 /* NOLINTNEXTLINE(misc-redundant-expression): today they are the same number */
 _Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
 
-typedef struct update {
-    ls_trainer *t;
-    ls_adamw h; /* what all units have */
-} update;
-
 static void hyper_of(void *ctx, int u, const ls_own *o, ls_adamw *h)
 {
-    const update *x = ctx;
-    const ls_train_config *c = x->t->cfg;
-    const ls_unit *unit = &x->t->model->unit[u];
-    *h = x->h;
+    const ls_trainer *t = ctx;
+    const ls_train_config *c = t->cfg;
+    const ls_unit *unit = &t->model->unit[u];
+    *h = t->hyper;
     if (c->decay_matrices_only) plain_ranges(unit, o, h);
     h->gains = ls_unit_gains(unit, o->first, o->n);
-    h->round = ls_strategy_rounding(c->seed, ls_next_update(&x->t->state), u, o->first);
+    h->round = ls_strategy_rounding(c->seed, ls_next_update(&t->state), u, o->first);
+}
+
+static ls_adamw hyper_now(const ls_trainer *t, double lr, double grad_scale)
+{
+    const ls_train_config *c = t->cfg;
+    const double k = (double)ls_next_update(&t->state);
+    return (ls_adamw){.lr = lr,
+                      .beta1 = c->beta1,
+                      .beta2 = c->beta2,
+                      .eps = c->eps,
+                      .weight_decay = c->weight_decay,
+                      .bias1 = c->bias_correction ? 1 - pow(c->beta1, k) : 1,
+                      .bias2 = c->bias_correction ? 1 - pow(c->beta2, k) : 1,
+                      .grad_scale = grad_scale,
+                      .coupled = c->coupled};
+}
+
+ls_status train_optimizer_begin(ls_trainer *t, double lr)
+{
+    t->hyper = hyper_now(t, lr, 1);
+    return ls_strategy_step_begin(t->strategy, hyper_of, t);
 }
 
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale)
 {
-    const ls_train_config *c = t->cfg;
-    const double k = (double)ls_next_update(&t->state);
-    update x = {t,
-                {.lr = lr,
-                 .beta1 = c->beta1,
-                 .beta2 = c->beta2,
-                 .eps = c->eps,
-                 .weight_decay = c->weight_decay,
-                 .bias1 = 1,
-                 .bias2 = 1,
-                 .grad_scale = grad_scale,
-                 .coupled = c->coupled}};
-    if (c->bias_correction) {
-        x.h.bias1 = 1 - pow(c->beta1, k);
-        x.h.bias2 = 1 - pow(c->beta2, k);
-    }
-    return ls_strategy_update(t->strategy, hyper_of, &x);
+    if (!t->updating) t->hyper = hyper_now(t, lr, grad_scale); /* else another thread reads what it was set to */
+    return ls_strategy_update(t->strategy, hyper_of, t);
 }
 
 /* The tensor of a piece that has a NaN or an infinity; unchanged if there is none. */
@@ -94,7 +95,8 @@ ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bo
 {
     const ls_tensor *bad = NULL;
     bool of_gradient = false, reports;
-    for (int pass = 0; pass < (gradients ? 2 : 1) && !bad; pass++)
+    const bool spoilt = t->updating; /* parameters may be those that this gradient made */
+    for (int pass = spoilt ? 1 : 0; pass < (gradients || spoilt ? 2 : 1) && !bad; pass++)
         for (int u = 0; u < t->model->n_unit && !bad; u++) {
             const ls_own o = ls_strategy_own(t->strategy, u);
             const ls_piece p = {LS_FLAT_PARAM, u, o.first, o.n, pass ? o.grad : o.master};
@@ -109,10 +111,12 @@ ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bo
                       "step %lld: %s is %s; %s %s has a NaN or an infinity (a lower --lr, warm-up or --clip may help)",
                       step, what, text, of_gradient ? "the gradient of" : "the parameter", bad->name);
     else
-        (void)ls_fail(
-            LS_E_NUMERIC,
-            "step %lld: %s is %s, while every parameter%s is finite (a lower --lr, warm-up or --clip may help)", step,
-            what, text, gradients ? " and gradient" : "");
+        (void)ls_fail(LS_E_NUMERIC,
+                      "step %lld: %s is %s, while every %s is finite (a lower --lr, warm-up or --clip may help)", step,
+                      what, text,
+                      spoilt      ? "gradient"
+                      : gradients ? "parameter and gradient"
+                                  : "parameter");
     if (!reports) ls_err_set_peers();
     return LS_E_NUMERIC;
 }

@@ -17,8 +17,6 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#define LOCK_TIME 3.0 /* seconds to wait for a run that is ending */
-
 int64_t train_peak_rss(void)
 {
     struct rusage u;
@@ -53,7 +51,7 @@ static ls_status set_earlier_aside(ls_trainer *t)
     int64_t step = -1;
     if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
     const bool checkpoints = *where;
-    if (!t->state.step) LS_TRY(set_metrics_aside(run_dir, where));
+    if (!t->state.step && !t->cfg->restart) LS_TRY(set_metrics_aside(run_dir, where));
     const bool metrics = *where && !checkpoints;
     ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
     if (step >= 0) snprintf(upto, sizeof upto, " (up to step %lld)", (long long)step);
@@ -82,9 +80,9 @@ static ls_status lock_folder(ls_trainer *t)
 {
     char path[PATH_MAX];
     LS_TRY(ls_fs_mkdirs(t->cfg->run_dir));
-    LS_TRY(ls_path_in(path, t->cfg->run_dir, "run.lock"));
-    return ls_lock_take(&t->lock, path, LOCK_TIME,
-                        "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path");
+    if (t->cfg->lock_held) return LS_OK;
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, LS_RUN_LOCK));
+    return ls_lock_take(&t->lock, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE);
 }
 
 /* Rank 0's files first: no worker writes under a name that rank 0 is about to move. */

@@ -17,11 +17,17 @@
 #include <limits.h>
 #include <math.h>
 
+/* One worker looks for itself, as long as no parameter has changed. */
+static bool may_stop(const ls_trainer *t)
+{
+    return ls_comm_size(t->comm) == 1 && !t->updating;
+}
+
 ls_status train_acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
     ls_deadline_tick();
-    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
+    if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     return ls_strategy_acquire(t->strategy, u, pass);
 }
 
@@ -75,7 +81,7 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
     const bool alone = ls_comm_size(t->comm) == 1;
     const bool region = c->ops->region_begin && alone && !t->pipe && ls_strategy_records(t->strategy);
     bool queued = false;
-    if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
+    if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
     if (queued) return LS_OK;
     const ls_status st = pass == LS_FWD ? walk_to_loss(t, mb, hooks, m)
@@ -108,6 +114,22 @@ static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
     return ls_phase_end(t, LS_PHASE_INPUT, m);
 }
 
+/* The checkpoint writer reads what an update changes. */
+static ls_status wait_for_writer(ls_trainer *t)
+{
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, train_save_release(t));
+    return LS_OK;
+}
+
+/* Before the backward pass of the last micro-batch, which an offloaded optimizer may overlap. */
+static ls_status begin_update(ls_trainer *t)
+{
+    if (!t->strategy->opts.overlap) return LS_OK;
+    LS_TRY(wait_for_writer(t));
+    t->updating = true;
+    return LS_OK;
+}
+
 static ls_status micro_batch(ls_trainer *t, int m)
 {
     const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
@@ -121,6 +143,7 @@ static ls_status micro_batch(ls_trainer *t, int m)
     const bool known = !t->compute.device; /* a device has not computed it yet */
     if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair))
         return train_numbers_failed(t, "the loss", *pair, false);
+    if (m == t->cfg->grad_accum - 1) LS_TRY(begin_update(t));
     TRAIN_PHASE(t, LS_PHASE_BACKWARD, m, run_pass(t, &mb, &hooks, m, LS_BWD));
     return ls_input_used(&t->input, slot);
 }
@@ -142,6 +165,7 @@ static ls_status pipeline(ls_trainer *t)
 {
     const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
     double *pairs = t->micro_loss + 2 * (int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum;
+    LS_TRY(begin_update(t));
     TRAIN_PHASE(t, LS_PHASE_PIPELINE, -1,
                 ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t, (double(*)[2])pairs));
     return LS_OK;
@@ -188,7 +212,6 @@ static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
     const ls_train_config *c = t->cfg;
     const double clip = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
     const double unscale = 1 / ls_loss_scale_now(&t->state.scale);
-    r->lr = ls_lr_at(&c->lr, ls_next_update(&t->state));
     LS_TRY(ls_phase_begin(t, LS_PHASE_UPDATE, -1));
     if (!r->skipped) LS_TRY(train_optimizer_pass(t, r->lr, clip * unscale));
     LS_TRY(ls_strategy_step_done(t->strategy));
@@ -224,18 +247,20 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     double loss_sum = 0;
     *r = (ls_step_result){0};
     t->n_target = count_targets(t);
+    t->updating = false;
+    r->lr = ls_lr_at(&t->cfg->lr, ls_next_update(&t->state));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
     int busy = 0;
     TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
     if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
+    LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-    TRAIN_PHASE(t, LS_PHASE_WAIT, -1,
-                train_save_release(t)); /* the writer reads the parameters that the update changes */
+    if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});

@@ -235,7 +235,9 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
         for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - k->began[p]) / M); /* each has an equal share */
         break;
     case LS_PHASE_SQUARES: return mark(t, &k->r->split.optimizer, false);
-    case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->began[LS_PHASE_WAIT]; break;
+    case LS_PHASE_WAIT:
+        k->r->t_wait = ls_now() - k->began[LS_PHASE_WAIT];
+        return t->strategy->opts.overlap ? mark(t, &k->r->split.other, false) : LS_OK;
     case LS_PHASE_UPDATE: return d ? d->mark(d->ctx, &k->update[1]) : mark(t, &k->r->split.optimizer, false);
     default: break;
     }

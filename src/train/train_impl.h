@@ -29,6 +29,8 @@ ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t
 
 /* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
+/* Before the micro-batches of a step: what of its pass an offloaded optimizer may do during the backward pass. */
+ls_status train_optimizer_begin(ls_trainer *t, double lr);
 
 /* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that a worker updates. Collective, except for the
  * gradients of dp. */

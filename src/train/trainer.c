@@ -620,7 +620,8 @@ static ls_status load_weights(ls_trainer *t)
         const bool resumed = path;
         ls_free(path);
         if (resumed || st != LS_OK) return st;
-        train_tell(t, "--resume: no checkpoint found; this run starts from step 0 in %s\n", c->run_dir);
+        train_tell(t, "%sno checkpoint found; this run starts from step 0 in %s\n",
+                   c->restart ? "" : "--resume: ", c->run_dir);
     }
     if (c->init_from) {
         LS_TRY(ls_hf_load(t->whole, c->init_from, t->load, t->n_load, t->comm));

@@ -7,7 +7,8 @@
  * Invariants
  *   1. after create nothing is allocated, except while a checkpoint is posted;
  *   2. parameters change only inside the optimizer pass: until then a step can be abandoned and the state of the last finished
- *      one saved, as SIGTERM does in any phase;
+ *      one saved, as SIGTERM does in any phase. An offloaded optimizer that overlaps the backward pass (ls_strategy_opts) begins its
+ *      pass with the backward pass of the last micro-batch: from there on a step is completed, and then saved;
  *   3. a step is a function of (seed, step, weights): a resume or another number of threads does not change a bit. */
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
@@ -29,6 +30,11 @@
 #include "train/step_clock.h"
 #include "config/resolve.h"
 #include "train/telemetry.h"
+
+/* One run writes to a folder. A run that was killed may need a moment to end: seconds. */
+#define LS_RUN_LOCK        "run.lock"
+#define LS_RUN_LOCK_TIME   3.0
+#define LS_RUN_LOCK_ADVICE "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path"
 
 /* Where a run prints. Any member may be NULL. */
 typedef struct ls_train_io {
@@ -142,6 +148,8 @@ typedef struct ls_trainer {
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
     int64_t n_target;      /* counted targets of the current step, on all workers               */
+    ls_adamw hyper;        /* of the current update: what all units have                       */
+    bool updating;         /* the current step changes parameters already: it must be completed */
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     uint64_t train_hash;   /* of the ids of train: a resumed run compares it                   */
     ls_input input;        /* the micro-batches of a step                                      */

@@ -1,5 +1,5 @@
 /* Files of run folders, separated by lines "=== NAME" (metrics, steps, launcher, complete, pipeline, profile, nsys, nccl, topo,
- * ibstat, topology; "run" begins another run). For any content the page is complete, no text becomes markup, and nothing leaks. */
+ * ibstat, topology, events; "run" begins another run). For any content the page is complete, no text becomes markup, and nothing leaks. */
 #include "fuzz.h"
 #include "core/mem.h"
 #include "report/compat/profile_summary.h"
@@ -10,8 +10,8 @@
 /* The text of the file that a separator line names; NULL: not a file of a run. */
 static ls_text *text_of(ls_run_texts *t, const char *name, size_t n)
 {
-    static const char *const word[LS_N_RUN_FILE] = {"metrics", "steps", "launcher", "complete", "pipeline",
-                                                    "profile", "topo",  "ibstat",   "topology", "nccl"};
+    static const char *const word[LS_N_RUN_FILE] = {"metrics", "steps",  "launcher", "complete", "pipeline", "profile",
+                                                    "topo",    "ibstat", "topology", "nccl",     "events"};
     for (int i = 0; i < LS_N_RUN_FILE; i++)
         if (strlen(word[i]) == n && !memcmp(name, word[i], n)) return &t->file[i];
     return NULL;

@@ -219,11 +219,12 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
     group_rows(a, c);
-    static const char *const kind[] = {"fastest", "others", "profiled: no benchmark"};
-    for (int k = 0; k < 3; k++) { /* a winner in colour, the others beside it in grey; profiled runs always */
+    static const char *const kind[] = {"fastest", "others", "no benchmark: profiled or resized"};
+    for (int k = 0; k < 3;
+         k++) { /* a winner in colour, the others beside it in grey; runs that are no benchmarks always */
         ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && !any) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if (has_bar(a, i) && (a->group[i].profiled ? 2 : !is_winner(a, i)) == k)
+            if (has_bar(a, i) && (a->group[i].no_benchmark ? 2 : !is_winner(a, i)) == k)
                 ls_chart_point(c, s, with_interval(row_of(a, i), &a->group[i].tokens));
     }
 }
@@ -231,11 +232,14 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
 bool content_has_wall(const ls_analysis *a)
 {
     bool wall = true;
-    for (int i = 0; i < a->n_group; i++) wall = wall && (a->group[i].profiled || !isnan(a->group[i].wall.mean));
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        wall = wall && (g->no_benchmark || g->interrupted || !isnan(g->wall.mean));
+    }
     return wall;
 }
 
-/* The time of the runs of each setting that was not profiled; of the epochs, where a run did not record its wall time. Empty if the runs are
+/* The time of the runs of each setting that was neither profiled nor interrupted; of the epochs, where a run did not record its wall time. Empty if the runs are
  * not comparable: times of different work say nothing. */
 void chart_time(const ls_analysis *a, ls_chart *c)
 {
@@ -248,7 +252,8 @@ void chart_time(const ls_analysis *a, ls_chart *c)
     ls_series *s = ls_chart_series(c, "%s", c->title);
     for (int i = 0; i < a->n_group && a->n_group > 1 && a->comparable; i++) {
         const ls_estimate *e = wall ? &a->group[i].wall : &a->group[i].epoch_time;
-        const int row = e->mean > 0 && !a->group[i].profiled ? new_row(a, c, i) : -1;
+        const bool timed = !a->group[i].no_benchmark && !a->group[i].interrupted;
+        const int row = e->mean > 0 && timed ? new_row(a, c, i) : -1;
         if (row >= 0) ls_chart_point(c, s, with_interval(row, e));
     }
 }
@@ -498,5 +503,32 @@ void chart_gantt(const ls_run *r, ls_chart *c)
         p.label = r->span[i].label;
         ls_series *s = series_of(c, r->span[i].kind, 8);
         ls_chart_point(c, s || c->failed ? s : &c->series[7], p); /* the last colour takes the rest */
+    }
+}
+
+/* A lane per run that was interrupted, a box per attempt; its colour is the number of workers. */
+void chart_attempts(const ls_analysis *a, ls_chart *c)
+{
+    *c = ls_chart_bars(LS_CHART_GANTT, "attempts", "Attempts", "seconds since the start of the run", "s", 1, 1);
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        if (!r->events || !ls_was_interrupted(r->events)) continue;
+        if (c->n_category == MAX_BAR) {
+            ls_chart_leave_out(c, r->name);
+            continue;
+        }
+        const int lane = ls_chart_category(c, "%s", r->name);
+        for (int k = 0; k < r->events->n_attempt; k++) {
+            const ls_attempt *t = &r->events->attempt[k];
+            char words[40] = "workers not known";
+            if (t->workers > 0)
+                snprintf(words, sizeof words, "%lld %s", (long long)t->workers, t->workers == 1 ? "worker" : "workers");
+            if (!(t->end > t->begin)) continue; /* it failed before it began, or the clock was changed */
+            ls_point p = at(t->begin, t->end);
+            p.lane = lane;
+            p.label = t->label;
+            ls_series *s = series_of(c, words, 8);
+            ls_chart_point(c, s || c->failed ? s : &c->series[7], p);
+        }
     }
 }

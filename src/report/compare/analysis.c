@@ -31,7 +31,7 @@ static bool in_comparison(const ls_run *r)
 /* Whether a run counts where speeds are compared. */
 static bool is_benchmark(const ls_run *r)
 {
-    return in_comparison(r) && !r->profiled;
+    return in_comparison(r) && !r->profiled && !(r->events && r->events->resizes);
 }
 
 /* Sequences of a step and worker; NaN if unknown. */
@@ -117,7 +117,8 @@ static ls_status add_to_group(ls_analysis *a, int i)
         if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
         g->world = r->world;
         g->kind = kind_of(a, r);
-        g->profiled = r->profiled;
+        g->no_benchmark = !is_benchmark(r);
+        g->interrupted = r->events && ls_was_interrupted(r->events);
         g->first = r;
         a->n_group++;
     }
@@ -156,6 +157,12 @@ static void add_difference(ls_str *s, const char *line, size_t n)
     ls_str_addf(s, "%s%.*s", s->len ? ", " : " (", (int)(on ? n - 3 : n), line);
 }
 
+/* What a reader has to know of any group that has it. */
+static bool is_mark(const char *line, size_t n)
+{
+    return has_line("profiled on\nresized on\ninterrupted on\n", line, n);
+}
+
 /* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
 static ls_status name_group(const ls_analysis *a, ls_group *g)
 {
@@ -163,11 +170,11 @@ static ls_status name_group(const ls_analysis *a, ls_group *g)
     char plain[160];
     for (const char *p = g->first->setting; *p;) {
         size_t n = strcspn(p, "\n");
-        bool differs = g->profiled && !strncmp(p, "profiled ", 9);
+        bool differs = is_mark(p, n);
         for (int k = 0; k < a->n_group; k++) {
             const ls_group *o = &a->group[k];
             if (o == g || o->world != g->world || strcmp(o->first->strategy, g->first->strategy)) continue;
-            if (o->profiled && !g->profiled) continue; /* it is not compared with this one */
+            if (o->no_benchmark && !g->no_benchmark) continue; /* it is not compared with this one */
             differs = differs || !has_line(o->first->setting, p, n);
         }
         if (differs) add_difference(&s, p, n);
@@ -320,9 +327,9 @@ static int find_base(const ls_analysis *a, const ls_group *g)
     int base = -1, most = -1;
     for (int k = 0; k < a->n_group; k++) {
         const ls_group *o = &a->group[k];
-        if (o->world != 1 || o->profiled || o->kind != g->kind) continue;
+        if (o->world != 1 || o->no_benchmark || o->kind != g->kind) continue;
         const int same = !strcmp(o->first->strategy, g->first->strategy);
-        const int score = 10000 * same + equal_lines(g->first->setting, o->first->setting);
+        const int score = 20000 * same + 2 * equal_lines(g->first->setting, o->first->setting) + !o->interrupted;
         if (score > most) most = score, base = k;
     }
     return base;
@@ -333,7 +340,7 @@ static void compare_with_base(const ls_analysis *a, ls_group *g)
     g->base = -1;
     g->speedup = g->efficiency = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
     g->speedup_r1 = NAN;
-    if (!a->comparable || g->profiled) return;
+    if (!a->comparable || g->no_benchmark) return;
     g->base = find_base(a, g);
     if (g->base < 0) return;
     const ls_group *b = &a->group[g->base];
@@ -400,7 +407,7 @@ static void find_winner(const ls_analysis *a, int kind, ls_ranking *r)
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const ls_estimate *e = &g->tokens;
-        if (i == r->best || g->kind != kind || g->profiled || isnan(e->mean) || !ls_overlap(best, e)) continue;
+        if (i == r->best || g->kind != kind || g->no_benchmark || isnan(e->mean) || !ls_overlap(best, e)) continue;
         const double top = e->half >= 0 ? e->mean + e->half : INFINITY;
         if (r->rival < 0 || top > most) r->rival = i, most = top;
     }
@@ -414,7 +421,7 @@ static ls_ranking rank_groups(const ls_analysis *a, int kind)
     ls_ranking r = no_ranking;
     for (int i = 0; i < a->n_group && a->comparable; i++) {
         const double x = a->group[i].tokens.mean;
-        if (isnan(x) || a->group[i].profiled || a->group[i].kind != kind) continue;
+        if (isnan(x) || a->group[i].no_benchmark || a->group[i].kind != kind) continue;
         if (r.best < 0 || x > a->group[r.best].tokens.mean) r.second = r.best, r.best = i;
         else if (r.second < 0 || x > a->group[r.second].tokens.mean) r.second = i;
     }

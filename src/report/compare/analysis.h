@@ -1,7 +1,8 @@
 /* analysis.h - runs to groups of repeats, intervals, speed-ups, and the causes of lost time.
  *
- *   group      runs with the same setting and number of workers: repeats, which may differ in their seed alone. A profiled run is in a group of
- *              its own kind, which is shown but never compared
+ *   group      runs with the same setting and number of workers: repeats, which may differ in their seed alone. A profiled run, or one whose
+ *              number of workers changed, is in a group of its own kind, which is shown but never compared. A run that was interrupted and restarted is in
+ *              a group of its own, too, which is marked: its steps are compared, its wall time is not
  *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (does not include the variation between runs)
  *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
  *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
@@ -34,7 +35,8 @@ typedef struct ls_group {
     char *label;      /* "ddp x 2", with what differs from its neighbours */
     char *short_name; /* strategy and differences, without workers        */
     int world, kind;
-    bool profiled;
+    bool no_benchmark;   /* profiled, or resized */
+    bool interrupted;    /* restarted, or resized */
     const ls_run *first; /* of the repeats */
     int *run;            /* indices into the set */
     int n_run;

@@ -109,13 +109,15 @@ static const ls_run *baseline_of(const ls_analysis *a, const char *strategy)
     return &a->set->run[a->baseline];
 }
 
-/* A number of workers is a key, so it comes once: the first of its groups; of those on one worker, the one that the setting is
+/* A number of workers is a key, so it comes once: the first of its groups, if possible one that was not interrupted; of those on one worker, the one that the setting is
  * compared with. -1: none. */
 static int choose(const ls_analysis *a, const char *strategy, int world)
 {
     int first = -1;
     for (int i = a->n_group - 1; i >= 0; i--)
-        if (a->group[i].world == world && !a->group[i].profiled && asked(a, &a->group[i], strategy)) first = i;
+        if (a->group[i].world == world && !a->group[i].no_benchmark && asked(a, &a->group[i], strategy) &&
+            (first < 0 || !a->group[i].interrupted || a->group[first].interrupted))
+            first = i;
     for (int i = 0; i < a->n_group && world == 1; i++)
         if (a->group[i].world > 1 && asked(a, &a->group[i], strategy) && a->group[i].base >= 0) return a->group[i].base;
     return first;
@@ -132,8 +134,9 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         any = true;
         ls_jsonw_open(w, '{');
         ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
-                         LS_KV("why", g->profiled ? "a profiled run is no benchmark"
-                                                  : "`runs` has one setting per number of workers"));
+                         LS_KV("why", g->first->profiled ? "a profiled run is no benchmark"
+                                      : g->no_benchmark  ? "its number of workers changed: it is no benchmark"
+                                                         : "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

@@ -373,6 +373,7 @@ void ls_report_doc(const ls_analysis *a, const ls_found_bench *bench, ls_doc *d)
         content_ab_changes(bench, d); /* of pairs: its findings would be of single runs */
     else content_findings(a, d);
     speed(a, d);
+    content_interruptions(a, d);
     time_parts(a, d);
     communication(a, d);
     content_transport(a, d);

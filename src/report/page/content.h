@@ -28,10 +28,15 @@ void content_step_times(const ls_analysis *a, ls_doc *d);
 void content_losses(const ls_analysis *a, ls_doc *d);
 void content_pivot(const ls_analysis *a, ls_doc *d);
 void content_translation(const ls_analysis *a, ls_doc *d);
+void content_interruptions(const ls_analysis *a, ls_doc *d);
+/* The same for a terminal: a table of the runs that were interrupted; nothing if there are none. */
+void content_interruptions_table(const ls_run_set *set, ls_str *out);
+void content_interruptions_json(const ls_run *r, ls_jsonw *w); /* an object, or null */
 void content_alone(const ls_analysis *a, ls_doc *d);
 const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals); /* "12.3 ± 0.4" */
-bool content_has_wall(const ls_analysis *a); /* every run that was not profiled recorded its wall time */
-const char *content_part_words(int part);    /* of the waterfall */
+bool content_has_wall(
+    const ls_analysis *a); /* every run that was neither profiled nor interrupted recorded its wall time */
+const char *content_part_words(int part);                      /* of the waterfall */
 char *content_json_text(char *buf, size_t n, const json_t *v); /* as JSON on one line, cut where it is longer */
 const char *content_wait_words(void);                          /* how waits are charged, and what hidden time is */
 
@@ -48,6 +53,7 @@ void chart_memory(const ls_analysis *a, ls_chart *c);
 void chart_peak(const ls_analysis *a, ls_chart *c);
 void chart_utilisation(const ls_analysis *a, ls_chart *c);
 void chart_tflops(const ls_analysis *a, ls_chart *c);
+void chart_attempts(const ls_analysis *a, ls_chart *c);
 void chart_gantt(const ls_run *r, ls_chart *c);
 
 #endif

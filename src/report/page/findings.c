@@ -54,7 +54,7 @@ static int speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
         const ls_group *g = &a->group[i];
         char up[96], eff[96];
         const ls_estimate share = times(g->efficiency, 100);
-        if (g->world < 2 || g->profiled || !known(&g->speedup)) continue;
+        if (g->world < 2 || g->no_benchmark || !known(&g->speedup)) continue;
         if (speedup_shown(a, g))
             ls_doc_cell(d, b, "%s is %s times as fast as %s: %s %% of ideal.", g->label, text_of(up, &g->speedup, 2),
                         a->group[g->base].label, text_of(eff, &share, 1));
@@ -72,7 +72,7 @@ static int extreme(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], int
     int best = -1, n = 0;
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        if (g->world != like->world || g->kind != like->kind || g->profiled || !known(&metric[i][m])) continue;
+        if (g->world != like->world || g->kind != like->kind || g->no_benchmark || !known(&metric[i][m])) continue;
         n++;
         if (best < 0 || sign * metric[i][m].mean > sign * metric[best][m].mean) best = i;
     }
@@ -87,7 +87,7 @@ static int differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC],
         const ls_group *g = &a->group[i];
         const int k = extreme(a, metric, LS_METRIC_TOKENS, g, 1);
         char workers[48], gap[96];
-        if (k < 0 || k == i || g->profiled || !known(&g->tokens) || n >= MOST) continue;
+        if (k < 0 || k == i || g->no_benchmark || !known(&g->tokens) || n >= MOST) continue;
         const ls_group *best = &a->group[k];
         const ls_estimate diff = more_than(&best->tokens, &g->tokens);
         if (ls_overlap(&best->tokens, &g->tokens))
@@ -108,7 +108,7 @@ static int waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], ls_do
     for (int i = 0; i < a->n_group && n < MOST; i++) {
         const ls_estimate share = times(metric[i][LS_METRIC_COMMUNICATION], 100);
         char text[96];
-        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || !(share.mean > share.half)) continue;
+        if (a->group[i].world < 2 || a->group[i].no_benchmark || !known(&share) || !(share.mean > share.half)) continue;
         ls_doc_cell(d, b, "%s waits for the data of other workers during %s %% of a step.", a->group[i].label,
                     text_of(text, &share, 1));
         n++;
@@ -166,7 +166,7 @@ static int many_speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         char up[96], detail[160];
-        if (g->world < 2 || g->profiled || !known(&g->speedup)) continue;
+        if (g->world < 2 || g->no_benchmark || !known(&g->speedup)) continue;
         snprintf(detail, sizeof detail, " (%s times, %.0f %% of ideal)", text_of(up, &g->speedup, 2),
                  100 * g->efficiency.mean);
         if (!speedup_shown(a, g)) add_name(&open, g->label, "");
@@ -184,11 +184,11 @@ static int many_differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_MET
         const ls_group *best = &a->group[i];
         names slower = {0}, open = {0};
         char workers[48], before[300];
-        if (best->profiled || extreme(a, metric, LS_METRIC_TOKENS, best, 1) != i) continue;
+        if (best->no_benchmark || extreme(a, metric, LS_METRIC_TOKENS, best, 1) != i) continue;
         for (int k = 0; k < a->n_group; k++) {
             const ls_group *g = &a->group[k];
             char gap[96], detail[120];
-            if (k == i || g->world != best->world || g->kind != best->kind || g->profiled || !known(&g->tokens))
+            if (k == i || g->world != best->world || g->kind != best->kind || g->no_benchmark || !known(&g->tokens))
                 continue;
             const ls_estimate diff = more_than(&best->tokens, &g->tokens);
             snprintf(detail, sizeof detail, " (by %s %%)", text_of(gap, &diff, 1));
@@ -210,7 +210,7 @@ static int many_waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], 
     for (int i = 0; i < a->n_group; i++) {
         const ls_estimate share = times(metric[i][LS_METRIC_COMMUNICATION], 100);
         char text[96], detail[120];
-        if (a->group[i].world < 2 || a->group[i].profiled || !known(&share) || !(share.mean > share.half)) continue;
+        if (a->group[i].world < 2 || a->group[i].no_benchmark || !known(&share) || !(share.mean > share.half)) continue;
         snprintf(detail, sizeof detail, " (%s)", text_of(text, &share, 1));
         add_name(&x, a->group[i].label, detail);
     }
@@ -220,7 +220,7 @@ static int many_waits(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC], 
 static bool are_many(const ls_analysis *a)
 {
     int n = 0;
-    for (int i = 0; i < a->n_group; i++) n += a->group[i].world > 1 && !a->group[i].profiled;
+    for (int i = 0; i < a->n_group; i++) n += a->group[i].world > 1 && !a->group[i].no_benchmark;
     return n > MANY;
 }
 
@@ -234,7 +234,7 @@ static ls_estimate per_worker(const ls_group *g)
 /* Whether a group counts where settings on several workers are compared. */
 static bool is_several(const ls_group *g, int kind)
 {
-    return g->world > 1 && g->kind == kind && !g->profiled && !isnan(g->tokens.mean);
+    return g->world > 1 && g->kind == kind && !g->no_benchmark && !isnan(g->tokens.mean);
 }
 
 /* The setting on several workers with the most tokens/s per worker, if its interval is above those of all others. Efficiencies would not do:
@@ -322,7 +322,7 @@ void content_findings(const ls_analysis *a, ls_doc *d)
     }
     ls_doc_add(d, LS_BLOCK_SECTION, "Findings and recommendation");
     bool within = false;
-    for (int i = 0; i < a->n_group; i++) within = within || (a->group[i].tokens.within && !a->group[i].profiled);
+    for (int i = 0; i < a->n_group; i++) within = within || (a->group[i].tokens.within && !a->group[i].no_benchmark);
     if (a->n_mismatch)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "The runs are not comparable (mismatch_allowed): differences include different work.");

@@ -103,6 +103,52 @@ static void terminal_table(const ls_analysis *a, const ls_found_bench *bench, ls
     if (out->len > before) ls_str_addc(out, '\n');
 }
 
+static void estimate_members(ls_jsonw *w, const char *key, const char *half, const ls_estimate *e)
+{
+    ls_jsonw_put_real(w, key, e->mean);
+    ls_jsonw_put_real(w, half, e->half);
+}
+
+static void settings_member(const ls_analysis *a, ls_jsonw *w)
+{
+    ls_jsonw_put_open(w, "settings", '[');
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world), LS_KV("runs", g->n_run),
+                         LS_KV("benchmark", (bool)!g->no_benchmark), LS_KV("interrupted", g->interrupted));
+        estimate_members(w, "tokens_per_sec", "tokens_per_sec_half_interval", &g->tokens);
+        estimate_members(w, "speedup", "speedup_half_interval", &g->speedup);
+        ls_jsonw_put_real(w, "efficiency", g->efficiency.mean);
+        ls_jsonw_put_real(w, "wall_seconds", g->wall.mean);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
+static void part_json(const report_part *p, ls_str *out)
+{
+    const ls_run_set *set = &p->set;
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "benchmark", p->bench ? p->bench->dir : NULL);
+    ls_jsonw_members(&w, LS_KV("comparable", p->a.comparable), LS_KV("differences", p->a.n_mismatch),
+                     LS_KV("speed_of", ls_basis_of(&p->a)));
+    settings_member(&p->a, &w);
+    ls_jsonw_put_open(&w, "runs", '[');
+    for (int i = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i];
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_members(&w, LS_KV("run", r->dir), LS_KV("complete", r->complete));
+        ls_jsonw_key(&w, "interruptions");
+        content_interruptions_json(r, &w);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
 ls_status report_write_doc(const ls_doc *d, const char *out)
 {
     ls_str html = {0}, md = {0};
@@ -257,6 +303,8 @@ ls_status report_part_read(report_part *p)
     p->r.comparable = p->a.comparable;
     tell(&p->a, &p->r);
     terminal_table(&p->a, p->bench, &p->r.table);
+    content_interruptions_table(&p->set, &p->r.table);
+    part_json(p, &p->r.json);
     return LS_OK;
 }
 
@@ -309,6 +357,7 @@ ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
 void ls_report_result_fini(ls_report_result *r)
 {
     ls_str_fini(&r->table);
+    ls_str_fini(&r->json);
     ls_notes_fini(&r->notes);
     *r = (ls_report_result){0};
 }

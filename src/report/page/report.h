@@ -21,7 +21,8 @@ typedef struct ls_report_result {
     int n_run, n_group, n_mismatch, n_chart, n_png;
     bool comparable, no_gnuplot; /* gnuplot is not installed */
     bool looks_weak;             /* not comparable, but the batch per worker is equal */
-    ls_str table;                /* the settings as a short table, for a terminal */
+    ls_str table;                /* the settings and interruptions as short tables, for a terminal */
+    ls_str json;                 /* the same as JSON objects, one per part, with commas between them */
     ls_notes notes;              /* what could not be read, and fields that differ  */
 } ls_report_result;
 

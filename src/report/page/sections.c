@@ -197,6 +197,7 @@ static void add_result(const section *s, ls_report_result *r)
         content_verdict(&p->a, p->bench, &r->table);
         ls_str_addc(&r->table, '\n');
     }
+    if (p->r.json.data) ls_str_addf(&r->json, "%s%s", r->json.len ? ", " : "", p->r.json.data);
     ls_str_fini(&title);
 }
 

@@ -187,8 +187,8 @@ static void doubts(const ls_analysis *a, ls_doc *d)
 {
     bool within = false, single = false;
     for (int i = 0; i < a->n_group; i++) {
-        within = within || (a->group[i].tokens.within && !a->group[i].profiled);
-        single = single || (a->group[i].n_run == 1 && !a->group[i].profiled);
+        within = within || (a->group[i].tokens.within && !a->group[i].no_benchmark);
+        single = single || (a->group[i].n_run == 1 && !a->group[i].no_benchmark);
     }
     if (a->same_loss)
         ls_doc_add(d, LS_BLOCK_TEXT,
@@ -219,6 +219,30 @@ static void say_profiled(const ls_analysis *a, ls_doc *d)
             names.data ? names.data : "?", n == 1 ? "it is" : "they are");
     d->failed = d->failed || names.failed;
     ls_str_fini(&names);
+}
+
+static void say_interrupted(const ls_analysis *a, ls_doc *d)
+{
+    ls_str names[2] = {{0}, {0}}; /* restarted, resized */
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        if (!r->events || !ls_was_interrupted(r->events)) continue;
+        ls_str *s = &names[r->events->resizes > 0];
+        ls_str_addf(s, "%s%s", s->len ? ", " : "", r->name);
+    }
+    if (names[0].len)
+        ls_doc_add(
+            d, LS_BLOCK_WARN,
+            "Interrupted and restarted: %s. The times of steps are valid and are compared, with the first steps after a restart, which may be slower; wall times are not compared.",
+            names[0].data);
+    if (names[1].len)
+        ls_doc_add(d, LS_BLOCK_WARN,
+                   "Resized: %s. The number of workers changed during the run, so it is shown, but not compared.",
+                   names[1].data);
+    for (int i = 0; i < 2; i++) {
+        d->failed = d->failed || names[i].failed;
+        ls_str_fini(&names[i]);
+    }
 }
 
 /* What changes with the number of workers by design. */
@@ -286,6 +310,7 @@ void content_summary(const ls_analysis *a, const ls_found_bench *bench, ls_doc *
         else if (r->best >= 0) say_only(a, &a->group[r->best], d);
     }
     say_profiled(a, d);
+    say_interrupted(a, d);
     for (int kind = 0; kind < a->n_kind && !ab; kind++) {
         const ls_ranking *r = &a->top[kind];
         if (r->winner >= 0 || (r->best >= 0 && r->second < 0)) cards(a, &a->group[r->best], r->winner >= 0, d);

@@ -90,7 +90,7 @@ void content_losses(const ls_analysis *a, ls_doc *d)
 static const ls_group *pivot_cell(const ls_analysis *a, const char *name, int world)
 {
     for (int i = 0; i < a->n_group; i++)
-        if (a->group[i].world == world && !a->group[i].profiled && !strcmp(a->group[i].short_name, name))
+        if (a->group[i].world == world && !a->group[i].no_benchmark && !strcmp(a->group[i].short_name, name))
             return &a->group[i];
     return NULL;
 }
@@ -173,7 +173,7 @@ void content_pivot(const ls_analysis *a, ls_doc *d)
     pivot p = {0};
     bool based = false;
     for (int i = 0; i < a->n_group; i++) { /* groups are sorted by workers */
-        if (a->group[i].profiled || isnan(a->group[i].tokens.mean)) continue;
+        if (a->group[i].no_benchmark || isnan(a->group[i].tokens.mean)) continue;
         add_name(&p, a->group[i].short_name);
         add_world(&p, a->group[i].world);
         based = based || (a->group[i].world > 1 && !isnan(a->group[i].speedup.mean));

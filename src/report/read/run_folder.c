@@ -22,6 +22,7 @@ const char *const ls_run_file[LS_N_RUN_FILE] = {
     [LS_RUN_IBSTAT] = "ibstat.txt",
     [LS_RUN_TOPOLOGY] = "nccl_topo.xml",
     [LS_RUN_NCCL] = "nccl/summary.json",
+    [LS_RUN_EVENTS] = "events.jsonl",
 };
 
 /* The text of a file; none if it does not exist or cannot be read (noted). */

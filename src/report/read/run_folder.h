@@ -8,6 +8,7 @@
 
 #include "core/stat.h"
 #include "report/read/keys.h"
+#include "report/read/run_events.h"
 
 /* Parts of a step. */
 enum {
@@ -29,6 +30,7 @@ extern const ls_split_part ls_split[LS_N_SPLIT];
 typedef struct ls_run_step {
     int64_t step;
     double loss, val_loss, time, tflops;
+    double at_ms; /* when it ended, milliseconds since 1970; NaN: unknown */
     double part[LS_N_SPLIT];
 } ls_run_step;
 
@@ -75,6 +77,7 @@ typedef struct ls_run {
     char *name;                           /* short, for people: the last two parts of dir    */
     json_t *metrics, *launcher, *profile; /* NULL: missing                                   */
     ls_run_proof proof;
+    ls_interruptions *events;                /* NULL: nothing interrupted it, and no audit ran */
     bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
     char strategy[128];                      /* "ddp", "zero1", "baseline" ...                  */
@@ -128,6 +131,7 @@ enum {
     LS_RUN_IBSTAT,
     LS_RUN_TOPOLOGY,
     LS_RUN_NCCL,
+    LS_RUN_EVENTS,
     LS_N_RUN_FILE
 };
 extern const char *const ls_run_file[LS_N_RUN_FILE]; /* "training_metrics.json" */

@@ -14,6 +14,9 @@ void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
 ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
 ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r);
+/* events.jsonl, after the steps and the setting; a run that was interrupted is marked in its setting. */
+ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r);
+void run_events_fini(ls_interruptions **e);
 void run_read_complete(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
 
 /* Files next to a run: NCCL's summary is parsed already, and left out with a note if the run recorded that it did not use NCCL; reads

@@ -193,6 +193,7 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
         ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; %s shown", r->dir,
                      file[LS_RUN_STEPS].data ? "its steps are" : "what tools recorded about it is");
     if (file[LS_RUN_STEPS].data) LS_TRY(run_read_steps(file[LS_RUN_STEPS], r->dir, notes, r));
+    if (file[LS_RUN_EVENTS].data) LS_TRY(run_read_events(file[LS_RUN_EVENTS], r->dir, notes, r));
     if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
     if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
     run_tell_waits(&d, r);
@@ -232,5 +233,6 @@ void ls_run_fini(ls_run *r)
     json_decref(r->profile);
     json_decref(r->n_update_json);
     run_proof_fini(&r->proof);
+    run_events_fini(&r->events);
     *r = (ls_run){0};
 }

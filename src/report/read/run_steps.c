@@ -26,6 +26,7 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
         s->val_loss = number(o, "val_loss");
         s->time = number(o, "step_time_sec");
         s->tflops = number(o, "tflops");
+        s->at_ms = number(o, "time_unix_ms");
         for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, ls_split[i].step_key);
         if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
     }

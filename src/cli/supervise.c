@@ -1,0 +1,416 @@
+#include "cli/supervise.h"
+
+#include "ckpt/checkpoint.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/progress.h"
+#include "core/stop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FIRST_WAIT 0.5 /* seconds */
+#define MOST_WAIT  30.0
+#define LOOK       0.5 /* seconds between two looks for a request */
+
+/* ---- events.jsonl ---- */
+
+static int64_t unix_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Appends one line with one write. A run whose folder cannot be written goes on. */
+static void put_event(const supervise *s, ls_str *line, ls_jsonw *w)
+{
+    ls_jsonw_put_int(w, "time_unix_ms", unix_ms());
+    ls_jsonw_close(w);
+    ls_str_addc(line, '\n');
+    const int fd = open(ls_path_of(s->run_dir, "events.jsonl").text, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd >= 0 && !line->failed) (void)!write(fd, line->data, line->len);
+    if (fd >= 0) close(fd);
+    ls_str_fini(line);
+}
+
+static ls_jsonw begin_event(ls_str *line, const char *name)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, line, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "event", name);
+    return w;
+}
+
+static void put_failure(const supervise *s, const supervise_end *e)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "failure");
+    ls_jsonw_put_int(&w, "attempt", s->attempt);
+    if (e->rank >= 0) ls_jsonw_put_int(&w, "rank", e->rank);
+    else ls_jsonw_put_value(&w, "rank", json_null());
+    ls_jsonw_members(&w, LS_KV("host", (const char *)e->host), LS_KV("cause", e->cause),
+                     LS_KV("detail", (const char *)e->detail), LS_KV("step", s->step));
+    put_event(s, &line, &w);
+}
+
+/* When training has begun again. */
+static void put_restart(supervise *s)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "restart");
+    s->restarting = false;
+    ls_jsonw_members(&w, LS_KV("attempt", s->attempt), LS_KV("workers", s->workers), LS_KV("from_step", s->from),
+                     LS_KV("lost_steps", s->lost_steps), LS_KV("lost_seconds", ls_now() - s->failed_at),
+                     LS_KV("repeated_seconds", s->repeated), LS_KV("backoff_seconds", s->waited));
+    put_event(s, &line, &w);
+}
+
+static void put_resize(const supervise *s, int from)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "resize");
+    ls_jsonw_members(&w, LS_KV("from", from), LS_KV("to", s->workers), LS_KV("step", s->step), LS_KV("why", s->why));
+    put_event(s, &line, &w);
+}
+
+static void take_event(supervise *s, const json_t *o)
+{
+    const char *name = json_string_value(json_object_get(o, "event"));
+    const json_t *step = json_object_get(o, "step"), *rank = json_object_get(o, "rank");
+    if (!name) return;
+    if (!strcmp(name, "start") && json_is_integer(step)) {
+        s->began = true;
+        s->from = s->step = json_integer_value(step);
+        const json_t *size = json_object_get(o, "world_size");
+        if (!s->workers && json_is_integer(size)) s->workers = (int)json_integer_value(size);
+        if (s->restarting) put_restart(s);
+    } else if (!strcmp(name, "audit")) {
+        const char *result = json_string_value(json_object_get(o, "result"));
+        s->corrupt = result && !strcmp(result, "mismatch");
+        s->corrupt_rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
+    }
+}
+
+/* Reads the whole lines that were appended since the last call. */
+static void read_events(supervise *s)
+{
+    ls_fs_map m;
+    int64_t nbytes = 0;
+    ls_err_kept before;
+    const ls_path path = ls_path_of(s->run_dir, "events.jsonl");
+    ls_err_keep(&before);
+    if (ls_fs_exists(path.text) && ls_fs_size(path.text, &nbytes) == LS_OK && nbytes > s->events_at &&
+        ls_fs_map_open(&m, path.text) == LS_OK) {
+        const char *data = m.data, *end;
+        size_t at = (size_t)s->events_at;
+        while (at < m.n && (end = memchr(data + at, '\n', m.n - at))) {
+            json_t *o = json_loadb(data + at, (size_t)(end - data) - at, 0, NULL);
+            at = (size_t)(end - data) + 1;
+            s->events_at = (int64_t)at;
+            if (o) take_event(s, o);
+            json_decref(o);
+        }
+        ls_fs_map_close(&m);
+    }
+    ls_err_restore(&before);
+}
+
+/* ---- metrics.jsonl ---- */
+
+/* The step and the seconds of the last whole line before `end`; where that line begins. False: there is none. */
+static bool line_before(const char *data, size_t *end, int64_t *step, double *seconds)
+{
+    while (*end) {
+        const char *nl = *end > 1 ? memrchr(data, '\n', *end - 1) : NULL;
+        const size_t at = nl ? (size_t)(nl - data) + 1 : 0;
+        json_t *o = data[*end - 1] == '\n' ? json_loadb(data + at, *end - at, 0, NULL) : NULL;
+        const json_t *v = json_object_get(o, "step");
+        const bool found = json_is_integer(v);
+        if (found) *step = json_integer_value(v), *seconds = json_number_value(json_object_get(o, "step_time_sec"));
+        json_decref(o);
+        *end = at;
+        if (found) return true;
+    }
+    return false;
+}
+
+/* The last finished step, and the time of the steps after `from`, which are repeated. */
+static void read_steps(supervise *s, int64_t from, double *repeated)
+{
+    ls_fs_map m;
+    ls_err_kept before;
+    int64_t step = 0;
+    double seconds = 0;
+    bool last = true;
+    const ls_path path = ls_path_of(s->run_dir, "metrics.jsonl");
+    *repeated = 0;
+    ls_err_keep(&before);
+    if (s->resume && ls_fs_is_file(path.text) && ls_fs_map_open(&m, path.text) == LS_OK) {
+        for (size_t end = m.n; line_before(m.data, &end, &step, &seconds) && (last || step > from); last = false) {
+            if (last && step > s->step) s->step = step;
+            if (step > from) *repeated += seconds;
+        }
+        ls_fs_map_close(&m);
+    }
+    ls_err_restore(&before);
+}
+
+/* ---- requests ---- */
+
+static void answer(const supervise *s, const char *text)
+{
+    if (ls_fs_write(ls_path_of(s->run_dir, SUPERVISE_ANSWER).text, text, strlen(text)) != LS_OK) ls_err_clear();
+}
+
+/* A file of `lockstep resize`. */
+static void look_for_request(supervise *s)
+{
+    char *text = NULL;
+    size_t n;
+    int64_t wanted = 0;
+    ls_err_kept before;
+    const ls_path path = ls_path_of(s->run_dir, SUPERVISE_ASK);
+    if (!s->ops.allows || !ls_fs_is_file(path.text)) return;
+    ls_err_keep(&before);
+    if (ls_fs_read(path.text, &text, &n) == LS_OK) {
+        text[strcspn(text, "\n")] = '\0';
+        const bool ok = ls_parse_i64(text, &wanted) && wanted > 0 && wanted < INT_MAX;
+        ls_err_clear();
+        if (!ok) answer(s, "the request is no number of workers");
+        else if (s->ops.allows(s->ops.ctx, s, (int)wanted) != LS_OK) answer(s, ls_err_words());
+        else {
+            s->wanted = wanted == s->workers ? 0 : (int)wanted;
+            s->why = "asked";
+            answer(s, "ok");
+        }
+        (void)unlink(path.text);
+        ls_free(text);
+    }
+    ls_err_restore(&before);
+}
+
+bool supervise_tick(void *ctx)
+{
+    supervise *s = ctx;
+    const double now = ls_now();
+    read_events(s);
+    if (now - s->looked_at < LOOK || s->wanted) return s->wanted;
+    s->looked_at = now;
+    look_for_request(s);
+    if (!s->wanted && s->ops.wants && s->began) {
+        s->wanted = s->ops.wants(s->ops.ctx, s);
+        s->why = "workers returned";
+    }
+    if (s->wanted) ls_progress_say("lockstep: stopping to continue with %d workers (%s)\n", s->wanted, s->why);
+    return s->wanted;
+}
+
+/* ---- failures ---- */
+
+/* Processes that the kernel has killed because memory was short; -1: not known. */
+static int64_t oom_kills(void)
+{
+    static const char key[] = "\noom_kill ";
+    char text[16384];
+    const int fd = open("/proc/vmstat", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    size_t n = 0;
+    for (ssize_t k; n < sizeof text - 1 && (k = read(fd, text + n, sizeof text - 1 - n)) > 0;) n += (size_t)k;
+    close(fd);
+    text[n] = '\0';
+    const char *at = strstr(text, key);
+    return at ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
+}
+
+static bool restartable(const supervise *s, ls_status st)
+{
+    switch (st) {
+    case LS_E_COMM:
+    case LS_E_DEVICE:
+    case LS_E_INTERNAL: return true;
+    case LS_E_IO:     /* writing: everything is read before */
+    case LS_E_FORMAT: /* a launcher gives an exit code, which is the same as that of LS_E_IO */
+    case LS_E_NOMEM: return s->began;
+    default: return false;
+    }
+}
+
+static void complete_end(const supervise *s, ls_status st, supervise_end *e)
+{
+    const int64_t oom = oom_kills();
+    if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
+    if (!e->detail[0])
+        snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
+    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank;
+    else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
+        e->cause = "out of memory";
+    if (e->cause) return;
+    e->cause = st == LS_E_NOMEM                     ? "out of memory"
+               : st == LS_E_DEVICE                  ? "device"
+               : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
+               : st == LS_E_COMM                    ? "hang"
+                                                    : "other";
+}
+
+/* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. *path: ls_free. */
+static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
+{
+    ls_str skipped = {0};
+    *path = NULL;
+    *step = 0;
+    if (!s->resume) return LS_OK;
+    ls_status st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
+    for (char *line = skipped.data, *next; line && *line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        ls_progress_say("lockstep: damaged checkpoint is not used: %s\n", line);
+    }
+    ls_str_fini(&skipped);
+    LS_TRY(st);
+    LS_TRY(ls_ckpt_reject(s->run_dir, *path));
+    return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
+}
+
+/* Whether the failure has come several times after the same step: a killed process is no failure of the program. */
+static bool repeats(supervise *s, ls_status st, const supervise_end *e)
+{
+    const bool equal = st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->lost;
+    s->same = equal ? s->same + 1 : 1;
+    s->last = st;
+    s->last_rank = e->rank;
+    s->last_step = s->step;
+    return s->same >= SUPERVISE_SAME;
+}
+
+/* Whether the attempt after this failure may start; prints why not. */
+static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int64_t from)
+{
+    const bool again = repeats(s, st, e);
+    if (s->began && from > s->from) s->count = 0;
+    s->count++;
+    if (again)
+        ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
+                        (long long)s->step);
+    else if (s->count > s->max_restarts)
+        ls_progress_say("lockstep: not restarted: --max_restarts %d allows no more restarts without a new checkpoint\n",
+                        s->max_restarts);
+    return !again && s->count <= s->max_restarts;
+}
+
+/* The wait before a restart. LS_E_STOPPED: a signal came. */
+static ls_status pause_before(supervise *s)
+{
+    s->waited = fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT);
+    for (const double until = ls_now() + s->waited; ls_now() < until;) {
+        if (ls_stop_requested())
+            return ls_fail(LS_E_STOPPED, "stopped before the restart; to continue: lockstep train --resume %s",
+                           s->run_dir);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return LS_OK;
+}
+
+static ls_status choose_workers(supervise *s, const supervise_end *e)
+{
+    const int before = s->workers;
+    if (!s->ops.next) return LS_OK;
+    LS_TRY(s->ops.next(s->ops.ctx, s, e));
+    if (s->workers == before) return LS_OK;
+    ls_progress_say("lockstep: continuing with %d worker%s instead of %d (%s)\n", s->workers,
+                    s->workers == 1 ? "" : "s", before, s->why);
+    put_resize(s, before);
+    return LS_OK;
+}
+
+/* After a failure: LS_OK if the next attempt may start, else the failure. */
+static ls_status recover(supervise *s, ls_status st, supervise_end *e)
+{
+    char *path = NULL;
+    int64_t from = 0;
+    if (!s->restarting) s->failed_at = ls_now();
+    if (s->began) s->resume = true;
+    read_steps(s, INT64_MAX, &s->repeated);
+    complete_end(s, st, e);
+    put_failure(s, e);
+    if (!restartable(s, st)) {
+        if (s->attempt > 1 || s->began)
+            ls_progress_say("lockstep: not restarted: a restart would repeat this failure\n");
+        return st;
+    }
+    ls_progress_say("lockstep: attempt %d failed after step %lld: %s: %s\n", s->attempt, (long long)s->step, e->cause,
+                    e->detail);
+    ls_err_kept why;
+    ls_err_keep(&why);
+    const ls_status found = find_checkpoint(s, &path, &from);
+    if (found != LS_OK) return found;
+    read_steps(s, from, &s->repeated);
+    s->lost_steps = s->step > from && s->resume ? s->step - from : 0;
+    if (!may_restart(s, st, e, from)) {
+        ls_free(path);
+        ls_err_restore(&why);
+        return st;
+    }
+    const ls_status chosen = choose_workers(s, e);
+    if (chosen == LS_OK)
+        ls_progress_say("lockstep: restarting from %s in %.3g s (restart %d of %d without a new checkpoint)\n",
+                        path ? path : "step 0", fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT), s->count,
+                        s->max_restarts);
+    ls_free(path);
+    LS_TRY(chosen);
+    s->restarting = true;
+    return pause_before(s);
+}
+
+/* After the workers have stopped because their number changes. */
+static ls_status change_workers(supervise *s)
+{
+    ls_err_clear();
+    if (s->began) s->resume = true;
+    read_steps(s, INT64_MAX, &s->repeated);
+    LS_TRY(choose_workers(s, NULL));
+    s->wanted = 0;
+    return LS_OK;
+}
+
+static ls_status one_attempt(supervise *s, supervise_end *e)
+{
+    char number[16];
+    ls_err_kept before;
+    s->began = s->corrupt = false;
+    s->wanted = 0;
+    s->oom_kills = oom_kills();
+    s->events_at = 0;
+    ls_err_keep(&before);
+    const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
+    if (ls_fs_exists(events.text) && ls_fs_size(events.text, &s->events_at) != LS_OK) ls_err_restore(&before);
+    snprintf(number, sizeof number, "%d", s->attempt);
+    setenv("LOCKSTEP_ATTEMPT", number, 1);
+    *e = (supervise_end){.rank = -1};
+    const ls_status st = s->ops.attempt(s->ops.ctx, s, e);
+    ls_err_keep(&before);
+    read_events(s);
+    ls_err_restore(&before);
+    return st;
+}
+
+ls_status supervise_run(supervise *s)
+{
+    supervise_end e;
+    s->from = -1;
+    (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
+    for (s->attempt = 1;; s->attempt++) {
+        const ls_status st = one_attempt(s, &e);
+        if (st == LS_OK || ls_stop_requested()) return st;
+        if (st == LS_E_STOPPED && !s->wanted) return st;
+        LS_TRY(st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e));
+    }
+}

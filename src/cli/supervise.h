@@ -1,0 +1,92 @@
+/* supervise.h - a run that restarts after failures: attempts, one after the other, until one is complete.
+ *
+ *   attempt ─┬─ complete ──────────────────────────────────────────────────────────► 0
+ *            ├─ stopped by the user, or a failure that a restart would repeat ───────► its status
+ *            ├─ failed ── newest whole checkpoint ── number of workers ── wait ── next attempt
+ *            └─ stopped to change the number of workers ───────────────────────── next attempt
+ *
+ * What the supervisor knows of an attempt it reads from the run folder: events.jsonl shows when training begins, metrics.jsonl the last step. So the
+ * same code supervises forked workers (train), agents on hosts and any other launcher (launch).
+ *
+ * Rules
+ *   1. Restarted are failures of workers, communication, devices and this program, and, once training has begun, of writing files and of
+ *      memory. Not restarted: bad usage, configuration and data, a loss that is not a number, SIGTERM and SIGINT.
+ *   2. A restart that does not begin from a newer checkpoint than the attempt before it is one without progress. After max_restarts of
+ *      them in a row the failure is final. So it is if the same failure, other than a killed process, comes SUPERVISE_SAME times in a row
+ *      after the same step.
+ *   3. The wait before a restart is 0.5 s, doubled for each further one without progress, at most 30 s.
+ *   4. No attempt starts from a damaged checkpoint: it is renamed to damaged-<name>. */
+#ifndef LS_CLI_SUPERVISE_H
+#define LS_CLI_SUPERVISE_H
+
+#include "core/err.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SUPERVISE_SAME 3
+
+typedef struct supervise_end {
+    int rank;          /* the worker that failed first; -1: not known */
+    char host[256];    /* its host; "": this one                      */
+    const char *cause; /* NULL: from the status (docs/FORMATS.md)     */
+    bool lost;         /* a worker, a device or a host is gone        */
+    char detail[400];  /* one line; may be empty                      */
+} supervise_end;
+
+typedef struct supervise supervise;
+
+typedef struct supervise_ops {
+    void *ctx;
+    /* Runs s->attempt with s->workers. While it runs, supervise_tick is called; true: the workers stop and save. */
+    ls_status (*attempt)(void *ctx, supervise *s, supervise_end *end);
+    /* After a failure (end) or a request (NULL, s->wanted workers): sets s->workers and, for people, s->why if the number changes; may be
+     * NULL. LS_E_COMM: too few are left. */
+    ls_status (*next)(void *ctx, supervise *s, const supervise_end *end);
+    /* Whether s->wanted workers are possible, before anything is stopped; NULL: requests are not served. The message is the answer. */
+    ls_status (*allows)(void *ctx, supervise *s, int wanted);
+    /* About once per second: the number of workers that the run should continue with, 0: as it is; may be NULL. */
+    int (*wants)(void *ctx, supervise *s);
+} supervise_ops;
+
+struct supervise {
+    supervise_ops ops;
+    char run_dir[PATH_MAX];
+    int max_restarts;
+    int attempt;     /* from 1 */
+    int workers;     /* of the attempt; 0: not known */
+    bool resume;     /* the attempt continues what an earlier one, or an earlier command, has begun */
+    int wanted;      /* workers that were asked for while the attempt runs; 0: none */
+    const char *why; /* of the next change of workers: "a worker was lost", "workers returned", "asked" */
+
+    /* of the attempt */
+    int64_t events_at; /* bytes of events.jsonl that were read */
+    bool began;        /* its first step has begun             */
+    int64_t from;      /* the step it continues from; -1: not known */
+    bool corrupt;      /* its audit has found a wrong number   */
+    int corrupt_rank;
+    int64_t oom_kills; /* of this machine, before it; -1: not known */
+    double looked_at;
+
+    /* of failures */
+    int count;    /* restarts without progress */
+    int64_t step; /* the last finished step that was seen */
+    double failed_at, waited, repeated;
+    int64_t lost_steps;
+    bool restarting; /* the line "restart" is due when training begins again */
+    int same;        /* equal failures in a row */
+    ls_status last;
+    int last_rank;
+    int64_t last_step;
+};
+
+ls_status supervise_run(supervise *s);
+/* Called by an attempt several times per second. True: the workers must stop and save, because their number changes. */
+bool supervise_tick(void *s);
+
+/* The files by which `lockstep resize` asks, and the answer: "ok", or why not. */
+#define SUPERVISE_ASK    "resize"
+#define SUPERVISE_ANSWER "resize.answer"
+
+#endif

@@ -1,0 +1,27 @@
+/* train_supervise.h - `train --max_restarts`, --elastic and --hot_spare: the parent of the workers starts them again (supervise.h).
+ *
+ * The parent holds run.lock for all attempts and never opens a device. A run of one worker has a parent, too. */
+#ifndef LS_CLI_TRAIN_SUPERVISE_H
+#define LS_CLI_TRAIN_SUPERVISE_H
+
+#include "cli/supervise.h"
+#include "comm/launch.h"
+#include "comm/start.h"
+#include "config/resolve.h"
+
+typedef struct train_runner {
+    void *ctx;
+    /* The configuration of o->n workers, if their layout is possible. */
+    ls_status (*configure)(void *ctx, const ls_train_options *o, ls_train_config *c);
+    /* Runs the workers of one attempt until they have ended. */
+    ls_status (*attempt)(void *ctx, const ls_train_options *o, supervise *s, ls_launch_end *end);
+} train_runner;
+
+bool train_is_supervised(const ls_train_options *o);
+/* Refuses a supervisor in each worker of a launcher, and options that contradict each other. */
+ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e);
+ls_status train_supervise(const train_runner *r, const ls_train_options *o, const ls_device_choice *d);
+/* In a worker: whether it was stopped to continue with another number of workers. s may be NULL. */
+bool train_is_resizing(const supervise *s);
+
+#endif

@@ -1,0 +1,415 @@
+/* run_events.c - events.jsonl: what interrupted a run (run_events.h). */
+#include "core/fs.h"
+#include "core/goodput.h"
+#include "core/mem.h"
+#include "core/minmax.h"
+#include "core/stat.h"
+#include "report/read/run_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ATTEMPTS = 100000, MOST_PENDING = 64 };
+
+const char *const ls_cause_name[LS_N_CAUSE] = {"killed", "stopped", "hang",       "host lost", "out of memory",
+                                               "device", "disk",    "corruption", "other",     "resize"};
+
+typedef struct step_list { /* ascending */
+    int64_t *at;
+    int n, cap;
+} step_list;
+
+typedef struct reader {
+    ls_interruptions *e;
+    double base;              /* time of the first line, milliseconds since 1970; the others are seconds after it */
+    double zero, begun, last; /* of the first start, of the start of this session, of the newest line */
+    double sessions;          /* seconds of the earlier ones */
+    bool timed, open;         /* base is known; the last attempt runs */
+    int64_t failed;           /* number of the attempt that failed last */
+    int pending[MOST_PENDING], n_pending; /* causes of the failures since the last restart, and their times */
+    double failed_at[MOST_PENDING];
+    double waits; /* from a failure to a first step, without another failure between them */
+    int n_wait;
+    step_list saved, validated;
+} reader;
+
+static void forget(ls_interruptions *e)
+{
+    ls_free(e->attempt);
+    ls_free(e->audit);
+    *e = (ls_interruptions){0};
+}
+
+void run_events_fini(ls_interruptions **e)
+{
+    if (*e) forget(*e);
+    ls_free(*e);
+    *e = NULL;
+}
+
+static double number(const json_t *j, const char *key)
+{
+    return report_num(&(report_doc){.root = j}, key);
+}
+
+static int64_t whole(const json_t *j, const char *key)
+{
+    return report_int(&(report_doc){.root = j}, key);
+}
+
+static const char *text(const json_t *j, const char *key)
+{
+    const char *s = report_str(&(report_doc){.root = j}, key);
+    return s ? s : "";
+}
+
+/* Copies a text; control characters, which could move the cursor of a terminal, become '?'. */
+static void copy(char *out, size_t room, const char *words)
+{
+    size_t n = strlen(words);
+    n = LS_MIN(n, room - 1);
+    while (n && words[n] && (words[n] & 0xc0) == 0x80) n--; /* not inside a character */
+    memcpy(out, words, n);
+    out[n] = 0;
+    for (char *p = out; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
+}
+
+static double or_zero(double x)
+{
+    return x > 0 ? x : 0;
+}
+
+/* --- attempts --- */
+
+static ls_attempt *add_attempt(ls_interruptions *e, double t)
+{
+    if (e->n_attempt >= MOST_ATTEMPTS || !ls_grow(&e->attempt, e->n_attempt, &e->cap_attempt, sizeof *e->attempt))
+        return NULL;
+    ls_attempt *a = &e->attempt[e->n_attempt++];
+    *a = (ls_attempt){.workers = -1, .from = -1, .to = -1, .begin = t, .end = t};
+    snprintf(a->label, sizeof a->label, "%d", e->n_attempt);
+    return a;
+}
+
+static ls_attempt *running(const reader *r)
+{
+    return r->open && r->e->n_attempt ? &r->e->attempt[r->e->n_attempt - 1] : NULL;
+}
+
+static void close_attempt(reader *r, double t, int64_t step)
+{
+    ls_attempt *a = running(r);
+    if (a) a->end = t - r->zero;
+    if (a && step >= 0) a->to = step;
+    r->open = false;
+}
+
+static void drop_after(step_list *l, int64_t step)
+{
+    while (l->n && l->at[l->n - 1] > step) l->n--;
+}
+
+static ls_status note_step(step_list *l, int64_t step)
+{
+    if (step < 0 || (l->n && l->at[l->n - 1] >= step)) return LS_OK;
+    if (!ls_grow(&l->at, l->n, &l->cap, sizeof *l->at)) return ls_nomem(sizeof *l->at, "steps");
+    l->at[l->n++] = step;
+    return LS_OK;
+}
+
+static ls_status see_start(reader *r, const json_t *j, double t)
+{
+    ls_interruptions *e = r->e;
+    const int64_t step = whole(j, "step");
+    const bool again = e->waits;
+    if (!again && step == 0) {
+        forget(e);
+        r->sessions = 0;
+        r->n_pending = 0;
+    }
+    if (!e->n_attempt) r->zero = r->begun = t;
+    else if (!again) { /* resumed by somebody: the time between is not a part of the run */
+        r->sessions += or_zero(r->last - r->begun);
+        r->zero += t - r->last;
+        r->begun = t;
+    }
+    drop_after(&r->saved, step);
+    drop_after(&r->validated, step);
+    ls_attempt *a = add_attempt(e, t - r->zero);
+    if (!a) return e->n_attempt >= MOST_ATTEMPTS ? LS_OK : ls_nomem(sizeof *a, "attempts");
+    a->workers = whole(j, "world_size");
+    a->from = a->to = step;
+    r->open = true;
+    e->waits = false;
+    return LS_OK;
+}
+
+/* --- failures --- */
+
+static int cause_of(const char *words)
+{
+    for (int i = 0; i < LS_CAUSE_OTHER; i++)
+        if (!strcmp(words, ls_cause_name[i])) return i;
+    return LS_CAUSE_OTHER;
+}
+
+static void failure_words(const json_t *j, char *out, size_t room)
+{
+    const int64_t rank = whole(j, "rank");
+    const char *host = text(j, "host"), *detail = text(j, "detail");
+    char where[128] = "";
+    if (rank >= 0) snprintf(where, sizeof where, " (rank %lld%s%.80s)", (long long)rank, *host ? " on " : "", host);
+    else if (*host) snprintf(where, sizeof where, " (%.80s)", host);
+    char words[512];
+    snprintf(words, sizeof words, "%.40s%s%s%.200s", *text(j, "cause") ? text(j, "cause") : "failed", where,
+             *detail ? ": " : "", detail);
+    copy(out, room, words);
+}
+
+static ls_status see_failure(reader *r, const json_t *j, double t)
+{
+    ls_interruptions *e = r->e;
+    const int cause = cause_of(text(j, "cause"));
+    const int64_t which = whole(j, "attempt");
+    if (e->waits && which >= 0 && which == r->failed) return LS_OK; /* another rank of the same attempt */
+    r->failed = which;
+    const bool ended = e->n_attempt && !strcmp(e->attempt[e->n_attempt - 1].how, "failed"); /* as rank 0 recorded */
+    if (!r->open && !ended && !add_attempt(e, t - r->zero) && e->n_attempt < MOST_ATTEMPTS) /* before its start */
+        return ls_nomem(sizeof *e->attempt, "attempts");
+    r->open = true;
+    ls_attempt *a = running(r);
+    if (a) failure_words(j, a->how, sizeof a->how);
+    close_attempt(r, t, whole(j, "step"));
+    e->failures++;
+    e->cause[cause].count++;
+    e->waits = true;
+    if (r->n_pending == MOST_PENDING) return LS_OK;
+    r->pending[r->n_pending] = cause;
+    r->failed_at[r->n_pending++] = t;
+    return LS_OK;
+}
+
+/* Time between two failures is charged to the first; the steps were lost with the first of them. */
+static void see_restart(reader *r, const json_t *j, double t)
+{
+    ls_interruptions *e = r->e;
+    const int n = r->n_pending;
+    const int64_t lost = whole(j, "lost_steps");
+    double left = number(j, "lost_seconds");
+    e->restarts++;
+    if (!n) e->cause[LS_CAUSE_RESIZE].count++;
+    if (n && isnan(left)) left = t - r->failed_at[n - 1];
+    if (n > 1 && t - r->failed_at[n - 1] >= 0) left = fmin(left, t - r->failed_at[n - 1]);
+    for (int i = 0; i + 1 < n; i++) e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
+    e->cause[n ? r->pending[n - 1] : LS_CAUSE_RESIZE].waiting += or_zero(left);
+    if (n) r->waits += or_zero(left), r->n_wait++;
+    ls_cause_loss *first = &e->cause[n ? r->pending[0] : LS_CAUSE_RESIZE];
+    if (lost > 0) first->lost_steps += lost;
+    first->repeated += or_zero(number(j, "repeated_seconds"));
+    r->n_pending = 0;
+}
+
+static void see_resize(reader *r, const json_t *j, double t)
+{
+    ls_attempt *a = running(r);
+    r->e->resizes++;
+    if (a && a->workers == whole(j, "to")) return; /* written after the start of the next attempt */
+    if (a) close_attempt(r, t, whole(j, "step"));
+    else a = r->e->n_attempt ? &r->e->attempt[r->e->n_attempt - 1] : NULL;
+    r->e->waits = true;
+    if (!a || (*a->how && strcmp(a->how, "stopped") != 0)) return; /* a failure comes before its resize */
+    char words[256];
+    snprintf(words, sizeof words, "resized from %lld to %lld workers: %.100s", (long long)whole(j, "from"),
+             (long long)whole(j, "to"), text(j, "why"));
+    copy(a->how, sizeof a->how, words);
+}
+
+static void see_end(reader *r, const json_t *j, double t)
+{
+    ls_attempt *a = running(r);
+    if (a) copy(a->how, sizeof a->how, text(j, "state"));
+    close_attempt(r, t, whole(j, "step"));
+}
+
+static ls_status see_audit(ls_interruptions *e, const json_t *j)
+{
+    e->audits++;
+    if (strcmp(text(j, "result"), "mismatch") != 0) return LS_OK;
+    if (!ls_grow(&e->audit, e->n_audit, &e->cap_audit, sizeof *e->audit))
+        return ls_nomem(sizeof *e->audit, "failed audits");
+    ls_audit_failure *a = &e->audit[e->n_audit++];
+    *a = (ls_audit_failure){.step = whole(j, "step"), .rank = whole(j, "rank")};
+    copy(a->what, sizeof a->what, text(j, "what"));
+    copy(a->unit, sizeof a->unit, text(j, "unit"));
+    return LS_OK;
+}
+
+/* --- lines --- */
+
+static ls_status see_line(reader *r, const json_t *j)
+{
+    const char *kind = text(j, "event");
+    const double ms = number(j, "time_unix_ms");
+    ls_status st = LS_OK;
+    if (!r->timed && !isnan(ms)) r->timed = true, r->base = ms;
+    const double t = isnan(ms) ? r->last : (ms - r->base) / 1e3;
+    if (!strcmp(kind, "start")) st = see_start(r, j, t);
+    if (!strcmp(kind, "failure")) st = see_failure(r, j, t);
+    if (!strcmp(kind, "audit")) st = see_audit(r->e, j);
+    if (!strcmp(kind, "checkpoint")) st = note_step(&r->saved, whole(j, "step"));
+    if (!strcmp(kind, "validation")) st = note_step(&r->validated, whole(j, "step"));
+    if (!strcmp(kind, "restart")) see_restart(r, j, t);
+    if (!strcmp(kind, "resize")) see_resize(r, j, t);
+    if (!strcmp(kind, "end")) see_end(r, j, t);
+    r->last = t;
+    return st;
+}
+
+static ls_status see_lines(reader *r, ls_text t, const char *dir, ls_notes *notes)
+{
+    int n_bad = 0;
+    for (const char *p = t.data, *end = p + t.n, *stop; p < end; p = stop + 1) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        json_error_t error;
+        stop = nl ? nl : end;
+        json_t *j = json_loadb(p, (size_t)(stop - p), 0, &error);
+        const ls_status st = json_is_object(j) ? see_line(r, j) : LS_OK;
+        n_bad += nl && stop > p && !json_is_object(j); /* a killed run may leave an incomplete last line */
+        json_decref(j);
+        LS_TRY(st);
+    }
+    if (n_bad) ls_notes_add(notes, "%s/events.jsonl: %d lines are no JSON objects", dir, n_bad);
+    return LS_OK;
+}
+
+/* --- sums --- */
+
+static void sum_times(const reader *r, ls_run *run)
+{
+    ls_interruptions *e = run->events;
+    double last = r->last;
+    for (int i = 0; i < run->n_step; i++) {
+        const ls_run_step *s = &run->step[i];
+        if (s->step <= e->attempt[0].from) continue;                 /* of an earlier run in another folder */
+        e->useful += s->time;                                        /* NaN: not known */
+        if (r->timed) last = fmax(last, (s->at_ms - r->base) / 1e3); /* ignores NaN */
+    }
+    ls_attempt *a = running(r);
+    if (a) a->end = last - r->zero;
+    if (a && run->n_step) a->to = LS_MAX(a->to, run->step[run->n_step - 1].step);
+    e->wall = r->sessions + last - r->begun;
+    for (int i = 0; i < LS_N_CAUSE; i++) {
+        e->repeated += e->cause[i].repeated;
+        e->waiting += e->cause[i].waiting;
+    }
+    const bool sane = e->wall > 0 && e->useful >= 0 && e->useful + e->repeated + e->waiting <= e->wall * 1.01 + 0.01;
+    e->goodput = sane ? fmin(1, e->useful / e->wall) : NAN;
+}
+
+static int by_step(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+static bool listed(const step_list *l, int64_t step)
+{
+    return l->n && bsearch(&step, l->at, (size_t)l->n, sizeof *l->at, by_step);
+}
+
+/* The steps after which attempts began. */
+static ls_status begins_of(const ls_interruptions *e, step_list *out)
+{
+    for (int i = 0; i < e->n_attempt; i++) {
+        if (!ls_grow(&out->at, out->n, &out->cap, sizeof *out->at)) return ls_nomem(sizeof *out->at, "steps");
+        out->at[out->n++] = e->attempt[i].from;
+    }
+    if (out->n) qsort(out->at, (size_t)out->n, sizeof *out->at, by_step);
+    return LS_OK;
+}
+
+/* Seconds that a checkpoint costs: from the end of the step before it to the end of the next, less the median of other steps. Steps before a
+ * validation or another attempt do not count. NaN: not known. */
+static ls_status checkpoint_time(const reader *r, const ls_run *run, double *out)
+{
+    double *plain = ls_alloc((size_t)(run->n_step + 1) * sizeof *plain), sum = 0;
+    int n_plain = 0, n_saved = 0;
+    step_list begins = {0};
+    ls_status st = plain ? begins_of(run->events, &begins) : ls_nomem((size_t)run->n_step * sizeof *plain, "times");
+    *out = NAN;
+    for (int i = 0; i + 1 < run->n_step && st == LS_OK; i++) {
+        const ls_run_step *s = &run->step[i];
+        const double d = (s[1].at_ms - s->at_ms) / 1e3;
+        if (!(d > 0) || s[1].step != s->step + 1 || listed(&begins, s->step)) continue;
+        if (listed(&r->validated, s->step) || !isnan(s->val_loss)) continue;
+        if (listed(&r->saved, s->step)) sum += d, n_saved++;
+        else plain[n_plain++] = d;
+    }
+    if (n_plain) qsort(plain, (size_t)n_plain, sizeof *plain, ls_by_value);
+    if (n_saved && n_plain >= 3) *out = or_zero(sum / n_saved - plain[n_plain / 2]);
+    ls_free(plain);
+    ls_free(begins.at);
+    return st;
+}
+
+static ls_status predict(const reader *r, ls_run *run)
+{
+    ls_interruptions *e = run->events;
+    e->predicted = e->best = NAN;
+    if (e->failures < LS_ENOUGH_FAILURES || isnan(e->goodput) || !run->n_step) return LS_OK;
+    const int64_t steps = run->step[run->n_step - 1].step - e->attempt[0].from;
+    LS_TRY(checkpoint_time(r, run, &e->checkpoint));
+    e->mtbf = e->wall / (double)e->failures;
+    e->restart = r->waits / r->n_wait;
+    e->step = steps > 0 ? e->useful / (double)steps : NAN;
+    e->interval = r->saved.n ? LS_MAX(1, steps / r->saved.n) : 0;
+    if (isnan(e->checkpoint) || !(e->step > 0) || !e->interval || !r->n_wait) return LS_OK;
+    const ls_failures f = {
+        .mtbf = e->mtbf, .hosts = 1, .checkpoint = e->checkpoint, .restart = e->restart, .step = e->step};
+    const ls_goodput best = ls_goodput_best(&f);
+    e->predicted = ls_goodput_at(&f, e->interval);
+    e->best = best.goodput;
+    e->best_interval = best.steps;
+    return LS_OK;
+}
+
+/* Speed is of the steps, which are valid. The wall time that a run records has neither repeated steps nor the time between attempts. */
+static ls_status mark(ls_run *run)
+{
+    const bool resized = run->events->resizes > 0;
+    if (!ls_was_interrupted(run->events)) return LS_OK;
+    run->wall = NAN;
+    if (!run->setting) return LS_OK;
+    char *s = ls_asprintf("%s%s on\n", run->setting, resized ? "resized" : "interrupted");
+    if (!s) return ls_nomem(strlen(run->setting), "settings");
+    ls_free(run->setting);
+    run->setting = s;
+    return LS_OK;
+}
+
+ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *run)
+{
+    ls_interruptions e = {0};
+    reader r = {.e = &e};
+    ls_status st = see_lines(&r, t, dir, notes);
+    if (st == LS_OK && (ls_was_interrupted(&e) || e.audits)) {
+        run->events = ls_alloc(sizeof *run->events);
+        if (!run->events) st = ls_nomem(sizeof e, "the interruptions of a run");
+    }
+    if (st == LS_OK && run->events) {
+        *run->events = e;
+        r.e = run->events;
+        e = (ls_interruptions){0};
+        if (r.e->n_attempt) sum_times(&r, run);
+        else r.e->goodput = r.e->wall = r.e->useful = NAN;
+        st = predict(&r, run);
+        if (st == LS_OK) st = mark(run);
+    }
+    forget(&e);
+    ls_free(r.saved.at);
+    ls_free(r.validated.at);
+    return st;
+}

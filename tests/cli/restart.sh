@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Runs that restart after failures (--max_restarts): the bits of a run without failures, what is not restarted, and what is refused.
+# ls-test: long
+. "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+tokens t.bin 20000
+train=("$LOCKSTEP" train --train_data_path t.bin --model tiny --num_layers 2 --vocab_size 256 --seq_length 32
+       --micro_batch_size_per_gpu 1 --global_batch_size 4 --max_steps 24 --threads 1)
+"${train[@]}" --checkpoint_path ref >/dev/null 2>&1 || bad "the run without failures"
+
+workers() { pgrep -P "$1"; }
+lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
+alike() { # RUN: the model and the optimizer of the run without failures, and one line per step
+  same ref/epoch-1/model.safetensors "$1/epoch-1/model.safetensors"
+  same ref/epoch-1/optimizer.safetensors "$1/epoch-1/optimizer.safetensors"
+  [ "$(wc -l <"$1/metrics.jsonl")" = 24 ] || bad "$1: $(wc -l <"$1/metrics.jsonl") lines in metrics.jsonl, expected 24"
+  [ ! -e "$1/earlier-1" ] || bad "$1 has earlier-1"
+  [ ! -e "$1/run.lock" ] || bad "$1 has run.lock"
+}
+# hurt RUN STEP [OPTIONS]: starts a run and kills its last worker after STEP lines of metrics
+hurt() {
+  local run=$1 step=$2
+  shift 2
+  "${train[@]}" --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
+  pid=$!
+  await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.err")"
+  kill -9 "$(workers $pid | tail -n 1)"
+}
+ends() { # CODE RUN
+  wait $pid
+  local got=$?
+  [ $got = "$1" ] || bad "$2: exit code $got, expected $1: $(tail -n 3 "$2.err")"
+}
+
+# one worker, which has a parent; with --json
+hurt one 10 --max_restarts 2 --save_every 8 --json
+ends 0 one
+alike one
+python3 -c 'import json; json.load(open("one.out"))' || bad "--json: stdout is not one JSON object"
+grep -q "attempt 1 failed after step .*: killed: rank 0 .* was killed by signal 9" one.err || bad "one: no line of the failure"
+grep -q "restarting from one/step-8 in 0.5 s (restart 1 of 2 without a new checkpoint)" one.err || bad "one: no line of the restart"
+python3 - <<'PY' || bad "one: events.jsonl"
+import json
+e = {o["event"]: o for o in map(json.loads, open("one/events.jsonl"))}
+f, r = e["failure"], e["restart"]
+assert f["attempt"] == 1 and f["rank"] == 0 and f["cause"] == "killed" and f["step"] >= 10 and f["host"], f
+assert r["attempt"] == 2 and r["workers"] == 1 and r["from_step"] == 8 and r["lost_steps"] == f["step"] - 8, r
+assert 0.5 <= r["lost_seconds"] < 10 and r["repeated_seconds"] > 0 and r["backoff_seconds"] == 0.5, r
+PY
+
+# several workers; nothing is saved yet, so the run starts again at step 0 and keeps its folder
+hurt two 5 -n 2 --strategy zero1 --max_restarts 1
+ends 0 two
+alike two
+grep -q "restarting from step 0" two.err || bad "two: not from step 0: $(grep lockstep two.err)"
+
+# a damaged checkpoint is not used, and not lost
+"${train[@]}" --checkpoint_path torn --max_restarts 1 --save_every 8 >torn.out 2>torn.err &
+pid=$!
+await $pid lines torn/metrics.jsonl 18 || bad "torn: no step 18"
+await $pid test -e torn/step-16/checksums.json
+kill -STOP $pid
+kill -9 "$(workers $pid)"
+printf X | dd of=torn/step-16/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+kill -CONT $pid
+ends 0 torn
+alike torn
+grep -q "damaged checkpoint is not used: .*step-16" torn.err || bad "torn: the damaged checkpoint is not named"
+[ -d torn/damaged-step-16 ] || bad "torn: the damaged checkpoint is gone"
+grep -q "restarting from torn/step-8" torn.err || bad "torn: not from step-8"
+
+# the limit: killed in every attempt, without a checkpoint
+"${train[@]}" --checkpoint_path often --max_restarts 1 >often.out 2>often.err &
+pid=$!
+for attempt in 1 2; do
+  await $pid lines often/metrics.jsonl 2
+  kill -9 "$(workers $pid)" 2>/dev/null
+  [ $attempt = 2 ] || await $pid grep -q "restarting from step 0" often.err
+  [ $attempt = 2 ] || until workers $pid >/dev/null; do sleep 0.02; done
+  [ $attempt = 2 ] || await $pid sh -c '[ "$(grep -c "\"start\"" often/events.jsonl)" = 2 ]'
+done
+ends 4 often
+grep -q "not restarted: --max_restarts 1 allows no more restarts" often.err || bad "often: $(tail -n 3 often.err)"
+
+# what is not restarted: signals of the user, bad usage, a loss that is not a number
+"${train[@]}" --checkpoint_path term --max_restarts 5 >term.out 2>term.err &
+pid=$!
+await $pid lines term/metrics.jsonl 4
+kill -TERM $pid
+ends 143 term
+grep -q "saved term/step-" term.err || bad "term: nothing saved"
+grep -q restarting term.err && bad "term: restarted after SIGTERM"
+expect 2 "must be MIN:MAX" "${train[@]}" -n 2 --elastic 4 --checkpoint_path no
+expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
+  MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 "${train[@]}" --max_restarts 2 --checkpoint_path no
+expect 3 "missing.bin" "${train[@]}" --train_data_path missing.bin --max_restarts 2 --checkpoint_path no
+[ ! -e no ] || bad "a refused run has made its folder"
+done_tests
