@@ -130,7 +130,7 @@ static ls_hooks step_hooks(ls_trainer *t)
 /* The checkpoint writer reads what an update changes. */
 static ls_status wait_for_writer(ls_trainer *t)
 {
-    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer));
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, train_save_release(t));
     return LS_OK;
 }
 
@@ -270,7 +270,9 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     r->lr = ls_lr_at(&t->cfg->lr, ls_next_update(&t->state));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
-    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, 0, NULL));
+    int busy = 0;
+    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
+    if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
     if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
     LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
