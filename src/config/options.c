@@ -100,7 +100,7 @@ const ls_opt ls_train_opts[] = {
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: parameter elements to prefetch; 0 = none (JSON: stage3_prefetch_bucket_size)", IN(0, 1e15)),
     ROW("offload_optimizer", LS_OPT_CHOICE, offload_optimizer, "none|cpu", NULL,
-        "cpu: keep moments and fp32 master weights in pinned host memory and update them there; for single and zero1 to zero3; the result has the same bits [JSON: offload_optimizer.device, else none]"),
+        "cpu: keep moments and fp32 master weights in pinned host memory and update them there; for single and zero1 to zero3; the result has the same bits; with --clip 0 units are updated during the backward pass [JSON: offload_optimizer.device, else none]"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
         "if the run uses NCCL, save its diagnostics in the run folder; log: the NCCL log and the output of nvidia-smi and ibstat; full: also the topology file; off: nothing"),
