@@ -61,10 +61,10 @@ const ls_opt ls_train_opts[] = {
         "time budget: sets --max_steps from a short trial on this machine; without --model it also sets the size of the model", IN(0, 1e7), COMMON),
     ROW("max_train_steps", LS_OPT_INT, max_train_steps, "N", NULL, "run at most N micro-batches per epoch and worker [no limit]", IN(1, 1e15)),
     ROW("max_val_steps", LS_OPT_INT, max_val_steps, "N", NULL, "validate with at most N batches per replica; 0 = no validation [no limit]", IN(0, 1e15)),
-    ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch", IN(0, 1e15), COMMON),
+    ROW("eval_every", LS_OPT_INT, eval_every, "N", "0", "also validate every N optimizer steps; 0 = only at the end of each epoch [0; without --model: a tenth of the steps]", IN(0, 1e15), COMMON),
     ROW("eval_on_start", LS_OPT_SWITCH, eval_on_start, NULL, NULL, "also validate before the first step"),
 
-    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer", IN(0, 1e6), COMMON),
+    ROW("lr", LS_OPT_REAL, lr, "RATE", NULL, "peak learning rate [3e-4; without --model: chosen with the sizes; with a JSON: its value or DeepSpeed's default]", .section = "Optimizer", IN(0, 1e6), COMMON),
     ROW("lr_schedule", LS_OPT_CHOICE, lr_schedule, "constant|cosine|linear|WarmupLR|WarmupDecayLR|WarmupCosineLR", NULL,
         "learning rate schedule; overrides the JSON [cosine; with a JSON: its value or DeepSpeed's default]"),
     ROW("warmup_steps", LS_OPT_INT, warmup_steps, "N", NULL, "optimizer steps of learning rate warm-up [10 % of the run, at most 1000; with a JSON: its value or DeepSpeed's default]", IN(0, 1e15), COMMON),
@@ -120,7 +120,7 @@ const ls_opt ls_train_opts[] = {
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "make every run give the same bits (the default)"),
     ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts, sums of micro-batches and GPU kernels whose order varies; needs less memory with accumulation"),
 
-    ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch",
+    ROW("save_every", LS_OPT_INT, save_every, "N", "0", "save a checkpoint every N optimizer steps; 0 = only at the end of each epoch [0; without --model: a quarter of the steps]",
         .section = "Checkpoints", IN(0, 1e15), COMMON),
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
