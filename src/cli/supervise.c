@@ -216,7 +216,7 @@ bool supervise_tick(void *ctx)
 {
     supervise *s = ctx;
     const double now = ls_now();
-    read_events(s);
+    if (!s->began) read_events(s); /* the time of the first step is recorded exactly */
     if (now - s->looked_at < LOOK || s->wanted) return s->wanted && s->began; /* until then there is nothing to save */
     s->looked_at = now;
     look_for_request(s);
@@ -289,7 +289,8 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
     else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
         e->cause = "out of memory";
     if (e->cause) return;
-    e->cause = st == LS_E_NOMEM                     ? "out of memory"
+    e->cause = st == LS_E_CORRUPT                   ? "corruption"
+               : st == LS_E_NOMEM                   ? "out of memory"
                : st == LS_E_DEVICE                  ? "device"
                : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
                                                     : "other";
