@@ -139,7 +139,7 @@ bool ls_ckpt_is(const char *path);
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
-/* The newest one whose files are all there and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
+/* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);

@@ -122,8 +122,8 @@ ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int6
 
 /* Creates a file and reserves its space, so that a full disk is reported at the start. */
 ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
-/* Creates, writes and syncs a file. */
-ls_status ckpt_file_put(const char *path, const void *data, size_t n);
+/* Creates, writes and syncs a file. from: a file with the same bytes, whose blocks the new one shares where the file system can; or NULL. */
+ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char *from);
 
 /* ---- transfers from and to device memory (checkpoint_stage.c) ---- */
 

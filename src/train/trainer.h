@@ -94,7 +94,7 @@ typedef struct ls_saving {
     int64_t first, every;  /* --save_every auto: the step of the first one; the interval, 0: not chosen yet */
     double cost;           /* what it was chosen from */
     char memory[PATH_MAX]; /* --save_memory_every: the folder; "": none */
-    bool in_memory;        /* the last one is there */
+    bool in_memory;        /* the last one was posted to it */
     void *room;            /* --save_async: for the copy */
     int64_t n_room;
     bool busy; /* a writer had work at the begin of the step, on any worker */

@@ -25,7 +25,7 @@ done
 grep -q '"total_time"' one/epoch-1/timings.json || bad "timings.json has no times"
 grep -q '"total_time"\|wall_time' one/epoch-1/trainer_state.json && bad "trainer_state.json has times"
 
-# a save that is due while the last one is being written is left out, and said so
+# a save that is due while the last one is being written is left out, with a line
 ok dense --save_every 1 --save_async -n 2
 grep -q "no checkpoint: step-1 is still being written" dense.log || bad "no line about a checkpoint that was left out: $(head -n 20 dense.log)"
 same_checkpoint one/epoch-1 dense/epoch-1
