@@ -196,7 +196,7 @@ static void put_times(const ls_auto_facts *f, const ls_train_options *o, double 
     }
     /* rounded up: the fourth is the one at the end of the run, not some steps before it */
     put(c, o, "save_every", (double)((c->steps + 3) / 4), "a checkpoint every quarter of the run");
-    if (!ls_train_given(o, "save_every") || o->save_every > 0)
+    if (!ls_train_given(o, "save_every") || o->save_every)
         put(c, o, "keep_last", 1, "checkpoint of a step is kept, the newest");
 }
 
