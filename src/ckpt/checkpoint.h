@@ -5,6 +5,7 @@
  *     model.safetensors                                       "transformer.h.0.attn.c_attn.weight", ...
  *     optimizer.safetensors                                   "m/<tensor>" and "v/<tensor>", optional
  *     trainer_state.json                                      format version, step, and the state of the trainer
+ *     timings.json                                            what the trainer measured, optional; not in the list
  *     checksums.json                                          size of every file above, and XXH3 per MiB
  *
  * The workers of a run write one folder together: each writes and reads the pieces of the flat buffers that it owns. Any strategy with
@@ -13,7 +14,8 @@
  * Invariants
  *   1. a folder is written as <run>/.tmp-<name>-<pid>, every file synced, the folder synced, then renamed (or exchanged
  *      with the one of the same name): after a crash at any time the old state or the complete new folder exists;
- *   2. equal models give equal bytes: files have no times, paths or process ids, and do not depend on which worker wrote them;
+ *   2. equal models give equal bytes: files have no times (except timings.json), paths or process ids, and do not depend on which worker
+ *      wrote them;
  *   3. a model is changed only after all its files match their checksums;
  *   4. older folders are removed only after the new one is in place (with `verify`: was read back and matches), and are renamed before
  *      they are deleted;
@@ -40,6 +42,7 @@ typedef struct ls_ckpt_job {
     const char *name;           /* "step-40", "epoch-2"; a plain name without '/' or leading '.'      */
     int64_t step;               /* optimizer steps done; `latest` uses it                            */
     const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}            */
+    const char *timings_json;   /* text of timings.json, or NULL                                     */
     const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
     bool verify;   /* read it back from the disk, in the background; if it differs it becomes .bad-<name> */
@@ -80,7 +83,7 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
  * before the first post. */
 void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes);
 
-/* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and state_json; what else the
+/* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and the two texts; what else the
  * job points to must stay until the next post or destroy. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 
@@ -121,6 +124,9 @@ ls_status ls_ckpt_verify(const char *path, bool optimizer);
 
 /* Reads only the state of the trainer and the step, e.g. to build the model of a resumed run; both outputs may be NULL. */
 ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step);
+
+/* The text of timings.json, to be freed; NULL if there is none, or none that can be read. */
+char *ls_ckpt_timings(const char *path);
 
 /* True if the folder is a lockstep checkpoint (it has trainer_state.json or checksums.json). */
 bool ls_ckpt_is(const char *path);

@@ -17,6 +17,7 @@
 #define CKPT_SHARD     "model-%05d-of-%05d.safetensors"
 #define CKPT_OPTIMIZER "optimizer.safetensors"
 #define CKPT_STATE     "trainer_state.json"
+#define CKPT_TIMINGS   "timings.json"
 #define CKPT_SUMS      "checksums.json"
 
 /* ---- workers (checkpoint_team.c); comm NULL: single worker ---- */

@@ -78,7 +78,9 @@ static ls_status put_small(ckpt_save *s)
     ls_jsonw_key(&w, "trainer");
     ls_jsonw_value(&w, s->state);
     ls_jsonw_close(&w);
-    return put_text(s, CKPT_STATE, &text);
+    LS_TRY(put_text(s, CKPT_STATE, &text));
+    if (!job->timings_json) return LS_OK;
+    return ckpt_file_put(ls_path_of(s->tmp, CKPT_TIMINGS).text, job->timings_json, strlen(job->timings_json));
 }
 
 /* ---- begin ---- */

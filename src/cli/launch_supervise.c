@@ -53,7 +53,7 @@ static ls_status read_train(launched *v, int at)
     return LS_OK;
 }
 
-/* The words of an attempt. A run on another number of workers takes its batch from the run folder. */
+/* The command line of an attempt. A run on another number of workers takes its batch from the run folder. */
 static ls_status compose(const launched *v, ls_argv *out)
 {
     const supervise *s = &v->s;
@@ -178,7 +178,7 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
     int host[LS_LAUNCH_HOSTS], n = 0, size = choose_hosts(v, host, &n);
     if (!v->least) size = s->workers;
     else if (s->wanted) size = s->wanted;
-    else if (e) s->why = "a host was lost";
+    else if (e) s->why = "a worker was lost";
     for (int i = 0; i < n && e && e->lost; i++)
         if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
     if (v->least && size != s->workers) {

@@ -82,6 +82,17 @@ static void put_resize(const supervise *s, int from)
     put_event(s, &line, &w);
 }
 
+/* After the last failure: nothing is started any more. */
+static void put_end(const supervise *s, ls_status st)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "end");
+    ls_jsonw_members(
+        &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
+        LS_KV("reason", *ls_err_words() ? ls_err_words() : ls_status_words(st)), LS_KV("attempt", s->attempt));
+    put_event(s, &line, &w);
+}
+
 static void take_event(supervise *s, const json_t *o)
 {
     const char *name = json_string_value(json_object_get(o, "event"));
@@ -239,6 +250,7 @@ static bool restartable(const supervise *s, ls_status st)
     switch (st) {
     case LS_E_COMM:
     case LS_E_DEVICE:
+    case LS_E_CORRUPT:
     case LS_E_INTERNAL: return true;
     case LS_E_IO:     /* writing: everything is read before */
     case LS_E_FORMAT: /* a launcher gives an exit code, which is the same as that of LS_E_IO */
@@ -247,14 +259,14 @@ static bool restartable(const supervise *s, ls_status st)
     }
 }
 
-/* The cause as the words of a failure have it; NULL: not known. */
+/* The cause by the message of a failure; NULL: not known. */
 static const char *cause_of(const char *words)
 {
     static const char *const known[][2] = {{"killed by signal", "killed"},
                                            {"SIGSTOP", "stopped"},
-                                           {"lost", "killed"},
-                                           {"closed the connection", "killed"},
-                                           {"waited", "hang"}};
+                                           {"no progress", "hang"},
+                                           {" was lost", "killed"},
+                                           {" exited", "killed"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(words, known[i][0])) return known[i][1];
     return NULL;
@@ -265,21 +277,21 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
     const int64_t oom = oom_kills();
     if (s->reason[0] && !e->cause) { /* a launcher knows less than rank 0 */
         int rank;
-        if (e->rank < 0 && sscanf(s->reason, "rank %d ", &rank) == 1) e->rank = rank;
-        e->cause = st == LS_E_COMM ? cause_of(s->reason) : NULL;
+        const char *at = strstr(s->reason, "rank ");
+        if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
         snprintf(e->detail, sizeof e->detail, "%s", s->reason);
     }
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
-    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank;
+    if (!e->cause && st == LS_E_COMM) e->cause = cause_of(e->detail);
+    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
     else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
         e->cause = "out of memory";
     if (e->cause) return;
     e->cause = st == LS_E_NOMEM                     ? "out of memory"
                : st == LS_E_DEVICE                  ? "device"
                : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
-               : st == LS_E_COMM                    ? "hang"
                                                     : "other";
 }
 
@@ -454,6 +466,8 @@ ls_status supervise_run(supervise *s)
         const ls_status st = one_attempt(s, &e);
         if (st == LS_OK || ls_stop_requested()) return st;
         if (st == LS_E_STOPPED && !s->wanted) return st;
-        LS_TRY(st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e));
+        const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
+        if (next != LS_OK) put_end(s, next);
+        LS_TRY(next);
     }
 }

@@ -1,5 +1,6 @@
 #include "cli/train_supervise.h"
 #include "cli/commands.h"
+#include "compute/look.h"
 #include "core/fs.h"
 #include "core/progress.h"
 #include "core/stop.h"
@@ -15,6 +16,7 @@ typedef struct supervisor {
     ls_train_options o;  /* of the next attempt */
     int least, most;     /* --elastic; 0: the number of workers is fixed */
     int spares;          /* left */
+    ls_argv gpu;         /* GPUs for CUDA_VISIBLE_DEVICES, of which the first ones are used; empty: as they are */
 } supervisor;
 
 bool train_is_supervised(const ls_train_options *o)
@@ -54,10 +56,52 @@ static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
     v->o.attempt = s->resume ? s->attempt : 1;
     const ls_status st = v->r->attempt(v->r->ctx, &v->o, s, &how);
     end->rank = how.rank;
-    end->lost = how.signal || how.stopped;
+    end->lost = how.signal || how.stopped || st == LS_E_DEVICE;
     end->cause = how.stopped ? "stopped" : how.signal ? "killed" : NULL;
     snprintf(end->detail, sizeof end->detail, "%s", how.detail);
     return st;
+}
+
+/* The GPUs that the program sees, by the names that CUDA_VISIBLE_DEVICES has for them. */
+static ls_status list_gpus(supervisor *v, const ls_device_choice *d)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const int64_t needed = v->o.n + v->spares;
+    ls_look found = {0};
+    if (!d->cuda || (!v->spares && !v->least)) return LS_OK;
+    if (d->index >= 0 && v->spares)
+        return ls_fail(LS_E_ARG, "--hot_spare: all workers share the GPU of --device %s; use --device cuda", d->asked);
+    if (d->index >= 0) return LS_OK;
+    ls_gpu_look(0, &found);
+    for (int i = 0; visible && *visible && i < found.info.count; i++) {
+        const size_t n = strcspn(visible, ",");
+        LS_TRY(ls_argv_addf(&v->gpu, "%.*s", (int)n, visible));
+        visible += n + (visible[n] == ',');
+    }
+    for (int i = 0; !visible && i < found.info.count; i++) LS_TRY(ls_argv_addf(&v->gpu, "%d", i));
+    if (v->spares && v->gpu.n < needed)
+        return ls_fail(LS_E_CONFIG, "--hot_spare %d: %lld workers and the spares need %lld GPUs; %d are visible",
+                       v->spares, (long long)v->o.n, (long long)needed, v->gpu.n);
+    return LS_OK;
+}
+
+static void show_gpus(const supervisor *v)
+{
+    ls_str s = {0};
+    for (int i = 0; i < v->gpu.n; i++) ls_str_addf(&s, "%s%s", i ? "," : "", v->gpu.word[i]);
+    if (s.data && !s.failed) setenv("CUDA_VISIBLE_DEVICES", s.data, 1);
+    ls_str_fini(&s);
+}
+
+/* The GPU of a lost worker becomes the last one of the list: the others, spares first, are used instead. */
+static void set_gpu_back(supervisor *v, int rank)
+{
+    if (rank < 0 || rank >= v->gpu.n) return;
+    char *gpu = v->gpu.word[rank];
+    for (int i = rank; i + 1 < v->gpu.n; i++) v->gpu.word[i] = v->gpu.word[i + 1];
+    v->gpu.word[v->gpu.n - 1] = gpu;
+    show_gpus(v);
+    ls_progress_say("lockstep: GPU %s of rank %d is used last from now on\n", gpu, rank);
 }
 
 static ls_status allows(void *ctx, supervise *s, int wanted)
@@ -75,6 +119,7 @@ static ls_status next(void *ctx, supervise *s, const supervise_end *e)
 {
     supervisor *v = ctx;
     int most = s->workers;
+    if (e && e->lost) set_gpu_back(v, e->rank);
     if (s->wanted) most = s->wanted;
     else if (e && e->lost && v->spares) {
         v->spares--;
@@ -118,19 +163,20 @@ ls_status train_supervise(const train_runner *r, const ls_train_options *o, cons
 {
     ls_lock lock = {0};
     int server = 0;
-    (void)d;
     supervisor *v = mmap(NULL, sizeof *v, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (v == MAP_FAILED) return ls_nomem(sizeof *v, "the supervisor");
     v->r = r;
     ls_stop_install();
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = set_up(v, o);
+    if (st == LS_OK) st = list_gpus(v, d);
     if (st == LS_OK) st = cli_serve_begin(o, v->s.run_dir, &server); /* before the lock, which it must not inherit */
     if (st == LS_OK) st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
     ls_lock_release(&lock);
     cli_serve_end(server);
     ls_stop_set_mode(before);
+    ls_argv_fini(&v->gpu);
     munmap(v, sizeof *v);
     return st;
 }

@@ -55,7 +55,8 @@ typedef struct ls_train_options {
     int64_t save_every, keep_last;
     int64_t audit;
     const char *audit_depth;
-    bool resume;
+    const char *save_failures;
+    bool save_async, no_save_verify, resume;
     /* failures */
     int64_t max_restarts, hot_spare, attempt;
     const char *elastic;

@@ -396,10 +396,21 @@ static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds,
                                                  : (train_origin){LS_FROM_JSON, asked});
 }
 
+static void resolve_saves(const ls_train_options *o, ls_train_config *c)
+{
+    c->save_async = o->save_async;
+    c->save_warn = o->save_failures && !strcmp(o->save_failures, "warn");
+    c->save_verify = !o->no_save_verify;
+    train_put_bool(c, "save_async", c->save_async, train_from(o, "--save_async", NULL));
+    train_put_text(c, "save_failures", o->save_failures, train_from(o, "--save_failures", NULL));
+    train_put_bool(c, "save_verify", c->save_verify, train_from(o, "--no_save_verify", NULL));
+}
+
 static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const bool cpu = !strcmp(c->device, "cpu");
     resolve_recompute(o, ds, c);
+    resolve_saves(o, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     c->restart = o->attempt > 1;
     c->resume = o->resume || c->restart;

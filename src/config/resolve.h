@@ -76,6 +76,9 @@ typedef struct ls_train_config {
     int64_t keep_last;              /* 0 = all                                                           */
     int64_t audit;                  /* steps between audits, 0 = none (train/audit.h)                    */
     bool audit_step;                /* an audit repeats the whole step, not one micro-batch              */
+    bool save_async;                /* checkpoints are written from a copy                               */
+    bool save_warn;                 /* a checkpoint that cannot be written does not stop the run         */
+    bool save_verify;               /* they are read back                                                */
     bool eval_on_start;             /* validate before step 1 */
     ls_str options;                 /* options.json (config/run_options.h) */
 

@@ -76,11 +76,6 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     ls_ds_config_fini(&ds);
     LS_TRY(st);
     r->cfg.model.vocab_size = (int)vocab;
-    if (r->cfg.offload)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: the run used offload_optimizer, whose time the planner does not predict; "
-                       "compare a run without it",
-                       file);
     return LS_OK;
 }
 

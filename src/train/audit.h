@@ -23,7 +23,8 @@
 struct ls_trainer;
 typedef struct ls_audit ls_audit;
 
-/* For a run with cfg->audit > 0, whose groups and strategy exist. t must outlive it. */
+/* For a run with cfg->audit > 0, whose groups and strategy exist. t must outlive it. Then ls_audit_after_update, as the weights that were
+ * loaded are those after an update. */
 ls_status ls_audit_create(ls_audit **out, struct ls_trainer *t);
 void ls_audit_destroy(ls_audit **a);
 

@@ -121,6 +121,14 @@ static void add_audit(ls_trainer *t, const ls_audit_fault *f)
     add_event(&t->live, &w);
 }
 
+static void add_lost(ls_trainer *t, const ls_event *e)
+{
+    ls_jsonw w = begin_line(&t->live);
+    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint_failed"), LS_KV("step", e->at_step),
+                     LS_KV("name", e->text), LS_KV("reason", e->reason));
+    add_event(&t->live, &w);
+}
+
 static void add_end(ls_trainer *t)
 {
     const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
@@ -253,6 +261,9 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         break;
     case LS_ON_AUDIT:
         if (first) add_audit(t, e->audit);
+        break;
+    case LS_ON_SAVE_FAILED:
+        if (first) add_lost(t, e);
         break;
     case LS_ON_RUN_END: l->complete = true; return LS_OK;
     case LS_ON_SHUTDOWN_BEGIN: close_files(t); return LS_OK;

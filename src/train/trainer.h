@@ -84,6 +84,16 @@ static inline int64_t ls_next_update(const ls_run_state *s)
     return s->step - s->skipped + 1;
 }
 
+/* What save.c keeps. */
+typedef struct ls_saving {
+    int64_t step;   /* of the last checkpoint that this run posted to its folder, unless it failed; else -1 */
+    int64_t posted; /* of the last one */
+    char name[32];
+    void *room; /* --save_async: for the copy */
+    int64_t n_room;
+    bool busy; /* a writer had work at the begin of the step, on any worker */
+} ls_saving;
+
 /* The log of collectives (reference_log.c). Zeroed: off. */
 typedef struct ls_coll_log {
     bool on;
@@ -153,7 +163,8 @@ typedef struct ls_trainer {
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_audit *audit; /* NULL: --audit 0 */
-    ls_lock lock;    /* rank 0's, on the run folder */
+    ls_saving saving;
+    ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
@@ -211,12 +222,15 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
 /* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */
 double ls_flops_per_token(const ls_model_config *c, int64_t T);
 
-/* The trainer's JSON object in a checkpoint. */
+/* The trainer's JSON object in a checkpoint, the same for equal runs; and what was measured, which may be missing (NULL) when it is
+ * read. step: of the checkpoint, which must be the state's; -1: any. */
 void ls_run_state_write(const ls_trainer *t, ls_str *out);
-ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path);
+void ls_run_timings_write(const ls_trainer *t, ls_str *out);
+ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings, int64_t step, const char *path);
 
 /* Fresh, imported or resumed weights, as the config says. */
 ls_status ls_trainer_load(ls_trainer *t);
+/* Posts a checkpoint in the run folder. */
 ls_status ls_trainer_save(ls_trainer *t, const char *name);
 
 #endif
