@@ -23,7 +23,7 @@ static const ls_opt table[] = {
     CLI_STR(
         "kinds", kinds, "LIST", NULL,
         "faults to choose from: kill, stop, abort, exit, slow, clock, oom, full_disk, io_error, fsync, kill_saving, "
-        "host (with --launcher tcp) [all]"),
+        "flip (of a bit, found by --audit), host (with --launcher tcp) [all that are possible]"),
     CLI_REAL_IN(0, 1e6, "minutes", minutes, "M", "0", "start no further run after M minutes; 0 = no limit"),
     CLI_STR("strategy", strategy, "LIST", NULL,
             "layouts to choose from: dp, ddp, zero1, zero2, zero3, pipeline, pipeline_zero1, tensor [all that fit]",

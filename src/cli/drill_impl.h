@@ -22,6 +22,8 @@ typedef struct drill_kind {
     const char *name, *words; /* of LOCKSTEP_FAULT */
     bool fails, file;         /* file: happens at a write of rank 0 */
     const char *cause;        /* that the run must record; NULL: any */
+    bool harmless;            /* it may have no effect: a bit of no influence, an allocation that can fail */
+    bool flip;                /* of a bit, in a run with --audit */
     bool host;                /* all processes of host b are killed while the fault lasts; with --launcher tcp */
 } drill_kind;
 extern const drill_kind drill_kinds[];
@@ -51,6 +53,7 @@ typedef struct drill_fault {
     double detected, again; /* seconds after the fault; NaN: not */
     int64_t lost_steps;     /* -1: no restart */
     char cause[32];
+    int blamed; /* rank; -1: none */
 } drill_fault;
 
 typedef struct drill_run {
