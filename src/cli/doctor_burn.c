@@ -38,7 +38,7 @@ static void tick(void *ctx, int64_t n_round, double seconds)
     const job *j = ctx;
     ls_progress_line l = {0};
     if (!ls_progress_due(n_round)) return;
-    ls_progress_add(&l, 0, "burn %.0f of %.0f s", fmin(seconds, j->seconds), j->seconds);
+    ls_progress_add(&l, 0, "burn %.0f of %.3g s", fmin(seconds, j->seconds), j->seconds);
     ls_progress_add(&l, 1, "round %lld of worker 0", (long long)n_round);
     ls_progress_show(&l);
 }
