@@ -63,6 +63,14 @@ kill -9 "$(pgrep -P $pid | tail -n 1)"
 progress spare 4 2
 alike spare
 grep -q "a spare replaces the lost worker (0 left)" spare.err || bad "spare: $(grep lockstep spare.err)"
+# one worker of a pipeline, and back
+"${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
+pid=$!
+progress alone 2 1
+kill -9 "$(pgrep -P $pid | tail -n 1)"
+progress alone 1 1
+resize alone 2
+alike alone
 expect 3 "no such run folder" "$LOCKSTEP" resize nowhere 2
 expect 2 "give a run folder" "$LOCKSTEP" resize spare
 expect 2 "outside" "${train[@]}" -n 9 --elastic 1:8 --checkpoint_path no
