@@ -66,6 +66,17 @@ ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step)
     return st;
 }
 
+char *ls_ckpt_timings(const char *path)
+{
+    char *text = NULL;
+    size_t n;
+    const ls_path file = ls_path_of(path, CKPT_TIMINGS);
+    if (!ls_fs_exists(file.text)) return NULL;
+    if (ls_fs_read(file.text, &text, &n) == LS_OK) return text;
+    ls_err_clear();
+    return NULL;
+}
+
 /* ---- comparing ---- */
 
 ls_status ls_ckpt_verify(const char *path, bool optimizer)

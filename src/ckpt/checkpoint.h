@@ -5,6 +5,7 @@
  *     model.safetensors                                       "transformer.h.0.attn.c_attn.weight", ...
  *     optimizer.safetensors                                   "m/<tensor>" and "v/<tensor>", optional
  *     trainer_state.json                                      format version, step, and the state of the trainer
+ *     timings.json                                            what the trainer measured, optional; not in the list
  *     checksums.json                                          size of every file above, and XXH3 per MiB
  *
  * The workers of a run write one folder together: each writes and reads the pieces of the flat buffers that it owns. Any strategy with
@@ -13,7 +14,8 @@
  * Invariants
  *   1. a folder is written as <run>/.tmp-<name>-<pid>, every file synced, the folder synced, then renamed (or exchanged
  *      with the one of the same name): after a crash at any time the old state or the complete new folder exists;
- *   2. equal models give equal bytes: files have no times, paths or process ids, and do not depend on which worker wrote them;
+ *   2. equal models give equal bytes: files have no times (except timings.json), paths or process ids, and do not depend on which worker
+ *      wrote them;
  *   3. a model is changed only after all its files match their checksums;
  *   4. older folders are removed only after the new one is in place (with `verify`: was read back and matches), and are renamed before
  *      they are deleted;
@@ -40,10 +42,12 @@ typedef struct ls_ckpt_job {
     const char *name;           /* "step-40", "epoch-2"; a plain name without '/' or leading '.'      */
     int64_t step;               /* optimizer steps done; `latest` uses it                            */
     const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}            */
+    const char *timings_json;   /* text of timings.json, or NULL                                     */
     const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
-    bool verify;   /* read it back from the disk, in the background; if it differs it becomes .bad-<name> */
-    int keep_last; /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
+    bool verify;       /* read it back from the disk, in the background; if it differs it becomes damaged-<name> */
+    int keep_last;     /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
+    double keep_hours; /* and those that are younger, whatever their number                 */
 } ls_ckpt_job;
 
 /* One worker writes the folder and returns. LS_E_ARG (name, state, pieces), LS_E_IO (the message has file and reason), LS_E_NOMEM. On
@@ -80,7 +84,7 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
  * before the first post. */
 void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes);
 
-/* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and state_json; what else the
+/* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and the two texts; what else the
  * job points to must stay until the next post or destroy. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 
@@ -103,6 +107,8 @@ typedef struct ls_ckpt_bad {
     int64_t step;
 } ls_ckpt_bad;
 bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad);
+/* Bytes of the weight files of a checkpoint. */
+int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w);
 /* Trace lane for the writes of the thread; NULL stops tracing. Call it only between jobs. */
 void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane);
 
@@ -122,6 +128,9 @@ ls_status ls_ckpt_verify(const char *path, bool optimizer);
 /* Reads only the state of the trainer and the step, e.g. to build the model of a resumed run; both outputs may be NULL. */
 ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step);
 
+/* The text of timings.json, to be freed; NULL if there is none, or none that can be read. */
+char *ls_ckpt_timings(const char *path);
+
 /* True if the folder is a lockstep checkpoint (it has trainer_state.json or checksums.json). */
 bool ls_ckpt_is(const char *path);
 
@@ -130,12 +139,22 @@ bool ls_ckpt_is(const char *path);
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
-/* The newest one whose files are all there and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
+/* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
+
+/* As ls_ckpt_latest, for a resumed run: a whole one in memory if that is newer (ls_ckpt_newest_whole regards both, too). */
+ls_status ls_ckpt_latest_any(const char *run_dir, char **path);
+
+/* A folder for checkpoints in the memory of this host, used as the `dir` of jobs: it outlives the processes of the run, and only this
+ * user can read it. open: that of this run, made if it is missing; nbytes: of one checkpoint, two of which must fit (LS_E_NOMEM). find:
+ * false if there is none. drop removes it. */
+ls_status ls_ckpt_memory_open(const char *run_dir, int64_t nbytes, char dir[PATH_MAX]);
+bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX]);
+void ls_ckpt_memory_drop(const char *run_dir);
 
 /* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
  * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:

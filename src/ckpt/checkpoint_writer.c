@@ -42,7 +42,7 @@ struct ls_ckpt_writer {
     ckpt_layout layout;
     ckpt_stage stage;
     ckpt_save save;
-    char *name, *state_json; /* copies of the job's, from post to its end */
+    char *name, *state_json, *timings_json; /* copies of the job's, from post to its end */
     ls_status status;
     ls_err_kept error; /* of the thread */
 };
@@ -51,7 +51,8 @@ static void free_job(ls_ckpt_writer *w)
 {
     ls_free(w->name);
     ls_free(w->state_json);
-    w->name = w->state_json = NULL;
+    ls_free(w->timings_json);
+    w->name = w->state_json = w->timings_json = NULL;
 }
 
 /* Bytes of tensors that this worker writes. */
@@ -130,7 +131,7 @@ static void settle(ls_ckpt_writer *w)
         ckpt_set_bad(j->dir, j->name, w->save.tmp);
         note_bad(w);
     } else if (st != LS_OK) ls_warn("checkpoint", "%s/%s was not verified: %s", j->dir, j->name, ls_err_words());
-    else if (w->published) ckpt_prune(j->dir, j->name, j->step, j->keep_last);
+    else if (w->published) ckpt_prune(j->dir, j->name, j->step, j->keep_last, j->keep_hours);
     w->verified = st;
     clean(w);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "verify step", .index = (int32_t)j->step + 1});
@@ -256,6 +257,13 @@ void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes)
     w->n_room = nbytes;
 }
 
+int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w)
+{
+    int64_t n = 0;
+    for (int f = 0; f < CKPT_N_FILE; f++) n += w->layout.file[f].nbytes;
+    return n;
+}
+
 static void wait_settled(ls_ckpt_writer *w)
 {
     pthread_mutex_lock(&w->mutex);
@@ -271,9 +279,12 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     w->save.job = *job; /* the thread sleeps: phase is IDLE */
     w->save.job.name = w->name = ls_strdup(job->name);
     w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
+    w->save.job.timings_json = w->timings_json = job->timings_json ? ls_strdup(job->timings_json) : NULL;
     w->published = false;
     w->verified = LS_OK;
-    ls_status st = w->name && w->state_json ? LS_OK : ls_nomem(strlen(job->name), "a checkpoint job");
+    ls_status st = w->name && w->state_json && !job->timings_json == !w->timings_json
+                       ? LS_OK
+                       : ls_nomem(strlen(job->name), "a checkpoint job");
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */

@@ -61,7 +61,7 @@ static ls_status read_hostfile(const char *path, ls_str *out)
 {
     char *text = NULL;
     size_t n = 0;
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     for (char *line = text, *next; line && *line; line = next) {
         char name[256] = "", slots[64] = "";
         next = strchr(line, '\n');

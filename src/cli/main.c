@@ -22,6 +22,7 @@ static const cli_command commands[] = {
     {"export", "export a checkpoint to Hugging Face, GGUF or llm.c files", cmd_export},
     {"import", "import Hugging Face or llm.c files as a checkpoint", cmd_import},
     {"verify", "check every strategy against a single worker, bit by bit", cmd_verify},
+    {"drill", "inject faults into small runs and check that they recover", cmd_drill},
     {"bench", "measure scaling, strategies, A/B pairs, collectives, matmul", cmd_bench},
     {"plan", "rank layouts by speed and memory; draw pipeline schedules", cmd_plan},
     {"watch", "show a run in the terminal while it trains", cmd_watch},

@@ -82,6 +82,17 @@ static void put_resize(const supervise *s, int from)
     put_event(s, &line, &w);
 }
 
+/* After the last failure: nothing is started any more. */
+static void put_end(const supervise *s, ls_status st, const supervise_end *e)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "end");
+    ls_jsonw_members(
+        &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
+        LS_KV("reason", *ls_err_words() ? ls_err_words() : (const char *)e->detail), LS_KV("attempt", s->attempt));
+    put_event(s, &line, &w);
+}
+
 static void take_event(supervise *s, const json_t *o)
 {
     const char *name = json_string_value(json_object_get(o, "event"));
@@ -459,6 +470,8 @@ ls_status supervise_run(supervise *s)
         const ls_status st = one_attempt(s, &e);
         if (st == LS_OK || ls_stop_requested()) return st;
         if (st == LS_E_STOPPED && !s->wanted) return st;
-        LS_TRY(st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e));
+        const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
+        if (next != LS_OK) put_end(s, next, &e);
+        LS_TRY(next);
     }
 }

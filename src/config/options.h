@@ -52,10 +52,12 @@ typedef struct ls_train_options {
     const char *offload_optimizer;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
-    int64_t save_every, keep_last;
+    int64_t save_every, keep_last, save_memory_every;
+    double mtbf, keep_hours;
     int64_t audit;
     const char *audit_depth;
-    bool resume;
+    const char *save_failures;
+    bool save_async, no_save_verify, resume;
     /* failures */
     int64_t max_restarts, hot_spare, attempt;
     const char *elastic;

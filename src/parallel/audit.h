@@ -10,7 +10,8 @@
  * The hashes of a pass are in the order of its computation: the first one that differs is where the error is. In it, the worker that the
  * majority contradicts is wrong. Without a majority, or if all tensor-parallel shards of a layer differ at once, nobody is blamed.
  *
- *   hashes of a pass   (heads, residual, MLP, output) of unit 0 … U-1 forward, then (gradient, gradient of the input) of unit U-1 … 0
+ *   hashes of a pass   (heads, residual, MLP, output) of unit 0 … U-1 forward, then (gradient, gradient of the input) of unit U-1 … 0;
+ *                      the last unit has its input in the place of its heads, and the loss in that of its output
  *
  * These functions only compare arrays that all workers have gathered, so that all come to the same result. */
 #ifndef LS_PARALLEL_AUDIT_H

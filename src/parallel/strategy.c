@@ -543,6 +543,12 @@ ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch,
     return LS_OK;
 }
 
+/* NULL before the memory is bound. */
+static void *at_wide(const ls_compute *c, const void *base, int64_t i)
+{
+    return base ? ls_at_wide(c, base, i) : NULL;
+}
+
 /* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. n = 0: none. */
 static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
 {
@@ -554,8 +560,7 @@ static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
     if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
         return (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.master};
     if (!save) return (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
-    return (ls_piece){LS_FLAT_PARAM, u, share.first, share.n,
-                      ls_at_wide(c, mixed ? o.master : unit->param, share.first)};
+    return (ls_piece){LS_FLAT_PARAM, u, share.first, share.n, at_wide(c, mixed ? o.master : unit->param, share.first)};
 }
 
 int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
@@ -581,8 +586,8 @@ int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
         const bool own = parallel_cuts(s, LS_SHARD_OPT) || !save || s->ops->master;
         const range moments = own ? (range){o.first, o.n} : share;
         const int64_t skip = moments.first - o.first;
-        piece[n++] = (ls_piece){LS_FLAT_M, u, moments.first, moments.n, ls_at_wide(m->compute, o.m, skip)};
-        piece[n++] = (ls_piece){LS_FLAT_V, u, moments.first, moments.n, ls_at_wide(m->compute, o.v, skip)};
+        piece[n++] = (ls_piece){LS_FLAT_M, u, moments.first, moments.n, at_wide(m->compute, o.m, skip)};
+        piece[n++] = (ls_piece){LS_FLAT_V, u, moments.first, moments.n, at_wide(m->compute, o.v, skip)};
     }
     return n;
 }

@@ -198,8 +198,10 @@ ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *ac
     if (!to || !hashes_acts(a)) return LS_OK;
     if (pass == LS_BWD || pass == LS_BWD_IN)
         return u ? hash(a, acts->da, NULL, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)]) : LS_OK;
-    if (pass != LS_FWD || m->unit[u].kind == LS_UNIT_HEAD) return LS_OK;
+    if (pass != LS_FWD) return LS_OK;
     to += ls_audit_fwd(u, 0);
+    if (m->unit[u].kind == LS_UNIT_HEAD)
+        return hash(a, s->x, NULL, stream, dt, &to[LS_AUDIT_HEADS]); /* what it has read */
     if (m->unit[u].kind == LS_UNIT_BLOCK) {
         uint64_t two[2];
         LS_TRY(hash(a, s->qkv, NULL, 3 * R * C, dt, &two[0]));

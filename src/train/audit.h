@@ -1,4 +1,4 @@
-/* audit.h - `--audit K`: every K steps a run looks for numbers that hardware has computed or stored wrongly (docs/GUIDE.md, "Wrong numbers").
+/* audit.h - `--audit K`: in every K-th step, a run looks for numbers that hardware has computed or stored wrongly (docs/GUIDE.md, "Wrong numbers").
  *
  * A step is a function of its weights and its samples, so any worker can compute the passes of any other again, bit for bit. An audited
  * step is
@@ -23,7 +23,8 @@
 struct ls_trainer;
 typedef struct ls_audit ls_audit;
 
-/* For a run with cfg->audit > 0, whose groups and strategy exist. t must outlive it. */
+/* For a run with cfg->audit > 0, whose groups and strategy exist. t must outlive it. Then ls_audit_after_update, as the weights that were
+ * loaded are those after an update. */
 ls_status ls_audit_create(ls_audit **out, struct ls_trainer *t);
 void ls_audit_destroy(ls_audit **a);
 

@@ -1,6 +1,6 @@
 /* loop.c - a run from its first step to its final files.
  *
- *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N, every eval_every: validation
+ *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N (save.c), every eval_every: validation
  *   end     the files of the run (run_files.c)
  *
  * Lines, metrics and measurements are made by observers of the events that are emitted here (observe.h). */
@@ -17,18 +17,9 @@ static bool reached_limit(const ls_trainer *t)
     return t->state.step >= t->cfg->total_steps;
 }
 
-/* Posts the checkpoint epoch-N or step-N. */
-static ls_status save(ls_trainer *t, bool at_epoch)
+static bool is_over(const ls_trainer *t)
 {
-    char name[32];
-    snprintf(name, sizeof name, "%s-%lld", at_epoch ? "epoch" : "step",
-             (long long)(at_epoch ? t->state.epoch : t->state.step));
-    ls_event e = {.kind = LS_ON_CHECKPOINT_BEGIN, .text = name, .at_epoch = at_epoch};
-    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
-    LS_TRY(ls_observe(t, &e));
-    LS_TRY(ls_trainer_save(t, name));
-    e.kind = LS_ON_CHECKPOINT_END;
-    return ls_observe(t, &e);
+    return t->state.epoch >= t->cfg->epochs || (reached_limit(t) && t->state.epoch_step == 0);
 }
 
 /* One step with the validation and the checkpoint that are due after it. */
@@ -48,7 +39,7 @@ static ls_status one_step(ls_trainer *t)
     LS_TRY(validated);
     e.kind = LS_ON_VALIDATED;
     if (e.n_val) LS_TRY(ls_observe(t, &e));
-    return c->save_every > 0 && s->step % c->save_every == 0 && !ends ? save(t, false) : LS_OK;
+    return ends ? LS_OK : train_save_due(t);
 }
 
 /* --eval_on_start: the loss of the initial weights. */
@@ -90,8 +81,8 @@ static ls_status finish_epoch(ls_trainer *t)
 static ls_status save_and_stop(ls_trainer *t)
 {
     ls_stop_saving();
-    LS_TRY(save(t, false));
-    LS_TRY(ls_ckpt_wait(t->writer));
+    LS_TRY(train_save_stop(t));
+    train_save_forget(t);
     return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; to continue: lockstep train --resume %s",
                    ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
                    ls_quoted(t->cfg->run_dir).text);
@@ -125,16 +116,18 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
             (long long)s->step, (long long)t->cfg->total_steps);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_BEGIN}));
     LS_TRY(train_begin_files(t));
+    LS_TRY(train_save_begin(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));
     LS_TRY(first_validation(t));
-    while (s->epoch < t->cfg->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
+    while (!is_over(t)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);
         if (st == LS_E_STOPPED) return save_and_stop(t);
         LS_TRY(st);
-        LS_TRY(save(t, true));
+        LS_TRY(train_save_epoch(t, is_over(t)));
     }
     ls_stop_saving();
-    LS_TRY(ls_ckpt_wait(t->writer));
+    LS_TRY(train_save_end(t));
+    train_save_forget(t);
     return train_end_files(t, id);
 }

@@ -90,6 +90,8 @@ typedef enum ls_event_kind {
     LS_ON_CHECKPOINT_BEGIN,
     LS_ON_CHECKPOINT_END, /* it is posted; the writer may still be busy. text: its name; at_epoch */
     LS_ON_AUDIT,          /* audit: what differs; NULL: nothing */
+    LS_ON_SAVE_FAILED,    /* a checkpoint is lost, and the run goes on. text: its name; at_step, reason */
+    LS_ON_SAVE_EVERY,     /* --save_every auto has chosen: ls_trainer.saving */
     LS_ON_SHUTDOWN_BEGIN,
     LS_ON_SHUTDOWN_END /* the trainer holds no communicator and no device any more             */
 } ls_event_kind;
@@ -104,8 +106,9 @@ typedef struct ls_event {
     double val_loss;
     int64_t n_val; /* validation batches; 0: no validation ran              */
     bool at_epoch; /* at the end of an epoch, not between two of its steps  */
-    const char *text;
     const struct ls_audit_fault *audit;
+    const char *text, *reason;
+    int64_t at_step; /* of the checkpoint                                     */
 } ls_event;
 
 typedef struct ls_observer { /* zeroed: none */

@@ -73,7 +73,7 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
                                  .deterministic = c->deterministic,
                                  .offload = c->offload && out->model->compute->device,
                                  .overlap = c->offload && c->clip == 0 && c->loss_scale.rule == LS_SCALE_NONE &&
-                                            !c->audit, /* an audit compares the state before the update */
+                                            !c->audit, /* which decides about the update, too */
                                  .stochastic = c->stochastic,
                                  .adds_alike = adds_alike(c, out->model, g),
                                  .role = role,
@@ -114,6 +114,21 @@ ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, co
     return plan_strategy(c, g, out);
 }
 
+/* --save_async. */
+static ls_status plan_copy(ls_run_parts *out)
+{
+    const size_t room = 3 * (size_t)out->model->n_unit * sizeof(ls_piece);
+    ls_piece *piece = ls_alloc(room);
+    if (!piece) return ls_nomem(room, "the parts of the model");
+    const int n = ls_strategy_pieces(out->strategy, true, piece);
+    out->row.n_copy = 0;
+    for (int i = 0; i < n; i++)
+        out->row.n_copy += piece[i].n * (int64_t)ls_dtype_nbytes(out->model->compute->ops->wide);
+    ls_free(piece);
+    out->row.copy = ls_plan_add_host(&out->plan, LS_PART_WORK, out->row.n_copy, "copy for checkpoints");
+    return LS_OK;
+}
+
 ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, int64_t val_seqs,
                       ls_run_parts *out)
 {
@@ -134,7 +149,8 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "gradient norm, blocks of one unit");
     r->micro_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
     r->val_loss = ls_plan_add_host(p, LS_PART_WORK, (val_batches + W - 1) / W * W * pair, "validation losses");
-    return LS_OK;
+    r->copy = -1;
+    return c->save_async ? plan_copy(out) : LS_OK;
 }
 
 void ls_run_parts_fini(ls_run_parts *p)

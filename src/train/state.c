@@ -1,5 +1,8 @@
 /* state.c - the trainer's object inside a checkpoint: where the run was, and what its metrics had gathered.
  *
+ * Equal runs have equal states, on any layout. What was measured, and what depends on the layout, is an object of its own beside it
+ * (timings.json); earlier versions wrote one object.
+ *
  * Real numbers are written in the shortest form that reads back the same, so a resumed run reports the sums of an unbroken
  * one. What would change the meaning of the position (data, batch, sequence length, seed) is recorded and compared. */
 #include "train/train_impl.h"
@@ -12,18 +15,23 @@
 /* The formatter folds these lists another way each time it sees them. */
 /* clang-format off */
 #define EPOCH_REALS(X)                                                                                        \
-    X(wall_time, wall_time) X(train_loss, train_loss) X(val_loss, val_loss) X(step_mean, step.mean)           \
-    X(step_p50, step.p50) X(step_p95, step.p95) X(dataload_mean, dataload.mean) X(update_mean, update.mean)   \
-    X(update_p50, update.p50) X(update_p95, update.p95) X(grad_norm_max, grad_norm_max)                       \
+    X(train_loss, train_loss) X(val_loss, val_loss) X(grad_norm_max, grad_norm_max)                           \
     X(grad_norm_last, grad_norm_last) X(loss_sum, loss_sum)
 #define EPOCH_INTS(X)                                                                                         \
-    X(epoch_idx, epoch_idx) X(micro_steps, micro_steps) X(grad_accum, grad_accum) X(tokens, tokens)           \
-    X(n_sample, n_sample) X(updates_applied, updates_applied) X(updates_skipped, updates_skipped)             \
-    X(sequences_dropped, sequences_dropped) X(n_update, n_update) X(peak_rss_bytes, peak_rss_bytes)           \
-    X(cuda_allocated, cuda_bytes) X(cuda_reserved, cuda_bytes) X(cuda_allocated_global, cuda_bytes_global)    \
-    X(cuda_reserved_global, cuda_bytes_global)
-#define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
+    X(epoch_idx, epoch_idx) X(tokens, tokens) X(updates_applied, updates_applied)                             \
+    X(updates_skipped, updates_skipped) X(sequences_dropped, sequences_dropped)
+#define STATE_REALS(X) X(loss_sum) X(norm_max) X(norm_last)
 #define STATE_INTS(X) X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
+/* measured */
+#define EPOCH_TIMES(X)                                                                                        \
+    X(wall_time, wall_time) X(step_mean, step.mean) X(step_p50, step.p50) X(step_p95, step.p95)               \
+    X(dataload_mean, dataload.mean) X(update_mean, update.mean) X(update_p50, update.p50)                     \
+    X(update_p95, update.p95)
+#define EPOCH_COUNTS(X)                                                                                       \
+    X(micro_steps, micro_steps) X(grad_accum, grad_accum) X(n_sample, n_sample) X(n_update, n_update)         \
+    X(peak_rss_bytes, peak_rss_bytes) X(cuda_allocated, cuda_bytes) X(cuda_reserved, cuda_bytes)              \
+    X(cuda_allocated_global, cuda_bytes_global) X(cuda_reserved_global, cuda_bytes_global)
+#define STATE_TIMES(X) X(epoch_time) X(total_time)
 /* clang-format on */
 
 static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
@@ -94,6 +102,32 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     ls_jsonw_close(&w);
 }
 
+void ls_run_timings_write(const ls_trainer *t, ls_str *out)
+{
+    const ls_run_state *s = &t->state;
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_int(&w, "step", s->step);
+#define X(f) ls_jsonw_put_real(&w, #f, s->f);
+    STATE_TIMES(X)
+#undef X
+    ls_jsonw_put_open(&w, "epochs_done", '[');
+    for (int64_t i = 0; i < s->epoch; i++) {
+        const ls_epoch_metrics *e = &s->done[i];
+        ls_jsonw_open(&w, '{');
+#define X(key, f) ls_jsonw_put_int(&w, #key, e->f);
+        EPOCH_COUNTS(X)
+#undef X
+#define X(key, f) ls_jsonw_put_real(&w, #key, e->f);
+        EPOCH_TIMES(X)
+#undef X
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
 static int64_t get_int(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
@@ -153,6 +187,40 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     return LS_OK;
 }
 
+static void get_epoch_timings(const json_t *o, ls_epoch_metrics *e)
+{
+#define X(key, f) e->f = get_int(o, #key);
+    EPOCH_COUNTS(X)
+#undef X
+#define X(key, f) e->f = get_real(o, #key);
+    EPOCH_TIMES(X)
+#undef X
+}
+
+static void get_timings(const json_t *o, ls_run_state *s)
+{
+#define X(f) s->f = get_real(o, #f);
+    STATE_TIMES(X)
+#undef X
+}
+
+/* From timings.json; those of an earlier version have been read. Without them a run goes on: they are only reported. */
+static void add_timings(ls_trainer *t, const json_t *state, const char *timings, const char *path)
+{
+    ls_run_state *s = &t->state;
+    json_t *o = NULL;
+    if (json_object_get(state, "total_time")) return;
+    if (!timings || ls_json_parse(timings, strlen(timings), path, &o) != LS_OK || get_int(o, "step") != s->step) {
+        ls_err_clear();
+        train_tell(t, "%.400s has no timings.json of its step: the times of this run begin at 0\n", path);
+    } else {
+        const json_t *done = json_object_get(o, "epochs_done");
+        get_timings(o, s);
+        for (int64_t i = 0; i < s->epoch; i++) get_epoch_timings(json_array_get(done, (size_t)i), &s->done[i]);
+    }
+    json_decref(o);
+}
+
 static void get_epoch(const json_t *o, const ls_train_config *c, ls_epoch_metrics *e)
 {
 #define X(key, f) e->f = get_int(o, #key);
@@ -161,6 +229,7 @@ static void get_epoch(const json_t *o, const ls_train_config *c, ls_epoch_metric
 #define X(key, f) e->f = get_real(o, #key);
     EPOCH_REALS(X)
 #undef X
+    get_epoch_timings(o, e);
     e->has_val = json_is_true(json_object_get(o, "has_val"));
     e->cut = json_is_true(json_object_get(o, "cut"));
     e->targets = json_object_get(o, "targets") ? get_int(o, "targets") : e->tokens; /* written where they differ */
@@ -211,7 +280,22 @@ static ls_status grow_done(ls_run_state *s)
     return LS_OK;
 }
 
-ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
+/* A state whose position is unknown would restart the data at its begin. */
+static ls_status check_keys(const json_t *o, int64_t step, const char *path)
+{
+    static const char *const key[] = {"step", "epoch", "epoch_step", "tokens", "loss_sum"};
+    const json_t *run = json_object_get(o, "run"), *mine = json_object_get(o, "step");
+    const size_t n = json_object_get(run, "train_hash") ? sizeof key / sizeof *key : 1; /* 1: version 0.1.0 */
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_number(json_object_get(o, key[i])))
+            return ls_fail(LS_E_FORMAT, "%s: the trainer's state has no %s; resume from another checkpoint", path,
+                           key[i]);
+    if (step < 0 || json_integer_value(mine) == step) return LS_OK;
+    return ls_fail(LS_E_FORMAT, "%s: inconsistent: the checkpoint is of step %lld, the trainer's state of step %lld",
+                   path, (long long)step, (long long)json_integer_value(mine));
+}
+
+ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings, int64_t step, const char *path)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
@@ -219,6 +303,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     LS_TRY(ls_json_parse(json, strlen(json), path, &o));
     const json_t *run = json_object_get(o, "run"), *done = json_object_get(o, "epochs_done");
     ls_status st = LS_OK;
+    LS_TRY_GOTO(st, out, check_keys(o, step, path));
     LS_TRY_GOTO(st, out, compare(run, "seed", "--seed", (int64_t)c->seed, path));
     LS_TRY_GOTO(st, out, compare(run, "seq_len", "--seq_length", c->seq_len, path));
     LS_TRY_GOTO(st, out, compare(run, "global_batch", "--global_batch_size", c->global_batch, path));
@@ -236,6 +321,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
 #define X(f) s->f = get_real(o, #f);
     STATE_REALS(X)
 #undef X
+    get_timings(o, s);
     s->targets = json_object_get(o, "targets") ? get_int(o, "targets") : s->tokens; /* written where they differ */
     s->loss_spread = get_spread(o, "loss_spread");
     s->norm_spread = get_spread(o, "norm_spread");
@@ -255,6 +341,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     }
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
     for (int64_t i = 0; i < s->epoch; i++) get_epoch(json_array_get(done, (size_t)i), c, &s->done[i]);
+    add_timings(t, o, timings, path);
     reopen_epoch(s, c);
     note_length(t, get_int(run, "total_steps"), path);
 out:

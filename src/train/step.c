@@ -117,10 +117,20 @@ ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *m
     return ls_phase_end(t, LS_PHASE_INPUT, m);
 }
 
+/* The hooks of the passes of a step. */
+static ls_hooks step_hooks(ls_trainer *t)
+{
+    return (ls_hooks){.ctx = t,
+                      .acquire = train_acquire,
+                      .release = train_release,
+                      .grad_ready = grad_ready,
+                      .computed = ls_audit_runs(t->audit) ? train_audit_computed : NULL};
+}
+
 /* The checkpoint writer reads what an update changes. */
 static ls_status wait_for_writer(ls_trainer *t)
 {
-    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, ls_ckpt_wait(t->writer));
+    TRAIN_PHASE(t, LS_PHASE_WAIT, -1, train_save_release(t));
     return LS_OK;
 }
 
@@ -131,16 +141,6 @@ static ls_status begin_update(ls_trainer *t)
     LS_TRY(wait_for_writer(t));
     t->updating = true;
     return LS_OK;
-}
-
-/* The hooks of the passes of a step. */
-static ls_hooks step_hooks(ls_trainer *t)
-{
-    return (ls_hooks){.ctx = t,
-                      .acquire = train_acquire,
-                      .release = train_release,
-                      .grad_ready = grad_ready,
-                      .computed = ls_audit_runs(t->audit) ? train_audit_computed : NULL};
 }
 
 static ls_status micro_batch(ls_trainer *t, int m)
@@ -270,9 +270,11 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     r->lr = ls_lr_at(&t->cfg->lr, ls_next_update(&t->state));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
 
-    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, 0, NULL));
-    LS_TRY(train_optimizer_begin(t, r->lr));
+    int busy = 0;
+    TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
+    if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
     if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
+    LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));

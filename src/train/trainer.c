@@ -63,6 +63,8 @@ static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
     t->norm_block = ls_plan_at(p, r->norm);
     t->micro_loss = ls_plan_at(p, r->micro_loss);
     t->val_loss = ls_plan_at(p, r->val_loss);
+    t->saving.room = r->copy >= 0 ? ls_plan_at(p, r->copy) : NULL;
+    t->saving.n_room = r->n_copy;
     return ls_input_open(&t->input, 0, &t->ids, &t->target);
 }
 
@@ -106,7 +108,8 @@ static void advise_memory(ls_trainer *t)
     t->plan.whole = whole_state(t);
     const bool zero3 = !strcmp(c->strategy, "zero3"), gpu = t->compute.device;
     const bool may_offload = gpu && !c->offload, sharded = strcmp(c->strategy, "dp") && strcmp(c->strategy, "ddp");
-    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s--pp or --tp%s, or a smaller model",
+    const char *copy = c->save_async ? "no --save_async, " : "";
+    snprintf(t->plan.less_state, sizeof t->plan.less_state, "%s%s%s--pp or --tp%s, or a smaller model", gpu ? "" : copy,
              !may_offload ? ""
              : sharded    ? "--offload_optimizer cpu, "
                           : "--strategy zero1 --offload_optimizer cpu, ",
@@ -116,7 +119,7 @@ static void advise_memory(ls_trainer *t)
                                                    : "");
     snprintf(t->plan.less_act, sizeof t->plan.less_act, "%s%sa smaller --seq_length or a smaller model",
              c->recompute ? "" : "--recompute, ", c->micro_batch > 1 ? "a smaller micro-batch, " : "");
-    snprintf(t->plan.less_host, sizeof t->plan.less_host, "%smore hosts, or a smaller model",
+    snprintf(t->plan.less_host, sizeof t->plan.less_host, "%s%smore hosts, or a smaller model", copy,
              c->offload ? "--offload_optimizer none, " : "");
 }
 
@@ -461,8 +464,11 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (!t->state.done) return ls_nomem((size_t)(cfg->epochs + 1) * sizeof *t->state.done, "the metrics of epochs");
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
-    if (cfg->audit) LS_TRY(ls_audit_create(&t->audit, t));
-    return ls_trainer_load(t);
+    if (cfg->save_async) ls_ckpt_writer_room(t->writer, t->saving.room, t->saving.n_room);
+    LS_TRY(ls_trainer_load(t));
+    if (!cfg->audit) return LS_OK;
+    LS_TRY(ls_audit_create(&t->audit, t));
+    return ls_audit_after_update(t->audit);
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
@@ -472,6 +478,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->cfg = cfg;
     t->io = *io;
     t->state.scale = ls_loss_scale_init(&cfg->loss_scale);
+    t->saving.step = -1;
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
@@ -596,18 +603,21 @@ static ls_status load_weights(ls_trainer *t)
     const ls_train_config *c = t->cfg;
     LS_TRY(zero_moments(t));
     if (c->resume) {
-        char *path = NULL, *json = NULL;
+        char *path = NULL, *json = NULL, *timings = NULL;
+        int64_t step = -1;
         if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
         LS_TRY(ls_barrier(t->comm, LS_SITE));
-        ls_status st = ls_ckpt_latest(c->run_dir, &path);
+        ls_status st = ls_ckpt_latest_any(c->run_dir, &path);
         if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
         if (st == LS_OK) st = train_compare_checkpoint(t, path ? ls_path_base(path) : NULL);
         if (path && st == LS_OK) {
-            st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, NULL);
-            if (st == LS_OK) st = ls_run_state_read(t, json, path);
+            st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, &step);
+            if (st == LS_OK) timings = ls_ckpt_timings(path);
+            if (st == LS_OK) st = ls_run_state_read(t, json, timings, step, path);
             if (st == LS_OK) train_tell(t, "resumed from %s\n", path);
             t->resumed_from = t->state.step;
             ls_free(json);
+            ls_free(timings);
             if (st == LS_OK) st = look_if_complete(t);
             if (st == LS_OK) st = check_limit(t);
         }
@@ -632,27 +642,4 @@ ls_status ls_trainer_load(ls_trainer *t)
 {
     LS_TRY(load_weights(t));
     return ls_strategy_publish(t->strategy, t->cfg->seed, ls_next_update(&t->state) - 1);
-}
-
-ls_status ls_trainer_save(ls_trainer *t, const char *name)
-{
-    ls_str json = {0}; /* rank 0's is the one that is kept */
-    ls_run_state_write(t, &json);
-    if (json.failed) {
-        ls_str_fini(&json);
-        return ls_nomem(4096, "the run's state");
-    }
-    const ls_ckpt_job job = {.model = t->whole,
-                             .piece = t->save,
-                             .n_piece = t->n_save,
-                             .dir = t->cfg->run_dir,
-                             .name = name,
-                             .step = t->state.step,
-                             .state_json = json.data,
-                             .tokenizer_path = t->cfg->tokenizer_path,
-                             .optimizer = true,
-                             .keep_last = (int)t->cfg->keep_last};
-    ls_status st = ls_ckpt_post(t->writer, &job);
-    ls_str_fini(&json);
-    return st;
 }

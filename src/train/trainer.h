@@ -32,6 +32,8 @@
 #include "config/resolve.h"
 #include "train/telemetry.h"
 
+#include <limits.h>
+
 /* One run writes to a folder. A run that was killed may need a moment to end: seconds. */
 #define LS_RUN_LOCK        "run.lock"
 #define LS_RUN_LOCK_TIME   3.0
@@ -83,6 +85,21 @@ static inline int64_t ls_next_update(const ls_run_state *s)
 {
     return s->step - s->skipped + 1;
 }
+
+/* What save.c keeps. */
+typedef struct ls_saving {
+    int64_t step;   /* of the last checkpoint that this run posted to its folder, unless it failed; else -1 */
+    int64_t posted; /* of the last one */
+    char name[32];
+    double stall;          /* seconds in which training waited for it */
+    int64_t first, every;  /* --save_every auto: the step of the first one; the interval, 0: not chosen yet */
+    double cost;           /* what it was chosen from */
+    char memory[PATH_MAX]; /* --save_memory_every: the folder; "": none */
+    bool in_memory;        /* the last one was posted to it */
+    void *room;            /* --save_async: for the copy */
+    int64_t n_room;
+    bool busy; /* a writer had work at the begin of the step, on any worker */
+} ls_saving;
 
 /* The log of collectives (reference_log.c). Zeroed: off. */
 typedef struct ls_coll_log {
@@ -153,7 +170,8 @@ typedef struct ls_trainer {
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_audit *audit; /* NULL: --audit 0 */
-    ls_lock lock;    /* rank 0's, on the run folder */
+    ls_saving saving;
+    ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;
     int64_t resumed_from;
     bool complete; /* resumed after its last step, with its files written: nothing is left to do */
@@ -211,12 +229,15 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
 /* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */
 double ls_flops_per_token(const ls_model_config *c, int64_t T);
 
-/* The trainer's JSON object in a checkpoint. */
+/* The trainer's JSON object in a checkpoint, the same for equal runs; and what was measured, which may be missing (NULL) when it is
+ * read. step: of the checkpoint, which must be the state's; -1: any. */
 void ls_run_state_write(const ls_trainer *t, ls_str *out);
-ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path);
+void ls_run_timings_write(const ls_trainer *t, ls_str *out);
+ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings, int64_t step, const char *path);
 
 /* Fresh, imported or resumed weights, as the config says. */
 ls_status ls_trainer_load(ls_trainer *t);
+/* Posts a checkpoint in the run folder. */
 ls_status ls_trainer_save(ls_trainer *t, const char *name);
 
 #endif

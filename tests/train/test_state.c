@@ -29,10 +29,14 @@ static void run_open(run *r, const ls_loss_scale_config *scale)
 static void write_into(const run *from, run *to)
 {
     ls_str s = {0};
+    ls_str times = {0};
     ls_run_state_write(&from->t, &s);
-    assert_false(s.failed);
-    if (ls_run_state_read(&to->t, s.data, "there") != LS_OK) fail_msg("%s", ls_err_words());
+    ls_run_timings_write(&from->t, &times);
+    assert_false(s.failed || times.failed);
+    if (ls_run_state_read(&to->t, s.data, times.data, from->t.state.step, "there") != LS_OK)
+        fail_msg("%s", ls_err_words());
     ls_str_fini(&s);
+    ls_str_fini(&times);
 }
 
 static void a_resumed_loss_scale_continues_unchanged(void **state)
@@ -115,7 +119,7 @@ static void contradictory_loss_scales_are_refused(void **state)
                  "{\"step\": 7, \"epoch_step\": 3, \"loss_scale\": %s, \"epochs_done\": [], \"run\": {\"seed\": 3, "
                  "\"seq_len\": 8, \"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
                  bad[i]);
-        assert_int_equal(ls_run_state_read(&a.t, text, "there"), LS_E_FORMAT);
+        assert_int_equal(ls_run_state_read(&a.t, text, NULL, -1, "there"), LS_E_FORMAT);
         assert_words("inconsistent");
     }
 }
@@ -159,7 +163,7 @@ static void an_epoch_that_was_cut_continues_under_a_later_limit(void **state)
                                        "{\"step\": 7, \"epoch\": 1, \"epochs_done\": [{\"updates_applied\": 7, "
                                        "\"tokens\": 56, \"train_loss\": 3.0}], \"run\": {\"seed\": 3, \"seq_len\": 8, "
                                        "\"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
-                                       "there"),
+                                       NULL, 7, "there"),
                      LS_OK);
     assert_true(b.t.state.epoch == 0 && b.t.state.epoch_step == 7 && b.t.state.loss_sum == 168);
 }
@@ -175,17 +179,93 @@ static void other_training_data_of_the_same_size_is_refused(void **state)
     a.t.train_hash = (uint64_t)4096 << 12;
     b.t.train_hash = (uint64_t)4097 << 12;
     ls_run_state_write(&a.t, &s);
-    assert_int_equal(ls_run_state_read(&b.t, s.data, "there"), LS_E_CONFIG);
+    assert_int_equal(ls_run_state_read(&b.t, s.data, NULL, -1, "there"), LS_E_CONFIG);
     assert_words("training data whose hash is 4096, but this run has 4097");
     b.t.train_hash = a.t.train_hash;
-    assert_int_equal(ls_run_state_read(&b.t, s.data, "there"), LS_OK);
+    assert_int_equal(ls_run_state_read(&b.t, s.data, NULL, -1, "there"), LS_OK);
     ls_str_fini(&s);
+}
+
+/* The text without the number after the first occurrence of a key. */
+static void change(char *text, const char *key, const char *by)
+{
+    char *at = strstr(text, key);
+    assert_non_null(at);
+    memcpy(at, by, strlen(by));
+}
+
+static void a_state_without_its_position_is_refused(void **state)
+{
+    (void)state;
+    static const char *const key[][2] = {{"\"step\"", "\"stop\""},
+                                         {"\"epoch\"", "\"apoch\""},
+                                         {"\"epoch_step\"", "\"epoch_stop\""},
+                                         {"\"loss_sum\"", "\"loss_sun\""}};
+    const ls_loss_scale_config none = {0};
+    for (size_t i = 0; i <= N_OF(key); i++) {
+        ls_str s = {0};
+        run a, b;
+        run_open(&a, &none);
+        run_open(&b, &none);
+        a.t.state.step = 7;
+        a.t.state.epoch_step = 7;
+        ls_run_state_write(&a.t, &s);
+        if (i < N_OF(key)) change(s.data, key[i][0], key[i][1]);
+        assert_int_equal(ls_run_state_read(&b.t, s.data, NULL, i < N_OF(key) ? 7 : 8, "there"), LS_E_FORMAT);
+        assert_words(i < N_OF(key) ? "there: the trainer's state has no " : "the checkpoint is of step 8");
+        ls_str_fini(&s);
+    }
+}
+
+static void measurements_are_apart_from_what_equal_runs_share(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0};
+    ls_str one = {0}, two = {0}, times = {0};
+    run a, b;
+    run_open(&a, &none);
+    a.t.state.step = 50;
+    a.t.state.epoch = 1;
+    a.t.state.total_time = 7;
+    a.done[0] = (ls_epoch_metrics){.epoch_idx = 1,
+                                   .updates_applied = 50,
+                                   .train_loss = 3,
+                                   .wall_time = 6,
+                                   .micro_steps = 100,
+                                   .n_update = 50,
+                                   .update = {.mean = 0.25}};
+    ls_run_state_write(&a.t, &one);
+    ls_run_timings_write(&a.t, &times);
+    run_open(&b, &none);
+    b.t.state = a.t.state; /* an equal run on a faster machine, with more workers */
+    b.t.state.done = b.done;
+    b.t.state.total_time = 3;
+    b.done[0] = a.done[0];
+    b.done[0].wall_time = 2;
+    b.done[0].micro_steps = 25;
+    b.done[0].peak_rss_bytes = 99;
+    ls_run_state_write(&b.t, &two);
+    assert_string_equal(one.data, two.data);
+    run_open(&b, &none);
+    assert_int_equal(ls_run_state_read(&b.t, one.data, times.data, 50, "there"), LS_OK);
+    assert_true(b.t.state.total_time == 7 && b.done[0].wall_time == 6 && b.done[0].micro_steps == 100);
+    assert_true(b.done[0].update.mean == 0.25 && b.done[0].train_loss == 3);
+    run_open(&b, &none); /* without them, and with those of another step */
+    assert_int_equal(ls_run_state_read(&b.t, one.data, NULL, 50, "there"), LS_OK);
+    assert_true(b.t.state.total_time == 0 && b.done[0].train_loss == 3);
+    assert_int_equal(ls_run_state_read(&b.t, one.data, "{\"step\": 49, \"total_time\": 9.0}", 50, "there"), LS_OK);
+    assert_true(b.t.state.total_time == 0);
+    ls_str_fini(&one);
+    ls_str_fini(&two);
+    ls_str_fini(&times);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
                                        cmocka_unit_test(a_resumed_run_may_change_precision),
+                                       cmocka_unit_test(a_state_without_its_position_is_refused),
+                                       cmocka_unit_test(measurements_are_apart_from_what_equal_runs_share),
                                        cmocka_unit_test(contradictory_loss_scales_are_refused),
                                        cmocka_unit_test(an_epoch_that_was_cut_continues_under_a_later_limit),
                                        cmocka_unit_test(other_training_data_of_the_same_size_is_refused)};

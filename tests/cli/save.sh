@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Saving: equal runs on any layout, with and without --save_async, write equal checkpoints; a disk that fails costs a checkpoint and, with
+# --save_failures warn, not the run; a failed worker restarts from
+# the copy in memory; an interval is chosen.
+. "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+mkdir d && tokens d/train.bin 8000
+base=(train --data d --model tiny --num_layers 1 --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --lr 1e-3 --threads 1 --max_steps 16)
+run() { local name=$1; shift; timeout 60 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$name" "$@" >"$name.log" 2>&1; }
+ok() { local name=$1; run "$@" || bad "$name: $(tail -n 3 "$name.log")"; }
+# every file of a checkpoint but timings.json
+same_checkpoint() {
+  local f
+  for f in config.json generation_config.json model.safetensors optimizer.safetensors trainer_state.json checksums.json; do same "$1/$f" "$2/$f"; done
+}
+
+ok one --save_every 8
+ok again --save_every 8 --save_async
+ok ddp --save_every 8 --save_async -n 2
+ok zero --save_every 8 --save_async -n 4 --strategy zero3
+ok pipe --save_every 8 --save_async -n 2 --pp 2 --strategy zero1
+for r in again ddp zero pipe; do
+  for c in step-8 epoch-1; do same_checkpoint one/$c $r/$c; done
+done
+grep -q '"total_time"' one/epoch-1/timings.json || bad "timings.json has no times"
+grep -q '"total_time"\|wall_time' one/epoch-1/trainer_state.json && bad "trainer_state.json has times"
+
+# a save that is due while the last one is being written is left out, with a line
+ok dense --save_every 1 --save_async -n 2
+grep -q "no checkpoint: step-1 is still being written" dense.log || bad "no line about a checkpoint that was left out: $(head -n 20 dense.log)"
+same_checkpoint one/epoch-1 dense/epoch-1
+
+# a disk that fails: the run stops (exit 3), or goes on and saves the next one; the last one must be saved
+fault() { LOCKSTEP_FAULT=$1 run "${@:2}"; }
+for how in "" "--save_async" "-n 2" "-n 2 --save_async"; do
+  rm -rf f
+  # shellcheck disable=SC2086
+  fault kind=enospc,rank=0,step=5,path=model.safetensors f --save_every 4 --save_failures warn $how || bad "$how: a full disk ended the run: $(tail -n 3 f.log)"
+  grep -q "warning: the checkpoint of step 4 was not saved: .*No space left" f.log || bad "$how: no warning: $(tail -n 5 f.log)"
+  grep -q '"event": "checkpoint_failed", "step": 4, "name": "step-4", "reason": ".*No space left' f/events.jsonl || bad "$how: no event"
+  [ ! -e f/step-4 ] || bad "$how: step-4 exists"
+  same_checkpoint one/epoch-1 f/epoch-1
+done
+fault kind=fsync,rank=0,step=5,path=model.safetensors s --save_every 4; code=$?
+[ $code = 3 ] && grep -q "cannot sync s/.tmp-step-4-.*/model.safetensors" s.log || bad "exit code $code, expected 3: $(tail -n 2 s.log)"
+fault kind=enospc,rank=0,step=16,path=optimizer last --save_every 8 --save_failures warn; code=$?
+[ $code = 3 ] && [ -e last/step-8 ] && [ ! -e last/epoch-1 ] && [ ! -e last/RUN_COMPLETE.txt ] || bad "the last save failed: exit code $code: $(ls last)"
+ok last --save_every 8 --resume
+same_checkpoint one/epoch-1 last/epoch-1
+
+# a supervised run continues from the copy in memory, which is gone at its end
+LOCKSTEP_FAULT="kind=kill,rank=1,step=11" ok memory --save_memory_every 3 -n 2 --max_restarts 1
+grep -q "^resumed from /dev/shm/lockstep-$(id -u)/[0-9a-f]*/step-9$" memory.log || bad "not resumed from memory: $(grep resumed memory.log)"
+grep -q '"event": "restart".*"from_step": 9, "lost_steps": 1,' memory/events.jsonl || bad "lost steps: $(grep restart memory/events.jsonl)"
+same_checkpoint one/epoch-1 memory/epoch-1
+where=$(sed -n 's!^resumed from \(/dev/shm/.*\)/step-9$!\1!p' memory.log)
+[ -n "$where" ] && [ ! -e "$where" ] && [ ! -e memory/memory_copy ] || bad "memory is left: $where"
+
+# an interval that is chosen
+ok auto --save_every auto --mtbf 0.001 -n 2
+grep -q "^step 11  saving every [0-9]* steps*: a save takes .* s of training, a step .* s, and a host fails every 0.001 hours" auto.log || bad "no interval: $(grep sav auto.log)"
+grep -q '"event": "save_every", "step": 11, "steps": [1-9]' auto/events.jsonl || bad "no event with the interval"
+grep -q '"save_every": "auto"' auto/options.json || bad "options.json: $(grep save_every auto/options.json)"
+same_checkpoint one/epoch-1 auto/epoch-1
+expect 2 "needs --save_every auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --mtbf 5
+expect 2 "not a whole number or auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every often
+expect 2 "must be at least 0" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every -1
+expect 2 "needs --keep_last" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every 2 --keep_hours 5
+done_tests
