@@ -7,6 +7,7 @@
 #include "core/progress.h"
 #include "core/stop.h"
 
+#include <signal.h>
 #include <time.h>
 
 #define ANSWER_TIME  10.0 /* seconds for a host to answer */
@@ -86,6 +87,7 @@ static ls_status command_attempt(void *ctx, supervise *s, supervise_end *end)
     ls_argv_fini(&words);
     if (st == LS_E_NUMERIC && hides_codes(v->command->word[0])) st = LS_E_COMM;
     if (how.signal) end->cause = "killed";
+    end->outside = how.signal == SIGKILL;
     snprintf(end->detail, sizeof end->detail, "%s", how.detail);
     return st;
 }
@@ -132,7 +134,7 @@ static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
     ls_err_restore(&why);
     if (v->use->failed >= 0) snprintf(end->host, sizeof end->host, "%s", v->use->host[v->use->failed].name);
     if (lost < 0) return st;
-    end->lost = true;
+    end->lost = end->outside = true;
     end->cause = "host lost";
     snprintf(end->host, sizeof end->host, "%s", v->all->host[lost].name);
     snprintf(end->detail, sizeof end->detail, "host %.250s does not answer", v->all->host[lost].name);

@@ -315,10 +315,10 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
 
-/* Whether the failure has come several times after the same step: a killed process is no failure of the program. */
+/* Whether the failure has come several times after the same step, and is one of the program. */
 static bool repeats(supervise *s, ls_status st, const supervise_end *e)
 {
-    const bool equal = st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->lost;
+    const bool equal = st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->outside;
     s->same = equal ? s->same + 1 : 1;
     s->last = st;
     s->last_rank = e->rank;
@@ -386,7 +386,10 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     ls_err_kept why;
     ls_err_keep(&why);
     const ls_status found = find_checkpoint(s, &path, &from);
-    if (found != LS_OK) return found;
+    if (found != LS_OK) {
+        ls_free(path);
+        return found;
+    }
     read_steps(s, from, &s->repeated);
     s->lost_steps = s->step > from && s->resume ? s->step - from : 0;
     if (!may_restart(s, st, e, from)) {

@@ -12,8 +12,8 @@
  *   1. Restarted are failures of workers, communication, devices and this program, and, once training has begun, of writing files and of
  *      memory. Not restarted: bad usage, configuration and data, a loss that is not a number, SIGTERM and SIGINT.
  *   2. A restart that does not begin from a newer checkpoint than the attempt before it is one without progress. After max_restarts of
- *      them in a row the failure is final. So it is if the same failure, other than a killed process, comes SUPERVISE_SAME times in a row
- *      after the same step.
+ *      them in a row the failure is final. So it is if the same failure of the program comes SUPERVISE_SAME times in a row after the same
+ *      step; SIGKILL is none.
  *   3. The wait before a restart is 0.5 s, doubled for each further one without progress, at most 30 s.
  *   4. No attempt starts from a damaged checkpoint: it is renamed to damaged-<name>. */
 #ifndef LS_CLI_SUPERVISE_H
@@ -33,6 +33,7 @@ typedef struct supervise_end {
     char host[256];    /* its host; "": this one                      */
     const char *cause; /* NULL: from the status (docs/FORMATS.md)     */
     bool lost;         /* a worker, a device or a host is gone        */
+    bool outside;      /* by something that is not this program: SIGKILL, SIGSTOP, a host that is gone */
     char detail[400];  /* one line; may be empty                      */
 } supervise_end;
 

@@ -25,7 +25,11 @@ static ls_train_options with(const train_layout *l, int n, int pp)
     ls_train_put(&o, "n", n);
     if (pp != l->pp) {
         ls_train_put(&o, "pp", pp);
-        if (ls_train_given(&o, "stages")) ls_train_forget(&o, "stages");
+        ls_train_forget(&o, "stages");
+    }
+    if (pp == 1) { /* a schedule without a pipeline is refused */
+        ls_train_forget(&o, "schedule");
+        ls_train_forget(&o, "interleave");
     }
     ls_train_put(&o, "micro_batch_size_per_gpu", l->micro_batch);
     ls_train_put(&o, "global_batch_size", l->global_batch);

@@ -6,6 +6,7 @@
 #include "core/stop.h"
 #include "train/trainer.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -54,9 +55,11 @@ static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
     supervisor *v = ctx;
     ls_launch_end how = {.rank = -1};
     v->o.attempt = s->resume ? s->attempt : 1;
-    const ls_status st = v->r->attempt(v->r->ctx, &v->o, s, &how);
+    ls_status st = v->r->attempt(v->r->ctx, &v->o, s, &how);
+    if (how.silent && st != LS_E_STOPPED) st = ls_fail(LS_E_COMM, "%s", how.detail); /* its exit code has no meaning */
     end->rank = how.rank;
-    end->lost = how.signal || how.stopped || st == LS_E_DEVICE;
+    end->lost = how.signal || how.stopped || how.silent || st == LS_E_DEVICE;
+    end->outside = how.signal == SIGKILL || how.stopped;
     end->cause = how.stopped ? "stopped" : how.signal ? "killed" : NULL;
     snprintf(end->detail, sizeof end->detail, "%s", how.detail);
     return st;

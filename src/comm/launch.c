@@ -354,6 +354,8 @@ static void describe(const family *f, ls_launch_end *end)
     if (weight(f, at) == 0) return;
     end->rank = at;
     end->signal = c->gone && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
+    end->silent =
+        c->gone && WIFEXITED(c->status) && !atomic_load(&f->world->ended[at]) && !atomic_load(&f->world->early[at]);
     for (int r = 0; r < f->n && !end->stopped; r++)
         if (f->ch[r].named) end->stopped = true, end->rank = r, end->signal = 0;
     if (first >= 0) snprintf(end->detail, sizeof end->detail, "%.399s", f->world->abort_words);

@@ -16,6 +16,7 @@ typedef struct ls_launch_end {
     int rank;         /* the worker whose end reveals the cause; -1: none */
     int signal;       /* that killed it; 0: it ended by itself            */
     bool stopped;     /* by SIGSTOP                                       */
+    bool silent;      /* it exited without reporting a status             */
     char detail[400]; /* one line for a person; may be empty             */
 } ls_launch_end;
 

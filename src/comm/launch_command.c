@@ -39,8 +39,10 @@ ls_status ls_launch_command(const ls_argv *argv, bool (*tick)(void *ctx), void *
         return ls_stop_at_once() ? LS_E_STOPPED : ls_fail(LS_E_COMM, "%s", end->detail);
     }
     const int code = WEXITSTATUS(p.status);
-    if (code) snprintf(end->detail, sizeof end->detail, "%.200s exited with code %d", argv->word[0], code);
+    if (code) snprintf(end->detail, sizeof end->detail, "%.200s ended with code %d", argv->word[0], code);
+    if (code > 128) end->signal = code - 128; /* of a worker, as shells and launchers report it */
     ls_stop_ended_with(code);
+    if (asked_at > 0 && code == 1) return LS_E_STOPPED; /* mpirun, whatever its workers exit with after SIGTERM */
     return code == 126 || code == 127 ? LS_E_ARG : ls_launch_status(code); /* 126, 127: there is no such command */
 }
 

@@ -82,6 +82,35 @@ done
 ends 4 often
 grep -q "not restarted: --max_restarts 1 allows no more restarts" often.err || bad "often: $(tail -n 3 often.err)"
 
+# a failure of the program that comes again after the same step, whatever the limit is
+fault="kind=abort,rank=0,step=3,attempt"
+LOCKSTEP_FAULT="$fault=1;$fault=2;$fault=3" expect 4 "not restarted: the same failure 3 times in a row after step 2" \
+  "${train[@]}" --checkpoint_path again --max_restarts 10
+# a worker that exits without a word
+LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
+  "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1
+alike exits
+
+if [ -n "${LS_TEST_ALL:-}" ]; then
+  # a single worker that is stopped is killed after 30 s; one of several by the limit of a collective
+  LOCKSTEP_FAULT="kind=stop,rank=0,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: stopped: " \
+    "${train[@]}" --checkpoint_path stopped --max_restarts 1
+  alike stopped
+  LOCKSTEP_FAULT="kind=stop,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: stopped: " \
+    "${train[@]}" -n 2 --comm_timeout 3 --checkpoint_path stopped2 --max_restarts 1
+  alike stopped2
+  # GPUs: a spare replaces the GPU of a lost worker
+  emu=${LS_BUILD:-$LS_SOURCE/build}/emu
+  if [ -f "$emu/lockstep_cuda.so" ]; then
+    export LS_PLUGIN_DIR=$emu XDG_CACHE_HOME=$SCRATCH/cache LS_GEMM_TUNE=0
+    gpu=("${train[@]}" --num_heads 2 --embedding_size 32 --max_steps 6 --device cuda -n 2 --hot_spare 1 --reference_output)
+    LS_EMU_DEVICES=2 expect 2 "need 3 GPUs; 2 are visible" "${gpu[@]}" --checkpoint_path no
+    LS_EMU_DEVICES=3 LOCKSTEP_FAULT="kind=kill,rank=0,step=3,attempt=1" expect 0 "GPU 0 of rank 0 is used last" "${gpu[@]}" --checkpoint_path gpu
+    grep -q "world_size=2 CUDA_VISIBLE_DEVICES=1,2,0" out || bad "gpu: $(grep Startup out)"
+    unset LS_PLUGIN_DIR
+  fi
+fi
+
 # what is not restarted: signals of the user, bad usage, a loss that is not a number
 "${train[@]}" --checkpoint_path term --max_restarts 5 >term.out 2>term.err &
 pid=$!

@@ -45,11 +45,11 @@ there_and_back() { # RUN OPTIONS...
   grep -q "a worker was lost" "$run/events.jsonl" || bad "$run: no event of the lost worker"
   [ "$(grep -c '"resize"' "$run/events.jsonl")" = 4 ] || bad "$run: $(grep -c '"resize"' "$run/events.jsonl") resize events"
 }
-there_and_back zero2 --strategy zero2
 there_and_back pipe --strategy zero1 --pp 2
 if [ -n "${LS_TEST_ALL:-}" ]; then
   there_and_back ddp --strategy ddp
   there_and_back zero1 --strategy zero1
+  there_and_back zero2 --strategy zero2
   there_and_back zero3 --strategy zero3
 fi
 
@@ -63,6 +63,14 @@ kill -9 "$(pgrep -P $pid | tail -n 1)"
 progress spare 4 2
 alike spare
 grep -q "a spare replaces the lost worker (0 left)" spare.err || bad "spare: $(grep lockstep spare.err)"
+# one worker of a pipeline, and back
+"${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
+pid=$!
+progress alone 2 1
+kill -9 "$(pgrep -P $pid | tail -n 1)"
+progress alone 1 1
+resize alone 2
+alike alone
 expect 3 "no such run folder" "$LOCKSTEP" resize nowhere 2
 expect 2 "give a run folder" "$LOCKSTEP" resize spare
 expect 2 "outside" "${train[@]}" -n 9 --elastic 1:8 --checkpoint_path no
