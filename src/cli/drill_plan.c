@@ -33,7 +33,7 @@ static bool in_list(const char *list, const char *word)
     return !list;
 }
 
-/* Checks the words of a comma-separated list. */
+/* Checks a comma-separated list. */
 static ls_status check_list(const char *option, const char *list, const char *choices)
 {
     char word[32];
