@@ -45,8 +45,9 @@ typedef struct ls_ckpt_job {
     const char *timings_json;   /* text of timings.json, or NULL                                     */
     const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
-    bool verify;   /* read it back from the disk, in the background; if it differs it becomes .bad-<name> */
-    int keep_last; /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
+    bool verify;       /* read it back from the disk, in the background; if it differs it becomes damaged-<name> */
+    int keep_last;     /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
+    double keep_hours; /* and those that are younger, whatever their number                 */
 } ls_ckpt_job;
 
 /* One worker writes the folder and returns. LS_E_ARG (name, state, pieces), LS_E_IO (the message has file and reason), LS_E_NOMEM. On
@@ -106,6 +107,8 @@ typedef struct ls_ckpt_bad {
     int64_t step;
 } ls_ckpt_bad;
 bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad);
+/* Bytes of the weight files of a checkpoint. */
+int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w);
 /* Trace lane for the writes of the thread; NULL stops tracing. Call it only between jobs. */
 void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane);
 
@@ -136,12 +139,22 @@ bool ls_ckpt_is(const char *path);
  * decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
-/* The newest one whose files are all there and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
+/* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
+
+/* As ls_ckpt_latest, for a resumed run: a whole one in memory if that is newer (ls_ckpt_newest_whole regards both, too). */
+ls_status ls_ckpt_latest_any(const char *run_dir, char **path);
+
+/* A folder for checkpoints in the memory of this host, used as the `dir` of jobs: it outlives the processes of the run, and only this
+ * user can read it. open: that of this run, made if it is missing; nbytes: of one checkpoint, two of which must fit (LS_E_NOMEM). find:
+ * false if there is none. drop removes it. */
+ls_status ls_ckpt_memory_open(const char *run_dir, int64_t nbytes, char dir[PATH_MAX]);
+bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX]);
+void ls_ckpt_memory_drop(const char *run_dir);
 
 /* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
  * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:

@@ -3,7 +3,7 @@
  *   .tmp-<name>-<pid>   being written (locked by its writer), or left over from an exchange
  *   .old-<name>-<pid>   the replaced folder until the new one exists; only on file systems that cannot exchange two names
  *   .del-<name>-<pid>   being removed
- *   .bad-<name>         a checkpoint whose files differed from their checksums right after they were written; the newest such one
+ *   damaged-<name>      a checkpoint whose files differ from their checksums; the newest such one that was found right after writing
  *   earlier-<k>/        checkpoints of earlier runs in this folder
  *   damaged-<name>/     a checkpoint that a restart has passed over
  *
@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 bool ckpt_name_ok(const char *name)
@@ -183,7 +184,13 @@ static void discard(const char *run_dir, const char *name)
     if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
 }
 
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
+static bool is_younger(const char *path, double hours)
+{
+    struct stat s;
+    return hours > 0 && !stat(path, &s) && difftime(time(NULL), s.st_mtime) < hours * 3600;
+}
+
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, double hours)
 {
     char **names;
     size_t n;
@@ -196,7 +203,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
             const int64_t other = number_of(names[j], "step-");
             newer += other >= 0 && other <= step && (other > k || !strcmp(names[j], name));
         }
-        if (newer >= keep) discard(run_dir, names[i]);
+        if (newer >= keep && !is_younger(ls_path_of(run_dir, names[i]).text, hours)) discard(run_dir, names[i]);
     }
     ls_fs_list_free(names, n);
 }
@@ -207,9 +214,9 @@ void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced)
     size_t n;
     char bad[PATH_MAX];
     const ls_path from = ls_path_of(run_dir, name);
-    if (ls_path_in(bad, run_dir, ".bad-%s", name) != LS_OK || ls_fs_list(run_dir, &names, &n) != LS_OK) return;
+    if (ls_path_in(bad, run_dir, "damaged-%s", name) != LS_OK || ls_fs_list(run_dir, &names, &n) != LS_OK) return;
     for (size_t i = 0; i < n; i++)
-        if (!strncmp(names[i], ".bad-", 5) && ckpt_name_ok(names[i] + 5)) discard(run_dir, names[i]);
+        if (!strncmp(names[i], "damaged-", 8) && is_checkpoint_name(names[i] + 8)) discard(run_dir, names[i]);
     ls_fs_list_free(names, n);
     if (rename(from.text, bad)) ls_warn("checkpoint", "cannot rename %s: %s", from.text, strerror(errno));
     else if (ls_ckpt_is(replaced) && rename(replaced, from.text))
@@ -300,9 +307,10 @@ static ls_status list_entries(const char *run_dir, char ***names, size_t *n_name
     return LS_OK;
 }
 
-/* The newest checkpoint of a run with step < below, other than `skip`. With whole, its checksums agree too, and those that are passed
+/* The newest checkpoint of a run with above < step < below, other than `skip`. With whole, its checksums agree too, and those that are passed
  * over are described in `skipped` (may be NULL), a line each; else an unreadable one ends the search. */
-static ls_status newest(const char *run_dir, const char *skip, int64_t below, bool whole, char **path, ls_str *skipped)
+static ls_status newest(const char *run_dir, const char *skip, int64_t above, int64_t below, bool whole, char **path,
+                        ls_str *skipped)
 {
     char **names;
     size_t n_name, n;
@@ -321,7 +329,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
     }
     qsort(e, n, sizeof *e, by_age);
     for (size_t i = 0; i < n && st == LS_OK && !best; i++) {
-        if (e[i].step < 0 || e[i].step >= below) continue;
+        if (e[i].step <= above || e[i].step >= below) continue;
         const ls_path one = ls_path_of(run_dir, e[i].name);
         const ls_status sums = whole ? ckpt_sums_verify(one.text, true, 0, 1) : LS_OK;
         if (sums == LS_OK) best = e[i].name;
@@ -340,9 +348,40 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    LS_TRY(newest(run_dir, NULL, INT64_MAX, false, path, NULL));
+    LS_TRY(newest(run_dir, NULL, -1, INT64_MAX, false, path, NULL));
     ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return LS_OK;
+}
+
+/* The newest whole one in memory; *step = -1 if there is none. */
+static ls_status newest_in_memory(const char *run_dir, char **path, int64_t *step, ls_str *skipped)
+{
+    char memory[PATH_MAX];
+    *step = -1;
+    if (!ls_ckpt_memory_find(run_dir, memory)) return LS_OK;
+    LS_TRY(newest(memory, NULL, -1, INT64_MAX, true, path, skipped));
+    return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
+}
+
+/* The newest one on the disk that is newer than one in memory, or that. */
+static ls_status newest_any(const char *run_dir, bool whole, char **path, ls_str *skipped)
+{
+    char *memory = NULL, *disk = NULL;
+    int64_t step;
+    ls_status st = newest_in_memory(run_dir, &memory, &step, skipped);
+    if (st == LS_OK) st = newest(run_dir, NULL, step, INT64_MAX, whole, &disk, skipped);
+    *path = st != LS_OK ? NULL : disk ? disk : memory;
+    if (memory != *path) ls_free(memory);
+    if (disk != *path) ls_free(disk);
+    return st;
+}
+
+ls_status ls_ckpt_latest_any(const char *run_dir, char **path)
+{
+    *path = NULL;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(sweep(run_dir, false));
+    return newest_any(run_dir, false, path, NULL);
 }
 
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped)
@@ -352,7 +391,7 @@ ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
     ls_err_keep(&before);
-    const ls_status st = newest(run_dir, NULL, INT64_MAX, true, path, skipped);
+    const ls_status st = newest_any(run_dir, true, path, skipped);
     if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
     return st;
 }
@@ -393,7 +432,7 @@ char *ckpt_older_whole(const char *path, int64_t step)
     char parent[PATH_MAX], name[PATH_MAX], *found = NULL;
     ls_err_keep(&before);
     if (ckpt_split_path(path, parent, name) == LS_OK)
-        (void)newest(parent, name, step < 0 ? INT64_MAX : step, true, &found, NULL);
+        (void)newest(parent, name, -1, step < 0 ? INT64_MAX : step, true, &found, NULL);
     ls_err_restore(&before);
     return found;
 }

@@ -60,9 +60,9 @@ ls_status ckpt_split_path(const char *path, char dir[PATH_MAX], char name[PATH_M
 ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX], int *lock);
 /* Replaces run_dir/name by tmp atomically; the old folder is hidden until ls_ckpt_clean removes it, because deleting is slow. */
 ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name);
-/* Hides all but the newest `keep` step-N folders with N <= step for ls_ckpt_clean; failures are warnings. */
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep);
-/* Renames run_dir/name to .bad-<name>, of which the run keeps one, and restores the folder `replaced` under the name if it still is a
+/* Hides all but the newest `keep` step-N folders with N <= step, and those of the last `hours`, for ls_ckpt_clean; failures are warnings. */
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, double hours);
+/* Renames run_dir/name to damaged-<name>, removes earlier damaged ones, which would fill the disk, and restores the folder `replaced` under the name if it still is a
  * checkpoint. Failures are warnings. */
 void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced);
 /* Removes a tree without touching this thread's error trail. */
@@ -122,8 +122,8 @@ ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int6
 
 /* Creates a file and reserves its space, so that a full disk is reported at the start. */
 ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
-/* Creates, writes and syncs a file. */
-ls_status ckpt_file_put(const char *path, const void *data, size_t n);
+/* Creates, writes and syncs a file. from: a file with the same bytes, whose blocks the new one shares where the file system can; or NULL. */
+ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char *from);
 
 /* ---- transfers from and to device memory (checkpoint_stage.c) ---- */
 

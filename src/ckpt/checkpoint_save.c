@@ -18,19 +18,19 @@
 
 /* ---- small files ---- */
 
-/* Writes a file of the folder from memory and adds it to the checksums. */
-static ls_status put(ckpt_save *s, const char *name, const void *data, size_t n)
+/* Writes a file of the folder from memory and adds it to the checksums. from: a file with the same bytes, or NULL. */
+static ls_status put(ckpt_save *s, const char *name, const void *data, size_t n, const char *from)
 {
     char path[PATH_MAX];
     LS_TRY(ls_path_in(path, s->tmp, "%s", name));
-    LS_TRY(ckpt_file_put(path, data, n));
+    LS_TRY(ckpt_file_put(path, data, n, from));
     ckpt_sums_add(&s->sums, name, data, n, NULL);
     return LS_OK;
 }
 
 static ls_status put_text(ckpt_save *s, const char *name, ls_str *text)
 {
-    ls_status st = text->failed ? ls_nomem(text->cap, name) : put(s, name, text->data, text->len);
+    ls_status st = text->failed ? ls_nomem(text->cap, name) : put(s, name, text->data, text->len, NULL);
     ls_str_fini(text);
     return st;
 }
@@ -39,7 +39,7 @@ static ls_status put_copy(ckpt_save *s, const char *name, const char *from)
 {
     ls_fs_map map;
     LS_TRY(ls_fs_map_open(&map, from));
-    ls_status st = put(s, name, map.data, map.n);
+    ls_status st = put(s, name, map.data, map.n, from);
     ls_fs_map_close(&map);
     return st;
 }
@@ -80,7 +80,7 @@ static ls_status put_small(ckpt_save *s)
     ls_jsonw_close(&w);
     LS_TRY(put_text(s, CKPT_STATE, &text));
     if (!job->timings_json) return LS_OK;
-    return ckpt_file_put(ls_path_of(s->tmp, CKPT_TIMINGS).text, job->timings_json, strlen(job->timings_json));
+    return ckpt_file_put(ls_path_of(s->tmp, CKPT_TIMINGS).text, job->timings_json, strlen(job->timings_json), NULL);
 }
 
 /* ---- begin ---- */
@@ -240,7 +240,7 @@ static ls_status put_sums(ckpt_save *s)
     ls_jsonw_close(&s->sums.w);
     if (s->sums.text.failed) return ls_nomem(s->sums.text.cap, CKPT_SUMS);
     LS_TRY(ls_path_in(path, s->tmp, CKPT_SUMS));
-    return ckpt_file_put(path, s->sums.text.data, s->sums.text.len);
+    return ckpt_file_put(path, s->sums.text.data, s->sums.text.len, NULL);
 }
 
 static ls_status publish(ckpt_save *s)

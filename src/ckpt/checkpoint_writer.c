@@ -131,7 +131,7 @@ static void settle(ls_ckpt_writer *w)
         ckpt_set_bad(j->dir, j->name, w->save.tmp);
         note_bad(w);
     } else if (st != LS_OK) ls_warn("checkpoint", "%s/%s was not verified: %s", j->dir, j->name, ls_err_words());
-    else if (w->published) ckpt_prune(j->dir, j->name, j->step, j->keep_last);
+    else if (w->published) ckpt_prune(j->dir, j->name, j->step, j->keep_last, j->keep_hours);
     w->verified = st;
     clean(w);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "verify step", .index = (int32_t)j->step + 1});
@@ -255,6 +255,13 @@ void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes)
 {
     w->room = room;
     w->n_room = nbytes;
+}
+
+int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w)
+{
+    int64_t n = 0;
+    for (int f = 0; f < CKPT_N_FILE; f++) n += w->layout.file[f].nbytes;
+    return n;
 }
 
 static void wait_settled(ls_ckpt_writer *w)

@@ -74,7 +74,7 @@ static ls_status copy_file(const char *from_dir, const char *to_dir, const char 
     const ls_path from = ls_path_of(from_dir, name), to = ls_path_of(to_dir, name);
     if (!ls_fs_exists(from.text)) return LS_OK;
     LS_TRY(ls_fs_map_open(&map, from.text));
-    const ls_status st = ckpt_file_put(to.text, map.data, map.n);
+    const ls_status st = ckpt_file_put(to.text, map.data, map.n, NULL);
     ls_fs_map_close(&map);
     return st;
 }
@@ -95,7 +95,7 @@ static ls_status write_config(const ls_model_config *cfg, ls_dtype dt, const cha
                     at + strlen(word));
     }
     ls_status st = text.failed || out.failed ? ls_nomem(text.cap, CKPT_CONFIG) : LS_OK;
-    if (st == LS_OK) st = ckpt_file_put(ls_path_of(dir, CKPT_CONFIG).text, out.data, out.len);
+    if (st == LS_OK) st = ckpt_file_put(ls_path_of(dir, CKPT_CONFIG).text, out.data, out.len, NULL);
     ls_str_fini(&text);
     ls_str_fini(&out);
     return st;
@@ -181,7 +181,7 @@ static ls_status write_index(const shards *x, const char *dir)
     ls_jsonw_close(&w);
     ls_str_addc(&text, '\n');
     ls_status st = text.failed ? ls_nomem(text.cap, CKPT_INDEX)
-                               : ckpt_file_put(ls_path_of(dir, CKPT_INDEX).text, text.data, text.len);
+                               : ckpt_file_put(ls_path_of(dir, CKPT_INDEX).text, text.data, text.len, NULL);
     ls_str_fini(&text);
     return st;
 }

@@ -83,13 +83,13 @@ static void put_resize(const supervise *s, int from)
 }
 
 /* After the last failure: nothing is started any more. */
-static void put_end(const supervise *s, ls_status st)
+static void put_end(const supervise *s, ls_status st, const supervise_end *e)
 {
     ls_str line = {0};
     ls_jsonw w = begin_event(&line, "end");
     ls_jsonw_members(
         &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
-        LS_KV("reason", *ls_err_words() ? ls_err_words() : ls_status_words(st)), LS_KV("attempt", s->attempt));
+        LS_KV("reason", *ls_err_words() ? ls_err_words() : (const char *)e->detail), LS_KV("attempt", s->attempt));
     put_event(s, &line, &w);
 }
 
@@ -216,7 +216,7 @@ bool supervise_tick(void *ctx)
 {
     supervise *s = ctx;
     const double now = ls_now();
-    read_events(s);
+    if (!s->began) read_events(s); /* the time of the first step is recorded exactly */
     if (now - s->looked_at < LOOK || s->wanted) return s->wanted && s->began; /* until then there is nothing to save */
     s->looked_at = now;
     look_for_request(s);
@@ -289,7 +289,8 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
     else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
         e->cause = "out of memory";
     if (e->cause) return;
-    e->cause = st == LS_E_NOMEM                     ? "out of memory"
+    e->cause = st == LS_E_CORRUPT                   ? "corruption"
+               : st == LS_E_NOMEM                   ? "out of memory"
                : st == LS_E_DEVICE                  ? "device"
                : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
                                                     : "other";
@@ -467,7 +468,7 @@ ls_status supervise_run(supervise *s)
         if (st == LS_OK || ls_stop_requested()) return st;
         if (st == LS_E_STOPPED && !s->wanted) return st;
         const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
-        if (next != LS_OK) put_end(s, next);
+        if (next != LS_OK) put_end(s, next, &e);
         LS_TRY(next);
     }
 }

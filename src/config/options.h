@@ -52,7 +52,8 @@ typedef struct ls_train_options {
     const char *offload_optimizer;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
-    int64_t save_every, keep_last;
+    int64_t save_every, keep_last, save_memory_every;
+    double mtbf, keep_hours;
     int64_t audit;
     const char *audit_depth;
     const char *save_failures;

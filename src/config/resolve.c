@@ -193,6 +193,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         {"--save_every", o->save_every, &c->save_every, 0},
         {"--keep_last", o->keep_last, &c->keep_last, 0},
         {"--audit", o->audit, &c->audit, 0},
+        {"--save_memory_every", o->save_memory_every, &c->save_memory_every, 0},
         {"--threads", o->threads, &threads, 0},
         {"--seed", o->seed, &seed, 1337},
         {"--steps_per_print", o->steps_per_print, &c->steps_per_print, 10},
@@ -204,6 +205,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         const bool given = from.source == LS_FROM_CLI;
         *rows[i].field = given ? rows[i].value : rows[i].unset;
         if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
+        else if (given) train_put_text(c, rows[i].flag + 2, "auto", from);
         else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
     }
     if (c->max_steps < 0) c->max_steps = 0;
@@ -353,6 +355,12 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         return ls_fail(LS_E_CONFIG, "--audit_depth needs --audit K; add it, or leave --audit_depth out");
     if (c->audit && !c->deterministic)
         return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; leave one of them out");
+    if (o->keep_hours > 0 && !c->keep_last)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--keep_hours needs --keep_last: without it all checkpoints are kept; add it, or leave --keep_hours out");
+    if (ls_train_given(o, "mtbf") && c->save_every != -1)
+        return ls_fail(LS_E_CONFIG, "--mtbf needs --save_every auto; use it, or leave --mtbf out");
     return LS_OK;
 }
 
@@ -399,10 +407,14 @@ static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds,
 static void resolve_saves(const ls_train_options *o, ls_train_config *c)
 {
     c->save_async = o->save_async;
-    c->save_warn = o->save_failures && !strcmp(o->save_failures, "warn");
+    c->save_warn = o->save_failures ? !strcmp(o->save_failures, "warn") : o->max_restarts > 0;
+    c->mtbf = o->mtbf;
+    c->keep_hours = o->keep_hours;
     c->save_verify = !o->no_save_verify;
     train_put_bool(c, "save_async", c->save_async, train_from(o, "--save_async", NULL));
-    train_put_text(c, "save_failures", o->save_failures, train_from(o, "--save_failures", NULL));
+    train_put_text(c, "save_failures", c->save_warn ? "warn" : "stop", train_from(o, "--save_failures", NULL));
+    train_put_real(c, "mtbf", c->mtbf, train_from(o, "--mtbf", NULL));
+    train_put_real(c, "keep_hours", c->keep_hours, train_from(o, "--keep_hours", NULL));
     train_put_bool(c, "save_verify", c->save_verify, train_from(o, "--no_save_verify", NULL));
 }
 

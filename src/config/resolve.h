@@ -72,10 +72,13 @@ typedef struct ls_train_config {
     int64_t max_steps;              /* optimizer steps of the whole run, 0 = no limit                    */
     int64_t max_train_steps;        /* micro steps per epoch, -1 = no limit                              */
     int64_t max_val_steps;          /* validation batches per replica, -1 = no limit, 0 = none           */
-    int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
+    int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only; save_every -1: chosen    */
+    double mtbf;                    /* hours between failures of a host                                  */
     int64_t keep_last;              /* 0 = all                                                           */
     int64_t audit;                  /* steps between audits, 0 = none (train/audit.h)                    */
     bool audit_step;                /* an audit repeats the whole step, not one micro-batch              */
+    double keep_hours;              /* younger ones are kept, too                                        */
+    int64_t save_memory_every;      /* to memory, 0 = never                                              */
     bool save_async;                /* checkpoints are written from a copy                               */
     bool save_warn;                 /* a checkpoint that cannot be written does not stop the run         */
     bool save_verify;               /* they are read back                                                */

@@ -79,7 +79,10 @@ static void put(ls_jsonw *w, const ls_opt *row, const void *at)
     const ls_opt_list *l = at;
     switch (row->kind) {
     case LS_OPT_SWITCH: ls_jsonw_put_bool(w, row->name, *(const bool *)at); break;
-    case LS_OPT_INT: ls_jsonw_put_int(w, row->name, *(const int64_t *)at); break;
+    case LS_OPT_INT:
+        if (row->word && *(const int64_t *)at == -1) ls_jsonw_put_str(w, row->name, row->word);
+        else ls_jsonw_put_int(w, row->name, *(const int64_t *)at);
+        break;
     case LS_OPT_REAL: ls_jsonw_put_real(w, row->name, *(const double *)at); break;
     case LS_OPT_WORDS: break; /* train has none */
     case LS_OPT_STR:

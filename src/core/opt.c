@@ -126,9 +126,11 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
         else return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_INT:
-        if (!ls_parse_i64(text, (int64_t *)(void *)at))
-            return ls_fail(LS_E_ARG, "%s%s %s: not a whole number%s", dashes(row), row->name, text,
-                           strspn(text, "-0123456789") == strlen(text) ? " of 64 bits" : "");
+        if (row->word && !strcmp(text, row->word)) *(int64_t *)(void *)at = -1;
+        else if (!ls_parse_i64(text, (int64_t *)(void *)at))
+            return ls_fail(LS_E_ARG, "%s%s %s: not a whole number%s%s%s", dashes(row), row->name, text,
+                           strspn(text, "-0123456789") == strlen(text) ? " of 64 bits" : "", row->word ? " or " : "",
+                           row->word ? row->word : "");
         return LS_OK;
     case LS_OPT_REAL:
         if (!ls_parse_f64(text, (double *)(void *)at))
@@ -161,12 +163,12 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
     return LS_OK;
 }
 
-static ls_status check_range(const ls_opt *row, const void *target)
+static ls_status check_range(const ls_opt *row, const void *target, const char *text)
 {
     const void *at = (const char *)target + row->offset;
     if (row->lo >= row->hi) return LS_OK;
     const double v = row->kind == LS_OPT_INT ? (double)*(const int64_t *)at : *(const double *)at;
-    if (v >= row->lo && v <= row->hi) return LS_OK;
+    if ((v >= row->lo && v <= row->hi) || (row->word && v == -1 && !strcmp(text, row->word))) return LS_OK;
     if (v < row->lo && row->hi >= INT32_MAX)
         return ls_fail(LS_E_ARG, "%s%s %.15g: must be at least %g", dashes(row), row->name, v, row->lo);
     return ls_fail(LS_E_ARG, "%s%s %.15g: must be %g to %.15g", dashes(row), row->name, v, row->lo, row->hi);
@@ -319,7 +321,7 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
                        table[real].name, table[k].value, table[real].name);
     const opt_value before = value_of(&row, target);
     LS_TRY(set(&row, target, table[k].value ? table[k].value : value));
-    LS_TRY(check_range(&row, target));
+    LS_TRY(check_range(&row, target, value));
     if (!given) return LS_OK;
     LS_TRY(check_names(table, n, target, given, k, real, before));
     given[real] |= SET;

@@ -49,7 +49,8 @@ typedef struct ls_opt {
     /* Another name of the row `of`, which gives kind, place, range and help. With `value` it is a switch that stands for
      * `--of value`, and false is as if it were left out. Both rows count as given. */
     const char *of, *value;
-    bool common; /* on the first help page; a table without common rows has one page */
+    const char *word; /* of LS_OPT_INT: a word that is accepted, too, and stands for -1 ("auto") */
+    bool common;      /* on the first help page; a table without common rows has one page */
 } ls_opt;
 
 /* What --help, --help_all (or --help=all) and --help=json ask for. */

@@ -127,8 +127,7 @@ int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part)
     return sum;
 }
 
-/* Bytes this process may still take: the machine's available memory, or what the limit of its container leaves. */
-static int64_t available_bytes(void)
+int64_t ls_plan_available(void)
 {
     int64_t left;
     int64_t kib = -1;
@@ -224,7 +223,7 @@ static ls_status alloc_host(ls_plan *p)
 
 ls_status ls_plan_alloc(ls_plan *p, int check_only)
 {
-    const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
+    const int64_t have = ls_plan_available(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
     const int64_t need = ls_plan_host_bytes(p) * n_copy;
     ls_info("memory",
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",

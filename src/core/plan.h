@@ -76,6 +76,9 @@ int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, c
 /* A row that the host accesses. It is always in use. */
 int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name);
 
+/* Bytes of host memory that this process may still take: the machine's available memory, or what the limit of its container leaves. */
+int64_t ls_plan_available(void);
+
 /* Assigns the offset of every row: rows of the time of peak use first, each at the lowest offset that is free during its lifetime. */
 ls_status ls_plan_layout(ls_plan *p);
 

@@ -329,8 +329,11 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
         const int unlike = memory_text(r, plan, out);
         if (unlike)
             ls_str_addf(out, "  %d numbers differ: the run used another build or another number of cores\n", unlike);
-        ls_str_add(out, "\ntimes of rank 0, s         predicted       measured  difference\n");
+        ls_str_addf(out, "\n%-26s predicted       measured  difference\n",
+                    r->pipeline ? "times, s" : "times of rank 0, s");
         times_text(l, n, out);
+        if (r->pipeline)
+            ls_str_add(out, "  tokens/s, step and bubble are those of all stages, the other times those of rank 0\n");
     }
     if (st == LS_OK) *worst = fabs(t.tokens_per_sec / r->seen.tokens_per_sec - 1);
     ls_free(plan);

@@ -24,13 +24,13 @@ const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA},                                              \
               {0.728 * ((peak16) * TERA), 0.202 * ((peak16) * TERA), (peak16) * TERA}},                                             \
     .bandwidth = 0.7 * (memory_rate) * GB, .ramp = RAMP(processors, 0.728 * (peak16) * TERA)
-#define SOURCE_LIKE_H200 ". Peaks and power are those of the data sheet, the memory size is what drivers report; links, rates and memory bandwidth are estimates: the fractions of the data sheet that an H200 reaches"
+#define SOURCE_LIKE_H200 ". Peaks and power are those of the data sheet, the memory size is what drivers report; links, rates and memory bandwidth are estimates: the fractions of the data sheet that an H200 reaches; so are host memory and bus"
 /* clang-format on */
 
 static const ls_cluster preset[] = {
     {.name = "v100",
      .source =
-         "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, power: data sheet; memory size: as drivers report it; fp16 products and the link: fitted on a published GPT-2 run; attention: same as products; fp32 and memory bandwidth: the fractions of their peaks that an H200 reaches",
+         "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, power: data sheet; memory size: as drivers report it; fp16 products and the link: fitted on a published GPT-2 run; attention: same as products; fp32 and memory bandwidth: the fractions of their peaks that an H200 reaches; host memory and bus: assumed",
      .devices = 4,
      .memory = GIB(15.77),
      .rates = {{10.8 * TERA, 10.8 * TERA, 15.7 * TERA}, {0}, {26.95 * TERA, 26.95 * TERA, 125 * TERA}},
@@ -57,7 +57,7 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB}},
     {.name = "h200",
      .source =
-         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, power: data sheet; links: a fraction of it; memory size: as the driver reports it; 16-bit rates, memory bandwidth, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/gpu_h200_2026-11-15.md",
+         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, power: data sheet; links: a fraction of it; memory size: as the driver reports it; 16-bit rates, memory bandwidth, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/gpu_h200_2026-11-15.md; host memory and bus: docs/results/offload_h200_2026-11-16.md",
      .memory = GIB(139.8),
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA},

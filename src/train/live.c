@@ -129,6 +129,15 @@ static void add_lost(ls_trainer *t, const ls_event *e)
     add_event(&t->live, &w);
 }
 
+static void add_interval(ls_trainer *t)
+{
+    ls_jsonw w = begin_line(&t->live);
+    ls_jsonw_members(&w, LS_KV("event", (const char *)"save_every"), LS_KV("step", t->state.step),
+                     LS_KV("steps", t->saving.every), LS_KV("save_seconds", t->saving.cost),
+                     LS_KV("step_seconds", t->pace.seconds), LS_KV("mtbf_hours", t->cfg->mtbf));
+    add_event(&t->live, &w);
+}
+
 static void add_end(ls_trainer *t)
 {
     const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
@@ -264,6 +273,9 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         break;
     case LS_ON_SAVE_FAILED:
         if (first) add_lost(t, e);
+        break;
+    case LS_ON_SAVE_EVERY:
+        if (first) add_interval(t);
         break;
     case LS_ON_RUN_END: l->complete = true; return LS_OK;
     case LS_ON_SHUTDOWN_BEGIN: close_files(t); return LS_OK;

@@ -82,6 +82,7 @@ static ls_status save_and_stop(ls_trainer *t)
 {
     ls_stop_saving();
     LS_TRY(train_save_stop(t));
+    train_save_forget(t);
     return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; to continue: lockstep train --resume %s",
                    ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
                    ls_quoted(t->cfg->run_dir).text);
@@ -115,6 +116,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
             (long long)s->step, (long long)t->cfg->total_steps);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_BEGIN}));
     LS_TRY(train_begin_files(t));
+    LS_TRY(train_save_begin(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));
     LS_TRY(first_validation(t));
     while (!is_over(t)) {
@@ -126,5 +128,6 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     }
     ls_stop_saving();
     LS_TRY(train_save_end(t));
+    train_save_forget(t);
     return train_end_files(t, id);
 }

@@ -7,11 +7,12 @@
  * --save_async the same message tells whether a writer is busy, and when none is they meet without waiting. */
 #include "train/train_impl.h"
 
-#include "core/argv.h"
+#include "core/clock.h"
+#include "core/goodput.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/stop.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static void tell(ls_trainer *t, const char *fmt, ...)
     else ls_warn("checkpoint", "step %lld: %s", (long long)t->state.step, text);
 }
 
-ls_status ls_trainer_save(ls_trainer *t, const char *name)
+static ls_status post_to(ls_trainer *t, const char *name, bool memory)
 {
     ls_str json = {0}, timings = {0}; /* those of rank 0 are kept */
     ls_run_state_write(t, &json);
@@ -43,19 +44,25 @@ ls_status ls_trainer_save(ls_trainer *t, const char *name)
     const ls_ckpt_job job = {.model = t->whole,
                              .piece = t->save,
                              .n_piece = t->n_save,
-                             .dir = t->cfg->run_dir,
+                             .dir = memory ? t->saving.memory : t->cfg->run_dir,
                              .name = name,
                              .step = t->state.step,
                              .state_json = json.data,
                              .timings_json = timings.data,
                              .tokenizer_path = t->cfg->tokenizer_path,
                              .optimizer = true,
-                             .verify = t->cfg->save_verify,
-                             .keep_last = (int)t->cfg->keep_last};
+                             .verify = t->cfg->save_verify && !memory,
+                             .keep_last = memory ? 1 : (int)t->cfg->keep_last,
+                             .keep_hours = t->cfg->keep_hours};
     ls_status st = ls_ckpt_post(t->writer, &job);
     ls_str_fini(&json);
     ls_str_fini(&timings);
     return st;
+}
+
+ls_status ls_trainer_save(ls_trainer *t, const char *name)
+{
+    return post_to(t, name, false);
 }
 
 /* ---- failures ---- */
@@ -63,7 +70,7 @@ ls_status ls_trainer_save(ls_trainer *t, const char *name)
 /* Collective, and the same on every worker: with --save_failures warn a run goes on after its disk failed. */
 static ls_status tolerate(ls_trainer *t, ls_status st)
 {
-    if (st != LS_E_IO || !t->cfg->save_warn) return st;
+    if (st != LS_E_IO || !(t->cfg->save_warn || t->saving.in_memory)) return st;
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ls_err_words());
     ls_err_clear();
@@ -81,7 +88,7 @@ static ls_status report_bad(ls_trainer *t)
 {
     ls_ckpt_bad bad;
     if (!ls_ckpt_take_bad(t->writer, &bad)) return LS_OK;
-    tell(t, "warning: %s is damaged on the disk and was renamed to .bad-%s: %.300s; earlier checkpoints are kept",
+    tell(t, "warning: %s is damaged on the disk and was renamed to damaged-%s: %.300s; earlier checkpoints are kept",
          bad.name, bad.name, bad.reason);
     return ls_observe(
         t, &(ls_event){.kind = LS_ON_SAVE_FAILED, .text = bad.name, .reason = bad.reason, .at_step = bad.step});
@@ -97,8 +104,11 @@ static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
     LS_TRY(ls_observe(t, &e));
     LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
     t->saving.posted = t->saving.step = t->state.step;
+    t->saving.in_memory = false;
     snprintf(t->saving.name, sizeof t->saving.name, "%s", name);
+    const double from = ls_now();
     const ls_status st = ls_trainer_save(t, name);
+    t->saving.stall = ls_now() - from;
     if (st != LS_OK && must) return st;
     LS_TRY(tolerate(t, st));
     e.kind = LS_ON_CHECKPOINT_END;
@@ -119,11 +129,96 @@ static ls_status save_step(ls_trainer *t, bool must)
     return post(t, name, false, must);
 }
 
+/* ---- --save_every auto ---- */
+
+enum { AUTO_FIRST = 10 }; /* steps of this process before the first save, so that their time is known */
+
+/* After the first save and the step that waited for it: rank 0 measured, all use its interval. */
+static ls_status choose_interval(ls_trainer *t)
+{
+    ls_saving *s = &t->saving;
+    const ls_comm_place where = ls_comm_where(t->comm);
+    s->cost = s->stall;
+    const ls_failures f = {.mtbf = t->cfg->mtbf * 3600,
+                           .hosts = where.n_host > 0 ? where.n_host : 1,
+                           .checkpoint = fmax(s->cost, 1e-3),
+                           .restart = 10,
+                           .step = fmax(t->pace.seconds, 1e-6)};
+    s->every = ls_goodput_best(&f).steps;
+    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_broadcast(t->comm, (ls_view){&s->every, 1, LS_I64}, 0, LS_SITE, NULL));
+    tell(
+        t,
+        "saving every %lld step%s: a save takes %.3g s of training, a step %.3g s, and a host fails every %g hours (--mtbf)",
+        (long long)s->every, s->every == 1 ? "" : "s", s->cost, t->pace.seconds, t->cfg->mtbf);
+    return ls_observe(t, &(ls_event){.kind = LS_ON_SAVE_EVERY});
+}
+
+/* Whether a checkpoint of this step is due. */
+static ls_status is_due(ls_trainer *t, bool *due)
+{
+    ls_saving *s = &t->saving;
+    if (t->cfg->save_every >= 0) s->every = t->cfg->save_every;
+    else if (!s->every && s->first && t->state.step > s->first) LS_TRY(choose_interval(t));
+    if (s->every) *due = t->state.step % s->every == 0;
+    else *due = t->cfg->save_every < 0 && !s->first && t->state.step >= t->resumed_from + AUTO_FIRST;
+    if (*due && !s->first) s->first = t->state.step;
+    return LS_OK;
+}
+
+/* ---- --save_memory_every ---- */
+
+static ls_status open_memory(ls_trainer *t)
+{
+    const bool first = ls_comm_rank(t->comm) == 0;
+    const ls_train_config *c = t->cfg;
+    ls_status st = LS_OK;
+    if (ls_comm_where(t->comm).n_host > 1)
+        return ls_fail(LS_E_CONFIG,
+                       "--save_memory_every works on one host: no host has the whole checkpoint of %d; leave it out",
+                       ls_comm_where(t->comm).n_host);
+    if (first) st = ls_ckpt_memory_open(c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->saving.memory);
+    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+    LS_TRY(st);
+    if (!first && !ls_ckpt_memory_find(c->run_dir, t->saving.memory))
+        return ls_fail(LS_E_IO, "rank %d does not see the memory of rank 0 (/dev/shm); leave --save_memory_every out",
+                       ls_comm_rank(t->comm));
+    return LS_OK;
+}
+
+ls_status train_save_begin(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    if (!c->resume && !c->restart) train_save_forget(t); /* what an earlier run in this folder left */
+    if (!c->save_memory_every) return LS_OK;
+    const ls_status st = open_memory(t);
+    return ls_comm_size(t->comm) > 1 ? ls_comm_agree(t->comm, st, LS_SITE) : st;
+}
+
+void train_save_forget(ls_trainer *t)
+{
+    if (ls_comm_rank(t->comm) == 0) ls_ckpt_memory_drop(t->cfg->run_dir);
+}
+
+/* A copy for restarts, which replaces the last one: no event of the run, and no reason to stop it. */
+static ls_status save_memory(ls_trainer *t)
+{
+    const int64_t k = t->cfg->save_memory_every;
+    if (!k || t->state.step % k) return LS_OK;
+    if (t->cfg->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) return LS_OK;
+    LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
+    t->saving.posted = t->state.step;
+    t->saving.in_memory = true;
+    snprintf(t->saving.name, sizeof t->saving.name, "step-%lld", (long long)t->state.step);
+    return tolerate(t, post_to(t, t->saving.name, true));
+}
+
 ls_status train_save_due(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
+    bool due;
     LS_TRY(report_bad(t));
-    if (c->save_every <= 0 || t->state.step % c->save_every) return LS_OK;
+    LS_TRY(is_due(t, &due));
+    if (!due) return save_memory(t);
     if (c->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) {
         tell(t, "no checkpoint: %s is still being written; a larger --save_every gives it the time", t->saving.name);
         return LS_OK;
@@ -167,5 +262,9 @@ ls_status train_save_advance(ls_trainer *t, bool busy)
 
 ls_status train_save_release(ls_trainer *t)
 {
-    return tolerate(t, ls_ckpt_wait_buffers(t->writer));
+    if (!ls_ckpt_in_flight(t->writer)) return LS_OK;
+    const double from = ls_now();
+    const ls_status st = ls_ckpt_wait_buffers(t->writer);
+    if (t->saving.posted == t->state.step) t->saving.stall += ls_now() - from;
+    return tolerate(t, st);
 }

@@ -59,6 +59,8 @@ ls_status train_grad_faults(ls_trainer *t, int u);
 
 /* Checkpoints (save.c); collective. At the end of an epoch (last: it must be saved), after a step where one is due, and when the run
  * stops: the state of the last finished step. end waits until the last one is whole on the disk. */
+ls_status train_save_begin(ls_trainer *t);
+void train_save_forget(ls_trainer *t); /* the run ends, and the disk has its last state */
 ls_status train_save_epoch(ls_trainer *t, bool last);
 ls_status train_save_due(ls_trainer *t);
 ls_status train_save_stop(ls_trainer *t);

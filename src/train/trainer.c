@@ -607,7 +607,7 @@ static ls_status load_weights(ls_trainer *t)
         int64_t step = -1;
         if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
         LS_TRY(ls_barrier(t->comm, LS_SITE));
-        ls_status st = ls_ckpt_latest(c->run_dir, &path);
+        ls_status st = ls_ckpt_latest_any(c->run_dir, &path);
         if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
         if (st == LS_OK) st = train_compare_checkpoint(t, path ? ls_path_base(path) : NULL);
         if (path && st == LS_OK) {

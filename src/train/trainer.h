@@ -32,6 +32,8 @@
 #include "config/resolve.h"
 #include "train/telemetry.h"
 
+#include <limits.h>
+
 /* One run writes to a folder. A run that was killed may need a moment to end: seconds. */
 #define LS_RUN_LOCK        "run.lock"
 #define LS_RUN_LOCK_TIME   3.0
@@ -89,7 +91,12 @@ typedef struct ls_saving {
     int64_t step;   /* of the last checkpoint that this run posted to its folder, unless it failed; else -1 */
     int64_t posted; /* of the last one */
     char name[32];
-    void *room; /* --save_async: for the copy */
+    double stall;          /* seconds in which training waited for it */
+    int64_t first, every;  /* --save_every auto: the step of the first one; the interval, 0: not chosen yet */
+    double cost;           /* what it was chosen from */
+    char memory[PATH_MAX]; /* --save_memory_every: the folder; "": none */
+    bool in_memory;        /* the last one was posted to it */
+    void *room;            /* --save_async: for the copy */
     int64_t n_room;
     bool busy; /* a writer had work at the begin of the step, on any worker */
 } ls_saving;

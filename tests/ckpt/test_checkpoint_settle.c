@@ -1,13 +1,17 @@
 /* What happens to a checkpoint after its bytes were handed over: it is read back from the disk, a damaged one never is the newest and costs
- * no older one; and with room for a copy the model may change while it is written, by one worker and by several. */
+ * no older one; with room for a copy the model may
+ * change while it is written, by one worker and by several; and what is kept, on the disk and in memory. */
 #include "ckpt/checkpoint.h"
 
 #include "ckpt_team.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 /* These functions replace those of libc: what is read back is damaged, or cannot be read, from call number `damage_from` on; and
  * whether the pages of a file were dropped before its first read. */
@@ -85,15 +89,15 @@ static void a_damaged_checkpoint_is_never_the_newest(void **state)
         assert_words("step-2 was damaged while it was written: ");
         assert_words(from % 3 == 2 ? "cannot read" : "differ from checksums.json");
         assert_newest(dir, "step-1"); /* keep_last 1 would have removed it */
-        assert_true(ls_fs_exists(test_path(dir, ".bad-step-2", "checksums.json")));
+        assert_true(ls_fs_exists(test_path(dir, "damaged-step-2", "checksums.json")));
         assert_int_equal(test_n_entries(dir), 2); /* of the damaged ones, the last */
     }
     assert_int_equal(save(&b, dir, "step-3", 3, 1, 0), LS_E_IO);
-    assert_true(ls_fs_exists(test_path(dir, ".bad-step-3", NULL)));
-    assert_false(ls_fs_exists(test_path(dir, ".bad-step-2", NULL)));
+    assert_true(ls_fs_exists(test_path(dir, "damaged-step-3", NULL)));
+    assert_false(ls_fs_exists(test_path(dir, "damaged-step-2", NULL)));
     assert_int_equal(save(&b, dir, "step-4", 4, -1, 0), LS_OK);
     assert_newest(dir, "step-4");
-    assert_int_equal(test_n_entries(dir), 2); /* and .bad-step-3 */
+    assert_int_equal(test_n_entries(dir), 2); /* and damaged-step-3 */
 
     assert_int_equal(save(&a, dir, "step-4", 4, 2, 0), LS_E_IO); /* the one that it replaced returns */
     assert_newest(dir, "step-4");
@@ -269,12 +273,106 @@ static void workers_write_a_copy_without_waiting_for_each_other(void **state)
     test_model_close(&a);
 }
 
+static void age(const char *path, int hours)
+{
+    struct timespec now, both[2];
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec -= hours * 3600;
+    both[0] = both[1] = now;
+    assert_int_equal(utimensat(AT_FDCWD, path, both, 0), 0);
+}
+
+static void young_checkpoints_are_kept_beside_the_last_ones(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    for (int step = 1; step <= 6; step++) {
+        char name[32];
+        snprintf(name, sizeof name, "step-%d", step);
+        ls_ckpt_job job = job_of(&a, dir, name, step);
+        job.keep_hours = 5;
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+        if (step == 1 || step == 3 || step == 6) age(test_path(dir, name, NULL), 6);
+    }
+    assert_int_equal(test_n_entries(dir), 4); /* 2, 4, 5: young; 6: the last */
+    assert_false(ls_fs_exists(test_path(dir, "step-1", NULL)) || ls_fs_exists(test_path(dir, "step-3", NULL)));
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
+static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *run = ls_path_join(dir, "run"), *other = ls_path_join(dir, "other"), *path = NULL;
+    char memory[PATH_MAX], again[PATH_MAX], second[PATH_MAX], token[64] = "";
+    test_model a, b;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    assert_int_equal(ls_fs_mkdirs(run), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(other), LS_OK);
+    assert_false(ls_ckpt_memory_find(run, memory));
+    assert_int_equal(ls_ckpt_memory_open(run, INT64_MAX / 4, memory), LS_E_NOMEM);
+    assert_words("/dev/shm has");
+    assert_false(ls_ckpt_memory_find(run, memory));
+    assert_int_equal(ls_ckpt_memory_open(run, 1000, memory), LS_OK);
+    assert_int_equal(ls_ckpt_memory_open(run, 1000, again), LS_OK); /* a restart */
+    assert_string_equal(memory, again);
+
+    ls_ckpt_job job = job_of(&a, run, "step-4", 4);
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK);
+    assert_string_equal(path, test_path(run, "step-4", NULL));
+    ls_free(path);
+    job = job_of(&b, memory, "step-6", 6);
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK); /* the newer one */
+    assert_string_equal(path, test_path(memory, "step-6", NULL));
+    ls_free(path);
+    assert_int_equal(ls_ckpt_newest_whole(run, &path, NULL), LS_OK);
+    assert_string_equal(path, test_path(memory, "step-6", NULL));
+    ls_free(path);
+    assert_int_equal(ls_ckpt_latest(run, &path), LS_OK); /* other commands use the run folder alone */
+    assert_string_equal(path, test_path(run, "step-4", NULL));
+    ls_free(path);
+    test_flip(test_path(memory, "step-6", "model.safetensors"), 900); /* damaged: that of the disk */
+    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK);
+    assert_string_equal(path, test_path(run, "step-4", NULL));
+    ls_free(path);
+
+    /* a copy of the run folder does not own the memory; a folder that somebody else may enter is not used */
+    FILE *f = fopen(test_path(run, "memory_copy", NULL), "r");
+    assert_true(f && fgets(token, sizeof token, f));
+    fclose(f);
+    assert_int_equal(ls_fs_write(test_path(other, "memory_copy", NULL), token, strlen(token)), LS_OK);
+    assert_false(ls_ckpt_memory_find(other, second));
+    assert_int_equal(chmod(memory, 0755), 0);
+    assert_false(ls_ckpt_memory_find(run, second));
+    assert_int_equal(chmod(memory, 0700), 0);
+    assert_true(ls_ckpt_memory_find(run, second));
+    assert_int_equal(unlink(test_path(run, "memory_copy", NULL)), 0); /* a run folder that was made again */
+    assert_false(ls_ckpt_memory_find(run, second));
+    assert_int_equal(ls_ckpt_memory_open(other, 1000, second), LS_OK);
+    assert_false(ls_fs_exists(memory)); /* nobody's: removed */
+    assert_true(strcmp(memory, second));
+    ls_ckpt_memory_drop(other);
+    assert_false(ls_fs_exists(second) || ls_fs_exists(test_path(other, "memory_copy", NULL)));
+    ls_free(run);
+    ls_free(other);
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_damaged_checkpoint_is_never_the_newest),
         cmocka_unit_test(a_damaged_checkpoint_is_told_once_and_does_not_stop_the_writer),
         cmocka_unit_test(a_copy_is_written_while_the_model_changes),
+        cmocka_unit_test(young_checkpoints_are_kept_beside_the_last_ones),
+        cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
         cmocka_unit_test(workers_write_a_copy_without_waiting_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

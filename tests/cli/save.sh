@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Saving: equal runs on any layout, with and without --save_async, write equal checkpoints; a disk that fails costs a checkpoint and, with
-# --save_failures warn, not the run; a stopped run does not write a checkpoint twice.
+# --save_failures warn, not the run; a failed worker restarts from
+# the copy in memory; an interval is chosen.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir d && tokens d/train.bin 8000
@@ -24,7 +25,7 @@ done
 grep -q '"total_time"' one/epoch-1/timings.json || bad "timings.json has no times"
 grep -q '"total_time"\|wall_time' one/epoch-1/trainer_state.json && bad "trainer_state.json has times"
 
-# a save that is due while the last one is being written is left out, and said so
+# a save that is due while the last one is being written is left out, with a line
 ok dense --save_every 1 --save_async -n 2
 grep -q "no checkpoint: step-1 is still being written" dense.log || bad "no line about a checkpoint that was left out: $(head -n 20 dense.log)"
 same_checkpoint one/epoch-1 dense/epoch-1
@@ -46,4 +47,23 @@ fault kind=enospc,rank=0,step=16,path=optimizer last --save_every 8 --save_failu
 [ $code = 3 ] && [ -e last/step-8 ] && [ ! -e last/epoch-1 ] && [ ! -e last/RUN_COMPLETE.txt ] || bad "the last save failed: exit code $code: $(ls last)"
 ok last --save_every 8 --resume
 same_checkpoint one/epoch-1 last/epoch-1
+
+# a supervised run continues from the copy in memory, which is gone at its end
+LOCKSTEP_FAULT="kind=kill,rank=1,step=11" ok memory --save_memory_every 3 -n 2 --max_restarts 1
+grep -q "^resumed from /dev/shm/lockstep-$(id -u)/[0-9a-f]*/step-9$" memory.log || bad "not resumed from memory: $(grep resumed memory.log)"
+grep -q '"event": "restart".*"from_step": 9, "lost_steps": 1,' memory/events.jsonl || bad "lost steps: $(grep restart memory/events.jsonl)"
+same_checkpoint one/epoch-1 memory/epoch-1
+where=$(sed -n 's!^resumed from \(/dev/shm/.*\)/step-9$!\1!p' memory.log)
+[ -n "$where" ] && [ ! -e "$where" ] && [ ! -e memory/memory_copy ] || bad "memory is left: $where"
+
+# an interval that is chosen
+ok auto --save_every auto --mtbf 0.001 -n 2
+grep -q "^step 11  saving every [0-9]* steps*: a save takes .* s of training, a step .* s, and a host fails every 0.001 hours" auto.log || bad "no interval: $(grep sav auto.log)"
+grep -q '"event": "save_every", "step": 11, "steps": [1-9]' auto/events.jsonl || bad "no event with the interval"
+grep -q '"save_every": "auto"' auto/options.json || bad "options.json: $(grep save_every auto/options.json)"
+same_checkpoint one/epoch-1 auto/epoch-1
+expect 2 "needs --save_every auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --mtbf 5
+expect 2 "not a whole number or auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every often
+expect 2 "must be at least 0" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every -1
+expect 2 "needs --keep_last" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every 2 --keep_hours 5
 done_tests

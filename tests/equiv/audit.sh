@@ -53,6 +53,12 @@ grep -q '"mismatch".*"rank": null' "$SCRATCH/tie/events.jsonl" || bad "tie: $(gr
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run save -n 4 --audit 100 --save_every 2
 [ $? = 4 ] && [ ! -e "$SCRATCH/save/step-2" ] || bad "saved: $(tail -n 4 "$SCRATCH/save.log")"
 
+# a restart repeats the step without the error, which happens once: the bits of a run without it
+LOCKSTEP_FAULT="kind=flip,tensor=grad,rank=1,step=3,unit=1,element=70,bit=15" run again -n 2 "${all[@]}" --save_every 1 --max_restarts 1 ||
+  bad "again: $(tail -n 3 "$SCRATCH/again.log")"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/again/epoch-1/model.safetensors"
+grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/again/events.jsonl" || bad "again: no failure event"
+
 expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step
 expect 2 "compares bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --audit 1 --no_deterministic
 

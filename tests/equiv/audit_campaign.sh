@@ -75,6 +75,13 @@ for column, title in enumerate(["--audit 1 --audit_depth step"] + ([f"--audit {e
         print(f"{tensor or 'all':<10}{len(mine):>7}{len(real):>17}{len(real) - n['missed']:>15}{n['right']:>12}{n['nobody']:>8}{wrong:>7}{harmless:>16}")
         if column == 0 and tensor is None:
             bad = n["missed"] + n["nobody"] + wrong
+    print(f"\nfound, of those that change a weight{'':<2}" + "".join(f"{x:>12}" for x in ("param", "moment", "grad", "act")))
+    for name, *_ in layouts:
+        cells = []
+        for tensor in ("param", "moment", "grad", "act"):
+            real = [result[column] for n, x, changed, result in rows if (n, x) == (name, tensor) and changed]
+            cells.append(f"{sum(x != 'missed' for x in real)} of {len(real)}")
+        print(f"{name:<37}" + "".join(f"{x:>12}" for x in cells))
     blamed = {name: sum(x[3][column] == "nobody" for x in rows if x[0] == name) for name, *_ in layouts}
     print("nobody blamed, by layout:", ", ".join(f"{k} {v}" for k, v in blamed.items() if v) or "none")
 sys.exit(bad != 0)
