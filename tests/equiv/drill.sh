@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ls-test: long
+# ls-test: hours
 # lockstep drill: a short plan under train -n (LS_TEST_ALL: 1,000 faults over all strategies, with -n, mpirun and two hosts over TCP); the plan is a
 # function of the seed; a run that does not recover is found; refusals; a stop leaves nothing.
 . "$(dirname "$0")/../support/lib.sh"
 export TMPDIR=$SCRATCH/tmp
 mkdir -p "$TMPDIR"
-drill() { timeout -k 5 7000 "$LOCKSTEP" drill "$@"; }
+drill() { timeout -k 5 14000 "$LOCKSTEP" drill "$@"; }
 check() { # NAME ARGS...
   drill "${@:2}" --json >"$SCRATCH/$1.json" 2>"$SCRATCH/$1.err" || bad "drill $1: exit code $?: $(head -n 5 "$SCRATCH/$1.err")"
   python3 - "$SCRATCH/$1.json" <<'PY' || bad "drill $1: $(head -c 600 "$SCRATCH/$1.json")"

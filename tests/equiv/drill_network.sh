@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ls-test: long
 # A supervised run on two hosts (tests/support/hosts) whose network fails: packets that are lost, late, damaged and out of order (netem, where the kernel has
 # it), a link that is down for a second, and one that is down for longer than the limit. All runs end with the bits of one worker.
 . "$(dirname "$0")/../support/lib.sh"
