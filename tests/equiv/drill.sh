@@ -29,7 +29,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   check b --faults 5 --seed 3 --kinds kill,slow -n 2
   [ "$(plan "$SCRATCH/a.json")" = "$(plan "$SCRATCH/b.json")" ] || bad "one seed, two plans: $(plan "$SCRATCH/a.json") $(plan "$SCRATCH/b.json")"
 else
-  check n --faults 4 --seed 5 --kinds kill,full_disk,abort,flip
+  check n --faults 4 --seed 5 --kinds kill,fsync,abort,flip
 fi
 
 # a run with another result is found: the data changes after the undisturbed run
