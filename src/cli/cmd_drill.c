@@ -41,7 +41,7 @@ static const cli_page page = {
     table, CLI_COUNT(table), "drill [--faults N] [--seed S] [OPTIONS]",
     "Train a small model with --max_restarts while faults are injected into it, and check each run: it ends by itself, "
     "its model and its optimizer have the bits of an undisturbed run of one worker, and no process, port or shared "
-    "memory is left. The plan is a function of the seed. About a third of the runs has two faults, the second one after the "
+    "memory is left. The plan is a function of the seed. Some runs have two faults, the second one after the "
     "restart. One row per fault: how long until it was detected, how long until training went on, and how many steps "
     "were repeated. The exit code is 1 if a run fails; its folder is kept. docs/DRILL.md describes the faults.\n\n"
     "  lockstep drill\n"
