@@ -36,11 +36,15 @@ if(LS_EMULATE)
 endif()
 
 # Lines in a test's file: "ls-test: serial" keeps other tests from running beside it (it measures time, or fills the machine);
-# "ls-test: long" keeps it out of ./run check.
+# "ls-test: long" keeps it out of ./run check; "ls-test: hours" gives it more time (with LS_TEST_ALL=1).
 function(ls_test_marks name file)
   file(STRINGS ${file} _serial REGEX "ls-test: serial")
   if(_serial)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+  file(STRINGS ${file} _hours REGEX "ls-test: hours")
+  if(_hours)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 14400)
   endif()
   file(STRINGS ${file} _long REGEX "ls-test: long")
   if(_long)

@@ -41,7 +41,7 @@ static const cli_page page = {
     table, CLI_COUNT(table), "drill [--faults N] [--seed S] [OPTIONS]",
     "Train a small model with --max_restarts while faults are injected into it, and check each run: it ends by itself, "
     "its model and its optimizer have the bits of an undisturbed run of one worker, and no process, port or shared "
-    "memory is left. The plan is a function of the seed. About a third of the runs has two faults, the second one after the "
+    "memory is left. The plan is a function of the seed. Some runs have two faults, the second one after the "
     "restart. One row per fault: how long until it was detected, how long until training went on, and how many steps "
     "were repeated. The exit code is 1 if a run fails; its folder is kept. docs/DRILL.md describes the faults.\n\n"
     "  lockstep drill\n"
@@ -70,8 +70,8 @@ static void print_row(const drill_run *r, const drill_fault *f)
                "training again", "lost steps", "same bits");
     if (f->lost_steps >= 0) snprintf(lost, sizeof lost, "%lld", (long long)f->lost_steps);
     printf("%6lld  %-11s %4d %4d  %-17s %9s %14s %10s  %s\n", (long long)f->number, f->kind->name, f->rank, f->step,
-           r->layout.shown, seconds_or_dash(a, f->detected), seconds_or_dash(b, f->again), lost,
-           r->same ? "yes" : "no");
+           r->layout.shown, f->happened ? seconds_or_dash(a, f->detected) : "not done", seconds_or_dash(b, f->again),
+           lost, r->same ? "yes" : "no");
 }
 
 static void put_seconds(ls_jsonw *w, const char *key, double x)
@@ -104,12 +104,12 @@ static ls_status take_run(results *x, const drill_site *s, const drill_run *r)
         const drill_fault *f = &r->fault[k];
         if (x->o->json) json_row(x->w, r, f);
         else print_row(r, f);
+        x->n_fault += f->happened;
         if (isnan(f->again)) continue;
         LS_TRY(ls_reserve(&x->again, &x->cap_again, x->n_again + 1, sizeof *x->again, "the results"));
         x->again[x->n_again++] = f->again;
     }
     x->n_run++;
-    x->n_fault += r->n_fault;
     if (*r->failed) {
         x->n_failed++;
         fprintf(stderr, "lockstep: fault %lld: %s; its files: %s/run-%lld\n", (long long)r->fault[0].number, r->failed,

@@ -33,7 +33,7 @@ static bool in_list(const char *list, const char *word)
     return !list;
 }
 
-/* Checks the words of a comma-separated list. */
+/* Checks a comma-separated list. */
 static ls_status check_list(const char *option, const char *list, const char *choices)
 {
     char word[32];
@@ -164,7 +164,9 @@ void drill_plan_run(const drill_plan *p, int64_t from, int64_t left, int n_micro
     const bool flip = r->fault[0].kind->flip;
     const int n = choose_layout(p, n_micro, flip, -1, &r->layout);
     (void)choose_layout(p, n_micro, flip, (int)(ls_rng_u64(key, 0) % (uint64_t)n), &r->layout);
-    if (left < 2 || !r->fault[0].kind->fails || r->fault[0].kind->host || flip || ls_rng_u64(key, 1) % 3) return;
+    const drill_kind *first =
+        r->fault[0].kind; /* a second fault needs a restart: kinds that may need none have a cause */
+    if (left < 2 || !first->fails || first->host || first->cause || ls_rng_u64(key, 1) % 3) return;
     plan_fault(p, from + 1, 2, r->fault[0].step, &r->fault[1]);
     const drill_kind *second = r->fault[1].kind; /* a host is lost in the first attempt; flips have runs of their own */
     r->n_fault = second->host || second->flip ? 1 : 2;

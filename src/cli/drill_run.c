@@ -279,6 +279,9 @@ static void take_event(drill_fault *f, double at, const json_t *o)
         const json_t *rank = json_object_get(o, "rank");
         snprintf(f->cause, sizeof f->cause, "%s", cause ? cause : "");
         f->blamed = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
+    } else if (!strcmp(name, "checkpoint_failed") && f->kind->file && after >= -0.01 && isnan(f->detected)) {
+        f->detected = fmax(after, 0); /* --save_failures warn: the run goes on without this checkpoint */
+        snprintf(f->cause, sizeof f->cause, "disk");
     } else if (!strcmp(name, "restart") && number == f->attempt + 1) {
         f->again = fmax(after, 0);
         f->lost_steps = json_integer_value(json_object_get(o, "lost_steps"));
@@ -320,7 +323,7 @@ static void judge_fault(drill_run *r, drill_fault *f, const char *dir, const att
     f->lost_steps = -1;
     if (!f->happened) {
         /* a second fault needs the restart after the first */
-        if (f->attempt == 1 || !r->fault[0].kind->harmless || !isnan(r->fault[0].detected))
+        if (f->attempt == 1 || !isnan(r->fault[0].again))
             fail(r, "fault %lld (%s) did not happen", (long long)f->number, f->words);
         return;
     }
@@ -338,16 +341,26 @@ static void judge_fault(drill_run *r, drill_fault *f, const char *dir, const att
         fail(r, "fault %lld (%s): rank %d is blamed", k, f->words, f->blamed);
 }
 
-static void look_for_leftovers(drill_run *r, const char *mark, time_t since)
+static void nap(void)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
+/* Waits for the processes of a run that has ended, and kills those that stay; their number. */
+static int end_processes(const char *mark)
 {
     int left = 0;
+    for (const double until = ls_now() + LAST_SEC; (left = marked(mark, NULL, 0)) && ls_now() < until;) nap();
+    if (!left) return 0;
+    (void)marked(mark, NULL, SIGKILL);
+    for (const double until = ls_now() + LAST_SEC; marked(mark, NULL, 0) && ls_now() < until;) nap();
+    return left;
+}
+
+static void look_for_leftovers(drill_run *r, int left, time_t since)
+{
     char name[NAME_MAX + 1];
-    for (const double until = ls_now() + LAST_SEC; (left = marked(mark, NULL, 0)) && ls_now() < until;)
-        (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    if (left) {
-        fail(r, "%d process%s left behind", left, left == 1 ? " is" : "es are");
-        (void)marked(mark, NULL, SIGKILL);
-    }
+    if (left) fail(r, "%d process%s left behind", left, left == 1 ? " is" : "es are");
     if (leaves_shared_memory(since, name)) fail(r, "/dev/shm/%s is left behind", name);
 }
 
@@ -381,9 +394,10 @@ ls_status drill_run_once(drill_site *s, drill_run *r)
     unsetenv("LOCKSTEP_FAULT");
     unsetenv("LOCKSTEP_FAULT_LOG");
     unsetenv("LOCKSTEP_DRILL");
+    const int left = end_processes(mark); /* also after a stop: they write to the folder */
     LS_TRY(st);
     r->seconds = ls_now() - begin;
-    look_for_leftovers(r, mark, since);
+    look_for_leftovers(r, left, since);
     last_words(dir, why, sizeof why);
     if (a.late) fail(r, "the run did not end within %g s and was killed", s->limit);
     if (r->code) fail(r, "the run ended with exit code %d: %s", r->code, why);

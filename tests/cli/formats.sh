@@ -90,6 +90,7 @@ has trainer_state.json imported/trainer_state.json
 "$LOCKSTEP" verify -n 1 --steps 1 --json >verify.json 2>verify.err & # takes longest
 verify=$!
 has 'verify --json' verify.json
+prints 'drill --json' drill --faults 1 --kinds kill -n 2 --json
 prints 'doctor --json' doctor --json
 
 go plan --measure --seconds 1 --model tiny --seq_length 32 --micro 1 --measure_workers 1 2 --out cluster.json
