@@ -724,6 +724,7 @@ static void print_config_omits_no_setting(void **state)
                                              {"clip", "gradient_clipping"},
                                              {"n", "world_size"},
                                              {"no_deterministic", "deterministic"},
+                                             {"no_save_verify", "save_verify"},
                                              {"data", "train_data_path"},
                                              {"train_micro_batch_size_per_gpu", "micro_batch_size_per_gpu"}};
     /* these only check, select what is printed here, or have no effect */
