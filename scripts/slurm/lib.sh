@@ -114,11 +114,15 @@ place() {
 }
 
 # compose WORDS...: what the job runs, as `words`: with the run folder, and --resume where an attempt goes on. Later flags win, so the
-# arguments come after them. goes_on=0: the command has no --resume.
+# arguments come after them. goes_on=0: the command has no --resume. `restart`: what starts srun again after a failure (MAX_RESTARTS).
 compose() {
   goes_on=1
+  restart=()
   case "${1:-} ${2:-}" in
-    train\ *) words=(train --checkpoint_path "$RUN_DIR" ${resume[@]+"${resume[@]}"} "${@:2}") ;;
+    train\ *)
+      [ "${MAX_RESTARTS:-0}" = 0 ] || restart=("$LOCKSTEP" launch --max_restarts "$MAX_RESTARTS" --)
+      words=(train --checkpoint_path "$RUN_DIR" ${resume[@]+"${resume[@]}"} "${@:2}")
+      ;;
     "bench scaling" | "bench strategies" | "bench ab") words=(bench "$2" --out "$RUN_DIR/bench" ${resume[@]+"${resume[@]}"} "${@:3}") ;;
     *)
       goes_on=0

@@ -38,6 +38,7 @@ typedef struct entry {
     ls_verify_shape s;
     int judge, n_micro, steps;
     double dropout;
+    bool unclipped;
     outcome *out; /* of a reference */
     bool done;
     ls_verify_row row;
@@ -82,6 +83,7 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);
     if (o->offload && !strncmp(s->strategy, "zero", 4)) ls_str_addf(&line, " --offload_optimizer %s", o->offload);
     if (s->by_rows) ls_str_add(&line, " --sequence_parallel");
+    if (t->e->unclipped) ls_str_add(&line, " --clip 0");
     if (s->pp > 1) ls_str_addf(&line, " --schedule %s --interleave %d", s->schedule, s->interleave);
     ls_status st = line.failed ? ls_nomem(line.cap, "a command line") : ls_argv_split(w, line.data);
     ls_str_fini(&line);
@@ -412,6 +414,29 @@ static ls_status shards_of(list *v, int judge, int world, int tp)
     return LS_OK;
 }
 
+/* Without clipping an offloaded optimizer updates units during the backward pass (parallel/offload_early.c): the strategies that allow
+ * it, with one and two micro-batches, and in pipelines with a whole and with a split backward pass. */
+static ls_status unclipped(list *v)
+{
+    static const char *const schedule[] = {"1f1b", "interleaved", "zb"};
+    int judge;
+    if (!v->o->offload || !strcmp(v->o->offload, "none") || (v->o->precision && !strcmp(v->o->precision, "fp16")))
+        return LS_OK;
+    for (int accum = 1; accum <= 2; accum++) {
+        LS_TRY(put_judge(v, v->most * accum, v->o->steps, 0.1, &judge));
+        v->at[judge].unclipped = true;
+        for (int i = 0; i < v->o->n_world; i++) {
+            const int n = v->o->world[i];
+            for (int s = 2; s < 5; s++)
+                LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], n, 1, 1, 1, NULL, false}));
+            for (int k = 0; k < 3 && accum == 2 && n > 1; k++)
+                LS_TRY(put_layout(v, judge,
+                                  (ls_verify_shape){strategy[2 + k], n, 2, k == 1 ? 2 : 1, 1, schedule[k], false}));
+        }
+    }
+    return LS_OK;
+}
+
 /* Tensor parallelism over 2 and 4 workers, which must match within limits. */
 static ls_status shards(list *v)
 {
@@ -463,8 +488,12 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     }
     ls_verify_row *r = &e->row;
     const outcome *out = v->other[slot];
-    *r = (ls_verify_row){
-        .s = e->s, .comm = comm_of(v, e, out), .n_micro = e->n_micro, .dropout = e->dropout, .seconds = seconds};
+    *r = (ls_verify_row){.s = e->s,
+                         .comm = comm_of(v, e, out),
+                         .n_micro = e->n_micro,
+                         .dropout = e->dropout,
+                         .unclipped = e->unclipped,
+                         .seconds = seconds};
     if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
     else snprintf(r->words, sizeof r->words, "%s", words);
     r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);
@@ -541,6 +570,7 @@ static ls_status run_list(list *v)
     for (int i = 0; i < o->n_world; i++) v->most = o->world[i] > v->most ? o->world[i] : v->most;
     if (!o->only_tp) LS_TRY(replicas(v));
     if (!o->only_tp) LS_TRY(pipelines(v));
+    if (!o->only_tp) LS_TRY(unclipped(v));
     LS_TRY(shards(v));
     LS_TRY(make_outcomes(v, n_slot, ls_model_n_param(&cfg)));
     LS_TRY(make_data(v->dir, o->seed, o->pairs));
@@ -573,6 +603,7 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     LS_ASSERT(o->steps >= 1 && o->steps <= LS_VERIFY_MAX_STEP);
     LS_ASSERT(o->jobs >= 1 && o->jobs <= LS_JOBS_MOST);
+    ls_stop_install(); /* before the folder exists: a signal removes it */
     if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot create a folder in %s", tmp ? tmp : "/tmp");
     ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);

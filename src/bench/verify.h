@@ -52,7 +52,8 @@ typedef struct ls_verify_row {
     const char *comm;
     int n_micro; /* of each replica */
     double dropout;
-    bool ran; /* false: `words` has the reason */
+    bool unclipped; /* --clip 0: an offloaded optimizer overlaps the backward pass */
+    bool ran;       /* false: `words` has the reason */
     bool identical;
     bool within;                                 /* the errors are within the limits for tensor parallelism */
     double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */

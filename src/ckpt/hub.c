@@ -66,7 +66,7 @@ static ls_status snapshot_of(const char *model, char path[PATH_MAX])
     LS_TRY(ls_path_in(all, model, "snapshots"));
     if (!ls_fs_is_dir(all)) return LS_OK;
     if (ls_fs_is_file(ref)) {
-        LS_TRY(ls_fs_read(ref, &text, &n));
+        LS_TRY(ls_fs_read_most(ref, LS_FS_TEXT_MOST, &text, &n));
         text[strcspn(text, " \t\r\n")] = '\0';
         commit = text;
     } else {

@@ -96,6 +96,14 @@ static ls_status export_gguf(ls_export_opts *how)
     return st;
 }
 
+static void print_done(const char *verb, const char *from, const char *to)
+{
+    ls_str s = {0};
+    ls_str_addf(&s, "%s %s to %s\n", verb, from, to);
+    cli_say(stdout, LS_COLOUR_NONE, s.data ? s.data : "");
+    ls_str_fini(&s);
+}
+
 ls_status cmd_export(int argc, char **argv)
 {
     options o = {0};
@@ -117,7 +125,7 @@ ls_status cmd_export(int argc, char **argv)
     LS_TRY(ls_ckpt_resolve("--checkpoint", o.from, &path));
     how.from = path;
     const ls_status st = how.kind == LS_EXPORT_GGUF ? export_gguf(&how) : ls_export(&how);
-    if (st == LS_OK) printf("exported %s to %s\n", path, o.out);
+    if (st == LS_OK) print_done("exported", path, o.out);
     ls_free(path);
     return st;
 }
@@ -144,7 +152,7 @@ ls_status cmd_import(int argc, char **argv)
     char *path = NULL;
     LS_TRY(ls_ckpt_resolve("--from", o.from, &path));
     const ls_status st = ls_hf_import(path, o.out, o.variant, o.force);
-    if (st == LS_OK) printf("imported %s to %s\n", path, o.out);
+    if (st == LS_OK) print_done("imported", path, o.out);
     ls_free(path);
     return st;
 }

@@ -8,6 +8,7 @@
  * (doctor_gpu.c) and Slurm are only reported. */
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
+#include "comm/launch.h"
 #include "core/cores.h"
 #include "core/fs.h"
 #include "core/memory_limit.h"
@@ -304,22 +305,31 @@ static ls_status print_rows(const part *row, size_t n)
 typedef struct options {
     bool json;
     const char *device;
+    double burn;
+    int64_t n;
 } options;
 
 static const ls_opt table[] = {
     CLI_SWITCH("json", json, "print one JSON object", "Options"),
     CLI_CHOICE("device", device, "auto|cpu|cuda", NULL,
                "run a small computation on the device and check the result; exit code 4 if it fails"),
+    CLI_REAL_IN(
+        0, 1e6, "burn", burn, "MINUTES", "0",
+        "look for cores and GPUs that compute wrong: one worker on each repeats the arithmetic of training for so many minutes, and all results must have the same bits; exit code 1 if one differs"),
+    CLI_INT_IN(0, LS_LAUNCH_MOST, "n", n, "N", "0",
+               "with --burn: number of workers; -n N is the same [one per core or GPU]"),
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "doctor [--json] [--device auto|cpu|cuda]",
+    table, CLI_COUNT(table), "doctor [--json] [--device auto|cpu|cuda] [--burn MINUTES [-n N]]",
     "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, or the device given with --device, does not work."};
 
 ls_status cmd_doctor(int argc, char **argv)
 {
     options o = {0};
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
+    if (o.burn > 0) return doctor_burn(o.burn, (int)o.n, o.device, o.json);
+    if (o.n) return ls_fail(LS_E_ARG, "-n needs --burn MINUTES; add it, or leave -n out");
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
     const char *broken = NULL, *device = o.device;

@@ -250,7 +250,7 @@ static ls_status generate(const options *o, const ls_session_opts *how)
     ls_session s = {0};
     char *file = NULL;
     size_t n = o->prompt ? strlen(o->prompt) : 0;
-    if (o->prompt_file) LS_TRY(ls_fs_read(o->prompt_file, &file, &n));
+    if (o->prompt_file) LS_TRY(ls_fs_read_most(o->prompt_file, GENERATE_PROMPT_MOST, &file, &n));
     ls_stop_set_mode(LS_STOP_NOW); /* until the first text there is nothing to finish */
     ls_status st = ls_session_open(&s, how);
     ls_stop_set_mode(LS_STOP_ASK);

@@ -1,5 +1,6 @@
 /* cmd_launch.c - `lockstep launch`: a command on several hosts, over ssh. */
 #include "cli/commands.h"
+#include "cli/launch_supervise.h"
 #include "comm/launch_hosts.h"
 #include "core/fs.h"
 
@@ -10,7 +11,8 @@
 
 typedef struct options {
     const char *hosts, *hostfile, *rsh, *program, *address;
-    int64_t n, port;
+    int64_t n, port, max_restarts, hot_spare;
+    const char *elastic;
     ls_opt_list env;
     bool no_prefix, agent;
 } options;
@@ -30,24 +32,36 @@ static const ls_opt table[] = {
     CLI_LIST("env", env, "NAME[=VALUE] ...",
              "environment variables for the workers; LS_*, LOCKSTEP_*, NCCL_* and DIST_DEBUG are always passed on"),
     CLI_SWITCH("no_prefix", no_prefix, "print the output of workers without [rank N] in front of each line"),
+    CLI_INT_IN(
+        0, 1000000, "max_restarts", max_restarts, "N", "0",
+        "train: after a failure start the workers again from the newest whole checkpoint; give up after N restarts without a new one; without --hosts: restarts the command of another launcher [0; 3 with --elastic or --hot_spare]",
+        "Failures"),
+    CLI_STR(
+        "elastic", elastic, "MIN:MAX", NULL,
+        "train: after a lost host continue with the workers of the others, at least MIN; when it answers again, with up to MAX; the result has the same bits [no]"),
+    CLI_INT_IN(0, LS_LAUNCH_HOSTS, "hot_spare", hot_spare, "N", "0",
+               "train: keep the last N hosts of the list free; they replace hosts that are lost"),
     CLI_SWITCH("agent", agent, NULL),
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "launch --hosts a,b -n N [OPTIONS] -- COMMAND ...",
+    table, CLI_COUNT(table),
+    "launch --hosts a,b -n N [OPTIONS] -- COMMAND ...\n       lockstep launch --max_restarts N -- mpirun ... lockstep train ...",
     "Start N workers of a lockstep command on several hosts, without MPI or a scheduler. Workers of a host communicate through shared memory, hosts over TCP; the result has the same bits as on one host. "
     "Hosts must have the program, the data and the working folder under the same paths, reach each other over TCP, and allow ssh without a password. "
     "A token that launch makes for each run keeps other processes out.\n\n"
     "SIGTERM and SIGINT are passed on to all workers, which save a checkpoint. The exit code is that of the workers. If a worker, a host or this command dies, all workers on all hosts end.\n\n"
     "  lockstep launch --hosts a,b -n 8 -- train --data data --model gpt2 \\\n      --checkpoint_path run\n"
-    "  lockstep launch --hosts gpu1:4,gpu2:4 -- verify"};
+    "  lockstep launch --hosts gpu1:4,gpu2:4 -- verify\n"
+    "  lockstep launch --hosts a,b,c -n 8 --hot_spare 1 -- train --data data \\\n      --checkpoint_path run\n"
+    "  lockstep launch --max_restarts 3 -- mpirun -n 8 lockstep train --data data \\\n      --checkpoint_path run"};
 
 /* Adds "host slots=N" lines to a list as --hosts has it. */
 static ls_status read_hostfile(const char *path, ls_str *out)
 {
     char *text = NULL;
     size_t n = 0;
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     for (char *line = text, *next; line && *line; line = next) {
         char name[256] = "", slots[64] = "";
         next = strchr(line, '\n');
@@ -95,6 +109,7 @@ static ls_status make_plan(const options *o, const ls_opt_list *rest, char *self
     if (o->hosts && o->hostfile) return ls_fail(LS_E_ARG, "--hosts and --hostfile: give one of them");
     if (o->hosts) ls_str_add(&hosts, o->hosts);
     ls_status st = o->hostfile ? read_hostfile(o->hostfile, &hosts) : LS_OK;
+    l->n_spare = (int)o->hot_spare;
     if (st == LS_OK) st = ls_launch_hosts_parse(hosts.data ? hosts.data : "", (int)o->n, l);
     ls_str_fini(&hosts);
     LS_TRY(st);
@@ -116,17 +131,36 @@ static ls_status make_plan(const options *o, const ls_opt_list *rest, char *self
     return choose_env(o, &l->env);
 }
 
+/* Without hosts: the command of another launcher. */
+static ls_status supervise_other(const options *o, const ls_opt_list *rest, const launch_limits *m)
+{
+    ls_argv command = {0};
+    ls_status st = LS_OK;
+    if (o->elastic || o->hot_spare)
+        return ls_fail(LS_E_ARG, "--%s needs --hosts: another launcher chooses its hosts itself",
+                       o->elastic ? "elastic" : "hot_spare");
+    for (int i = 0; i < rest->n && st == LS_OK; i++) st = ls_argv_add(&command, rest->word[i]);
+    if (st == LS_OK) st = launch_supervise_command(&command, m);
+    ls_argv_fini(&command);
+    return st;
+}
+
 ls_status cmd_launch(int argc, char **argv)
 {
     options o = {0};
     ls_opt_list rest = {0};
     char self[4096];
-    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, NULL));
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
     if (o.agent) return ls_launch_agent();
+    const launch_limits m = {.max_restarts = cli_given(&page, given, "max_restarts") ? (int)o.max_restarts : -1,
+                             .elastic = o.elastic};
+    const bool supervised = o.max_restarts > 0 || o.hot_spare || o.elastic;
+    if (supervised && !o.hosts && !o.hostfile) return supervise_other(&o, &rest, &m);
     ls_launch_plan *l = ls_alloc(sizeof *l);
     if (!l) return ls_nomem(sizeof *l, "the hosts");
     ls_status st = make_plan(&o, &rest, self, l);
-    if (st == LS_OK) st = ls_launch_hosts(l);
+    if (st == LS_OK) st = supervised ? launch_supervise_hosts(l, &m) : ls_launch_hosts(l);
     ls_argv_fini(&l->rsh);
     ls_argv_fini(&l->argv);
     ls_argv_fini(&l->env);

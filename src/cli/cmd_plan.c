@@ -18,7 +18,7 @@
 
 typedef struct options {
     ls_planner_query q;
-    const char *variant, *cluster, *out, *check, *precision, *device, *tokens;
+    const char *variant, *cluster, *out, *check, *precision, *device, *tokens, *offload;
     int64_t vocab_size, seq_length, workers, top, max_tp;
     double memory, seconds, dropout, mtbf, checkpoint_bandwidth, restart_time;
     int64_t train_seqs;
@@ -62,6 +62,8 @@ static const ls_opt table[] = {
     CLI_POSITIVE("bucket", q.bucket, "N", "0",
                  "gradient bucket size in elements, as in train [1048576; on GPUs 6553600]"),
     CLI_SWITCH("recompute", q.recompute, "recompute activations in the backward pass"),
+    CLI_CHOICE("offload_optimizer", offload, "none|cpu", "none",
+               "cpu: keep the optimizer in host memory, as in train (GPUs; not dp, ddp)"),
     CLI_SWITCH("no_deterministic", q.no_deterministic, "allow GPU kernels whose summation order varies, as in train"),
     CLI_POSITIVE("top", top, "N", "15", "number of layouts to print", "Output"),
     CLI_SWITCH("all", all, "print every layout, and the reason for those that do not fit"),
@@ -99,7 +101,7 @@ enum { RANK = 1, MEASURE = 2, CHECK = 4, TIMES = 8 }; /* TIMES: this machine is 
 static const struct {
     const char *words;
     int modes;
-    const char *name[13];
+    const char *name[14];
 } only[] = {
     {"is only for --measure", MEASURE, {"out"}},
     {"is only for --measure and --cluster this", MEASURE | TIMES, {"micro", "measure_workers", "seconds"}},
@@ -110,7 +112,7 @@ static const struct {
     {"is not for --measure and --check",
      RANK,
      {"global_batch", "tokens", "workers", "memory", "strategy", "max_tp", "top", "all", "price", "mtbf",
-      "checkpoint_bandwidth", "restart_time"}},
+      "checkpoint_bandwidth", "restart_time", "offload_optimizer"}},
 };
 
 /* A number of tokens, with one of the suffixes that papers use. */
@@ -345,6 +347,20 @@ static ls_status count_workers(const options *o, ls_cluster *cl, ls_planner_quer
     return LS_OK;
 }
 
+/* The cluster file has what this plan needs. */
+static ls_status check_cluster(const ls_cluster *cl, const ls_planner_query *q)
+{
+    LS_TRY(ls_cluster_check_precision(cl, q->dtype));
+    if (!q->offload) return LS_OK;
+    if (cl->cpu)
+        return ls_fail(LS_E_CONFIG,
+                       "--offload_optimizer cpu: %s has no GPUs, so the optimizer is in host memory already", cl->name);
+    if (q->strategy && (!strcmp(q->strategy, "dp") || !strcmp(q->strategy, "ddp")))
+        return ls_fail(LS_E_CONFIG, "--offload_optimizer cpu needs zero1, zero2, zero3 or single; got --strategy %s",
+                       q->strategy);
+    return ls_cluster_check_offload(cl, ls_cluster_crowd(cl, 1).timed, q->dtype);
+}
+
 static ls_status rank(options *o)
 {
     ls_planner_query q = o->q;
@@ -371,9 +387,11 @@ static ls_status rank(options *o)
     q.cuda = !cl.cpu;
     q.dtype = ls_cluster_default_precision(&cl);
     if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype);
-    if (ls_cluster_check_precision(&cl, q.dtype) != LS_OK) {
+    q.offload = !strcmp(o->offload, "cpu");
+    const ls_status known = check_cluster(&cl, &q);
+    if (known != LS_OK) {
         ls_cluster_fini(&cl);
-        return LS_E_UNSUPPORTED;
+        return known;
     }
     ls_planner_result r;
     ls_str text = {0};

@@ -125,8 +125,13 @@ static ls_status print_json(const ls_report_result *r, const options *o)
 
 static void print_result(const ls_report_result *r, const options *o, bool written)
 {
-    for (int i = 0; i < r->notes.n; i++) fprintf(stderr, "note: %s\n", r->notes.text[i]);
-    if (r->table.data) fputs(r->table.data, stdout);
+    for (int i = 0; i < r->notes.n; i++) {
+        ls_str s = {0};
+        ls_str_addf(&s, "note: %s\n", r->notes.text[i]);
+        cli_say(stderr, LS_COLOUR_NONE, s.data ? s.data : "");
+        ls_str_fini(&s);
+    }
+    if (r->table.data) cli_say(stdout, LS_COLOUR_NONE, r->table.data);
     if (!written) return;
     if (r->no_gnuplot)
         fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");

@@ -24,19 +24,19 @@
 static void to_stdout(void *ctx, const char *text)
 {
     (void)ctx;
-    ls_progress_print(stdout, LS_COLOUR_NONE, text); /* flushed: users follow train.log */
+    cli_say(stdout, LS_COLOUR_NONE, text); /* flushed: users follow train.log */
 }
 
 static void to_stderr(void *ctx, const char *text)
 {
     (void)ctx;
-    ls_progress_print(stderr, LS_COLOUR_NONE, text);
+    cli_say(stderr, LS_COLOUR_NONE, text);
 }
 
 static void event(void *ctx, const char *text)
 {
     (void)ctx;
-    ls_progress_print(stderr, LS_COLOUR_EVENT, text);
+    cli_say(stderr, LS_COLOUR_EVENT, text);
 }
 
 static void progress(void *ctx, const ls_progress_line *status)

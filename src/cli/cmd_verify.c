@@ -24,8 +24,9 @@ static const ls_opt table[] = {
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
                "number format; bf16 and fp16 need a GPU [as in train]"),
-    CLI_CHOICE("offload_optimizer", v.offload, "none|cpu", "none",
-               "cpu: layouts with zero1 to zero3 keep the optimizer in host memory; needs a GPU"),
+    CLI_CHOICE(
+        "offload_optimizer", v.offload, "none|cpu", "none",
+        "cpu: layouts with zero1 to zero3 keep the optimizer in host memory, also with --clip 0, where it is updated during the backward pass; needs a GPU"),
     CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT_IN(0, 9e18, "seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_CHOICE("task", task, "lm|translate", "lm",
@@ -57,6 +58,7 @@ static void json_row(ls_jsonw *w, const ls_verify_row *r, const char *verdict)
     if (r->s.schedule) ls_jsonw_put_str(w, "schedule", r->s.schedule);
     ls_jsonw_members(w, LS_KV("sequence_parallel", r->s.by_rows), LS_KV("micro_batches", r->n_micro),
                      LS_KV("dropout", r->dropout), LS_KV("seconds", r->seconds), LS_KV("result", verdict));
+    if (r->unclipped) ls_jsonw_members(w, LS_KV("clip", 0));
     if (r->words[0]) ls_jsonw_put_str(w, "words", r->words);
     ls_jsonw_close(w);
 }
@@ -78,9 +80,9 @@ static void print_row(void *ctx, const ls_verify_row *r)
     if (close)
         snprintf(bounds, sizeof bounds, " loss %g, gradients %g", ls_verify_loss_limit(&p->o->v),
                  ls_verify_grad_limit(&p->o->v));
-    printf("%-8s %-6s %7d  %2d %-11s %2d%s %12d %8.1f %7.2f s   %s%s%s%s\n", r->s.strategy, r->comm, r->s.world,
+    printf("%-8s %-6s %7d  %2d %-11s %2d%s %12d %8.1f %7.2f s   %s%s%s%s%s\n", r->s.strategy, r->comm, r->s.world,
            r->s.pp, r->s.schedule ? r->s.schedule : "", r->s.tp, r->s.by_rows ? "s" : " ", r->n_micro, r->dropout,
-           r->seconds, verdict, bounds, r->words[0] ? ": " : "", r->words);
+           r->seconds, verdict, r->unclipped ? " (--clip 0)" : "", bounds, r->words[0] ? ": " : "", r->words);
     fflush(stdout);
 }
 

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/opt.h"
+#include "core/progress.h"
 #include "comm/start.h"
 #include "config/options.h"
 #include "infer/session.h"
@@ -21,7 +22,7 @@
 
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
-    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch;
+    cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch, cmd_drill, cmd_resize;
 cli_main cli_plan_schedule;  /* plan --schedule           */
 cli_main cli_generate_pairs; /* generate --task translate */
 /* prepare --task translate; command: the whole command line, for meta.json */
@@ -139,6 +140,8 @@ bool cli_reader_is_gone(void);
 /* Prints "lockstep: [rank N[ on HOST]: ]<kind>: <message>" of this thread's last failure to stderr, without the rank if it is negative,
  * without the host if it is NULL. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
 void cli_print_error(int rank, const char *host, ls_status st);
+/* Prints a text that may have names of files and folders in it (ls_str_printable). */
+void cli_say(FILE *to, ls_colour colour, const char *text);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_print_device(const ls_device_choice *d);
 

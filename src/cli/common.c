@@ -14,7 +14,7 @@
 
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv)
 {
-    const char *names[16];
+    const char *names[24];
     LS_ASSERT(n <= CLI_COUNT(names));
     for (size_t i = 0; i < n; i++) {
         if (!strcmp(argv[0], table[i].name)) return table[i].run(argc - 1, argv + 1);
@@ -155,6 +155,15 @@ ls_status cli_flush(void)
     return ls_fail(LS_E_IO, "cannot write to stdout: the disk is full or the pipe is closed");
 }
 
+void cli_say(FILE *to, ls_colour colour, const char *text)
+{
+    ls_str s = {0};
+    ls_str_add(&s, text);
+    ls_str_printable(&s);
+    if (s.data && !s.failed) ls_progress_print(to, colour, s.data);
+    ls_str_fini(&s);
+}
+
 void cli_print_error(int rank, const char *host, ls_status st)
 {
     char from[128] = "";
@@ -165,7 +174,7 @@ void cli_print_error(int rank, const char *host, ls_status st)
                 ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
     ls_progress_end(true);
     if (s.failed) fprintf(stderr, "lockstep: %s%s\n", from, ls_status_words(st));
-    else ls_progress_print(stderr, st == LS_E_STOPPED ? LS_COLOUR_WARNING : LS_COLOUR_ERROR, s.data);
+    else cli_say(stderr, st == LS_E_STOPPED ? LS_COLOUR_WARNING : LS_COLOUR_ERROR, s.data);
     ls_str_fini(&s);
 }
 

@@ -2,6 +2,8 @@
 #ifndef LS_CLI_DOCTOR_IMPL_H
 #define LS_CLI_DOCTOR_IMPL_H
 
+#include "core/err.h"
+
 #include <stdbool.h>
 
 typedef enum part_state { PART_OK, PART_MISSING, PART_FAILED } part_state;
@@ -24,5 +26,9 @@ typedef void doctor_look(part *p);
 doctor_look doctor_look_cuda, doctor_look_plugin, doctor_look_libraries, doctor_look_nvml, doctor_look_nccl;
 /* A small product on the device ("cuda" or "cpu") compared with sums in double. */
 void doctor_try_device(part *p, const char *device);
+
+/* doctor_burn.c: n workers (0: one per core or GPU) repeat the arithmetic of training. device: NULL, auto, cpu, cuda. LS_E_NUMERIC: one of
+ * them computes wrong. */
+ls_status doctor_burn(double minutes, int n, const char *device, bool json);
 
 #endif

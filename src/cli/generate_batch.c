@@ -40,11 +40,18 @@ static ls_status read_prompts(const char *path, prompt_set *p)
     ls_lines in = {0};
     ls_substr line;
     bool end = false;
+    size_t total = 0;
     ls_status st = ls_lines_open(&in, path);
     while (st == LS_OK) {
         LS_TRY_GOTO(st, done, ls_lines_next(&in, &line, &end));
         if (end) break;
         LS_TRY_GOTO(st, done, ls_reserve(&p->line, &p->cap, p->n + 1, sizeof *p->line, "the prompts"));
+        total += line.n;
+        if (total > GENERATE_PROMPTS_MOST) {
+            st = ls_fail(LS_E_FORMAT, "--prompts %s: line %lld: the prompts are too large: the limit is 1 GiB", path,
+                         (long long)in.line);
+            break;
+        }
         p->longest = LS_MAX(p->longest, line.n);
         p->line[p->n] = ls_strndup(line.data, line.n);
         if (!p->line[p->n]) st = ls_nomem(line.n, "a prompt");

@@ -14,6 +14,9 @@ typedef struct generate_options {
     bool json, no_stop, stats, greedy;
 } generate_options;
 
+#define GENERATE_PROMPT_MOST  ((size_t)16 << 20) /* bytes of --prompt_file */
+#define GENERATE_PROMPTS_MOST ((size_t)1 << 30)  /* of all lines of --prompts */
+
 /* How sample number `sample` of a prompt is drawn. */
 ls_sampling generate_sampling(const generate_options *o, int64_t sample);
 ls_stops generate_stops(const generate_options *o);

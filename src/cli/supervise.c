@@ -82,6 +82,17 @@ static void put_resize(const supervise *s, int from)
     put_event(s, &line, &w);
 }
 
+/* After the last failure: nothing is started any more. */
+static void put_end(const supervise *s, ls_status st, const supervise_end *e)
+{
+    ls_str line = {0};
+    ls_jsonw w = begin_event(&line, "end");
+    ls_jsonw_members(
+        &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
+        LS_KV("reason", *ls_err_words() ? ls_err_words() : (const char *)e->detail), LS_KV("attempt", s->attempt));
+    put_event(s, &line, &w);
+}
+
 static void take_event(supervise *s, const json_t *o)
 {
     const char *name = json_string_value(json_object_get(o, "event"));
@@ -93,6 +104,9 @@ static void take_event(supervise *s, const json_t *o)
         const json_t *size = json_object_get(o, "world_size");
         if (!s->workers && json_is_integer(size)) s->workers = (int)json_integer_value(size);
         if (s->restarting) put_restart(s);
+    } else if (!strcmp(name, "end")) {
+        const char *reason = json_string_value(json_object_get(o, "reason"));
+        snprintf(s->reason, sizeof s->reason, "%s", reason ? reason : "");
     } else if (!strcmp(name, "audit")) {
         const char *result = json_string_value(json_object_get(o, "result"));
         s->corrupt = result && !strcmp(result, "mismatch");
@@ -202,8 +216,8 @@ bool supervise_tick(void *ctx)
 {
     supervise *s = ctx;
     const double now = ls_now();
-    read_events(s);
-    if (now - s->looked_at < LOOK || s->wanted) return s->wanted;
+    if (!s->began) read_events(s); /* the time of the first step is recorded exactly */
+    if (now - s->looked_at < LOOK || s->wanted) return s->wanted && s->began; /* until then there is nothing to save */
     s->looked_at = now;
     look_for_request(s);
     if (!s->wanted && s->ops.wants && s->began) {
@@ -211,7 +225,7 @@ bool supervise_tick(void *ctx)
         s->why = "workers returned";
     }
     if (s->wanted) ls_progress_say("lockstep: stopping to continue with %d workers (%s)\n", s->wanted, s->why);
-    return s->wanted;
+    return s->wanted && s->began;
 }
 
 /* ---- failures ---- */
@@ -236,6 +250,7 @@ static bool restartable(const supervise *s, ls_status st)
     switch (st) {
     case LS_E_COMM:
     case LS_E_DEVICE:
+    case LS_E_CORRUPT:
     case LS_E_INTERNAL: return true;
     case LS_E_IO:     /* writing: everything is read before */
     case LS_E_FORMAT: /* a launcher gives an exit code, which is the same as that of LS_E_IO */
@@ -244,20 +259,40 @@ static bool restartable(const supervise *s, ls_status st)
     }
 }
 
+/* The cause by the message of a failure; NULL: not known. */
+static const char *cause_of(const char *words)
+{
+    static const char *const known[][2] = {{"killed by signal", "killed"},
+                                           {"SIGSTOP", "stopped"},
+                                           {"no progress", "hang"},
+                                           {" was lost", "killed"},
+                                           {" exited", "killed"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(words, known[i][0])) return known[i][1];
+    return NULL;
+}
+
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)
 {
     const int64_t oom = oom_kills();
+    if (s->reason[0] && !e->cause) { /* a launcher knows less than rank 0 */
+        int rank;
+        const char *at = strstr(s->reason, "rank ");
+        if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
+        snprintf(e->detail, sizeof e->detail, "%s", s->reason);
+    }
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
-    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank;
+    if (!e->cause && st == LS_E_COMM) e->cause = cause_of(e->detail);
+    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
     else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
         e->cause = "out of memory";
     if (e->cause) return;
-    e->cause = st == LS_E_NOMEM                     ? "out of memory"
+    e->cause = st == LS_E_CORRUPT                   ? "corruption"
+               : st == LS_E_NOMEM                   ? "out of memory"
                : st == LS_E_DEVICE                  ? "device"
                : st == LS_E_IO || st == LS_E_FORMAT ? "disk"
-               : st == LS_E_COMM                    ? "hang"
                                                     : "other";
 }
 
@@ -386,6 +421,7 @@ static ls_status one_attempt(supervise *s, supervise_end *e)
     char number[16];
     ls_err_kept before;
     s->began = s->corrupt = false;
+    s->reason[0] = '\0';
     s->wanted = 0;
     s->oom_kills = oom_kills();
     s->events_at = 0;
@@ -402,6 +438,26 @@ static ls_status one_attempt(supervise *s, supervise_end *e)
     return st;
 }
 
+ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *least, int *most)
+{
+    int64_t a = 0, b = 0;
+    char copy[64] = "";
+    *least = *most = 0;
+    if (!text) return LS_OK;
+    if (strlen(text) < sizeof copy) snprintf(copy, sizeof copy, "%s", text);
+    char *colon = strchr(copy, ':');
+    if (colon) *colon = '\0';
+    if (!colon || !ls_parse_i64(copy, &a) || !ls_parse_i64(colon + 1, &b) || a < 1 || b < a || b > limit)
+        return ls_fail(LS_E_ARG, "--elastic %.60s: must be MIN:MAX with 1 <= MIN <= MAX <= %d, such as 2:8", text,
+                       limit);
+    if (n < a || n > b)
+        return ls_fail(LS_E_ARG, "--elastic %s: -n %lld is outside; the run starts with -n workers", text,
+                       (long long)n);
+    *least = (int)a;
+    *most = (int)b;
+    return LS_OK;
+}
+
 ls_status supervise_run(supervise *s)
 {
     supervise_end e;
@@ -411,6 +467,8 @@ ls_status supervise_run(supervise *s)
         const ls_status st = one_attempt(s, &e);
         if (st == LS_OK || ls_stop_requested()) return st;
         if (st == LS_E_STOPPED && !s->wanted) return st;
-        LS_TRY(st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e));
+        const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
+        if (next != LS_OK) put_end(s, next, &e);
+        LS_TRY(next);
     }
 }

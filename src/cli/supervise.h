@@ -25,7 +25,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SUPERVISE_SAME 3
+#define SUPERVISE_SAME     3
+#define SUPERVISE_RESTARTS 3 /* with --elastic or --hot_spare alone */
 
 typedef struct supervise_end {
     int rank;          /* the worker that failed first; -1: not known */
@@ -64,6 +65,7 @@ struct supervise {
     int64_t events_at; /* bytes of events.jsonl that were read */
     bool began;        /* its first step has begun             */
     int64_t from;      /* the step it continues from; -1: not known */
+    char reason[300];  /* why it ended, as rank 0 wrote it; "": not known */
     bool corrupt;      /* its audit has found a wrong number   */
     int corrupt_rank;
     int64_t oom_kills; /* of this machine, before it; -1: not known */
@@ -82,6 +84,9 @@ struct supervise {
 };
 
 ls_status supervise_run(supervise *s);
+
+/* MIN:MAX of --elastic for n workers, at most `limit`; text NULL: both are 0. LS_E_ARG. */
+ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *least, int *most);
 /* Called by an attempt several times per second. True: the workers must stop and save, because their number changes. */
 bool supervise_tick(void *s);
 

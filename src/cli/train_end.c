@@ -3,7 +3,6 @@
 #include "core/fs.h"
 #include "core/minmax.h"
 #include "core/progress.h"
-#include "core/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -154,17 +153,6 @@ static ls_status sample(const ls_train_options *o, const ls_device_choice *d, ls
     return st;
 }
 
-/* Bytes that are not UTF-8, and control characters, as "?": a model that has learned little makes them. */
-static void make_printable(ls_str *text)
-{
-    for (size_t i = 0; i < text->len;) {
-        uint32_t c = 0;
-        const int n = ls_utf8_decode((const unsigned char *)text->data + i, text->len - i, &c);
-        if (!n || (c < 32 && c != '\n' && c != '\t') || c == 127) text->data[i] = '?';
-        i += n ? (size_t)n : 1;
-    }
-}
-
 /* ---- all ---- */
 
 static ls_status next_commands(const ls_train_options *o, int64_t steps, ls_str *out)
@@ -206,7 +194,7 @@ ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d
     if (st == LS_OK) {
         ls_str text = {0};
         const ls_status made = sample(o, d, &text);
-        make_printable(&text);
+        ls_str_printable(&text);
         if (made == LS_OK && text.len) ls_str_addf(&out, "\na sample (temperature 0.8):\n%s\n", text.data);
         else if (*ls_err_words()) fprintf(stderr, "no sample: %s\n", ls_err_words()); /* the run itself is complete */
         ls_err_clear();

@@ -1,20 +1,22 @@
 #include "cli/train_supervise.h"
 #include "cli/commands.h"
+#include "compute/look.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "core/stop.h"
 #include "train/trainer.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define DEFAULT_RESTARTS 3 /* with --elastic or --hot_spare */
-
 typedef struct supervisor {
     supervise s; /* first: shared with the workers */
     const train_runner *r;
-    ls_train_options o; /* of the next attempt */
-    int least, most;    /* --elastic; 0: the number of workers is fixed */
-    int spares;         /* left */
+    train_layout layout; /* of the run */
+    ls_train_options o;  /* of the next attempt */
+    int least, most;     /* --elastic; 0: the number of workers is fixed */
+    int spares;          /* left */
+    ls_argv gpu;         /* GPUs for CUDA_VISIBLE_DEVICES, of which the first ones are used; empty: as they are */
 } supervisor;
 
 bool train_is_supervised(const ls_train_options *o)
@@ -25,26 +27,6 @@ bool train_is_supervised(const ls_train_options *o)
 bool train_is_resizing(const supervise *s)
 {
     return s && s->wanted;
-}
-
-static ls_status parse_elastic(const ls_train_options *o, int *least, int *most)
-{
-    int64_t a = 0, b = 0;
-    char text[64] = "";
-    *least = *most = 0;
-    if (!o->elastic) return LS_OK;
-    if (strlen(o->elastic) < sizeof text) snprintf(text, sizeof text, "%s", o->elastic);
-    char *colon = strchr(text, ':');
-    if (colon) *colon = '\0';
-    if (!colon || !ls_parse_i64(text, &a) || !ls_parse_i64(colon + 1, &b) || a < 1 || b < a || b > LS_LAUNCH_MOST)
-        return ls_fail(LS_E_ARG, "--elastic %s: must be MIN:MAX with 1 <= MIN <= MAX <= %d, such as 2:8", o->elastic,
-                       LS_LAUNCH_MOST);
-    if (o->n < a || o->n > b)
-        return ls_fail(LS_E_ARG, "--elastic %s: -n %lld is outside; the run starts with -n workers", o->elastic,
-                       (long long)o->n);
-    *least = (int)a;
-    *most = (int)b;
-    return LS_OK;
 }
 
 ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e)
@@ -64,7 +46,7 @@ ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e
                        option, by, by);
     if (o->elastic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--elastic needs deterministic mode: leave --no_deterministic out");
-    return parse_elastic(o, &least, &most);
+    return supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &least, &most);
 }
 
 static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
@@ -74,10 +56,82 @@ static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
     v->o.attempt = s->resume ? s->attempt : 1;
     const ls_status st = v->r->attempt(v->r->ctx, &v->o, s, &how);
     end->rank = how.rank;
-    end->lost = how.signal || how.stopped;
+    end->lost = how.signal || how.stopped || st == LS_E_DEVICE;
     end->cause = how.stopped ? "stopped" : how.signal ? "killed" : NULL;
     snprintf(end->detail, sizeof end->detail, "%s", how.detail);
     return st;
+}
+
+/* The GPUs that the program sees, by the names that CUDA_VISIBLE_DEVICES has for them. */
+static ls_status list_gpus(supervisor *v, const ls_device_choice *d)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const int64_t needed = v->o.n + v->spares;
+    ls_look found = {0};
+    if (!d->cuda || (!v->spares && !v->least)) return LS_OK;
+    if (d->index >= 0 && v->spares)
+        return ls_fail(LS_E_ARG, "--hot_spare: all workers share the GPU of --device %s; use --device cuda", d->asked);
+    if (d->index >= 0) return LS_OK;
+    ls_gpu_look(0, &found);
+    for (int i = 0; visible && *visible && i < found.info.count; i++) {
+        const size_t n = strcspn(visible, ",");
+        LS_TRY(ls_argv_addf(&v->gpu, "%.*s", (int)n, visible));
+        visible += n + (visible[n] == ',');
+    }
+    for (int i = 0; !visible && i < found.info.count; i++) LS_TRY(ls_argv_addf(&v->gpu, "%d", i));
+    if (v->spares && v->gpu.n < needed)
+        return ls_fail(LS_E_CONFIG, "--hot_spare %d: %lld workers and the spares need %lld GPUs; %d are visible",
+                       v->spares, (long long)v->o.n, (long long)needed, v->gpu.n);
+    return LS_OK;
+}
+
+static void show_gpus(const supervisor *v)
+{
+    ls_str s = {0};
+    for (int i = 0; i < v->gpu.n; i++) ls_str_addf(&s, "%s%s", i ? "," : "", v->gpu.word[i]);
+    if (s.data && !s.failed) setenv("CUDA_VISIBLE_DEVICES", s.data, 1);
+    ls_str_fini(&s);
+}
+
+/* The GPU of a lost worker becomes the last one of the list: the others, spares first, are used instead. */
+static void set_gpu_back(supervisor *v, int rank)
+{
+    if (rank < 0 || rank >= v->gpu.n) return;
+    char *gpu = v->gpu.word[rank];
+    for (int i = rank; i + 1 < v->gpu.n; i++) v->gpu.word[i] = v->gpu.word[i + 1];
+    v->gpu.word[v->gpu.n - 1] = gpu;
+    show_gpus(v);
+    ls_progress_say("lockstep: GPU %s of rank %d is used last from now on\n", gpu, rank);
+}
+
+static ls_status allows(void *ctx, supervise *s, int wanted)
+{
+    supervisor *v = ctx;
+    ls_train_options o;
+    (void)s;
+    if (wanted < v->least || wanted > v->most)
+        return ls_fail(LS_E_CONFIG, "%d workers are outside of --elastic %d:%d", wanted, v->least, v->most);
+    return train_layout_fit(&v->layout, wanted, &o);
+}
+
+/* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it. Other failures change nothing. */
+static ls_status next(void *ctx, supervise *s, const supervise_end *e)
+{
+    supervisor *v = ctx;
+    int most = s->workers;
+    if (e && e->lost) set_gpu_back(v, e->rank);
+    if (s->wanted) most = s->wanted;
+    else if (e && e->lost && v->spares) {
+        v->spares--;
+        ls_progress_say("lockstep: a spare replaces the lost worker (%d left)\n", v->spares);
+    } else if (e && e->lost && v->least) {
+        most--;
+        s->why = "a worker was lost";
+    }
+    if (most == s->workers) return LS_OK;
+    LS_TRY(train_layout_most(&v->layout, most, v->least, &v->o));
+    s->workers = (int)v->o.n;
+    return LS_OK;
 }
 
 /* The lock of the run folder, for all attempts. */
@@ -91,21 +145,17 @@ static ls_status lock_folder(const char *run_dir, ls_lock *lock)
 
 static ls_status set_up(supervisor *v, const ls_train_options *o)
 {
-    ls_train_config c = {0};
-    LS_TRY(parse_elastic(o, &v->least, &v->most));
-    LS_TRY(v->r->configure(v->r->ctx, o, &c));
     supervise *s = &v->s;
-    ls_status st = LS_OK;
-    if (snprintf(s->run_dir, sizeof s->run_dir, "%s", c.run_dir) >= (int)sizeof s->run_dir)
-        st = ls_fail(LS_E_IO, "the path %.60s... is too long", c.run_dir);
-    ls_train_config_fini(&c);
-    LS_TRY(st);
+    LS_TRY(supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &v->least, &v->most));
+    LS_TRY(train_layout_open(&v->layout, o, v->r->configure, v->r->ctx));
+    if (snprintf(s->run_dir, sizeof s->run_dir, "%s", o->checkpoint_path) >= (int)sizeof s->run_dir)
+        return ls_fail(LS_E_IO, "the path %.60s... is too long", o->checkpoint_path);
     v->o = *o;
     v->spares = (int)o->hot_spare;
-    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : DEFAULT_RESTARTS;
+    s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : SUPERVISE_RESTARTS;
     s->workers = (int)o->n;
     s->resume = o->resume;
-    s->ops = (supervise_ops){.ctx = v, .attempt = attempt};
+    s->ops = (supervise_ops){.ctx = v, .attempt = attempt, .next = next, .allows = v->least ? allows : NULL};
     return LS_OK;
 }
 
@@ -113,19 +163,20 @@ ls_status train_supervise(const train_runner *r, const ls_train_options *o, cons
 {
     ls_lock lock = {0};
     int server = 0;
-    (void)d;
     supervisor *v = mmap(NULL, sizeof *v, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (v == MAP_FAILED) return ls_nomem(sizeof *v, "the supervisor");
     v->r = r;
     ls_stop_install();
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = set_up(v, o);
+    if (st == LS_OK) st = list_gpus(v, d);
     if (st == LS_OK) st = cli_serve_begin(o, v->s.run_dir, &server); /* before the lock, which it must not inherit */
     if (st == LS_OK) st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
     ls_lock_release(&lock);
     cli_serve_end(server);
     ls_stop_set_mode(before);
+    ls_argv_fini(&v->gpu);
     munmap(v, sizeof *v);
     return st;
 }

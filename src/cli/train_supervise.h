@@ -5,14 +5,14 @@
 #define LS_CLI_TRAIN_SUPERVISE_H
 
 #include "cli/supervise.h"
+#include "cli/train_layout.h"
 #include "comm/launch.h"
 #include "comm/start.h"
 #include "config/resolve.h"
 
 typedef struct train_runner {
     void *ctx;
-    /* The configuration of o->n workers, if their layout is possible. */
-    ls_status (*configure)(void *ctx, const ls_train_options *o, ls_train_config *c);
+    train_configure *configure;
     /* Runs the workers of one attempt until they have ended. */
     ls_status (*attempt)(void *ctx, const ls_train_options *o, supervise *s, ls_launch_end *end);
 } train_runner;

@@ -48,8 +48,12 @@ static ls_status parse_host(const char *text, size_t n, ls_launch_host *out)
 
 static ls_status share_out(int size, ls_launch_plan *l)
 {
+    const int n = l->n_host - l->n_spare;
     int given = 0, sum = 0;
-    for (int i = 0; i < l->n_host; i++) given += l->host[i].n > 0, sum += l->host[i].n;
+    if (n < 1)
+        return ls_fail(LS_E_ARG, "--hot_spare %d: the list has %d host%s; at least one must be used", l->n_spare,
+                       l->n_host, l->n_host == 1 ? "" : "s");
+    for (int i = 0; i < l->n_host; i++) given += l->host[i].n > 0, sum += i < n ? l->host[i].n : 0;
     if (given && given < l->n_host)
         return ls_fail(LS_E_ARG, "--hosts: give the number of workers for every host (host:N) or for none");
     if (given && size && size != sum)
@@ -57,9 +61,9 @@ static ls_status share_out(int size, ls_launch_plan *l)
     if (!given && !size)
         return ls_fail(LS_E_ARG, "-n N is missing: the number of workers on all hosts together (or --hosts a:4,b:4)");
     l->size = given ? sum : size;
-    if (l->size < l->n_host) return ls_fail(LS_E_ARG, "-n %d: fewer workers than hosts (%d)", size, l->n_host);
+    if (l->size < n) return ls_fail(LS_E_ARG, "-n %d: fewer workers than hosts (%d)", size, n);
     for (int i = 0; i < l->n_host && !given; i++) {
-        l->host[i].n = size * (i + 1) / l->n_host - size * i / l->n_host;
+        l->host[i].n = i < n ? size * (i + 1) / n - size * i / n : l->host[n - 1].n; /* the largest part is the last */
         if (l->host[i].n > LS_LAUNCH_MOST)
             return ls_fail(LS_E_ARG, "-n %d: %d workers on host %s; one host runs at most %d", size, l->host[i].n,
                            l->host[i].name, LS_LAUNCH_MOST);
@@ -88,7 +92,7 @@ ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out)
 /* ---- starting ---- */
 
 typedef struct team {
-    const ls_launch_plan *l;
+    ls_launch_plan *l;
     proc *p;
     int *in;                                        /* stdin of each remote shell; -1: closed */
     int left, code, worst;                          /* worst: the host whose exit code it is */
@@ -102,17 +106,14 @@ static bool is_here(const char *name)
     return !strcmp(name, "localhost") || !strcmp(name, host);
 }
 
-/* What runs on the host: by its shell, or directly where it is this one. */
-static ls_status compose(const ls_launch_plan *l, int i, ls_argv *out)
+ls_status launch_compose(const ls_launch_plan *l, int i, const char *words, ls_argv *out)
 {
     ls_argv agent = {0};
     ls_str text = {0};
     LS_TRY(ls_argv_add(&agent, l->program));
-    LS_TRY(ls_argv_add(&agent, "launch"));
-    LS_TRY(ls_argv_add(&agent, "--agent"));
-    ls_status st;
-    if (is_here(l->host[i].name)) st = ls_argv_add_all(out, &agent);
-    else {
+    ls_status st = ls_argv_split(&agent, words);
+    if (st == LS_OK && is_here(l->host[i].name)) st = ls_argv_add_all(out, &agent);
+    else if (st == LS_OK) {
         ls_argv_show(&agent, &text);
         st = ls_argv_add_all(out, &l->rsh);
         if (st == LS_OK) st = ls_argv_add(out, l->host[i].name);
@@ -144,7 +145,7 @@ static ls_status start_host(team *t, int i, int first, const char *folder, const
     ls_status st = ls_argv_add(&job.argv, l->program);
     if (st == LS_OK) st = ls_argv_add_all(&job.argv, &l->argv);
     if (st == LS_OK) st = launch_job_write(&job, &text);
-    if (st == LS_OK) st = compose(l, i, &words);
+    if (st == LS_OK) st = launch_compose(l, i, "launch --agent", &words);
     if (st == LS_OK) st = proc_start(&t->p[i], &words, &(ls_argv){0}, &t->in[i]);
     if (st == LS_OK) {
         t->left++;
@@ -178,7 +179,7 @@ static void reap(team *t)
     for (int i = 0; i < t->l->n_host; i++) {
         if (!proc_ended(&t->p[i])) continue;
         const bool stopped = t->p[i].killed && t->asked_at > 0; /* by us, after a stop */
-        const int code = stopped ? 128 + ls_stop_signal() : proc_code(&t->p[i]);
+        const int code = stopped ? 128 + (ls_stop_signal() ? ls_stop_signal() : SIGTERM) : proc_code(&t->p[i]);
         t->left--;
         t->ended_at = ls_now();
         if (t->in[i] >= 0) close(t->in[i]);
@@ -186,6 +187,7 @@ static void reap(team *t)
         if (!code) continue;
         if (t->trouble_at == 0) {
             t->trouble_at = ls_now();
+            t->l->failed = i;
             order(t, "failed\n");
         }
         if (proc_weight(code) > proc_weight(t->code)) t->code = code, t->worst = i;
@@ -196,8 +198,9 @@ static void reap(team *t)
 static void ask(team *t)
 {
     t->asked_at = ls_now();
-    fprintf(stderr, ls_stop_signal() == SIGINT ? "lockstep: stopping; press Ctrl-C again to kill the workers\n"
-                                               : "lockstep: stopping; a second signal kills the workers\n");
+    if (ls_stop_requested())
+        fprintf(stderr, ls_stop_signal() == SIGINT ? "lockstep: stopping; press Ctrl-C again to kill the workers\n"
+                                                   : "lockstep: stopping; a second signal kills the workers\n");
     order(t, ls_stop_signal() == SIGINT ? "int\n" : "term\n");
 }
 
@@ -223,7 +226,7 @@ static void enforce(team *t)
 {
     const double now = ls_now();
     if (ls_stop_at_once()) kill_hosts(t);
-    else if (ls_stop_requested() && t->asked_at <= 0) ask(t);
+    else if (t->asked_at <= 0 && (ls_stop_requested() || (t->l->tick && t->l->tick(t->l->ctx)))) ask(t);
     if (last_moment(t) > 0 && now > last_moment(t)) kill_hosts(t);
     for (int i = 0; i < t->l->n_host && t->kill_at > 0 && now - t->kill_at > KILL_TIME; i++) {
         proc *p = &t->p[i];
@@ -249,12 +252,13 @@ static ls_status outcome(const team *t)
     return ls_launch_status(t->code);
 }
 
-ls_status ls_launch_hosts(const ls_launch_plan *l)
+ls_status ls_launch_hosts(ls_launch_plan *l)
 {
     team t = {.l = l};
     uint8_t secret[16];
     char token[2 * sizeof secret + 1], *folder = getcwd(NULL, 0);
     const char *given = getenv("LOCKSTEP_TOKEN");
+    l->failed = -1;
     meet_random(secret, sizeof secret);
     for (size_t i = 0; i < sizeof secret; i++) snprintf(token + 2 * i, 3, "%02x", secret[i]);
     t.p = ls_alloc((size_t)l->n_host * sizeof *t.p);

@@ -2,6 +2,7 @@
 #ifndef LS_COMM_LAUNCH_HOSTS_H
 #define LS_COMM_LAUNCH_HOSTS_H
 
+#include "comm/launch.h"
 #include "core/argv.h"
 #include "core/err.h"
 
@@ -17,6 +18,7 @@ typedef struct ls_launch_host {
 typedef struct ls_launch_plan {
     ls_launch_host host[LS_LAUNCH_HOSTS];
     int n_host, size;
+    int n_spare;         /* the last hosts of the list, which are not counted in size */
     ls_argv rsh;         /* the command; the host and one word for its shell are added */
     const char *program; /* lockstep on the hosts */
     const char *address; /* MASTER_ADDR; NULL: the first host */
@@ -24,6 +26,10 @@ typedef struct ls_launch_plan {
     bool no_prefix;
     ls_argv env;  /* NAME=VALUE for the workers */
     ls_argv argv; /* of lockstep: train … */
+    /* About 20 times per second; may be NULL. True: the workers are asked to stop, as by SIGTERM. */
+    bool (*tick)(void *ctx);
+    void *ctx;
+    int failed; /* out: the host that failed first; -1: none */
 } ls_launch_plan;
 
 /* Parses "a,b:4,user@c" and completes the plan: workers of each host, from the numbers or in equal parts of `size` (0: the sum). LS_E_ARG. */
@@ -35,7 +41,17 @@ ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out)
  *   SIGTERM, SIGINT    passed on to all workers; a second one kills them
  *   a host fails       the others end by themselves, and are killed after 25 s
  *   this process dies  the agents notice the end of their stdin and end their workers */
-ls_status ls_launch_hosts(const ls_launch_plan *l);
+ls_status ls_launch_hosts(ls_launch_plan *l);
+
+/* Whether a host answers: runs `program --version` there. poll: 1 yes, 0 no or not within `limit` seconds, -1 not known yet; the probe
+ * ends with the first answer. */
+typedef struct ls_launch_probe ls_launch_probe;
+ls_status ls_launch_probe_start(const ls_launch_plan *l, int host, ls_launch_probe **out);
+int ls_launch_probe_poll(ls_launch_probe **p, double limit);
+
+/* Runs a command of another launcher (mpirun, srun, torchrun) and passes its output and signals on. tick: as in the plan. The status is that of
+ * its exit code; LS_E_ARG: it cannot be run. */
+ls_status ls_launch_command(const ls_argv *argv, bool (*tick)(void *ctx), void *ctx, ls_launch_end *end);
 
 /* `lockstep launch --agent`: runs the workers of one host, with the job from stdin. */
 ls_status ls_launch_agent(void);

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define MAGIC      0x31706574736b636cULL
+#define HUGE_PAGE  ((size_t)2 << 20)
 #define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static size_t round_up(size_t n, size_t to)
@@ -69,30 +71,44 @@ static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
     if (size < 1 || size > MAX_RANK)
         return ls_fail(LS_E_CONFIG, "%d workers on one host are not supported; use 1 to %d", size, MAX_RANK);
     *head = (ls_local_world){
-        .magic = MAGIC, .size = size, .arena_nbytes = round_up(arena_nbytes, (size_t)2 << 20), .free_control = ~1ULL};
+        .magic = MAGIC, .size = size, .arena_nbytes = round_up(arena_nbytes, HUGE_PAGE), .free_control = ~1ULL};
     head->id = (uint64_t)(ls_now() * 1e9) ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)head;
     head->control_off = round_up(sizeof *head, 4096);
     head->mailbox_off = head->control_off + N_CONTROL * round_up(sizeof(control), 4096);
     head->arena_off =
-        round_up(head->mailbox_off + (size_t)N_CONTROL * (size_t)(size * size) * sizeof(mailbox), (size_t)2 << 20);
+        round_up(head->mailbox_off + (size_t)N_CONTROL * (size_t)(size * size) * sizeof(mailbox), HUGE_PAGE);
     head->map_nbytes = head->arena_off + (size_t)size * head->arena_nbytes;
     return LS_OK;
 }
 
 static ls_status map(int fd, size_t nbytes, ls_local_world **out) /* fd -1: no file */
 {
+    struct rlimit limit;
     const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
     void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (p == MAP_FAILED)
-        return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s", nbytes, strerror(errno));
+        return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s%s", nbytes, strerror(errno),
+                       getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY
+                           ? ""
+                           : "; the address space is limited (ulimit -v): raise the limit or use fewer workers");
     *out = p;
     return LS_OK;
+}
+
+/* Every worker maps the arenas of all. Pages take memory only when they are used, but a limit of the address space (ulimit -v) counts them
+ * at once: the arenas get half of it. */
+static size_t within_limit(int size, size_t arena_nbytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return arena_nbytes;
+    const size_t most = (size_t)limit.rlim_cur / 2 / (size_t)size / HUGE_PAGE * HUGE_PAGE;
+    return arena_nbytes < most ? arena_nbytes : most;
 }
 
 ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out)
 {
     ls_local_world head, *w = NULL;
-    LS_TRY(lay_out(size, arena_nbytes, &head));
+    LS_TRY(lay_out(size, within_limit(size, arena_nbytes), &head));
     if (fd >= 0 && ftruncate(fd, (off_t)head.map_nbytes))
         return ls_fail(LS_E_NOMEM, "cannot create %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
     if (fd >= 0) (void)fcntl(fd, F_ADD_SEALS, SIZE_SEALS); /* of a memfd */

@@ -357,7 +357,7 @@ ls_status ls_ds_config_explain(const char *path, ls_str *out)
     ls_ds_config c = {0};
     ds_groups g = {0};
     ds_reader r = {.c = &c, .what = path, .groups = &g};
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
         ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
@@ -378,7 +378,7 @@ ls_status ls_ds_config_load(const char *path, ls_ds_config *out)
     char *text;
     size_t n;
     ls_ds_config c;
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     ls_status st = ls_ds_config_parse(text, n, path, &c);
     ls_free(text);
     LS_TRY(st);

@@ -54,6 +54,8 @@ typedef struct ls_train_options {
     /* checkpoints */
     int64_t save_every, keep_last, save_memory_every;
     double mtbf, keep_hours;
+    int64_t audit;
+    const char *audit_depth;
     const char *save_failures;
     bool save_async, no_save_verify, resume;
     /* failures */

@@ -192,6 +192,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         {"--eval_every", o->eval_every, &c->eval_every, 0},
         {"--save_every", o->save_every, &c->save_every, 0},
         {"--keep_last", o->keep_last, &c->keep_last, 0},
+        {"--audit", o->audit, &c->audit, 0},
         {"--save_memory_every", o->save_memory_every, &c->save_memory_every, 0},
         {"--threads", o->threads, &threads, 0},
         {"--seed", o->seed, &seed, 1337},
@@ -350,6 +351,10 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         return ls_fail(
             LS_E_CONFIG,
             "--keep_last needs --save_every: checkpoints of epochs are all kept; add it, or leave --keep_last out");
+    if (ls_train_given(o, "audit_depth") && !c->audit)
+        return ls_fail(LS_E_CONFIG, "--audit_depth needs --audit K; add it, or leave --audit_depth out");
+    if (c->audit && !c->deterministic)
+        return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; leave one of them out");
     if (o->keep_hours > 0 && !c->keep_last)
         return ls_fail(
             LS_E_CONFIG,
@@ -366,6 +371,7 @@ static void put_machine(const ls_train_options *o, ls_train_config *c)
     train_put_text(c, "nccl_proof", c->nccl_proof, train_from(o, "--nccl_proof", NULL));
     if (limit) train_put_real(c, "comm_timeout", c->comm_timeout, train_from(o, "--comm_timeout", NULL));
     else train_put_text(c, "comm_timeout", NULL, train_rule("follows the time of steps"));
+    train_put_text(c, "audit_depth", o->audit_depth, train_from(o, "--audit_depth", NULL));
     train_put_int(c, "profile_spans", c->profile_spans, train_from(o, "--profile_spans", NULL));
     train_put_text(c, "cluster", c->cluster,
                    c->cluster && !o->cluster ? (train_origin){LS_FROM_ENV, "SLURM_CLUSTER_NAME"}
@@ -420,6 +426,7 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     c->restart = o->attempt > 1;
     c->resume = o->resume || c->restart;
+    c->audit_step = !strcmp(o->audit_depth, "step");
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->verify_data = o->verify_data;
     c->json = o->json;

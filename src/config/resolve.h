@@ -75,6 +75,8 @@ typedef struct ls_train_config {
     int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only; save_every -1: chosen    */
     double mtbf;                    /* hours between failures of a host                                  */
     int64_t keep_last;              /* 0 = all                                                           */
+    int64_t audit;                  /* steps between audits, 0 = none (train/audit.h)                    */
+    bool audit_step;                /* an audit repeats the whole step, not one micro-batch              */
     double keep_hours;              /* younger ones are kept, too                                        */
     int64_t save_memory_every;      /* to memory, 0 = never                                              */
     bool save_async;                /* checkpoints are written from a copy                               */

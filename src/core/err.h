@@ -26,6 +26,7 @@
     X(LS_E_COMM,        "a worker or a collective failed", 4) \
     X(LS_E_DEVICE,      "device failed",                  4) \
     X(LS_E_NUMERIC,     "numerical failure",              1) \
+    X(LS_E_CORRUPT,     "silent data corruption",         4) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
     X(LS_E_STOPPED,     "stopped by SIGTERM",           143) \
     X(LS_E_HELP,        "the help was printed",           0) \

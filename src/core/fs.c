@@ -1,5 +1,6 @@
 #include "core/fs.h"
 #include "core/mem.h"
+#include "core/str.h"
 
 #include <stdatomic.h>
 #include <signal.h>
@@ -72,13 +73,48 @@ ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_M
     }
 }
 
-static ls_status read_all(int fd, const char *path, char **data, size_t *n)
+/* A named pipe may wait for its other end for ever, and a device may have no end. A pipe that the shell has opened for this process,
+ * <(command), is read. */
+static ls_status check_input(int fd, const char *path, struct stat *s)
 {
-    struct stat s;
-    if (fstat(fd, &s) || S_ISDIR(s.st_mode))
-        return ls_fail(LS_E_IO, "cannot read %s: %s", path, S_ISDIR(s.st_mode) ? "it is a folder" : strerror(errno));
-    size_t cap = 0, more = (size_t)s.st_size + 2; /* the NUL, and one byte to see the end without growing */
+    static const char *const open_files[] = {"/dev/fd/", "/dev/stdin", "/proc/self/fd/"};
+    if (fstat(fd, s)) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+    if (S_ISREG(s->st_mode)) return LS_OK;
+    for (size_t i = 0; i < sizeof open_files / sizeof *open_files && !S_ISDIR(s->st_mode); i++)
+        if (!strncmp(path, open_files[i], strlen(open_files[i]))) return LS_OK;
+    return ls_fail(LS_E_IO, "cannot read %s: it is %s; a regular file is needed", path,
+                   S_ISDIR(s->st_mode)    ? "a folder"
+                   : S_ISFIFO(s->st_mode) ? "a named pipe"
+                   : S_ISSOCK(s->st_mode) ? "a socket"
+                                          : "a device");
+}
+
+int ls_fs_open_input(const char *path, struct stat *s, ls_status *st)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a named pipe */
+    if (fd < 0) *st = ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+    else *st = check_input(fd, path, s);
+    if (*st == LS_OK) {
+        if (!S_ISREG(s->st_mode)) (void)fcntl(fd, F_SETFL, 0);
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static ls_status too_large(const char *path, size_t most)
+{
+    char text[32];
+    return ls_fail(LS_E_FORMAT, "%s is too large: the limit for this file is %s", path,
+                   ls_human_bytes(text, (double)most));
+}
+
+static ls_status read_all(int fd, const struct stat *s, const char *path, size_t most, char **data, size_t *n)
+{
+    if ((uint64_t)s->st_size > most) return too_large(path, most);
+    size_t cap = 0, more = (size_t)s->st_size + 2; /* the NUL, and one byte to see the end without growing */
     for (*n = 0;;) {
+        if (*n > most) return too_large(path, most);
         if (*n + 1 >= cap) { /* again: the file grew meanwhile, or is a pipe */
             char *p = ls_realloc(*data, cap + more);
             if (!p) return ls_nomem(cap + more, path);
@@ -95,16 +131,23 @@ static ls_status read_all(int fd, const char *path, char **data, size_t *n)
     return LS_OK;
 }
 
-ls_status ls_fs_read(const char *path, char **data, size_t *n)
+ls_status ls_fs_read_most(const char *path, size_t most, char **data, size_t *n)
 {
     char *buf = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
-    const ls_status st = read_all(fd, path, &buf, n);
+    struct stat s;
+    ls_status st;
+    const int fd = ls_fs_open_input(path, &s, &st);
+    if (fd < 0) return st;
+    st = read_all(fd, &s, path, most, &buf, n);
     if (st == LS_OK) *data = buf;
     else ls_free(buf);
     close(fd);
     return st;
+}
+
+ls_status ls_fs_read(const char *path, char **data, size_t *n)
+{
+    return ls_fs_read_most(path, SIZE_MAX / 4, data, n);
 }
 
 int (*ls_fs_fault)(const char *path, bool sync);
@@ -326,9 +369,9 @@ ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
     struct stat s;
     ls_status st = LS_OK;
     *m = (ls_fs_map){"", 0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
+    const int fd = ls_fs_open_input(path, &s, &st);
+    if (fd < 0) return st;
+    if (!S_ISREG(s.st_mode)) {
         st = ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
     } else if (s.st_size) {
         void *p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);

@@ -21,8 +21,15 @@ ls_status ls_fs_mkdirs(const char *path); /* like mkdir -p */
 /* Creates the first unused <dir>/<prefix><k>, k = 1, 2, ... */
 ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_MAX]);
 
-/* The whole file, NUL-terminated (the NUL is not counted); the caller frees with ls_free. LS_E_IO, LS_E_NOMEM. */
+/* The whole file, NUL-terminated (the NUL is not counted); the caller frees with ls_free. A named pipe, a socket or a device is refused;
+ * pipes that are open already (/dev/fd/N) are read. LS_E_IO, LS_E_NOMEM. */
 ls_status ls_fs_read(const char *path, char **data, size_t *n);
+/* The same; LS_E_FORMAT for more than `most` bytes. */
+ls_status ls_fs_read_most(const char *path, size_t most, char **data, size_t *n);
+#define LS_FS_TEXT_MOST ((size_t)256 << 20) /* JSON and other files of settings */
+/* Opens a file for reading, refuses as ls_fs_read does; -1 with *st. */
+struct stat;
+int ls_fs_open_input(const char *path, struct stat *s, ls_status *st);
 
 /* Atomic write of a whole file: <path>.tmp, fsync, rename, fsync of the folder. Makes the parent folder. */
 ls_status ls_fs_write(const char *path, const void *data, size_t n);

@@ -207,7 +207,7 @@ static void happen(const fault *f)
     switch ((kind)f->kind) {
     case KILL: (void)kill(getpid(), SIGKILL); break;
     case STOP: (void)kill(getpid(), SIGSTOP); break;
-    case EXIT: _exit(1);
+    case EXIT: _exit(4); /* as after an internal error */
     case ABORT: abort();
     case SLOW: sleep_for(f->seconds); break;
     case CLOCK: ls_wall_move(f->seconds); break;

@@ -21,7 +21,7 @@ ls_status ls_json_load(const char *path, json_t **out)
 {
     char *text;
     size_t n;
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     ls_status st = ls_json_parse(text, n, path, out);
     ls_free(text);
     return st;

@@ -25,7 +25,8 @@ typedef enum ls_rng_use {
     LS_RNG_DROPOUT,
     LS_RNG_SAMPLE,
     LS_RNG_TEST,
-    LS_RNG_ROUND
+    LS_RNG_ROUND,
+    LS_RNG_AUDIT
 } ls_rng_use;
 
 LS_RNG_FN uint64_t ls_rng_mix(uint64_t z)

@@ -1,5 +1,6 @@
 #include "core/str.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -55,6 +56,17 @@ void ls_str_addf(ls_str *s, const char *fmt, ...)
     vsnprintf(s->data + s->len, (size_t)n + 1, fmt, ap);
     va_end(ap);
     s->len += (size_t)n;
+}
+
+void ls_str_printable(ls_str *s)
+{
+    for (size_t i = 0; i < s->len;) {
+        uint32_t c = 0;
+        const int n = ls_utf8_decode((const unsigned char *)s->data + i, s->len - i, &c);
+        if (!n || (c < 32 && c != '\n' && c != '\t') || (c >= 127 && c < 160))
+            memset(s->data + i, '?', n ? (size_t)n : 1); /* U+0080 to U+009F are control characters, too */
+        i += n ? (size_t)n : 1;
+    }
 }
 
 void ls_str_fini(ls_str *s)

@@ -19,6 +19,9 @@ void ls_str_addn(ls_str *s, const void *bytes, size_t n);
 void ls_str_addc(ls_str *s, char c);
 void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_str_fini(ls_str *s);
+/* Bytes that are not UTF-8, and control characters other than line ends and tabs, become "?": names of files and folders, and generated text, must not
+ * control a terminal. */
+void ls_str_printable(ls_str *s);
 
 /* A text that belongs to someone else. */
 typedef struct ls_substr {

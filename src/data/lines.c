@@ -1,14 +1,23 @@
 #include "data/lines.h"
 #include "data/unicode.h"
+#include "core/fs.h"
 #include "core/mem.h"
 
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define FIRST_BYTES ((size_t)64 << 10)
 
 ls_status ls_lines_open(ls_lines *l, const char *path)
 {
-    *l = (ls_lines){.path = strcmp(path, "-") ? path : "standard input"};
+    const bool standard = !strcmp(path, "-");
+    struct stat s;
+    ls_status st = LS_OK;
+    *l = (ls_lines){.path = standard ? "standard input" : path};
+    const int fd = standard || !strncmp(path, "/dev/fd/", 8) ? -1 : ls_fs_open_input(path, &s, &st);
+    LS_TRY(st); /* a named pipe or a device */
+    if (fd >= 0) close(fd);
     return ls_byte_stream_open(path, -1, &l->source);
 }
 

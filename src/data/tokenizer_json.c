@@ -266,7 +266,7 @@ static ls_status load_json(const char *path, ls_tokenizer **out)
 {
     char *text;
     size_t n;
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     ls_status st = ls_tokenizer_from_json(text, n, path, out);
     ls_free(text);
     return st;
@@ -280,7 +280,7 @@ static ls_status load_gpt2(const char *merges_path, const char *vocab_path, ls_t
     size_t n;
     json_t *vocab = NULL;
     ls_status st;
-    LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &text, &n));
+    LS_TRY_GOTO(st, done, ls_fs_read_most(merges_path, LS_FS_TEXT_MOST, &text, &n));
     LS_TRY_GOTO(st, done, ls_json_load(vocab_path, &vocab));
     LS_TRY_GOTO(st, done,
                 build(&(parts){.vocab_name = vocab_path,

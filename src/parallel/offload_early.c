@@ -102,7 +102,7 @@ static ls_status update_oldest(early *e)
     return LS_OK;
 }
 
-/* The GPU may have taken what was there. */
+/* The GPU may have taken the last one. */
 static ls_status update_next(early *e)
 {
     LS_TRY(fetch(e));
@@ -181,7 +181,8 @@ ls_status ls_strategy_step_begin(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
     if (s->opts.overlap) {
         early *e = s->off.early;
         pthread_mutex_lock(&e->lock);
-        LS_ASSERT(e->first == e->last && !e->busy);
+        e->first = e->last; /* of a step that failed */
+        while (e->busy && e->st == LS_OK) pthread_cond_wait(&e->changed, &e->lock);
         e->hyper = hyper;
         e->ctx = ctx;
         e->first = e->last = e->done = 0;
@@ -224,7 +225,7 @@ ls_status parallel_early_tied(ls_strategy *s)
     return s->model->cfg.tied ? add(s, 0, 0) : LS_OK;
 }
 
-/* Whether a sum has arrived in device memory; wait: returns when it has. A mark would be behind all that is queued. */
+/* Whether a sum has arrived in device memory; wait: returns when it has. A mark would come after all that is queued. */
 static ls_status arrived(ls_strategy *s, ls_ticket ticket, bool wait, bool *yes)
 {
     const struct timespec moment = {0, 50000};
@@ -298,5 +299,5 @@ ls_status parallel_early_done(ls_strategy *s)
 {
     const ls_device *d = s->model->compute->device;
     s->off.begun = false;
-    return d->hold(d->ctx, s->off.last); /* gradients that the GPU used may still be on their way */
+    return d->hold(d->ctx, s->off.last); /* copies of gradients that the GPU used may be pending */
 }

@@ -436,3 +436,53 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
     }
     return LS_OK;
 }
+
+/* ---- one micro-batch alone ---- */
+
+static ls_status replay_forward(ls_pipe *p, int c, const ls_hooks *h, int micro, ls_pipe_load load, void *ctx)
+{
+    chunk *k = &p->chunk[c];
+    act_slot *q = &k->act[0];
+    LS_TRY(ls_wait(p->o.acts, q->buf.sent));
+    q->buf.sent = 0;
+    if (k->first)
+        LS_TRY(ls_recv(p->o.acts, view_of(p, q->acts->slot[k->first].x), ls_pipe_prev(p->o.schedule, p->rank, c),
+                       LS_SITE, NULL));
+    q->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .train = true};
+    LS_TRY(load_slot(k, 0, micro, load, ctx));
+    LS_TRY(ls_walk(p->o.model, q->acts, &q->mb, h, LS_FWD, k->first, k->last - k->head));
+    if (k->head) return LS_OK;
+    return ls_send(p->o.acts, view_of(p, q->acts->slot[k->last].x), ls_pipe_next(p->o.schedule, p->rank, c), LS_SITE,
+                   &q->buf.sent);
+}
+
+static ls_status replay_backward(ls_pipe *p, int c, const ls_hooks *h, double pair[2])
+{
+    ls_model *m = p->o.model;
+    chunk *k = &p->chunk[c];
+    act_slot *q = &k->act[0];
+    grad_slot *g = &k->grad[0];
+    LS_TRY(ls_wait(p->o.grads, g->buf.sent));
+    g->buf.sent = 0;
+    q->acts->da = g->d;
+    if (k->head) {
+        q->mb.loss = &pair[0];
+        LS_TRY(ls_walk(m, q->acts, &q->mb, h, LS_FWD, k->last - 1, k->last));
+        pair[1] = (double)q->mb.n_counted;
+    } else {
+        LS_TRY(ls_recv(p->o.grads, view_of(p, g->d), ls_pipe_next(p->o.schedule, p->rank, c), LS_SITE, NULL));
+    }
+    const bool split = splits(p->list);
+    LS_TRY(ls_walk(m, q->acts, &q->mb, h, split ? LS_BWD_IN : LS_BWD, k->first, k->last));
+    if (split) LS_TRY(ls_walk(m, q->acts, &q->mb, h, LS_BWD_W, k->first, k->last));
+    LS_TRY(ls_input_used(&k->input, 0));
+    if (!k->first) return LS_OK;
+    return ls_send(p->o.grads, view_of(p, g->d), ls_pipe_prev(p->o.schedule, p->rank, c), LS_SITE, &g->buf.sent);
+}
+
+ls_status ls_pipe_replay(ls_pipe *p, const ls_hooks *hooks, int micro, ls_pipe_load load, void *ctx, double pair[2])
+{
+    for (int c = 0; c < p->n_chunk; c++) LS_TRY(replay_forward(p, c, hooks, micro, load, ctx));
+    for (int c = p->n_chunk - 1; c >= 0; c--) LS_TRY(replay_backward(p, c, hooks, pair));
+    return LS_OK;
+}

@@ -77,6 +77,9 @@ ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *s);
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
                           double (*pair)[2]);
 
+/* Forward and backward pass of one micro-batch through all stages, between two steps; its gradients are not used. pair as above. */
+ls_status ls_pipe_replay(ls_pipe *p, const ls_hooks *hooks, int micro, ls_pipe_load load, void *ctx, double pair[2]);
+
 const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p);
 const ls_pipe_span *ls_pipe_spans(const ls_pipe *p, int *n); /* of the last step */
 

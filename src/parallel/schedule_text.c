@@ -257,7 +257,7 @@ ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int
     size_t n = 0;
     ls_schedule *s = NULL;
     if (!ls_fs_exists(path)) return ls_schedule_unknown(path);
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     ls_status st = ls_schedule_read(&s, text, n, path);
     ls_free(text);
     LS_TRY(st);

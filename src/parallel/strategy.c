@@ -176,7 +176,8 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     LS_TRY(ls_strategy_check(name, ls_comm_size(c), o->n_micro, o->deterministic));
     ls_strategy *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "a strategy");
-    *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};
+    *s = (ls_strategy){
+        .ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1, .rehearsed = -1};
     s->params_row = s->grads_row = s->tie_row = -1;
     s->unit = ls_alloc(U * sizeof *s->unit);
     for (size_t u = 0; s->unit && u < U; u++)
@@ -227,10 +228,15 @@ void ls_strategy_destroy(ls_strategy **sp)
     *sp = NULL;
 }
 
+int64_t ls_strategy_micro_of(const ls_strategy *s, int replica, int m)
+{
+    const int64_t r = replica;
+    return parallel_cuts(s, LS_SHARD_GRAD) ? (int64_t)m * ls_comm_size(s->comm) + r : r * s->opts.n_micro + m;
+}
+
 int64_t ls_strategy_micro_index(const ls_strategy *s, int m)
 {
-    const int64_t r = ls_comm_rank(s->comm);
-    return parallel_cuts(s, LS_SHARD_GRAD) ? (int64_t)m * ls_comm_size(s->comm) + r : r * s->opts.n_micro + m;
+    return ls_strategy_micro_of(s, ls_comm_rank(s->comm), m);
 }
 
 /* ---- around the walk ---- */
@@ -244,17 +250,36 @@ bool ls_strategy_records(const ls_strategy *s)
 void ls_strategy_begin(ls_strategy *s, int micro)
 {
     s->micro = micro;
+    s->rehearsed = -1;
+}
+
+ls_status ls_strategy_settle(ls_strategy *s)
+{
+    for (int u = 0; u < s->model->n_unit; u++) LS_TRY(parallel_arrived(s, u));
+    return LS_OK;
+}
+
+void ls_strategy_rehearse(ls_strategy *s, int micro)
+{
+    s->micro = -1; /* hooks gather parameters and reduce nothing */
+    s->rehearsed = micro;
+}
+
+bool ls_strategy_adds(const ls_strategy *s, int micro)
+{
+    return ls_gradtree_adds(s->tree, micro);
 }
 
 ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass)
 {
     if (s->ops->acquire) LS_TRY(s->ops->acquire(s, u, pass));
     /* the head's forward writes the classifier's gradient */
-    const bool head = u == s->model->n_unit - 1;
-    if (s->micro < 0 || pass == LS_BWD_IN || (pass == LS_FWD) != head) return LS_OK;
-    s->model->unit[u].acc = ls_gradtree_adds(s->tree, s->micro);
-    if (s->ops->grad_begin) return s->ops->grad_begin(s, u);
-    s->model->unit[u].grad = ls_gradtree_place(s->tree, u, s->micro);
+    const bool head = u == s->model->n_unit - 1, rehearsal = s->micro < 0;
+    const int micro = rehearsal ? s->rehearsed : s->micro;
+    if (micro < 0 || pass == LS_BWD_IN || (pass == LS_FWD) != head) return LS_OK;
+    s->model->unit[u].acc = ls_gradtree_adds(s->tree, micro);
+    if (s->ops->grad_begin && !rehearsal) return s->ops->grad_begin(s, u);
+    s->model->unit[u].grad = s->ops->grad_begin ? s->grads_at : ls_gradtree_place(s->tree, u, micro);
     return LS_OK;
 }
 

@@ -137,6 +137,7 @@ struct ls_strategy {
     ls_gradtree *tree;
     ls_strategy_unit *unit;
     int micro;         /* the current one; -1: no gradients                        */
+    int rehearsed;     /* with micro == -1: the micro-batch of a rehearsal; -1: none */
     double *norm;      /* sums of squares of blocks                                */
     double *unit_sum;  /* of squares, of every unit and stage                      */
     void *tie;         /* embed's stage: head's contribution to its gradient       */
@@ -167,8 +168,9 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
 void ls_strategy_bind(ls_strategy *s, const ls_plan *plan);
 void ls_strategy_destroy(ls_strategy **s);
 
-/* Index of this worker's micro-batch m among all micro-batches of the step. */
+/* Index of this worker's micro-batch m among all micro-batches of the step; of that of another replica. */
 int64_t ls_strategy_micro_index(const ls_strategy *s, int m);
+int64_t ls_strategy_micro_of(const ls_strategy *s, int replica, int m);
 
 /* (optional) With opts.offload, before the micro-batches of a step: gradients are copied to the host as soon as they are summed, and with
  * opts.overlap their units are updated then: the step must be completed once the backward pass of its last micro-batch has begun. hyper
@@ -186,6 +188,13 @@ ls_status ls_strategy_grad_ready(ls_strategy *s, int u);
 ls_status ls_strategy_step_due(ls_strategy *s); /* completes own gradients, with tied ones added */
 ls_status ls_strategy_unit_done(ls_strategy *s, int u);
 ls_status ls_strategy_step_done(ls_strategy *s);
+
+/* For a pass whose gradients are not used, before the first micro-batch of a step (train/audit.h). Settle: waits until all parameters
+ * have arrived. Begin: micro-batch `micro`, whose gradients go where those of the step go later. Adds: whether they are added there to
+ * those of the micro-batches before it. */
+ls_status ls_strategy_settle(ls_strategy *s);
+void ls_strategy_rehearse(ls_strategy *s, int micro);
+bool ls_strategy_adds(const ls_strategy *s, int micro);
 
 /* How parameters are rounded stochastically in update `number` (from 1) of the elements of unit u from `first` on. */
 ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t first);

@@ -117,6 +117,8 @@ static const field pass_fields[] = {
     {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_passes, dtype)},
     REAL("adamw", AT(ls_cluster_passes, adamw), true),
     REAL("adamw_alone", AT(ls_cluster_passes, alone), false),
+    SPARSE("adamw_offload", AT(ls_cluster_passes, offload)),
+    SPARSE("adamw_on_host", AT(ls_cluster_passes, on_host)),
     REAL("sum_of_squares", AT(ls_cluster_passes, sumsq), true),
     REAL("add", AT(ls_cluster_passes, add), true),
     FRACTION("overlap", AT(ls_cluster_passes, overlap), true, -2),
@@ -142,6 +144,8 @@ static const field head_fields[] = {
     WHOLE("update_bytes_per_parameter", AT(ls_cluster, update_bytes), false, MOST_PLACES),
     SPARSE("matmul_flops", AT(ls_cluster, matmul)),
     REAL("memory_bandwidth", AT(ls_cluster, bandwidth), false),
+    SPARSE("host_memory_bandwidth", AT(ls_cluster, host_memory)),
+    SPARSE("bus_bandwidth", AT(ls_cluster, bus)),
 };
 static const field tail_fields[] = {
     REAL("unit_overhead", AT(ls_cluster, unit_overhead), false), REAL("product_ramp", AT(ls_cluster, ramp), false),

@@ -56,6 +56,8 @@ typedef struct ls_cluster_passes {
     ls_dtype dtype;
     double adamw, sumsq, add;
     double alone;   /* AdamW of one worker while the others wait (dp) */
+    double offload; /* AdamW of a state in host memory, by CPU and GPU together (parallel/offload.c); 0: unknown */
+    double on_host; /* the same by the CPU alone, while the GPU computes; 0: it updates nothing */
     double overlap; /* fraction of a collective hidden by compute: 1 - lost time / its time; may be negative */
     double step;    /* other seconds per step */
     double apart;   /* 0 to 1: factor on unit times if workers do not synchronize and late ones catch up */
@@ -101,6 +103,8 @@ typedef struct ls_cluster {
                              a device */
     double step_overhead; /* extra seconds per step: the host reads the gradient norm */
     double power;         /* power limit of a device in watts; 0: unknown */
+    double host_memory;   /* bytes/s of host memory for one device; 0: unknown */
+    double bus;           /* bytes/s between a device and host memory, in each direction at the same time; 0: unknown */
     double overlap;
     ls_link inside, between; /* within a host; between hosts, of one network card */
     int cards;               /* network cards of a host that a collective uses at the same time; 0: one */
@@ -154,6 +158,8 @@ double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
                        int64_t T, ls_unit_time kind);
 /* For the nearest measured number of workers, or computed from the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
+/* LS_E_UNSUPPORTED if the time of an update of a state in host memory is not known for this precision; names the keys. */
+ls_status ls_cluster_check_offload(const ls_cluster *c, int workers, ls_dtype dt);
 /* Where the workers of a collective are. */
 typedef struct ls_coll_group {
     int n, hosts; /* workers, and the hosts on which they are */

@@ -38,6 +38,8 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .gather_bucket = LS_GATHER_BUCKET,
                              .prefetch_bucket = LS_PREFETCH_BUCKET,
                              .recompute = q->recompute,
+                             .offload = q->offload,
+                             .clip = 1,
                              .deterministic = !q->no_deterministic || !q->cuda};
 }
 
@@ -328,6 +330,7 @@ static ls_status all_strategies(search *s, ls_mesh mesh)
         /* with one replica every strategy is `single` */
         if ((mesh.n[LS_AXIS_DP] == 1) != (i == 0)) continue;
         if (s->q->strategy && strcmp(s->q->strategy, strategies[i])) continue;
+        if (s->q->offload && (!strcmp(strategies[i], "dp") || !strcmp(strategies[i], "ddp"))) continue;
         if (s->r->no_dp && i == 1) continue;
         LS_TRY(all_schedules(s, strategies[i], mesh));
     }

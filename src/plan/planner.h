@@ -63,7 +63,8 @@ typedef struct ls_planner_query {
     int top;                         /* layouts that are needed; 0: all */
     const char *strategy;            /* NULL: all                  */
     bool recompute;
-    bool cuda; /* true: GPUs; false: CPU cores in fp32 */
+    bool offload; /* --offload_optimizer cpu: only strategies that allow it */
+    bool cuda;    /* true: GPUs; false: CPU cores in fp32 */
     ls_dtype dtype;
     bool precision_given, no_deterministic;
     double tokens;                        /* of a whole training run, to report hours and energy; 0: not requested */

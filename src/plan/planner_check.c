@@ -76,11 +76,6 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     ls_ds_config_fini(&ds);
     LS_TRY(st);
     r->cfg.model.vocab_size = (int)vocab;
-    if (r->cfg.offload)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: the run used offload_optimizer, whose time the planner does not predict; "
-                       "compare a run without it",
-                       file);
     return LS_OK;
 }
 
@@ -157,7 +152,7 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
     size_t n = 0;
     int lines = 0, rows = 0;
     snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
-    LS_TRY(ls_fs_read(path, &text, &n));
+    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     for (const char *p = text; *p; p++) lines += *p == '\n' || !p[1];
     double(*x)[N_COLUMN] = ls_alloc((size_t)lines * sizeof *x), mean[N_COLUMN] = {0};
     ls_status st = x ? LS_OK : ls_nomem((size_t)lines * sizeof *x, "the steps of a run");
@@ -334,8 +329,11 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
         const int unlike = memory_text(r, plan, out);
         if (unlike)
             ls_str_addf(out, "  %d numbers differ: the run used another build or another number of cores\n", unlike);
-        ls_str_add(out, "\ntimes of rank 0, s         predicted       measured  difference\n");
+        ls_str_addf(out, "\n%-26s predicted       measured  difference\n",
+                    r->pipeline ? "times, s" : "times of rank 0, s");
         times_text(l, n, out);
+        if (r->pipeline)
+            ls_str_add(out, "  tokens/s, step and bubble are those of all stages, the other times those of rank 0\n");
     }
     if (st == LS_OK) *worst = fabs(t.tokens_per_sec / r->seen.tokens_per_sec - 1);
     ls_free(plan);

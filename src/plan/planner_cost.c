@@ -289,6 +289,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
                        "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
     LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
+    if (c->offload) LS_TRY(ls_cluster_check_offload(cl, ls_cluster_crowd(cl, c->mesh.world).timed, c->dtype));
     planner_worker *w = ls_alloc(sizeof *w);
     if (!w) return ls_nomem(sizeof *w, "a prediction");
     begin(w, cl, c);

@@ -287,12 +287,14 @@ static void to_fit(const ls_cluster *cl, const ls_planner_query *q, const ls_pla
     if (!q->recompute && try(&a)) fits_with(&a, "--recompute", out);
     a = variant(cl, q, least);
     a.l.cfg.offload = true;
-    const bool allowed = strcmp(least->cfg.strategy, "dp") && strcmp(least->cfg.strategy, "ddp");
-    if (q->cuda && allowed && planner_fit(cl, &a.q, &a.l) == LS_OK && a.l.fits)
+    const bool allowed = !q->offload && strcmp(least->cfg.strategy, "dp") && strcmp(least->cfg.strategy, "ddp");
+    if (!q->cuda || !allowed) {
+    } else if (try(&a)) fits_with(&a, "--offload_optimizer cpu", out);
+    else if (planner_fit(cl, &a.q, &a.l) == LS_OK && a.l.fits)
         ls_str_addf(
             out,
-            "--offload_optimizer cpu fits: %s per worker, with the optimizer's state in host memory. Its time is not predicted: "
-            "the state crosses the bus in every step (docs/results/offload_h200_2026-11-16.md).\n",
+            "--offload_optimizer cpu fits: %s per worker, with the optimizer's state in host memory; the cluster "
+            "file has no times of its update.\n",
             ls_human_bytes(need, (double)(a.l.worst.total + a.l.comm_bytes)));
     ls_err_clear();
     a = variant(cl, q, least);

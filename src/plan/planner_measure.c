@@ -285,13 +285,14 @@ static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, buff
     enum { N = sizeof kind / sizeof kind[0] };
     const ls_measure_opts *o = t->o;
     const int W = ls_comm_size(comm);
-    const double budget = t->seconds * (W > 1 || o->cuda ? 0.7 : 1) / o->n_micro;
+    const double budget = t->seconds * (o->cuda ? 0.65 : W > 1 ? 0.7 : 1) / o->n_micro;
     if (W > 1) LS_TRY(take_buffers(comm, compute, buf));
     bool last = false;
     for (int i = 0; !last; i++) LS_TRY(units(t, comm, compute, i, budget, buf, f, &last));
     for (int k = 0; k < N && W > 1; k++)
         LS_TRY(time_curve(comm, kind[k], buf, 0.15 * t->seconds / N, o->fastest, &f->curve[f->n_curve++]));
     if (W == 1 && o->cuda) LS_TRY(planner_time_rates(compute, 0.2 * t->seconds, &f->rates));
+    if (o->cuda) LS_TRY(planner_time_offload(compute, comm, 0.05 * t->seconds, &f->passes));
     return LS_OK;
 }
 

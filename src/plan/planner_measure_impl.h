@@ -2,7 +2,8 @@
  *
  *   planner_measure.c         starts the workers; statistics; collectives and their overlap with compute
  *   planner_measure_units.c   times of units and memory passes of a small model
- *   planner_measure_rates.c   a GPU's rates */
+ *   planner_measure_rates.c   a GPU's rates
+ *   planner_measure_offload.c the update of an optimizer in host memory */
 #ifndef LS_PLAN_PLANNER_MEASURE_IMPL_H
 #define LS_PLAN_PLANNER_MEASURE_IMPL_H
 
@@ -62,5 +63,7 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
 
 /* FLOP/s of matrix products and attention, measured for about `seconds`. The caller derives bytes/s and ramp. */
 ls_status planner_time_rates(ls_compute *compute, double seconds, ls_cluster_rates *out);
+/* Seconds per element of AdamW in host memory, for about `seconds`: sets offload and on_host. Collective. */
+ls_status planner_time_offload(ls_compute *compute, ls_comm *comm, double seconds, ls_cluster_passes *out);
 
 #endif

@@ -175,7 +175,22 @@ double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
 }
 
 /* Gradients, moments and master weights are fp32 in every precision. */
-ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
+/* Bytes that an update moves through host memory for each parameter: the CPU reads gradient, master weight and moments, and writes the latter
+ * and the parameter; the GPU accesses the state only, half of it in each direction. Together they take half of the parameters each. */
+enum { BY_CPU = 30, BY_GPU = 24, ONE_WAY = 12 };
+#define CPU_REACHES 0.67 /* of the host's bandwidth, alone: measured (docs/results/offload_h200_2026-11-16.md) */
+
+/* The CPU's and the GPU's speed, as long as the memory of the host allows it. */
+static void offload_rates(const ls_cluster *c, ls_cluster_passes *p)
+{
+    if (p->offload > 0 || !(c->host_memory > 0) || !(c->bus > 0)) return;
+    const double cpu = CPU_REACHES * c->host_memory / BY_CPU, gpu = c->bus / ONE_WAY,
+                 most = c->host_memory / (0.5 * (BY_CPU + BY_GPU));
+    p->on_host = 1 / cpu;
+    p->offload = 1 / fmin(cpu + gpu, most);
+}
+
+static ls_cluster_passes passes_of(const ls_cluster *c, int workers, ls_dtype dt)
 {
     int best = -1;
     for (int i = 0; i < c->n_passes; i++) {
@@ -194,6 +209,22 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
                                .step = c->step_overhead,
                                .apart = 1,
                                .beside = 1};
+}
+
+ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
+{
+    ls_cluster_passes p = passes_of(c, workers, dt);
+    offload_rates(c, &p);
+    return p;
+}
+
+ls_status ls_cluster_check_offload(const ls_cluster *c, int workers, ls_dtype dt)
+{
+    if (ls_cluster_pass(c, workers, dt).offload > 0) return LS_OK;
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "%s has no times of an offloaded optimizer: measure again (plan --measure), or add "
+                   "host_memory_bandwidth and bus_bandwidth",
+                   c->name);
 }
 
 /* ---- placement ---- */

@@ -17,6 +17,9 @@
  * with the square root of n. The same holds for replicas of a stage, whose neighbours wait in the simulation, and for replicas of
  * shards.
  *
+ * An optimizer in host memory takes the time of its own passes, after the backward pass; without clipping and loss scale, the CPU begins
+ * during the backward pass of the last micro-batch (parallel/offload_early.c).
+ *
  * Not modelled: input, checkpoints, validation. */
 #include "plan/planner_impl.h"
 
@@ -289,6 +292,29 @@ static ls_status losses(planner_worker *w)
     return ls_broadcast(w->g.pp, (ls_view){NULL, 2, LS_F64}, 0, LS_SITE, NULL);
 }
 
+/* Elements that the CPU updates before the backward pass is over. The tied embedding is the last to be complete. */
+static double updated_early(const planner_worker *w)
+{
+    const ls_strategy *s = w->parts.strategy;
+    const ls_model *m = w->parts.model;
+    double n = 0, backward = 0;
+    if (!s->opts.overlap || !(w->pass.on_host > 0)) return 0;
+    for (int u = 0; u < m->n_unit; u++) {
+        if (!ls_strategy_here(s, u)) continue;
+        if (u > 0 || !m->cfg.tied) n += (double)ls_strategy_own(s, u).n;
+        backward += w->bwd[m->unit[u].kind] * w->alike;
+    }
+    return fmin(n, backward / w->pass.on_host);
+}
+
+/* The update of a state in host memory is complete before the first parameters are gathered. */
+static void update_offloaded(planner_worker *w)
+{
+    double n = -updated_early(w);
+    for (int u = 0; u < w->parts.model->n_unit; u++) n += (double)ls_strategy_own(w->parts.strategy, u).n;
+    spend(w, n * w->pass.offload, w->part);
+}
+
 /* The order of ls_trainer_step. */
 static ls_status step(planner_worker *w, bool counts)
 {
@@ -303,10 +329,11 @@ static ls_status step(planner_worker *w, bool counts)
     if (counts)
         LS_TRY(ls_strategy_sum_squares(s, &squares)); /* the longest of all to go through; nothing of it stays */
     LS_TRY(losses(w));
+    if (s->opts.offload) update_offloaded(w);
     for (int u = 0; u < w->parts.model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!ls_strategy_here(s, u)) continue;
-        LS_TRY(take_adamw(&w->compute, o.param, o.master, o.grad, o.m, o.v, o.n, NULL));
+        if (!s->opts.offload) LS_TRY(take_adamw(&w->compute, o.param, o.master, o.grad, o.m, o.v, o.n, NULL));
         LS_TRY(ls_strategy_unit_done(s, u));
     }
     LS_TRY(ls_strategy_step_done(s));

@@ -139,6 +139,7 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_pl
     if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
     if (c->recompute) ls_str_add(out, " --recompute");
+    if (c->offload) ls_str_add(out, " --offload_optimizer cpu");
     if (q->bucket || (W > 1 && c->bucket != (q->cuda ? LS_BUCKET_GPU : LS_BUCKET)))
         ls_str_addf(out, " --bucket %lld", (long long)c->bucket);
     if (c->gather_bucket != LS_GATHER_BUCKET) ls_str_addf(out, " --gather_bucket %lld", (long long)c->gather_bucket);

@@ -29,7 +29,8 @@ static void summary_members(const ls_live_run *r, ls_jsonw *w)
 {
     const ls_live_last *l = &r->last;
     ls_jsonw_members(w, LS_KV("id", (const char *)r->id), LS_KV("state", ls_live_state_name[r->state]));
-    if (r->state == LS_LIVE_FAILED && *r->reason) ls_jsonw_put_str(w, "reason", r->reason);
+    const bool failed = r->state == LS_LIVE_FAILED || r->state == LS_LIVE_RESTARTING;
+    if (failed && *r->reason) ls_jsonw_put_str(w, "reason", r->reason);
     put_int(w, "step", l->step);
     put_int(w, "total_steps", l->total_steps);
     put_int(w, "epoch", l->epoch);
@@ -41,6 +42,8 @@ static void summary_members(const ls_live_run *r, ls_jsonw *w)
     put_int(w, "val_step", l->val_step);
     put_int(w, "world_size", r->world);
     put_int(w, "parameters", r->parameters);
+    ls_jsonw_members(w, LS_KV("failures", r->failures), LS_KV("restarts", r->restarts), LS_KV("resizes", r->resizes),
+                     LS_KV("audits", r->audits), LS_KV("audits_failed", r->bad_audits));
     ls_jsonw_members(w, LS_KV("strategy", (const char *)r->strategy), LS_KV("precision", (const char *)r->precision),
                      LS_KV("device", (const char *)r->device), LS_KV("layout", (const char *)r->layout));
 }
@@ -91,6 +94,7 @@ static void events_member(const ls_live_run *r, ls_jsonw *w)
         put_int(w, "step", e->step);
         put_int(w, "time_unix_ms", e->time_ms);
         if (*e->name) ls_jsonw_put_str(w, "name", e->name);
+        if (*e->words) ls_jsonw_put_str(w, "words", e->words);
         if (isfinite(e->loss)) ls_jsonw_put_real(w, "loss", e->loss);
         ls_jsonw_close(w);
     }
@@ -211,7 +215,21 @@ static double known(int64_t v)
     return v < 0 ? NAN : (double)v;
 }
 
-enum { OF_STEP, OF_TOTAL, OF_TOKENS, OF_UPDATED, OF_VAL, OF_WORLD, OF_UP, OF_CURVE };
+enum {
+    OF_STEP,
+    OF_TOTAL,
+    OF_TOKENS,
+    OF_UPDATED,
+    OF_VAL,
+    OF_WORLD,
+    OF_UP,
+    OF_RESTARTING,
+    OF_FAILURES,
+    OF_RESTARTS,
+    OF_AUDITS,
+    OF_BAD_AUDITS,
+    OF_CURVE
+};
 
 static double run_value(const ls_live_run *r, int what)
 {
@@ -224,6 +242,11 @@ static double run_value(const ls_live_run *r, int what)
     case OF_VAL: return l->val_loss;
     case OF_WORLD: return known(r->world);
     case OF_UP: return r->state == LS_LIVE_RUNNING;
+    case OF_RESTARTING: return r->state == LS_LIVE_RESTARTING;
+    case OF_FAILURES: return (double)r->failures;
+    case OF_RESTARTS: return (double)r->restarts;
+    case OF_AUDITS: return (double)r->audits;
+    case OF_BAD_AUDITS: return (double)r->bad_audits;
     default: return l->value[what - OF_CURVE];
     }
 }
@@ -252,6 +275,11 @@ typedef struct metric {
 
 static const metric run_metric[] = {
     {"lockstep_running", "gauge", "1 while the run trains, else 0.", OF_UP},
+    {"lockstep_restarting", "gauge", "1 between two attempts of a run, else 0.", OF_RESTARTING},
+    {"lockstep_failures", "gauge", "Failures of the run that its supervisor recorded.", OF_FAILURES},
+    {"lockstep_restarts", "gauge", "Restarts of the run.", OF_RESTARTS},
+    {"lockstep_audits", "gauge", "Audits for silent corruption.", OF_AUDITS},
+    {"lockstep_audits_failed", "gauge", "Audits that found a wrong number.", OF_BAD_AUDITS},
     {"lockstep_step", "gauge", "Optimizer steps that are done.", OF_STEP},
     {"lockstep_total_steps", "gauge", "Optimizer steps of the whole run.", OF_TOTAL},
     {"lockstep_tokens", "gauge", "Tokens of the steps that are done.", OF_TOKENS},

@@ -16,10 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PEEK = 1 << 15, SILENT_MS = 60000, FRESH_MS = 15000 };
+/* A supervisor waits 30 s at most before a restart; where it cannot be seen, a run is expected back within RESTART_MS. */
+enum { PEEK = 1 << 15, SILENT_MS = 60000, FRESH_MS = 15000, RESTART_MS = 45000 };
 
-const char *const ls_live_state_name[LS_N_LIVE_STATE] = {"waiting", "running", "finished",
-                                                         "stopped", "failed",  "silent"};
+const char *const ls_live_state_name[LS_N_LIVE_STATE] = {"waiting", "running", "finished",  "stopped",
+                                                         "failed",  "silent",  "restarting"};
 
 int64_t ls_live_now_ms(void)
 {
@@ -162,9 +163,17 @@ static ls_status step_line(ls_live_run *r, const json_t *j)
     return add_validation(r, step, val);
 }
 
+static void forget_counts(ls_live_run *r)
+{
+    r->failures = r->restarts = r->resizes = r->audits = r->bad_audits = 0;
+    r->between = false;
+}
+
 static void start_line(ls_live_run *r, const json_t *j)
 {
     const int64_t step = int_of(j, "step");
+    if (step == 0 && !r->between) forget_counts(r); /* another run in the same folder */
+    r->between = false;
     r->last.total_steps = int_of(j, "total_steps");
     r->last.started_ms = int_of(j, "time_unix_ms");
     r->world = int_of(j, "world_size");
@@ -182,6 +191,67 @@ static void start_line(ls_live_run *r, const json_t *j)
     }
 }
 
+static void failure_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+{
+    const int64_t rank = int_of(j, "rank");
+    char cause[32], host[64], detail[160], where[96] = "";
+    text_of(j, "cause", cause, sizeof cause);
+    text_of(j, "host", host, sizeof host);
+    text_of(j, "detail", detail, sizeof detail);
+    if (rank >= 0 && strncmp(detail, "rank ", 5) != 0) /* else it names the rank itself */
+        snprintf(where, sizeof where, " (rank %lld%s%s)", (long long)rank, *host ? " on " : "", host);
+    snprintf(r->reason, sizeof r->reason, "%s%s%s%s", *cause ? cause : "failure", where, *detail ? ": " : "", detail);
+    snprintf(e->words, sizeof e->words, "attempt %lld failed: %.160s", (long long)int_of(j, "attempt"), r->reason);
+    r->failures++;
+    r->between = true;
+    r->since = e->time_ms;
+}
+
+static void restart_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+{
+    const double lost = real_of(j, "lost_seconds");
+    char seconds[48] = "";
+    if (isfinite(lost)) snprintf(seconds, sizeof seconds, ", %.1f s without training", lost);
+    snprintf(e->words, sizeof e->words, "attempt %lld with %lld workers from step %lld: %lld steps are repeated%s",
+             (long long)int_of(j, "attempt"), (long long)int_of(j, "workers"), (long long)int_of(j, "from_step"),
+             (long long)int_of(j, "lost_steps"), seconds);
+    e->step = int_of(j, "from_step");
+    r->restarts++;
+}
+
+static void resize_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+{
+    char why[64];
+    text_of(j, "why", why, sizeof why);
+    snprintf(e->words, sizeof e->words, "from %lld to %lld workers%s%s", (long long)int_of(j, "from"),
+             (long long)int_of(j, "to"), *why ? ": " : "", why);
+    r->resizes++;
+    if (!*r->ended && !r->between) return; /* the next attempt has started already */
+    r->between = true;
+    r->since = e->time_ms;
+}
+
+/* Of the audits that passed, only the newest is listed. */
+static void audit_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+{
+    char what[32], unit[64], blamed[48] = "";
+    const int64_t rank = int_of(j, "rank");
+    text_of(j, "result", e->name, sizeof e->name);
+    text_of(j, "what", what, sizeof what);
+    text_of(j, "unit", unit, sizeof unit);
+    if (rank >= 0) snprintf(blamed, sizeof blamed, "; rank %lld computed it wrongly", (long long)rank);
+    const bool bad = !strcmp(e->name, "mismatch");
+    if (bad) snprintf(e->words, sizeof e->words, "failed: %s%s%s differ%s", what, *unit ? " of " : "", unit, blamed);
+    else snprintf(e->words, sizeof e->words, "passed");
+    r->audits++;
+    r->bad_audits += bad;
+    for (int i = 0; i < r->n_event && !bad; i++) {
+        if (strcmp(r->event[i].kind, "audit") != 0 || !strcmp(r->event[i].name, "mismatch")) continue;
+        memmove(&r->event[i], &r->event[i + 1], (size_t)(--r->n_event - i) * sizeof *r->event);
+        i--;
+    }
+}
+
 static ls_status event_line(ls_live_run *r, const json_t *j)
 {
     ls_live_event e = {.step = int_of(j, "step"), .time_ms = int_of(j, "time_unix_ms"), .loss = real_of(j, "loss")};
@@ -189,7 +259,12 @@ static ls_status event_line(ls_live_run *r, const json_t *j)
     const bool end = !strcmp(e.kind, "end");
     text_of(j, end ? "state" : "name", e.name, sizeof e.name);
     if (!strcmp(e.kind, "start")) start_line(r, j);
-    if (end) {
+    if (!strcmp(e.kind, "failure")) failure_line(r, j, &e);
+    if (!strcmp(e.kind, "restart")) restart_line(r, j, &e);
+    if (!strcmp(e.kind, "resize")) resize_line(r, j, &e);
+    if (!strcmp(e.kind, "audit")) audit_line(r, j, &e);
+    if (end && r->between && json_object_get(j, "attempt")) r->between = false; /* the supervisor does not restart it */
+    if (end && !r->between) {
         snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
         text_of(j, "reason", r->reason, sizeof r->reason);
     }
@@ -257,6 +332,7 @@ static void forget_steps(ls_live_run *r)
     r->last.val_loss = NAN;
     r->events = (ls_live_file){0}; /* the validations of epochs are in it */
     r->n_event = 0;
+    forget_counts(r);
 }
 
 /* A line that is longer than a chunk cannot be one of ours: it is skipped, so that reading comes to an end. */
@@ -331,40 +407,73 @@ static ls_status read_ranks(ls_live_run *r)
 
 /* ---- the state ---- */
 
-/* Whether the process of rank 0 runs on this host: 1, 0, or -1: not known. *certain: both are seen from the same container. */
-static int alive(const ls_live_rank *k, bool *certain)
+/* Whether a process of this program runs on this host: 1, 0, or -1: not known. */
+static int alive(int64_t pid, const char *its_host)
 {
     char host[256] = "", path[64], name[32] = "", state = 0;
-    struct stat s;
-    *certain = false;
-    if (gethostname(host, sizeof host - 1) || strcmp(host, k->host) != 0 || k->pid <= 0) return -1;
-    *certain = !stat("/proc/self/ns/pid", &s) && (int64_t)s.st_ino == k->pid_namespace;
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)k->pid);
+    if (gethostname(host, sizeof host - 1) || strcmp(host, its_host) != 0 || pid <= 0) return -1;
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
     FILE *f = fopen(path, "r");
     const bool known = f && fscanf(f, "%*d (%31[^)]) %c", name, &state) == 2;
     if (f) fclose(f);
     return known && !strncmp(name, "lockstep", 8) && state != 'Z' && state != 'X';
 }
 
+/* Whether the processes of the run and this one are seen from the same container. */
+static bool same_container(const ls_live_run *r)
+{
+    struct stat s;
+    return r->n_rank && !stat("/proc/self/ns/pid", &s) && (int64_t)s.st_ino == r->rank[0].pid_namespace;
+}
+
+/* Whether another process than rank 0 holds the lock of the folder, and so waits to start the run again: 1, 0, or -1: not known. */
+static int supervised(const ls_live_run *r)
+{
+    char text[400] = "", host[256] = "";
+    long long pid = 0;
+    const int fd = open(ls_path_of(r->dir, "run.lock").text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    if (n <= 0 || sscanf(text, "pid %lld on host %255[^,\n]", &pid, host) != 2) return -1;
+    if (r->n_rank && pid == r->rank[0].pid) return 0;
+    const int lives = alive(pid, host);
+    return lives > 0 || same_container(r) ? lives : -1;
+}
+
+/* Between two attempts, or after the last of them. */
+static ls_live_state between_state(const ls_live_run *r, int64_t now)
+{
+    const int waits = supervised(r);
+    if (waits >= 0) return waits ? LS_LIVE_RESTARTING : LS_LIVE_FAILED;
+    return now - r->since < RESTART_MS ? LS_LIVE_RESTARTING : LS_LIVE_FAILED;
+}
+
+/* The run is over, unless a supervisor has not recorded yet that it starts the next attempt. */
+static ls_live_state over(const ls_live_run *r, ls_live_state state)
+{
+    return supervised(r) > 0 ? LS_LIVE_RESTARTING : state;
+}
+
 static ls_live_state state_of(const ls_live_run *r)
 {
     struct stat s;
-    bool certain = false;
     const int64_t now = ls_live_now_ms();
     if (ls_fs_is_file(ls_path_of(r->dir, "RUN_COMPLETE.txt").text)) return LS_LIVE_FINISHED;
     if (!strcmp(r->ended, "complete")) return LS_LIVE_FINISHED;
-    if (!strcmp(r->ended, "stopped")) return LS_LIVE_STOPPED;
-    if (*r->ended) return LS_LIVE_FAILED;
+    if (r->between) return between_state(r, now);
+    if (!strcmp(r->ended, "stopped")) return over(r, LS_LIVE_STOPPED);
+    if (*r->ended) return over(r, LS_LIVE_FAILED);
     const bool steps = !stat(ls_path_of(r->dir, "metrics.jsonl").text, &s);
     int64_t seen = steps ? (int64_t)s.st_mtime * 1000 : -1;
     if (!steps && !r->n_rank) return LS_LIVE_WAITING;
     double slowest = r->last.value[LS_CURVE_TIME];
+    const bool earlier = r->n_rank && r->rank[0].updated_ms < r->last.started_ms; /* of the attempt before */
     if (r->n_rank) {
-        seen = r->rank[0].updated_ms;
+        seen = earlier ? r->last.started_ms : r->rank[0].updated_ms;
         slowest = r->rank[0].step_time;
     }
-    const int lives = r->n_rank ? alive(&r->rank[0], &certain) : -1;
-    if (certain && lives == 0) return LS_LIVE_FAILED;
+    const int lives = r->n_rank && !earlier ? alive(r->rank[0].pid, r->rank[0].host) : -1;
+    if (lives == 0 && same_container(r)) return over(r, LS_LIVE_FAILED);
     const int64_t patience = isfinite(slowest) ? (int64_t)(5e3 * slowest) : 0;
     if (now - seen < (r->n_rank ? LS_MAX(FRESH_MS, patience) : LS_MAX(SILENT_MS, patience))) return LS_LIVE_RUNNING;
     return lives > 0 ? LS_LIVE_RUNNING : lives == 0 ? LS_LIVE_FAILED : LS_LIVE_SILENT;
@@ -374,10 +483,10 @@ static ls_live_state state_of(const ls_live_run *r)
 static ls_status find_state(ls_live_run *r, bool *more)
 {
     r->state = state_of(r);
-    if (r->state != LS_LIVE_FAILED || *r->ended) return LS_OK;
+    if (r->state != LS_LIVE_FAILED || *r->ended || r->between) return LS_OK;
     LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
     r->state = state_of(r);
-    if (r->state == LS_LIVE_FAILED && !*r->ended)
+    if (r->state == LS_LIVE_FAILED && !*r->ended && !r->between)
         snprintf(r->reason, sizeof r->reason, "the process of rank 0 (pid %lld) is gone and recorded no error",
                  (long long)r->rank[0].pid);
     return LS_OK;

@@ -4,6 +4,7 @@
  *   events.jsonl        the same
  *   ranks.jsonl         whole: it is small
  *   RUN_COMPLETE.txt    whether it exists
+ *   run.lock            the process that holds it, after a failure: a supervisor (train --max_restarts) that starts the run again
  *
  * A file that was replaced (another inode) or became shorter is read from its beginning. A last line without its end is read again at the
  * next look. Lines that are no JSON objects are counted and skipped.
@@ -21,12 +22,13 @@
 enum { LS_LIVE_CHUNK = 1 << 20, LS_LIVE_EVENTS = 24, LS_LIVE_VALIDATIONS = 2048, LS_LIVE_RANKS = 16384 };
 
 typedef enum ls_live_state {
-    LS_LIVE_WAITING,  /* nothing is written yet                              */
-    LS_LIVE_RUNNING,  /*                                                     */
-    LS_LIVE_FINISHED, /* RUN_COMPLETE.txt exists                             */
-    LS_LIVE_STOPPED,  /* by a signal, after saving                           */
-    LS_LIVE_FAILED,   /* it recorded a failure, or its process is gone       */
-    LS_LIVE_SILENT,   /* wrote nothing for long, and its process is unknown  */
+    LS_LIVE_WAITING,    /* nothing is written yet                              */
+    LS_LIVE_RUNNING,    /*                                                     */
+    LS_LIVE_FINISHED,   /* RUN_COMPLETE.txt exists                             */
+    LS_LIVE_STOPPED,    /* by a signal, after saving                           */
+    LS_LIVE_FAILED,     /* it recorded a failure, or its process is gone       */
+    LS_LIVE_SILENT,     /* wrote nothing for long, and its process is unknown  */
+    LS_LIVE_RESTARTING, /* between two attempts of a supervised run          */
     LS_N_LIVE_STATE
 } ls_live_state;
 extern const char *const ls_live_state_name[LS_N_LIVE_STATE];
@@ -50,7 +52,8 @@ typedef struct ls_live_rank {
 typedef struct ls_live_event {
     int64_t step, time_ms;
     double loss;
-    char kind[16], name[48]; /* "validation"; name: of a checkpoint, the state at the end */
+    char kind[16], name[48]; /* "validation"; name: of a checkpoint, the state at the end, the result of an audit */
+    char words[200];         /* failure, restart, resize, audit: for people */
 } ls_live_event;
 
 typedef struct ls_live_validation {
@@ -71,7 +74,10 @@ typedef struct ls_live_run {
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
     char reason[512];                                                    /* of a failure; "": not known */
-    int64_t world, parameters;                                           /* -1: not known */
+    int64_t failures, restarts, resizes, audits, bad_audits;             /* of this run and its attempts */
+    bool between;              /* after a failure or a resize, before the next start */
+    int64_t since;             /* when that was, milliseconds since 1970 */
+    int64_t world, parameters; /* -1: not known */
     ls_curve curve;
     ls_live_validation *val; /* ascending steps */
     int n_val, cap_val;

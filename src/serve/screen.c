@@ -218,13 +218,14 @@ static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *ou
     if (n < r->n_rank) line(out, s, "      and %d more", r->n_rank - n);
 }
 
-/* Why the run failed, wrapped; returns the number of lines. */
+/* Why the run failed or restarts, wrapped; returns the number of lines. */
 static int reason(const ls_live_run *r, const ls_screen *s, ls_str *out)
 {
     ls_str text = {0}, rows = {0};
     int n = 0;
-    if (r->state != LS_LIVE_FAILED || !*r->reason) return 0;
-    ls_str_addf(&text, "failed: %s", r->reason);
+    const bool again = r->state == LS_LIVE_RESTARTING;
+    if ((r->state != LS_LIVE_FAILED && !again) || !*r->reason) return 0;
+    ls_str_addf(&text, again ? "restarting after a failure: %s" : "failed: %s", r->reason);
     if (text.data) ls_progress_wrap(text.data, s->columns, &rows);
     for (const char *p = rows.data; p && *p; n++) {
         const size_t len = strcspn(p, "\n");
@@ -236,12 +237,36 @@ static int reason(const ls_live_run *r, const ls_screen *s, ls_str *out)
     return n;
 }
 
+/* How often the run was interrupted, and the last of it; returns the number of lines. */
+static int interruptions(const ls_live_run *r, const ls_screen *s, ls_str *out)
+{
+    static const char *const kind[] = {"failure", "restart", "resize", "audit"};
+    char count[4][64] = {"", "", "", ""}, a[32], text[64];
+    const ls_live_event *last = NULL;
+    if (!r->failures && !r->restarts && !r->resizes && !r->audits) return 0;
+    if (r->failures) snprintf(count[0], sizeof count[0], "failures %lld", (long long)r->failures);
+    if (r->restarts) snprintf(count[1], sizeof count[1], "restarts %lld", (long long)r->restarts);
+    if (r->resizes) snprintf(count[2], sizeof count[2], "resizes %lld", (long long)r->resizes);
+    if (r->audits)
+        snprintf(count[3], sizeof count[3], "audits passed %lld of %lld", (long long)(r->audits - r->bad_audits),
+                 (long long)r->audits);
+    row(out, s, "  ", (const char *[]){count[0], count[1], count[2], count[3]}, 4);
+    for (int i = 0; i < r->n_event; i++)
+        for (size_t k = 0; k < sizeof kind / sizeof *kind; k++)
+            if (!strcmp(r->event[i].kind, kind[k]) && strcmp(r->event[i].name, "ok") != 0) last = &r->event[i];
+    if (!last) return 1;
+    const double ago = last->time_ms < 0 ? NAN : fmax(0, (double)(ls_live_now_ms() - last->time_ms) / 1e3);
+    line(out, s, "last %s%s%s: %s", last->kind, isfinite(ago) ? " " : "",
+         isfinite(ago) ? named(text, "", ls_human_time(a, ago), " ago") : "", last->words);
+    return 2;
+}
+
 void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
 {
     const bool small = s->rows && s->rows < 20;
     const int rows = !s->rows ? CURVE_ROWS : small ? LS_MAX(3, s->rows - 10) : CURVE_ROWS;
     values(r, s, out);
-    const int said = reason(r, s, out);
+    const int said = reason(r, s, out) + interruptions(r, s, out);
     if (ls_live_run_read(r) < 0.999) line(out, s, "reading the metrics: %.0f %%", 100 * ls_live_run_read(r));
     curve(r, s, rows, out);
     ranks(r, s, s->rows ? s->rows - rows - 7 - said : r->n_rank + 3, out);

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define PREFIX "events.out.tfevents."
+
 enum { ROOM = 64 + LS_SCALAR_MAX * (LS_SCALAR_TAG_MAX + 16) };
 
 /* Tag bytes of the fields: number << 3 | wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes). */
@@ -94,16 +96,32 @@ static ls_status add(ls_event_file *f, int64_t step, int field, const void *data
     return ls_fs_append(f->fd, f->path, record.data, record.n);
 }
 
+/* The seconds of the next file of a folder: now, or after the newest file, which may be of this second. */
+static ls_status next_time(const char *dir, long long *out)
+{
+    char **names = NULL;
+    size_t n = 0;
+    *out = (long long)time(NULL);
+    LS_TRY(ls_fs_list(dir, &names, &n));
+    for (size_t i = 0; i < n; i++) {
+        long long t;
+        if (sscanf(names[i], PREFIX "%10lld.", &t) == 1 && t >= *out) *out = t + 1;
+    }
+    ls_fs_list_free(names, n);
+    return LS_OK;
+}
+
 ls_status ls_event_file_open(ls_event_file *f, const char *dir, int64_t after)
 {
     static const char version[] = "brain.Event:2";
     static const unsigned char start[] = {SESSION_STATUS, 1};
     ls_event_file file = {.fd = -1};
     char host[128] = "unknown";
+    long long when;
     if (gethostname(host, sizeof host - 1) || !host[0]) snprintf(host, sizeof host, "unknown");
     LS_TRY(ls_fs_mkdirs(dir));
-    LS_TRY(
-        ls_path_in(file.path, dir, "events.out.tfevents.%010lld.%s.%ld", (long long)time(NULL), host, (long)getpid()));
+    LS_TRY(next_time(dir, &when));
+    LS_TRY(ls_path_in(file.path, dir, PREFIX "%010lld.%s.%ld", when, host, (long)getpid()));
     file.fd = open(file.path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file.fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", file.path, strerror(errno));
     ls_status st = add(&file, 0, EVENT_FILE_VERSION, version, sizeof version - 1);

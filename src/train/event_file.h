@@ -1,6 +1,7 @@
 /* event_file.h - a TensorBoard event file: scalars over steps, readable by TensorBoard while the run goes on.
  *
- *   file     <dir>/events.out.tfevents.<seconds>.<host>.<pid>, a new one per attempt of a run; TensorBoard reads a folder's files as one
+ *   file     <dir>/events.out.tfevents.<seconds>.<host>.<pid>, a new one per attempt of a run; TensorBoard reads a folder's files as one, in
+ *            the order of their names, so <seconds> is later than that of every file before
  *   record   length (u64), masked CRC-32C of it, an Event, masked CRC-32C of the Event
  *   Event    protocol buffer: 1 wall_time (double), 2 step (varint), then 3 file_version, 5 summary or 7 session_log
  *   Summary  repeated 1 Value {1 tag, 2 simple_value (float)}

@@ -107,6 +107,20 @@ static void add_checkpoint(ls_trainer *t, const ls_event *e)
     add_event(&t->live, &w);
 }
 
+static void add_audit(ls_trainer *t, const ls_audit_fault *f)
+{
+    ls_jsonw w = begin_line(&t->live);
+    ls_jsonw_members(&w, LS_KV("event", (const char *)"audit"), LS_KV("step", ls_audit_step(t->audit)),
+                     LS_KV("result", (const char *)(f ? "mismatch" : "ok")));
+    if (f) {
+        ls_jsonw_members(&w, LS_KV("what", ls_audit_word(f->what)),
+                         LS_KV("unit", ls_audit_unit(t->model, f->unit, (char[32]){0})));
+        if (f->rank >= 0) ls_jsonw_put_int(&w, "rank", f->rank);
+        else ls_jsonw_put_str(&w, "rank", NULL);
+    }
+    add_event(&t->live, &w);
+}
+
 static void add_lost(ls_trainer *t, const ls_event *e)
 {
     ls_jsonw w = begin_line(&t->live);
@@ -218,6 +232,7 @@ static const char *phase_words(ls_phase p)
     case LS_PHASE_REDUCE: return "reduce";
     case LS_PHASE_NORM: return "norm";
     case LS_PHASE_WAIT: return "wait";
+    case LS_PHASE_AUDIT: return "audit";
     case LS_PHASE_UPDATE: return "update";
     case LS_PHASE_VAL_FORWARD: return "validation";
     default: return NULL;
@@ -252,6 +267,9 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         return LS_OK;
     case LS_ON_CHECKPOINT_END:
         if (first) add_checkpoint(t, e);
+        break;
+    case LS_ON_AUDIT:
+        if (first) add_audit(t, e->audit);
         break;
     case LS_ON_SAVE_FAILED:
         if (first) add_lost(t, e);

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const series[LS_N_SERIES] = {"Train/Samples/train_loss",
@@ -51,7 +52,22 @@ static size_t kept_bytes(const char *data, size_t n, int64_t keep)
     return end;
 }
 
-/* A resumed run continues its file; a new one begins another part, with a header, as DeepSpeed does. */
+/* Whether a file was written since the lock of the run folder was taken: by an earlier attempt of this run, not by an earlier run. */
+static bool is_of_this_run(const ls_trainer *t, const char *path)
+{
+    struct stat file, lock;
+    char name[PATH_MAX];
+    if (ls_path_in(name, t->cfg->run_dir, LS_RUN_LOCK) != LS_OK) {
+        ls_err_clear();
+        return false;
+    }
+    if (stat(path, &file) || stat(name, &lock)) return false;
+    return file.st_mtim.tv_sec != lock.st_mtim.tv_sec ? file.st_mtim.tv_sec > lock.st_mtim.tv_sec
+                                                      : file.st_mtim.tv_nsec >= lock.st_mtim.tv_nsec;
+}
+
+/* A resumed run continues its file, and so does one that is restarted from step 0; a new one begins another part, with a header, as DeepSpeed
+ * does. */
 static ls_status csv_open(const ls_trainer *t, int k, int *slot)
 {
     char name[LS_SCALAR_TAG_MAX], path[PATH_MAX], header[96];
@@ -62,7 +78,7 @@ static ls_status csv_open(const ls_trainer *t, int k, int *slot)
         if (*p == '/' || *p == ' ') *p = '_';
     LS_TRY(ls_fs_mkdirs(t->cfg->csv_monitor));
     LS_TRY(ls_path_in(path, t->cfg->csv_monitor, "%s.csv", name));
-    if (t->resumed_from && ls_fs_exists(path)) {
+    if ((t->resumed_from && ls_fs_exists(path)) || (t->cfg->restart && is_of_this_run(t, path))) {
         LS_TRY(ls_fs_read(path, &data, &n));
         keep = kept_bytes(data, n, t->resumed_from * t->cfg->global_batch);
         const ls_status st = keep == n ? LS_OK : ls_fs_write(path, data, keep);
@@ -194,10 +210,11 @@ ls_status train_see_monitor(ls_trainer *t, const ls_event *e)
     if (e->kind == LS_ON_SHUTDOWN_BEGIN) close_files(t);
     if (e->kind != LS_ON_RUN_READY && e->kind != LS_ON_STEP_LOG && e->kind != LS_ON_VALIDATED) return LS_OK;
     if (ls_comm_rank(t->comm)) return LS_OK;
-    if (e->kind == LS_ON_RUN_READY)
-        return c->tensorboard ? ls_event_file_open(&t->monitor.events, c->tensorboard,
-                                                   t->resumed_from ? t->resumed_from * c->global_batch : -1)
-                              : LS_OK;
+    if (e->kind == LS_ON_RUN_READY) {
+        const bool again = t->resumed_from || c->restart;
+        if (!c->tensorboard) return LS_OK;
+        return ls_event_file_open(&t->monitor.events, c->tensorboard, again ? t->resumed_from * c->global_batch : -1);
+    }
     if (e->kind == LS_ON_STEP_LOG) return see_step(t, e->step);
     if (!e->n_val || !(c->csv_monitor || c->tensorboard)) return LS_OK;
     for (int k = 0; k < LS_N_SERIES; k++) v[k] = (double)NAN;

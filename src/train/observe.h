@@ -61,6 +61,7 @@ typedef struct ls_step_result {
     X(LS_PHASE_NORM,          "train/gradient_norm")     /* norm and loss                                      */ \
     X(LS_PHASE_SQUARES,       NULL)                      /* of it, the norm                                    */ \
     X(LS_PHASE_WAIT,          NULL)                      /* for the checkpoint writer, which reads parameters  */ \
+    X(LS_PHASE_AUDIT,         "train/audit")             /* hashes, and the passes that are repeated           */ \
     X(LS_PHASE_UPDATE,        "train/optimizer_step")                                                             \
     X(LS_PHASE_VAL_FORWARD,   "val/forward")                                                                      \
     X(LS_PHASE_VAL_LOSS,      "val/loss")
@@ -88,6 +89,7 @@ typedef enum ls_event_kind {
     LS_ON_VALIDATED, /* val_loss, n_val, at_epoch                                            */
     LS_ON_CHECKPOINT_BEGIN,
     LS_ON_CHECKPOINT_END, /* it is posted; the writer may still be busy. text: its name; at_epoch */
+    LS_ON_AUDIT,          /* audit: what differs; NULL: nothing */
     LS_ON_SAVE_FAILED,    /* a checkpoint is lost, and the run goes on. text: its name; at_step, reason */
     LS_ON_SAVE_EVERY,     /* --save_every auto has chosen: ls_trainer.saving */
     LS_ON_SHUTDOWN_BEGIN,
@@ -104,6 +106,7 @@ typedef struct ls_event {
     double val_loss;
     int64_t n_val; /* validation batches; 0: no validation ran              */
     bool at_epoch; /* at the end of an epoch, not between two of its steps  */
+    const struct ls_audit_fault *audit;
     const char *text, *reason;
     int64_t at_step; /* of the checkpoint                                     */
 } ls_event;

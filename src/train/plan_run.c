@@ -72,7 +72,8 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
                                  .prefetch_bucket = c->prefetch_bucket,
                                  .deterministic = c->deterministic,
                                  .offload = c->offload && out->model->compute->device,
-                                 .overlap = c->offload && c->clip == 0 && c->loss_scale.rule == LS_SCALE_NONE,
+                                 .overlap = c->offload && c->clip == 0 && c->loss_scale.rule == LS_SCALE_NONE &&
+                                            !c->audit, /* which decides about the update, too */
                                  .stochastic = c->stochastic,
                                  .adds_alike = adds_alike(c, out->model, g),
                                  .role = role,

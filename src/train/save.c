@@ -100,6 +100,7 @@ static ls_status report_bad(ls_trainer *t)
 static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
 {
     ls_event e = {.kind = LS_ON_CHECKPOINT_BEGIN, .text = name, .at_epoch = at_epoch};
+    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     LS_TRY(ls_observe(t, &e));
     LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
     t->saving.posted = t->saving.step = t->state.step;

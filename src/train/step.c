@@ -46,8 +46,10 @@ ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 
 static ls_status grad_ready(void *ctx, int u)
 {
+    const ls_trainer *t = ctx;
     if (ls_inject_on) LS_TRY(train_grad_faults(ctx, u));
-    return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
+    if (t->audit) LS_TRY(ls_audit_grad(t->audit, u));
+    return ls_strategy_grad_ready(t->strategy, u);
 }
 
 ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2])
@@ -79,7 +81,8 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
 {
     ls_compute *c = &t->compute;
     const bool alone = ls_comm_size(t->comm) == 1;
-    const bool region = c->ops->region_begin && alone && !t->pipe && ls_strategy_records(t->strategy);
+    const bool region =
+        c->ops->region_begin && alone && !t->pipe && !hooks->computed && ls_strategy_records(t->strategy);
     bool queued = false;
     if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
     if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
@@ -90,20 +93,20 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
     return st != LS_OK ? st : end;
 }
 
-/* Sets what depends on the number of micro-batch m in the step; returns the position of its first sample in the epoch. */
-static int64_t place_micro(const ls_trainer *t, int m, ls_micro *mb)
+/* Sets what depends on the number of a micro-batch in the step; returns the position of its first sample in the epoch. */
+static int64_t place_micro(const ls_trainer *t, int64_t number, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t number = ls_strategy_micro_index(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
+    const int64_t G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
     mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(t->n_target ? t->n_target : 1);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
     return (t->state.epoch_step * G + number) * c->micro_batch;
 }
 
-static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
+ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t first = place_micro(t, m, mb);
+    const int64_t first = place_micro(t, number, mb);
     int32_t *ids, *target;
     LS_TRY(ls_phase_begin(t, LS_PHASE_INPUT, m));
     LS_TRY(ls_phase_begin(t, LS_PHASE_READ, m));
@@ -112,6 +115,16 @@ static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
     LS_TRY(ls_phase_end(t, LS_PHASE_READ, m));
     LS_TRY(ls_input_send(&t->input, slot, mb));
     return ls_phase_end(t, LS_PHASE_INPUT, m);
+}
+
+/* The hooks of the passes of a step. */
+static ls_hooks step_hooks(ls_trainer *t)
+{
+    return (ls_hooks){.ctx = t,
+                      .acquire = train_acquire,
+                      .release = train_release,
+                      .grad_ready = grad_ready,
+                      .computed = ls_audit_runs(t->audit) ? train_audit_computed : NULL};
 }
 
 /* The checkpoint writer reads what an update changes. */
@@ -132,11 +145,11 @@ static ls_status begin_update(ls_trainer *t)
 
 static ls_status micro_batch(ls_trainer *t, int m)
 {
-    const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
+    const ls_hooks hooks = step_hooks(t);
     const int slot = m % t->input.n_slot;
     double *pair = t->micro_loss + 2 * ((int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum + m);
     ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = pair};
-    LS_TRY(load(t, m, slot, &mb));
+    LS_TRY(train_load(t, ls_strategy_micro_index(t->strategy, m), m, slot, &mb));
     pair[1] = (double)mb.n_counted;
     ls_strategy_begin(t->strategy, m);
     TRAIN_PHASE(t, LS_PHASE_PASS, m, run_pass(t, &mb, &hooks, m, LS_FWD));
@@ -148,12 +161,10 @@ static ls_status micro_batch(ls_trainer *t, int m)
     return ls_input_used(&t->input, slot);
 }
 
-/* What a stage of a pipeline needs of micro-batch m of this replica. */
-static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+ls_status train_load_stage(ls_trainer *t, int64_t number, int m, int32_t *ids, int32_t *target, ls_micro *mb)
 {
-    ls_trainer *t = ctx;
     const ls_train_config *c = t->cfg;
-    const int64_t first = place_micro(t, m, mb);
+    const int64_t first = place_micro(t, number, mb);
     if (!ids && !target) return LS_OK;
     TRAIN_PHASE(t, LS_PHASE_STAGE_INPUT, m,
                 ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids ? ids : t->ids,
@@ -161,9 +172,16 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     return LS_OK;
 }
 
+/* What a stage of a pipeline needs of micro-batch m of this replica. */
+static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    ls_trainer *t = ctx;
+    return train_load_stage(t, ls_strategy_micro_index(t->strategy, m), m, ids, target, mb);
+}
+
 static ls_status pipeline(ls_trainer *t)
 {
-    const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release, .grad_ready = grad_ready};
+    const ls_hooks hooks = step_hooks(t);
     double *pairs = t->micro_loss + 2 * (int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum;
     LS_TRY(begin_update(t));
     TRAIN_PHASE(t, LS_PHASE_PIPELINE, -1,
@@ -213,6 +231,7 @@ static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
     const double clip = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
     const double unscale = 1 / ls_loss_scale_now(&t->state.scale);
     LS_TRY(ls_phase_begin(t, LS_PHASE_UPDATE, -1));
+    if (t->audit) LS_TRY(ls_audit_before_update(t->audit));
     if (!r->skipped) LS_TRY(train_optimizer_pass(t, r->lr, clip * unscale));
     LS_TRY(ls_strategy_step_done(t->strategy));
     return ls_phase_end(t, LS_PHASE_UPDATE, -1);
@@ -254,15 +273,18 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     int busy = 0;
     TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
     if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
+    if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
     LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
+    if (t->audit) LS_TRY(ls_audit_after_passes(t->audit)); /* before a NaN that a wrong bit has made ends the run */
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
     if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
+    if (t->audit) LS_TRY(ls_audit_after_update(t->audit));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});
 }
 

@@ -16,6 +16,13 @@
 ls_status train_acquire(void *ctx, int u, ls_pass pass);
 ls_status train_release(void *ctx, int u, ls_pass pass);
 
+/* Reads micro-batch `number` of the step into a slot of t->input, or for a stage of a pipeline. m: its number for observers. */
+ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *mb);
+ls_status train_load_stage(ls_trainer *t, int64_t number, int m, int32_t *ids, int32_t *target, ls_micro *mb);
+
+/* The hook `computed` of the passes of an audit (ctx: the trainer). */
+ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *a);
+
 /* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. *most (if not NULL) is
  * the largest `mine` (below INT_MAX) of all workers. */
 ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most);

@@ -465,7 +465,10 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
     if (cfg->save_async) ls_ckpt_writer_room(t->writer, t->saving.room, t->saving.n_room);
-    return ls_trainer_load(t);
+    LS_TRY(ls_trainer_load(t));
+    if (!cfg->audit) return LS_OK;
+    LS_TRY(ls_audit_create(&t->audit, t));
+    return ls_audit_after_update(t->audit);
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
@@ -513,6 +516,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     end_requests(t);
     ls_telemetry_end(&t->gpu);
     ls_nccl_proof_destroy(&t->proof);
+    ls_audit_destroy(&t->audit);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
     ls_lock_release(&t->lock);

@@ -22,6 +22,7 @@
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
+#include "train/audit.h"
 #include "ckpt/checkpoint.h"
 #include "train/event_file.h"
 #include "train/live.h"
@@ -168,6 +169,7 @@ typedef struct ls_trainer {
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
+    ls_audit *audit; /* NULL: --audit 0 */
     ls_saving saving;
     ls_lock lock; /* rank 0's, on the run folder */
     ls_run_state state;

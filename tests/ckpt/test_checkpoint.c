@@ -256,6 +256,36 @@ static void keep_last_prunes_steps_but_not_epochs(void **state)
     test_dir_close(dir);
 }
 
+static void a_restart_rejects_checkpoints_that_are_newer_than_the_whole_one(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *path = NULL;
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    save(&a, dir, "step-9", 9, 0);
+    save(&a, dir, "step-10", 10, 0);
+    save(&a, dir, "epoch-1", 10, 0); /* as new as step-10, and before it by name */
+    save(&a, dir, "step-20", 20, 0);
+    save(&a, dir, "step-30", 30, 0);
+    assert_int_equal(truncate(test_path(dir, "step-20", "trainer_state.json"), 20), 0);
+    test_flip(test_path(dir, "step-30", "model.safetensors"), 4000);
+    assert_int_equal(ls_ckpt_reject(dir, test_path(dir, "step-10", NULL)), LS_OK);
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, "step-10", NULL));
+    ls_free(path);
+    assert_true(ls_fs_is_dir(test_path(dir, "damaged-step-20", NULL)));
+    assert_true(ls_fs_is_dir(test_path(dir, "damaged-step-30", NULL)));
+    assert_true(ls_fs_is_dir(test_path(dir, "step-9", NULL)));
+    assert_true(ls_fs_is_dir(test_path(dir, "epoch-1", NULL)));
+    save(&a, dir, "step-30", 30, 0);
+    assert_int_equal(ls_ckpt_reject(dir, NULL), LS_OK); /* none is whole */
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_null(path);
+    assert_true(ls_fs_is_dir(test_path(dir, "damaged-step-30.1", NULL)));
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
 /* A run that starts from step 0 moves the existing checkpoints to earlier-1, earlier-2 and so on, a new number each time. */
 static void newest_whole_passes_over_damaged_ones_with_a_line_each(void **state)
 {
@@ -693,6 +723,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
         cmocka_unit_test(keep_last_prunes_steps_but_not_epochs),
         cmocka_unit_test(newest_whole_passes_over_damaged_ones_with_a_line_each),
+        cmocka_unit_test(a_restart_rejects_checkpoints_that_are_newer_than_the_whole_one),
         cmocka_unit_test(set_aside_moves_old_checkpoints_to_numbered_folders),
         cmocka_unit_test(every_block_of_a_file_is_hashed),
         cmocka_unit_test(a_save_replaces_the_entry_it_names),

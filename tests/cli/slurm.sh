@@ -96,6 +96,8 @@ for t in 1node 2node; do
   has "--checkpoint_path $d/slurm_8/$name " "$t, another job"
   SLURM_ARRAY_JOB_ID=20 SLURM_ARRAY_TASK_ID=3 job 23 1 train_$t.sbatch || bad "$t: array: $(cat printed)"
   has "--checkpoint_path $d/slurm_20_3/$name --resume " "$t, a task of an array"
+  MAX_RESTARTS=3 job 8 1 train_$t.sbatch || bad "$t: MAX_RESTARTS: $(cat printed)"
+  has "^lockstep launch --max_restarts 3 -- [^ ]*srun .*lockstep train --checkpoint_path $d/slurm_8/$name --resume " "$t, MAX_RESTARTS"
   RUN_DIR=$SCRATCH/mine job 9 0 train_$t.sbatch || bad "$t: RUN_DIR: $(cat printed)"
   has "--checkpoint_path $SCRATCH/mine " "$t, RUN_DIR"
   GPT2_EXTRA_ARGS="--lr 1" job 9 0 train_$t.sbatch

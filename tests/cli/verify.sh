@@ -46,6 +46,16 @@ code=$?
 [ $((SECONDS - begin)) -lt 20 ] || bad "SIGTERM: ended after $((SECONDS - begin)) s"
 gone SIGTERM
 
+# SIGTERM as soon as the temporary folder exists
+"$LOCKSTEP" verify -n 1 >"$SCRATCH/early" 2>&1 &
+pid=$!
+until [ -n "$(ls "$TMPDIR")" ] || ! kill -0 $pid 2>/dev/null; do :; done
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 143 ] || bad "SIGTERM at the start: exit code $code: $(tail -n 2 "$SCRATCH/early")"
+[ -z "$(ls "$TMPDIR")" ] || bad "SIGTERM at the start leaves $(ls "$TMPDIR")"
+
 expect 2 "use --device cuda" "$LOCKSTEP" verify --comm nccl
 # refusals of the device: the whole message, and no table without rows
 refused() { # TEXT COMMAND...

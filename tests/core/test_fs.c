@@ -158,6 +158,47 @@ static void killed_writers_leave_whole_files(void **state)
     }
 }
 
+static void only_regular_files_and_open_pipes_are_read(void **state)
+{
+    (void)state;
+    char *data = NULL, path[32];
+    size_t n = 0;
+    int ends[2];
+    ls_fs_map map;
+    assert_int_equal(mkfifo(at("fifo"), 0666), 0); /* nobody writes to it: opening it would wait */
+    assert_int_equal(ls_fs_read(at("fifo"), &data, &n), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "it is a named pipe; a regular file is needed"));
+    assert_int_equal(ls_fs_map_open(&map, at("fifo")), LS_E_IO);
+    assert_int_equal(ls_fs_read("/dev/zero", &data, &n), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "a device"));
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "abc", 3), 3);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    assert_int_equal(ls_fs_read(path, &data, &n), LS_OK);
+    assert_string_equal(data, "abc");
+    ls_free(data);
+    close(ends[0]);
+}
+
+static void a_file_above_the_limit_is_not_read(void **state)
+{
+    (void)state;
+    char *data = NULL;
+    size_t n = 0;
+    const int64_t before = ls_mem_count();
+    assert_int_equal(ls_fs_write(at("huge.json"), "{}", 2), LS_OK);
+    assert_int_equal(truncate(at("huge.json"), (off_t)5 << 30), 0); /* sparse */
+    assert_int_equal(ls_fs_read_most(at("huge.json"), LS_FS_TEXT_MOST, &data, &n), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "256.0 MiB"));
+    assert_true(ls_mem_count() - before < 10);
+    assert_int_equal(ls_fs_write(at("small"), "12345", 5), LS_OK);
+    assert_int_equal(ls_fs_read_most(at("small"), 5, &data, &n), LS_OK);
+    ls_free(data);
+    assert_int_equal(ls_fs_read_most(at("small"), 4, &data, &n), LS_E_FORMAT);
+    assert_int_equal(ls_fs_read_most("/proc/self/stat", 4, &data, &n), LS_E_FORMAT); /* states no size */
+}
+
 /* A rename would replace a pipe or a link by a file. */
 static void pipes_links_and_folders_are_not_replaced(void **state)
 {
@@ -327,6 +368,8 @@ int main(void)
         cmocka_unit_test(a_file_reads_back_as_written),
         cmocka_unit_test(a_failed_read_names_the_path),
         cmocka_unit_test(a_file_changes_only_at_the_commit),
+        cmocka_unit_test(only_regular_files_and_open_pipes_are_read),
+        cmocka_unit_test(a_file_above_the_limit_is_not_read),
         cmocka_unit_test(pipes_links_and_folders_are_not_replaced),
         cmocka_unit_test(a_map_shows_the_bytes_of_the_file),
         cmocka_unit_test(a_map_whose_file_shrinks_ends_the_process_with_its_name),

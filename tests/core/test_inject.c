@@ -104,7 +104,7 @@ static void a_process_fault_ends_the_rank_that_it_names(void **state)
     assert_int_equal(fate("kind=kill,rank=1,step=4", 1), 0);
     assert_int_equal(fate("kind=stop,rank=0,step=3,phase=update", 0), SIGSTOP);
     assert_int_equal(fate("kind=abort,rank=2,phase=backward", 2), SIGABRT);
-    assert_int_equal(fate("kind=exit,rank=2;kind=kill,rank=1", 2), 1);
+    assert_int_equal(fate("kind=exit,rank=2;kind=kill,rank=1", 2), 4);
 }
 
 static void a_fault_happens_in_its_attempt_alone(void **state)

@@ -173,6 +173,27 @@ static void numbers_in_the_environment_are_read_completely(void **state)
     unsetenv("LS_TEST_NUMBER");
 }
 
+static void control_characters_do_not_reach_a_terminal(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } row[] = {{"plain\ttext\n", "plain\ttext\n"},
+               {"run\033[31m\a\177", "run?[31m??"},
+               {"\xc3\xa9t\xc3\xa9", "\xc3\xa9t\xc3\xa9"},
+               {"\xc2\x9b"
+                "31m",
+                "??31m"}, /* U+009B begins a sequence, too */
+               {"\xff\xc3", "??"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ls_str s = {0};
+        ls_str_add(&s, row[i].text);
+        ls_str_printable(&s);
+        assert_string_equal(s.data, row[i].want);
+        ls_str_fini(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +206,7 @@ int main(void)
         cmocka_unit_test(clocks_advance_and_stamps_are_utc),
         cmocka_unit_test(a_word_is_one_of_the_choices_or_not),
         cmocka_unit_test(numbers_in_the_environment_are_read_completely),
+        cmocka_unit_test(control_characters_do_not_reach_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ both() { # NAME [options]: with and without
 device_mib() { awk '/^  total/ { print $2; exit }' "$SCRATCH/$1.out"; }
 part_mib() { awk -v p="$2" '$1 == p { print $2; exit }' "$SCRATCH/$1.out"; }
 
-both bf16 --strategy zero1 --precision bf16
+LS_LOG=parallel=debug both bf16 --strategy zero1 --precision bf16
 both fp32 --strategy zero1 --precision fp32 --decay matrices
 both fp16 --strategy zero2 --precision fp16 --clip 0.01
 both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_heads 8 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
@@ -38,6 +38,22 @@ LS_SIMD=generic run generic --strategy zero1 --precision bf16 --offload_optimize
 for s in zero1 zero2 zero3; do run "$s-2" -n 2 --strategy $s --precision bf16 --offload_optimizer cpu && bits bf16 "$s-2"; done
 run pp-2 -n 2 --pp 2 --precision fp32 --strategy zero1 --decay matrices --offload_optimizer cpu && bits fp32 pp-2
 both tp-2 -n 2 --tp 2 --strategy zero1 --precision bf16
+
+# without clipping, units are updated during the backward pass: the same parameters, moments, losses and norms
+series() { python3 -c 'import json, sys; print([(r["loss"], r["grad_norm"], r["lr"]) for r in map(json.loads, open(sys.argv[1]))])' "$SCRATCH/$1/metrics.jsonl"; }
+early() { # BASE NAME [options]
+  local base=$1 name=$2
+  shift 2
+  LS_LOG=parallel=debug run "$name" --clip 0 --offload_optimizer cpu "$@" && bits "$base" "$name"
+  [ "$(series "$base")" = "$(series "$name")" ] || bad "$name: $(series "$name"), without offload $(series "$base")"
+  grep -q "units updated by the CPU from the backward pass on" "$SCRATCH/$name.out" || bad "$name: not updated during the backward pass"
+}
+run free --strategy zero1 --precision bf16 --clip 0
+LS_EMU_PROTECT=1 early free free-protected --strategy single --precision bf16
+early free free-2 -n 2 --strategy zero2 --precision bf16
+early free free-3 -n 2 --strategy zero3 --precision bf16 --pp 2 --schedule zb
+[ -z "${LS_TEST_ALL:-}" ] || run untied --strategy zero1 --precision fp32 --clip 0 --variant r1 --global_batch_size 1 && early untied untied-off --strategy zero1 --precision fp32 --variant r1 --global_batch_size 1
+grep -q "units updated by the CPU, " "$SCRATCH/bf16-off.out" || bad "with clipping, the update is not after the norm: $(grep 'units updated' "$SCRATCH/bf16-off.out")"
 
 # what the device no longer holds is the optimizer's state, to the last byte that is printed
 python3 - "$(device_mib bf16)" "$(device_mib bf16-off)" "$(part_mib bf16 optimizer)" <<'PY' || bad "memory: $(device_mib bf16) MiB on the device, $(device_mib bf16-off) with offload, state $(part_mib bf16 optimizer)"
@@ -53,6 +69,18 @@ assert off["optimizer"] == 0 and off["host"] - there["host"] >= there["optimizer
 assert off["device"] == off["planned"] and there["device"] - off["device"] > 0.9 * there["optimizer"], (there, off)
 PY
 expect 2 "needs a GPU" "$LOCKSTEP" verify --device cpu -n 1 --offload_optimizer cpu
+
+# once units are updated, a step is completed before a signal stops the run: what is saved is the state of a step
+LS_EMU_PROTECT=1 timeout 60 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 1 --max_steps 40 \
+  --lr_schedule constant --device cuda --strategy zero1 --precision bf16 --clip 0 --offload_optimizer cpu --checkpoint_path "$SCRATCH/stopped" >"$SCRATCH/stopped.out" 2>&1 &
+pid=$!
+until [ "$(cat "$SCRATCH/stopped/metrics.jsonl" 2>/dev/null | wc -l)" -ge 2 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.03; done
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] || bad "SIGTERM: $(tail -n 2 "$SCRATCH/stopped.out")"
+n=$(ls "$SCRATCH/stopped" | sed -n 's/^step-//p')
+run whole --strategy zero1 --precision bf16 --clip 0 --global_batch_size 1 --max_steps "${n:-1}" --lr_schedule constant
+for f in model optimizer; do same "$SCRATCH/stopped/step-$n/$f.safetensors" "$SCRATCH/whole/epoch-1/$f.safetensors"; done
 
 # checkpoints are the same files: a run goes on with the other setting
 for way in "there none cpu" "back cpu none"; do

@@ -11,7 +11,6 @@ args=(train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_b
       --lr_schedule constant --max_steps 4 --tensorboard events --reference_output)
 expect 0 "RUN_COMPLETE" "$LOCKSTEP" "${args[@]}"
 rm -rf run/epoch-1 run/RUN_COMPLETE.txt
-sleep 1 # file names have seconds; TensorBoard reads a folder's files in the order of their names
 expect 0 "resumed from run/step-2" "$LOCKSTEP" "${args[@]}" --resume
 "$python" - <<'PY' || bad "TensorBoard sees something else"
 import glob, json, struct

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -246,6 +247,142 @@ static void the_state_follows_the_files(void **state)
     test_write(dir, "RUN_COMPLETE.txt", "x");
     update(r);
     assert_int_equal(r->state, LS_LIVE_FINISHED);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
+static void append_failure(const char *dir, int attempt, int64_t ms)
+{
+    char line[512];
+    snprintf(line, sizeof line,
+             "{\"event\": \"failure\", \"attempt\": %d, \"rank\": 2, \"host\": \"a\", \"cause\": \"killed\", "
+             "\"detail\": \"killed by signal 9\", \"step\": 2, \"time_unix_ms\": %lld}\n",
+             attempt, (long long)ms);
+    append(dir, "events.jsonl", line);
+}
+
+/* The lock is held by a supervisor on this host, by one that is gone, by one on another host, or by nobody. */
+static void between_two_attempts_a_run_is_restarting(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), host[256] = "", lock[400], line[512];
+    struct stat space;
+    ls_live_run *r = open_run(dir, "run");
+    assert_int_equal(prctl(PR_SET_NAME, "lockstep-test"), 0);
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    assert_int_equal(stat("/proc/self/ns/pid", &space), 0);
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0, \"world_size\": 4}\n");
+    append_steps(dir, 1, 2, 5);
+    snprintf(line, sizeof line,
+             "{\"rank\": 0, \"step\": 2, \"time_unix_ms\": %lld, \"pid\": 2147483646, \"host\": \"%s\", "
+             "\"pid_namespace\": %lld}\n",
+             (long long)ls_live_now_ms(), host, (long long)space.st_ino);
+    test_write(dir, "ranks.jsonl", line);
+    snprintf(lock, sizeof lock, "pid %d on host %s, since 2026-01-01T00:00:00Z\n", (int)getpid(), host);
+    test_write(dir, "run.lock", lock);
+    update(r);
+    assert_int_equal(r->state, LS_LIVE_RESTARTING); /* rank 0 is gone, its supervisor has not recorded it yet */
+    append_failure(dir, 1, ls_live_now_ms() - 3600000);
+    append(dir, "events.jsonl",
+           "{\"event\": \"end\", \"step\": 2, \"state\": \"failed\"}\n"); /* of a rank 0 that was late */
+    update(r);
+    assert_int_equal(r->state, LS_LIVE_RESTARTING);
+    const struct {
+        const char *holder;
+        int64_t ago;
+        ls_live_state is;
+    } is[] = {{"pid 2147483646 on host %s, since x\n", 0, LS_LIVE_FAILED}, /* rank 0: there is no supervisor */
+              {"pid 2147483645 on host %s, since x\n", 0, LS_LIVE_FAILED},
+              {"pid 7 on host elsewhere, since x\n", 0, LS_LIVE_RESTARTING},
+              {"pid 7 on host elsewhere, since x\n", 3600000, LS_LIVE_FAILED},
+              {"", 0, LS_LIVE_RESTARTING},
+              {"", 3600000, LS_LIVE_FAILED}};
+    for (size_t i = 0; i < N_OF(is); i++) {
+        const char *name = strstr(is[i].holder, "%s");
+        snprintf(lock, sizeof lock, "%.*s%s%s", name ? (int)(name - is[i].holder) : 400, is[i].holder, name ? host : "",
+                 name ? name + 2 : "");
+        test_write(dir, "run.lock", lock);
+        append_failure(dir, (int)i + 2, ls_live_now_ms() - is[i].ago);
+        update(r);
+        assert_int_equal(r->state, is[i].is);
+        assert_contains(r->reason, "killed (rank 2 on a): killed by signal 9");
+    }
+    snprintf(line, sizeof line,
+             "{\"event\": \"start\", \"step\": 2, \"world_size\": 4, \"time_unix_ms\": %lld}\n"
+             "{\"event\": \"restart\", \"attempt\": 9, \"workers\": 4, \"from_step\": 2, \"lost_steps\": 0}\n",
+             (long long)ls_live_now_ms() + 1);
+    append(dir, "events.jsonl", line);
+    update(r);
+    assert_int_equal(r->state, LS_LIVE_RUNNING); /* ranks.jsonl still has the process of the attempt before */
+    assert_int_equal(r->failures, 7);
+    assert_int_equal(r->restarts, 1);
+    append_failure(dir, 9, ls_live_now_ms());
+    append(dir, "events.jsonl",
+           "{\"event\": \"end\", \"step\": 2, \"state\": \"failed\", \"reason\": \"too many\", \"attempt\": 9}\n");
+    update(r);
+    assert_int_equal(r->state, LS_LIVE_FAILED); /* the supervisor has given up */
+    assert_string_equal(r->reason, "too many");
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0}\n"); /* another run */
+    update(r);
+    assert_int_equal(r->failures, 0);
+    assert_int_equal(prctl(PR_SET_NAME, "test"), 0);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
+static void interruptions_are_events_of_the_page_and_the_screen(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_run *r = open_run(dir, "run");
+    ls_str s = {0};
+    append_steps(dir, 1, 5, 2);
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0, \"world_size\": 8}\n");
+    append_failure(dir, 1, ls_live_now_ms());
+    append(dir, "events.jsonl",
+           "{\"event\": \"resize\", \"from\": 8, \"to\": 4, \"step\": 2, \"why\": \"a worker was lost\"}\n"
+           "{\"event\": \"start\", \"step\": 2, \"world_size\": 4}\n"
+           "{\"event\": \"restart\", \"attempt\": 2, \"workers\": 4, \"from_step\": 2, \"lost_steps\": 3, "
+           "\"lost_seconds\": 1.75}\n");
+    for (int i = 0; i < 40; i++)
+        append(dir, "events.jsonl", "{\"event\": \"audit\", \"step\": 3, \"result\": \"ok\"}\n");
+    update(r);
+    assert_int_equal(r->n_event, 6); /* one of the audits */
+    append(dir, "events.jsonl",
+           "{\"event\": \"audit\", \"step\": 4, \"result\": \"mismatch\", \"what\": \"parameters\", \"unit\": "
+           "\"block 3\", \"rank\": 2}\n");
+    update(r);
+    ls_screen_draw(r, &(ls_screen){.columns = 120}, &s);
+    assert_contains(s.data, "failures 1  restarts 1  resizes 1  audits passed 40 of 41\n");
+    assert_contains(s.data, "last audit: failed: parameters of block 3 differ; rank 2 computed it wrongly\n");
+    s.len = 0;
+    ls_answer_run(r, -1, -1, &s);
+    assert_contains(s.data, "\"failures\": 1, \"restarts\": 1, \"resizes\": 1, \"audits\": 41, \"audits_failed\": 1");
+    assert_contains(s.data, "\"words\": \"attempt 1 failed: killed (rank 2 on a): killed by signal 9\"");
+    assert_contains(s.data, "\"words\": \"from 8 to 4 workers: a worker was lost\"");
+    assert_contains(s.data, "attempt 2 with 4 workers from step 2: 3 steps are repeated, 1.8 s without training");
+    ls_str_fini(&s);
+    ls_live_run_fini(r);
+    test_dir_close(dir);
+}
+
+/* metrics.jsonl is replaced at a restart, and everything is read again. */
+static void a_restart_is_counted_once(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    ls_live_run *r = open_run(dir, "run");
+    append_steps(dir, 1, 5, 2);
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0}\n");
+    append_failure(dir, 1, ls_live_now_ms());
+    update(r);
+    test_write(dir, "metrics.jsonl", "");
+    append_steps(dir, 1, 2, 2);
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 2}\n{\"event\": \"restart\", \"attempt\": 2}\n");
+    update(r);
+    assert_int_equal(r->failures, 1);
+    assert_int_equal(r->restarts, 1);
+    assert_int_equal(r->last.step, 2);
     ls_live_run_fini(r);
     test_dir_close(dir);
 }
@@ -631,6 +768,9 @@ int main(void)
         cmocka_unit_test(a_line_without_an_end_does_not_stop_the_reader),
         cmocka_unit_test(a_resumed_run_replaces_its_file),
         cmocka_unit_test(the_state_follows_the_files),
+        cmocka_unit_test(between_two_attempts_a_run_is_restarting),
+        cmocka_unit_test(interruptions_are_events_of_the_page_and_the_screen),
+        cmocka_unit_test(a_restart_is_counted_once),
         cmocka_unit_test(runs_are_found_while_they_appear),
         cmocka_unit_test(a_run_that_was_removed_leaves_the_list),
         cmocka_unit_test(of_too_many_runs_the_newest_are_kept),

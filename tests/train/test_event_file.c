@@ -66,9 +66,30 @@ static void records_have_length_checksums_and_fields(void **state)
     test_dir_close(dir);
 }
 
+/* TensorBoard reads files in the order of their names: attempts within one second must not be mixed up. */
+static void a_later_file_has_a_later_name(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), **names, last[PATH_MAX] = "";
+    size_t n;
+    test_write(dir, "events.out.tfevents.none", "");
+    for (int i = 0; i < 3; i++) {
+        ls_event_file f = {0};
+        assert_int_equal(ls_event_file_open(&f, dir, -1), LS_OK);
+        assert_true(strcmp(f.path, last) > 0);
+        snprintf(last, sizeof last, "%s", f.path);
+        ls_event_file_close(&f);
+    }
+    assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
+    assert_int_equal(n, 4);
+    ls_fs_list_free(names, n);
+    test_dir_close(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_checksum_is_castagnolis),
-                                       cmocka_unit_test(records_have_length_checksums_and_fields)};
+                                       cmocka_unit_test(records_have_length_checksums_and_fields),
+                                       cmocka_unit_test(a_later_file_has_a_later_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,16 +52,10 @@ static void formula_words(const ls_run *r, ls_doc *d)
 {
     const ls_interruptions *e = r->events;
     char mtbf[32], saved[32], restart[32];
-    if (e->failures < LS_ENOUGH_FAILURES || isnan(e->goodput)) return;
-    if (isnan(e->predicted)) {
-        ls_doc_add(d, LS_BLOCK_TEXT,
-                   "%s: goodput by the formula is not known, as its steps do not show the cost of a checkpoint.",
-                   r->name);
-        return;
-    }
+    if (isnan(e->predicted)) return;
     ls_doc_add(
         d, LS_BLOCK_TEXT,
-        "%s: goodput %.1f %% was measured. Daly's formula, which lockstep plan --mtbf uses, gives %.1f %% for what was measured: a failure every %s, a checkpoint every %lld steps that costs %s, a restart of %s. The best interval is %lld steps (%.1f %%).",
+        "%s: goodput %.1f %% was measured. Daly's formula, which lockstep plan --mtbf uses, gives %.1f %% for what was measured: a failure after %s of training, a checkpoint every %lld steps that costs %s, a restart of %s. The best interval is %lld steps (%.1f %%).",
         r->name, 100 * e->goodput, 100 * e->predicted, seconds(mtbf, e->mtbf), (long long)e->interval,
         seconds(saved, e->checkpoint), seconds(restart, e->restart), (long long)e->best_interval, 100 * e->best);
 }

@@ -120,7 +120,7 @@ ls_status report_load(const char *dir, const char *name, ls_notes *notes, json_t
     char *text = NULL;
     size_t n = 0;
     if (!ls_fs_exists(path.text)) return LS_OK;
-    LS_TRY(ls_notes_failure(notes, ls_fs_read(path.text, &text, &n)));
+    LS_TRY(ls_notes_failure(notes, ls_fs_read_most(path.text, LS_FS_TEXT_MOST, &text, &n)));
     if (text) report_parse(text, n, path.text, notes, out);
     ls_free(text);
     return LS_OK;

@@ -32,6 +32,7 @@ typedef struct reader {
     double failed_at[MOST_PENDING];
     double waits; /* from a failure to a first step, without another failure between them */
     int n_wait;
+    int n_struck; /* failures of an attempt that had started */
     step_list saved, validated;
 } reader;
 
@@ -65,7 +66,7 @@ static const char *text(const json_t *j, const char *key)
     return s ? s : "";
 }
 
-/* Copies a text; control characters, which could move the cursor of a terminal, become '?'. */
+/* Copies a text without control characters, which could move the cursor of a terminal. */
 static void copy(char *out, size_t room, const char *words)
 {
     size_t n = strlen(words);
@@ -128,13 +129,19 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     if (!again && step == 0) {
         forget(e);
         r->sessions = 0;
-        r->n_pending = 0;
+        r->n_pending = r->n_struck = r->n_wait = 0;
+        r->waits = 0;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
     else if (!again) { /* resumed by somebody: the time between is not a part of the run */
         r->sessions += or_zero(r->last - r->begun);
+        r->n_pending = 0;
         r->zero += t - r->last;
         r->begun = t;
+    }
+    if (again && !r->n_pending) { /* after a resize that no failure caused */
+        e->cause[LS_CAUSE_RESIZE].count++;
+        e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
     }
     drop_after(&r->saved, step);
     drop_after(&r->validated, step);
@@ -161,7 +168,9 @@ static void failure_words(const json_t *j, char *out, size_t room)
     const int64_t rank = whole(j, "rank");
     const char *host = text(j, "host"), *detail = text(j, "detail");
     char where[128] = "";
-    if (rank >= 0) snprintf(where, sizeof where, " (rank %lld%s%.80s)", (long long)rank, *host ? " on " : "", host);
+    if (!strncmp(detail, "rank ", 5)) where[0] = 0; /* it names the rank itself */
+    else if (rank >= 0)
+        snprintf(where, sizeof where, " (rank %lld%s%.80s)", (long long)rank, *host ? " on " : "", host);
     else if (*host) snprintf(where, sizeof where, " (%.80s)", host);
     char words[512];
     snprintf(words, sizeof words, "%.40s%s%s%.200s", *text(j, "cause") ? text(j, "cause") : "failed", where,
@@ -177,6 +186,7 @@ static ls_status see_failure(reader *r, const json_t *j, double t)
     if (e->waits && which >= 0 && which == r->failed) return LS_OK; /* another rank of the same attempt */
     r->failed = which;
     const bool ended = e->n_attempt && !strcmp(e->attempt[e->n_attempt - 1].how, "failed"); /* as rank 0 recorded */
+    r->n_struck += r->open || ended;
     if (!r->open && !ended && !add_attempt(e, t - r->zero) && e->n_attempt < MOST_ATTEMPTS) /* before its start */
         return ls_nomem(sizeof *e->attempt, "attempts");
     r->open = true;
@@ -200,13 +210,14 @@ static void see_restart(reader *r, const json_t *j, double t)
     const int64_t lost = whole(j, "lost_steps");
     double left = number(j, "lost_seconds");
     e->restarts++;
-    if (!n) e->cause[LS_CAUSE_RESIZE].count++;
     if (n && isnan(left)) left = t - r->failed_at[n - 1];
     if (n > 1 && t - r->failed_at[n - 1] >= 0) left = fmin(left, t - r->failed_at[n - 1]);
     for (int i = 0; i + 1 < n; i++) e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
-    e->cause[n ? r->pending[n - 1] : LS_CAUSE_RESIZE].waiting += or_zero(left);
-    if (n) r->waits += or_zero(left), r->n_wait++;
-    ls_cause_loss *first = &e->cause[n ? r->pending[0] : LS_CAUSE_RESIZE];
+    if (!n) return;
+    e->cause[r->pending[n - 1]].waiting += or_zero(left);
+    r->waits += or_zero(left);
+    r->n_wait++;
+    ls_cause_loss *first = &e->cause[r->pending[0]];
     if (lost > 0) first->lost_steps += lost;
     first->repeated += or_zero(number(j, "repeated_seconds"));
     r->n_pending = 0;
@@ -232,6 +243,7 @@ static void see_end(reader *r, const json_t *j, double t)
     ls_attempt *a = running(r);
     if (a) copy(a->how, sizeof a->how, text(j, "state"));
     close_attempt(r, t, whole(j, "step"));
+    if (whole(j, "attempt") >= 0) r->e->waits = false; /* of the supervisor: it starts no other attempt */
 }
 
 static ls_status see_audit(ls_interruptions *e, const json_t *j)
@@ -355,17 +367,29 @@ static ls_status checkpoint_time(const reader *r, const ls_run *run, double *out
     return st;
 }
 
+/* The usual number of steps between two checkpoints: the last one of a run comes earlier. */
+static ls_status usual_interval(const reader *r, int64_t *out)
+{
+    int64_t *d = ls_alloc((size_t)(r->saved.n + 1) * sizeof *d), last = r->e->attempt[0].from;
+    if (!d) return ls_nomem((size_t)r->saved.n * sizeof *d, "steps");
+    for (int i = 0; i < r->saved.n; last = r->saved.at[i++]) d[i] = r->saved.at[i] - last;
+    if (r->saved.n) qsort(d, (size_t)r->saved.n, sizeof *d, by_step);
+    *out = r->saved.n ? LS_MAX(1, d[r->saved.n / 2]) : 0;
+    ls_free(d);
+    return LS_OK;
+}
+
 static ls_status predict(const reader *r, ls_run *run)
 {
     ls_interruptions *e = run->events;
     e->predicted = e->best = NAN;
-    if (e->failures < LS_ENOUGH_FAILURES || isnan(e->goodput) || !run->n_step) return LS_OK;
+    if (r->n_struck < LS_ENOUGH_FAILURES || isnan(e->goodput) || !run->n_step) return LS_OK;
     const int64_t steps = run->step[run->n_step - 1].step - e->attempt[0].from;
     LS_TRY(checkpoint_time(r, run, &e->checkpoint));
-    e->mtbf = e->wall / (double)e->failures;
+    e->mtbf = (e->wall - e->waiting) / r->n_struck;
     e->restart = r->waits / r->n_wait;
     e->step = steps > 0 ? e->useful / (double)steps : NAN;
-    e->interval = r->saved.n ? LS_MAX(1, steps / r->saved.n) : 0;
+    LS_TRY(usual_interval(r, &e->interval));
     if (isnan(e->checkpoint) || !(e->step > 0) || !e->interval || !r->n_wait) return LS_OK;
     const ls_failures f = {
         .mtbf = e->mtbf, .hosts = 1, .checkpoint = e->checkpoint, .restart = e->restart, .step = e->step};

@@ -46,7 +46,7 @@ typedef struct ls_interruptions {
     bool waits;                             /* the last line is a failure or a resize: no attempt has begun since */
     double wall, useful, repeated, waiting; /* seconds; NaN: not known */
     double goodput;                         /* NaN: not known, also if the clock was changed during the run */
-    /* with three or more failures, the same by the formula of core/goodput.h from measured values; NaN: one of them is not known */
+    /* with three or more failures of training, the same by the formula of core/goodput.h from measured values; NaN: one of them is not known */
     double predicted, mtbf, checkpoint, restart, step; /* seconds */
     int64_t interval, best_interval;                   /* steps between checkpoints, as it was, and the best */
     double best;                                       /* goodput with it */

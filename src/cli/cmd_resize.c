@@ -1,0 +1,60 @@
+/* cmd_resize.c - `lockstep resize`: asks the supervisor of a run for another number of workers. */
+#include "cli/commands.h"
+#include "cli/supervise.h"
+#include "core/clock.h"
+#include "core/fs.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define ANSWER_TIME 10.0 /* seconds */
+
+typedef struct options {
+    char unused;
+} options;
+
+static const cli_page page = {
+    NULL, 0, "resize RUN N",
+    "Continue a run that trains with `train -n ... --elastic MIN:MAX` on N workers, from MIN to MAX. The workers finish their step and save a checkpoint, "
+    "and N workers continue from it. The batch stays the same, and the result has the same bits.\n\n"
+    "  lockstep resize runs/2026-11-16-shakespeare 4"};
+
+/* Waits for the supervisor. */
+static ls_status wait_for_answer(const char *ask, const char *path, const char *run, char **text)
+{
+    size_t n;
+    for (const double until = ls_now() + ANSWER_TIME; ls_now() < until;) {
+        if (ls_fs_is_file(path)) {
+            LS_TRY(ls_fs_read(path, text, &n));
+            (void)unlink(path);
+            return LS_OK;
+        }
+        (void)nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    (void)unlink(ask);
+    return ls_fail(LS_E_CONFIG,
+                   "%s: no run that trains there can change its number of workers; start it with --elastic", run);
+}
+
+ls_status cmd_resize(int argc, char **argv)
+{
+    options o;
+    ls_opt_list rest = {0};
+    int64_t n = 0;
+    char number[24], *text = NULL;
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, NULL));
+    if (rest.n != 2 || !ls_parse_i64(rest.word[1], &n) || n < 1 || n > 65536)
+        return ls_fail(LS_E_ARG, "give a run folder and a number of workers: lockstep resize RUN N");
+    const char *run = rest.word[0];
+    if (!ls_fs_is_dir(run)) return ls_fail(LS_E_IO, "%s: no such run folder", run);
+    const ls_path ask = ls_path_of(run, SUPERVISE_ASK), answer = ls_path_of(run, SUPERVISE_ANSWER);
+    (void)unlink(answer.text);
+    const int len = snprintf(number, sizeof number, "%lld\n", (long long)n);
+    LS_TRY(ls_fs_write(ask.text, number, (size_t)len));
+    LS_TRY(wait_for_answer(ask.text, answer.text, run, &text));
+    ls_status st = LS_OK;
+    if (strcmp(text, "ok") != 0) st = ls_fail(LS_E_CONFIG, "%s refuses: %s", run, text);
+    else printf("%s continues with %lld worker%s after its next step\n", run, (long long)n, n == 1 ? "" : "s");
+    ls_free(text);
+    return st;
+}

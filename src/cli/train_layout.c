@@ -1,0 +1,98 @@
+#include "cli/train_layout.h"
+
+#include "plan/planner.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+ls_status train_layout_open(train_layout *l, const ls_train_options *o, train_configure *configure, void *ctx)
+{
+    ls_train_config c = {0};
+    *l = (train_layout){.configure = configure, .ctx = ctx, .o = *o};
+    LS_TRY(configure(ctx, o, &c));
+    l->micro_batch = c.micro_batch;
+    l->global_batch = c.global_batch;
+    l->pp = c.mesh.n[LS_AXIS_PP];
+    l->tp = c.mesh.n[LS_AXIS_TP];
+    ls_train_config_fini(&c);
+    return LS_OK;
+}
+
+static ls_train_options with(const train_layout *l, int n, int pp)
+{
+    ls_train_options o = l->o;
+    ls_train_put(&o, "n", n);
+    if (pp != l->pp) {
+        ls_train_put(&o, "pp", pp);
+        if (ls_train_given(&o, "stages")) ls_train_forget(&o, "stages");
+    }
+    ls_train_put(&o, "micro_batch_size_per_gpu", l->micro_batch);
+    ls_train_put(&o, "global_batch_size", l->global_batch);
+    ls_train_forget(&o, "grad_accum_steps");
+    ls_train_forget(&o, "train_micro_batch_size_per_gpu");
+    return o;
+}
+
+/* Seconds of a step as the planner predicts it, for comparing layouts of one model; NaN: not known. */
+static double predict(const ls_train_config *c)
+{
+    ls_cluster cl = {0};
+    ls_prediction p;
+    ls_err_kept before;
+    double seconds = NAN;
+    ls_err_keep(&before);
+    if (ls_cluster_open("h100", &cl) == LS_OK) {
+        if (ls_planner_predict(&cl, c, &p) == LS_OK) seconds = p.step;
+        ls_cluster_fini(&cl);
+    }
+    ls_err_restore(&before);
+    return seconds;
+}
+
+/* A pipeline of another length: the fastest of those that are possible. */
+static ls_status other_pipeline(const train_layout *l, int n, ls_train_options *out)
+{
+    double best = INFINITY;
+    bool found = false;
+    for (int pp = 1; pp <= n / l->tp; pp++) {
+        ls_train_config c = {0};
+        const ls_train_options o = with(l, n, pp);
+        if (pp == l->pp || n % (pp * l->tp) || l->configure(l->ctx, &o, &c) != LS_OK) continue;
+        const double seconds = predict(&c);
+        if (!found || seconds < best) *out = o, best = isnan(seconds) ? INFINITY : seconds;
+        found = true;
+        ls_train_config_fini(&c);
+    }
+    return found ? LS_OK : LS_E_CONFIG;
+}
+
+ls_status train_layout_fit(const train_layout *l, int n, ls_train_options *out)
+{
+    ls_train_config c = {0};
+    ls_err_kept why;
+    const ls_train_options o = with(l, n, l->pp);
+    const ls_status st = l->configure(l->ctx, &o, &c);
+    if (st == LS_OK) {
+        ls_train_config_fini(&c);
+        *out = o;
+        return LS_OK;
+    }
+    ls_err_keep(&why);
+    if (n >= l->tp && n % l->tp == 0 && other_pipeline(l, n, out) == LS_OK) {
+        ls_err_clear();
+        return LS_OK;
+    }
+    ls_err_restore(&why);
+    return st;
+}
+
+ls_status train_layout_most(const train_layout *l, int most, int least, ls_train_options *out)
+{
+    for (int n = most; n >= least; n--)
+        if (train_layout_fit(l, n, out) == LS_OK) return LS_OK;
+    if (most < least)
+        return ls_fail(LS_E_COMM, "%d worker%s left; --elastic needs at least %d", most, most == 1 ? " is" : "s are",
+                       least);
+    return ls_fail(LS_E_COMM, "no layout of %d to %d workers gives the same bits: %s", least, most, ls_err_words());
+}

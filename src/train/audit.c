@@ -1,0 +1,472 @@
+#include "train/audit.h"
+
+#include "core/hash.h"
+#include "core/mem.h"
+#include "core/minmax.h"
+#include "core/rng.h"
+#include "train/train_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SLICE ((size_t)4 << 20) /* bytes of a device that are copied and hashed at a time */
+
+struct ls_audit {
+    ls_trainer *t;
+    int n_unit, n_micro;  /* units; micro-batches of a replica that are repeated */
+    int first;            /* the first of them                                   */
+    int64_t step;         /* the newest one that was audited                     */
+    bool runs;            /* the current step is                                 */
+    int64_t hashed_after; /* `then` has the state after this step; -1: of none   */
+    uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
+    ls_audit_votes votes; /* of all ranks: hashes of passes                      */
+    uint64_t *vote[LS_AUDIT_VOTES];
+    uint64_t *repeats; /* where a pass that is repeated writes; NULL: none is */
+    int repeated;      /* its replica                                         */
+    void *slice;       /* pinned memory, with a device                        */
+};
+
+bool ls_audit_runs(const ls_audit *a)
+{
+    return a && a->runs;
+}
+
+int64_t ls_audit_step(const ls_audit *a)
+{
+    return a->step;
+}
+
+const char *ls_audit_unit(const ls_model *m, int u, char buf[32])
+{
+    const ls_unit *unit = &m->unit[u];
+    if (unit->kind == LS_UNIT_BLOCK) snprintf(buf, 32, "block %d", unit->layer);
+    else snprintf(buf, 32, "%s", unit->kind == LS_UNIT_EMBED ? "embed" : "head");
+    return buf;
+}
+
+static int64_t n_state(const ls_audit *a)
+{
+    return (int64_t)LS_AUDIT_N_STATE * a->n_unit;
+}
+
+static int64_t n_pass(const ls_audit *a)
+{
+    return (int64_t)a->n_micro * ls_audit_n_pass(a->n_unit);
+}
+
+ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
+{
+    const int64_t world = ls_comm_size(t->comm);
+    const ls_device *d = t->compute.device;
+    ls_audit *a = ls_alloc(sizeof *a);
+    if (!a) return ls_nomem(sizeof *a, "the audit");
+    *a = (ls_audit){
+        .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
+    const int64_t nbytes = 8 * world * (2 * n_state(a) + LS_AUDIT_VOTES * n_pass(a));
+    uint64_t *room = ls_comm_alloc(t->comm, (size_t)nbytes);
+    ls_status st = room ? LS_OK : ls_nomem(nbytes, "the hashes of audits");
+    if (st == LS_OK && d) st = d->alloc_host(d->ctx, SLICE, &a->slice);
+    if (st != LS_OK) {
+        ls_audit_destroy(&a);
+        return st;
+    }
+    a->then = room;
+    a->now = room + world * n_state(a);
+    for (int k = 0; k < LS_AUDIT_VOTES; k++)
+        a->votes.hash[k] = a->vote[k] = a->now + world * (n_state(a) + k * n_pass(a));
+    a->votes.n_unit = a->n_unit;
+    a->votes.n_micro = a->n_micro;
+    *out = a;
+    return LS_OK;
+}
+
+void ls_audit_destroy(ls_audit **ap)
+{
+    ls_audit *a = *ap;
+    if (!a) return;
+    const ls_device *d = a->t->compute.device;
+    if (a->slice) d->release_host(d->ctx, a->slice);
+    ls_free(a);
+    *ap = NULL;
+}
+
+/* ---- hashes ---- */
+
+static ls_status add(const ls_audit *a, ls_xxh *h, const void *x, size_t nbytes)
+{
+    const ls_compute *c = &a->t->compute;
+    const ls_device *d = c->device;
+    if (!d || !d->owns(d->ctx, x)) {
+        ls_xxh_add(h, x, nbytes);
+        return LS_OK;
+    }
+    for (size_t at = 0; at < nbytes; at += SLICE) {
+        const size_t k = LS_MIN(nbytes - at, SLICE);
+        LS_TRY(ls_compute_read(c, a->slice, (const char *)x + at, k));
+        ls_xxh_add(h, a->slice, k);
+    }
+    return LS_OK;
+}
+
+/* Of up to two arrays of n elements; y may be NULL. */
+static ls_status hash(const ls_audit *a, const void *x, const void *y, int64_t n, ls_dtype dt, uint64_t *out)
+{
+    const size_t nbytes = (size_t)n * ls_dtype_nbytes(dt);
+    ls_xxh h;
+    ls_xxh_init(&h);
+    LS_TRY(add(a, &h, x, nbytes));
+    if (y) LS_TRY(add(a, &h, y, nbytes));
+    *out = ls_xxh_value(&h);
+    return LS_OK;
+}
+
+/* This worker's parameters of unit u as it computes with them: all, or its shard. */
+static ls_status hash_params(const ls_audit *a, int u, uint64_t *out)
+{
+    const ls_trainer *t = a->t;
+    const ls_strategy *s = t->strategy;
+    const int64_t n = t->model->unit[u].n_pad;
+    *out = 0;
+    if (s->unit[u].role == LS_ROLE_AWAY) return LS_OK;
+    const bool cut = s->ops->parts & LS_SHARD_PARAM;
+    return hash(a, cut ? s->unit[u].part : t->model->unit[u].param, NULL, cut ? n / ls_comm_size(t->dp) : n,
+                t->compute.ops->dtype, out);
+}
+
+static ls_status hash_optimizer(const ls_audit *a, int u, uint64_t *out)
+{
+    const ls_own o = ls_strategy_own(a->t->strategy, u);
+    const ls_dtype wide = a->t->compute.ops->wide;
+    uint64_t both[2] = {0, 0};
+    *out = 0;
+    if (!o.n) return LS_OK;
+    LS_TRY(hash(a, o.m, o.v, o.n, wide, &both[0]));
+    if (o.master != o.param) LS_TRY(hash(a, o.master, NULL, o.n, wide, &both[1]));
+    *out = ls_xxh64(both, sizeof both);
+    return LS_OK;
+}
+
+static uint64_t *mine(const ls_audit *a, uint64_t *all, int64_t n)
+{
+    return all + ls_comm_rank(a->t->comm) * n;
+}
+
+/* `all` (n of each rank) is complete on every rank when this returns. */
+static ls_status gather(const ls_audit *a, uint64_t *all, int64_t n)
+{
+    ls_comm *c = a->t->comm;
+    return ls_all_gather(c, (ls_view){all, n * ls_comm_size(c), LS_I64}, (ls_view){mine(a, all, n), n, LS_I64}, LS_SITE,
+                         NULL);
+}
+
+static ls_status hash_state(const ls_audit *a, uint64_t *all)
+{
+    uint64_t *to = mine(a, all, n_state(a));
+    LS_TRY(ls_strategy_settle(a->t->strategy));
+    for (int u = 0; u < a->n_unit; u++, to += LS_AUDIT_N_STATE) {
+        LS_TRY(hash_params(a, u, &to[0]));
+        LS_TRY(hash_optimizer(a, u, &to[1]));
+    }
+    return gather(a, all, n_state(a));
+}
+
+/* Where the hashes of the current pass go: of a pass that is repeated, of a micro-batch of the step, or nowhere. */
+static uint64_t *pass_hashes(const ls_audit *a)
+{
+    const int m = a->t->strategy->micro - a->first;
+    if (a->repeats) return a->repeats;
+    if (!a->runs || m < 0 || m >= a->n_micro) return NULL;
+    return mine(a, a->vote[0], n_pass(a)) + (int64_t)m * ls_audit_n_pass(a->n_unit);
+}
+
+/* Activations say where an error arose, among stages and shards. On a device they are copied to the host, so there they are hashed only
+ * where they are needed. */
+static bool hashes_acts(const ls_audit *a)
+{
+    return !a->t->compute.device || a->t->pp || a->t->tp;
+}
+
+ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *acts)
+{
+    const ls_trainer *t = ctx;
+    const ls_audit *a = t->audit;
+    const ls_model *m = t->model;
+    const ls_slot *s = &acts->slot[u];
+    const int64_t R = acts->B * acts->T, C = m->cfg.n_embd / LS_MAX(m->shard.size, 1), stream = ls_model_stream(m, R);
+    const ls_dtype dt = t->compute.ops->dtype;
+    uint64_t *to = pass_hashes(a);
+    if (!to || !hashes_acts(a)) return LS_OK;
+    if (pass == LS_BWD || pass == LS_BWD_IN)
+        return u ? hash(a, acts->da, NULL, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)]) : LS_OK;
+    if (pass != LS_FWD) return LS_OK;
+    to += ls_audit_fwd(u, 0);
+    if (m->unit[u].kind == LS_UNIT_HEAD)
+        return hash(a, s->x, NULL, stream, dt, &to[LS_AUDIT_HEADS]); /* what it has read */
+    if (m->unit[u].kind == LS_UNIT_BLOCK) {
+        uint64_t two[2];
+        LS_TRY(hash(a, s->qkv, NULL, 3 * R * C, dt, &two[0]));
+        LS_TRY(hash(a, s->atty, NULL, R * C, dt, &two[1]));
+        to[LS_AUDIT_HEADS] = ls_xxh64(two, sizeof two);
+        LS_TRY(hash(a, s->res, NULL, stream, dt, &to[LS_AUDIT_RESIDUAL]));
+        LS_TRY(hash(a, s->fc, NULL, 4 * R * C, dt, &to[LS_AUDIT_MLP]));
+    }
+    return hash(a, acts->slot[u + 1].x, NULL, stream, dt, &to[LS_AUDIT_OUT]);
+}
+
+ls_status ls_audit_grad(ls_audit *a, int u)
+{
+    const ls_unit *unit = &a->t->model->unit[u];
+    uint64_t *to = pass_hashes(a);
+    if (!to) return LS_OK;
+    return hash(a, unit->grad, NULL, unit->n_grad, a->t->compute.ops->wide,
+                &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DW)]);
+}
+
+/* The loss of micro-batch m of this replica, in the place of the head's output. The worker with the head has it. */
+static double *loss_of(const ls_audit *a, int m)
+{
+    const ls_trainer *t = a->t;
+    return t->micro_loss + 2 * ((int64_t)ls_comm_rank(t->dp) * t->cfg->grad_accum + m);
+}
+
+static void put_loss(const ls_audit *a, uint64_t *to, int m)
+{
+    const int head = a->n_unit - 1;
+    if (ls_strategy_here(a->t->strategy, head))
+        memcpy(&to[ls_audit_fwd(head, LS_AUDIT_OUT)], loss_of(a, m), sizeof(uint64_t));
+}
+
+/* ---- passes that are repeated ---- */
+
+static ls_status repeated_grad(void *ctx, int u)
+{
+    return ls_audit_grad(((ls_trainer *)ctx)->audit, u);
+}
+
+static ls_status load_repeated(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    ls_trainer *t = ctx;
+    return train_load_stage(t, ls_strategy_micro_of(t->strategy, t->audit->repeated, m), m, ids, target, mb);
+}
+
+static ls_status repeat_micro(ls_audit *a, int m)
+{
+    ls_trainer *t = a->t;
+    const ls_hooks hooks = {.ctx = t,
+                            .acquire = train_acquire,
+                            .release = train_release,
+                            .grad_ready = repeated_grad,
+                            .computed = train_audit_computed,
+                            .repeats = true};
+    ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = loss_of(a, m)};
+    const int slot = m % t->input.n_slot;
+    ls_strategy_rehearse(t->strategy, m);
+    if (t->pipe) return ls_pipe_replay(t->pipe, &hooks, m, load_repeated, t, loss_of(a, m));
+    LS_TRY(train_load(t, ls_strategy_micro_of(t->strategy, a->repeated, m), m, slot, &mb));
+    LS_TRY(ls_walk(t->model, t->acts, &mb, &hooks, LS_FWD, 0, a->n_unit));
+    LS_TRY(ls_walk(t->model, t->acts, &mb, &hooks, LS_BWD, 0, a->n_unit));
+    return ls_input_used(&t->input, slot);
+}
+
+/* Vote k: computes the micro-batches of the replica at this one's place + shift[k]. */
+static ls_status repeat(ls_audit *a, int k)
+{
+    ls_trainer *t = a->t;
+    const int W = ls_comm_size(t->dp);
+    uint64_t *to = mine(a, a->vote[k], n_pass(a));
+    ls_status st = LS_OK;
+    memset(to, 0, (size_t)n_pass(a) * sizeof *to);
+    a->repeated = (ls_comm_rank(t->dp) + a->votes.shift[k]) % W;
+    for (int m = 0; m < a->n_micro && st == LS_OK; m++) {
+        a->repeats = to + (int64_t)m * ls_audit_n_pass(a->n_unit);
+        st = repeat_micro(a, a->first + m);
+        if (st == LS_OK) st = ls_compute_sync(&t->compute);
+        if (st == LS_OK) put_loss(a, a->repeats, a->first + m);
+    }
+    a->repeats = NULL;
+    ls_strategy_begin(t->strategy, -1);
+    return st;
+}
+
+/* Which micro-batch is repeated, and how far the replica that does it is from its own: the same on every worker. A gradient that is added
+ * to another in place has no hash of its own. */
+static void choose(ls_audit *a)
+{
+    const ls_trainer *t = a->t;
+    const uint64_t key = ls_rng_key(t->cfg->seed, LS_RNG_AUDIT, (uint64_t)a->step, 0);
+    const int W = ls_comm_size(t->dp), M = t->cfg->grad_accum;
+    a->votes.n = 2;
+    a->votes.shift[0] = 0;
+    a->votes.shift[1] = W > 1 ? 1 + (int)(ls_rng_u64(key, 0) % (uint64_t)(W - 1)) : 0;
+    a->first = t->cfg->audit_step ? 0 : (int)(ls_rng_u64(key, 1) % (uint64_t)M);
+    while (a->n_micro < M && ls_strategy_adds(t->strategy, a->first)) a->first--;
+}
+
+/* ---- results ---- */
+
+typedef struct place { /* of a rank, for the message */
+    char device[64];
+} place;
+
+static void list_ranks(const ls_audit *a, ls_str *s, int replica)
+{
+    const ls_mesh *m = &a->t->cfg->mesh;
+    const int inner = m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP], first = replica * inner;
+    if (inner == 1) ls_str_addf(s, "rank %d", first);
+    else ls_str_addf(s, "ranks %d to %d", first, first + inner - 1);
+}
+
+static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
+{
+    if (f->replica >= 0 && f->with != f->replica) {
+        list_ranks(a, s, f->replica);
+        ls_str_addf(s, " and ");
+        list_ranks(a, s, f->with);
+        ls_str_addf(s, " compute different bits for one micro-batch");
+    } else if (f->replica >= 0) {
+        list_ranks(a, s, f->replica);
+        ls_str_addf(s, " compute different bits each time for one micro-batch");
+    } else {
+        ls_str_addf(s, "the replicas have different bits");
+    }
+    ls_str_addf(s, ", and no majority shows which rank is wrong");
+}
+
+/* Says what differs, on every worker; LS_E_CORRUPT. */
+static ls_status report(ls_audit *a, const ls_audit_fault *f)
+{
+    ls_trainer *t = a->t;
+    const ls_device *d = t->compute.device;
+    place here = {{0}}, *all = NULL;
+    if (d)
+        snprintf(here.device, sizeof here.device, ", GPU %d%s%s", t->device.index, t->device.bus[0] ? " " : "",
+                 t->device.bus);
+    LS_TRY(ls_comm_gather(t->comm, &here, sizeof here, LS_SITE, &all));
+    LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT, .audit = f}));
+    ls_str s = {0};
+    char unit[32];
+    ls_audit_unit(t->model, f->unit, unit);
+    if (f->rank < 0) {
+        tell_unknown(a, f, &s);
+        ls_str_addf(&s, " (%s of %s)", f->what == LS_AUDIT_OPT ? "optimizer state" : ls_audit_word(f->what), unit);
+    } else {
+        int local;
+        const char *host = ls_comm_host(t->comm, f->rank, &local);
+        ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all[f->rank].device);
+        if (f->at_rest)
+            ls_str_addf(&s, "has %s of %s that changed in memory between two updates",
+                        f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);
+        else if (f->replica < 0)
+            ls_str_addf(&s, "has %s of %s that differ from those of all other replicas",
+                        f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);
+        else
+            ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
+                        f->what == LS_AUDIT_ACT ? "activations" : "a gradient", unit);
+    }
+    const ls_status st = ls_fail(
+        LS_E_CORRUPT, "audit of step %lld: %s; the step was not applied (check the machine: lockstep doctor --burn 10)",
+        (long long)a->step, s.data ? s.data : "");
+    ls_str_fini(&s);
+    if (ls_comm_rank(t->comm)) ls_err_set_peers();
+    return st;
+}
+
+static void replicated(const ls_audit *a, bool out[LS_AUDIT_N_STATE])
+{
+    const ls_strategy_ops *ops = a->t->strategy->ops;
+    out[0] = !(ops->parts & LS_SHARD_PARAM);
+    out[1] = !(ops->parts & LS_SHARD_OPT) && !ops->master;
+}
+
+static ls_status judge_state(ls_audit *a, const uint64_t *then, const uint64_t *now)
+{
+    bool same[LS_AUDIT_N_STATE];
+    ls_audit_fault f;
+    replicated(a, same);
+    return ls_audit_state(&a->t->cfg->mesh, a->n_unit, then, now, same, &f) ? report(a, &f) : LS_OK;
+}
+
+/* ---- the points of a step ---- */
+
+static bool due(const ls_audit *a, int64_t step)
+{
+    return step % a->t->cfg->audit == 0;
+}
+
+static ls_status before_passes(ls_audit *a)
+{
+    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
+    LS_TRY(judge_state(a, NULL, a->then));
+    choose(a);
+    memset(mine(a, a->vote[0], n_pass(a)), 0, (size_t)n_pass(a) * sizeof(uint64_t));
+    return repeat(a, 1);
+}
+
+ls_status ls_audit_before_passes(ls_audit *a)
+{
+    ls_trainer *t = a->t;
+    a->runs = due(a, t->state.step + 1);
+    if (!a->runs) return LS_OK;
+    a->step = t->state.step + 1;
+    TRAIN_PHASE(t, LS_PHASE_AUDIT, -1, before_passes(a));
+    return LS_OK;
+}
+
+/* Memory that has changed explains passes that differ. */
+static ls_status decide(ls_audit *a)
+{
+    ls_audit_fault f;
+    ls_audit_votes *v = &a->votes;
+    LS_TRY(hash_state(a, a->now));
+    LS_TRY(judge_state(a, a->then, a->now));
+    ls_audit_more_votes(&a->t->cfg->mesh, v);
+    for (int k = 2; k < v->n; k++) {
+        LS_TRY(repeat(a, k));
+        LS_TRY(gather(a, a->vote[k], n_pass(a)));
+    }
+    return ls_audit_passes(&a->t->cfg->mesh, v, &f) ? report(a, &f) : LS_OK; /* votes 0 and 1 still differ */
+}
+
+static ls_status after_passes(ls_audit *a)
+{
+    ls_audit_fault f;
+    LS_TRY(ls_compute_sync(&a->t->compute));
+    for (int m = 0; m < a->n_micro; m++)
+        put_loss(a, mine(a, a->vote[0], n_pass(a)) + (int64_t)m * ls_audit_n_pass(a->n_unit), a->first + m);
+    for (int k = 0; k < 2; k++) LS_TRY(gather(a, a->vote[k], n_pass(a)));
+    return ls_audit_passes(&a->t->cfg->mesh, &a->votes, &f) ? decide(a) : LS_OK;
+}
+
+ls_status ls_audit_after_passes(ls_audit *a)
+{
+    if (!a->runs) return LS_OK;
+    TRAIN_PHASE(a->t, LS_PHASE_AUDIT, -1, after_passes(a));
+    return LS_OK;
+}
+
+ls_status ls_audit_before_update(ls_audit *a)
+{
+    if (!a->runs) return LS_OK;
+    LS_TRY(hash_state(a, a->now));
+    LS_TRY(judge_state(a, a->then, a->now));
+    a->runs = false;
+    return ls_observe(a->t, &(ls_event){.kind = LS_ON_AUDIT});
+}
+
+ls_status ls_audit_after_update(ls_audit *a)
+{
+    if (!due(a, a->t->state.step + 1)) return LS_OK;
+    LS_TRY(hash_state(a, a->then));
+    a->hashed_after = a->t->state.step;
+    return LS_OK;
+}
+
+ls_status ls_audit_before_save(ls_audit *a)
+{
+    bool same[LS_AUDIT_N_STATE];
+    replicated(a, same);
+    if (ls_comm_size(a->t->dp) == 1 || (!same[0] && !same[1])) return LS_OK;
+    a->step = a->t->state.step;
+    LS_TRY(hash_state(a, a->now));
+    return judge_state(a, NULL, a->now);
+}

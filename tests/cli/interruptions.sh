@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A supervised run that fails three times: what its folder, CSV files, the report and `watch` show of it.
+. "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+tokens t.bin 6000
+cat >ds.json <<'JSON'
+{"train_micro_batch_size_per_gpu": 1, "csv_monitor": {"enabled": true, "output_path": "csv", "job_name": "job"},
+ "tensorboard": {"enabled": true, "output_path": "tb", "job_name": "job"}}
+JSON
+train=("$LOCKSTEP" train --train_data_path t.bin --model tiny --num_layers 1 --vocab_size 256 --seq_length 32 --threads 1
+       --max_steps 16 --save_every 4 --deepspeed_config ds.json)
+mkdir -p csv/job && printf 'step,lr\r\n1,0.5\r\n' >csv/job/Train_Samples_lr.csv # of an earlier run
+export LOCKSTEP_FAULT="kind=kill,rank=0,step=3,attempt=1;kind=kill,rank=0,step=7,attempt=2;kind=kill,rank=0,step=14,attempt=3"
+expect 0 "" "${train[@]}" --checkpoint_path run --max_restarts 2
+unset LOCKSTEP_FAULT
+expect 0 "" "${train[@]}" --checkpoint_path whole
+
+# every step once, also after the restart from step 0; rows of the earlier run stay
+python3 - <<'PY' || bad "rows of the CSV file"
+rows = open("csv/job/Train_Samples_lr.csv", newline="").read().split("\r\n")
+parts = "\n".join(r.split(",")[0] for r in rows).split("step\n")
+assert parts[1] == "1\n", parts
+assert [int(x) for x in parts[2].split()] == list(range(1, 17)), parts
+PY
+[ "$(printf '%s\n' tb/job/* | wc -l)" = 5 ] || bad "event files: $(ls tb/job)"
+
+expect 0 "" "$LOCKSTEP" report run whole --out page --no_png
+grep -q "^run  *3  *3  *0 " "$SCRATCH/out" || bad "no line of the interrupted run: $(cat "$SCRATCH/out")"
+grep -q "^  killed  *3, lost steps 5, " "$SCRATCH/out" || bad "no line of the cause: $(cat "$SCRATCH/out")"
+grep -q "(interrupted)" "$SCRATCH/out" || bad "the run is not marked: $(cat "$SCRATCH/out")"
+grep -q "## Interruptions" page/report.md || bad "no section"
+[ -e page/charts/attempts.svg ] || bad "no chart of attempts"
+expect 0 "" "$LOCKSTEP" report run whole --out page --no_png --json
+python3 - "$SCRATCH/out" <<'PY' || bad "report --json: $(head -c 2000 "$SCRATCH/out")"
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["report"] == "page/report.html", r["report"]
+part = r["parts"][0]
+runs = {x["run"]: x["interruptions"] for x in part["runs"]}
+assert runs["whole"] is None
+i = runs["run"]
+assert i["failures"] == i["restarts"] == 3 and not i["waits_for_restart"], i
+assert [c["cause"] for c in i["causes"]] == ["killed"] and i["causes"][0]["lost_steps"] == 2 + 2 + 1, i["causes"]
+assert [(a["from_step"], a["to_step"]) for a in i["attempts"]] == [(0, 2), (0, 6), (4, 13), (12, 16)], i["attempts"]
+parts = [i[k + "_seconds"] for k in ("useful", "repeated", "waiting")]
+assert 0 < i["goodput"] < 1 and sum(parts) <= i["wall_seconds"] * 1.01, i
+assert sorted(s["interrupted"] for s in part["settings"]) == [False, True], part["settings"]
+PY
+
+expect 0 "" "$LOCKSTEP" watch run --once
+grep -q "failures 3  restarts 3" "$SCRATCH/out" || bad "watch: $(cat "$SCRATCH/out")"
+
+# a run that is given up has failed at once, and names the cause
+LOCKSTEP_FAULT="kind=kill,rank=0,step=2,attempt=1;kind=kill,rank=0,step=2,attempt=2" expect 4 "" "${train[@]}" --checkpoint_path often --max_restarts 1
+tail -n 1 often/events.jsonl | grep -q '"event": "end", .*"state": "failed", .*"attempt": 2' || bad "no end: $(tail -n 2 often/events.jsonl)"
+expect 0 "" "$LOCKSTEP" watch often --once
+head -n 1 "$SCRATCH/out" | grep -q "often  failed " || bad "watch of a run that was given up: $(cat "$SCRATCH/out")"
+done_tests

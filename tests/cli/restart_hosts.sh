@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# lockstep launch that restarts: workers on hosts, lost hosts with and without spares, elastic runs, and commands of other launchers.
+# Hosts are pretended by a stand-in for ssh; one is lost while the file down.HOST exists.
+# ls-test: long
+. "$(dirname "$0")/../support/lib.sh"
+. "$(dirname "$0")/../support/ranks.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
+cd "$SCRATCH" || exit 1
+cat >rsh <<SH
+#!/bin/sh
+[ ! -e "$SCRATCH/down.\$1" ] || { echo "rsh: no route to \$1" >&2; exit 255; }
+export LOCKSTEP_HOST_ID=\$1
+shift
+exec sh -c "\$*"
+SH
+chmod +x rsh
+export LOCKSTEP_RSH=$SCRATCH/rsh
+launch() { timeout -k 5 120 "$LOCKSTEP" launch --master_addr 127.0.0.1 --master_port "$(free_port)" "$@"; }
+tokens t.bin 20000
+base=(train --train_data_path "$SCRATCH/t.bin" --model tiny --num_layers 2 --vocab_size 256 --seq_length 32 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --max_steps 40 --save_every 10 --threads 1 --comm_timeout 5)
+"$LOCKSTEP" "${base[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
+
+lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
+worker() { pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)" | tail -n 1; }
+on_host() { for p in $(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)"); do tr '\0' '\n' <"/proc/$p/environ" | grep -qx "LOCKSTEP_HOST_ID=$2" && echo "$p"; done; }
+begin() { # RUN STEP COMMAND...: in the background, until so many steps are done
+  local run=$1 step=$2
+  shift 2
+  "$@" >"$run.log" 2>&1 &
+  pid=$!
+  await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.log")"
+}
+alike() {
+  wait $pid || bad "$1: exit code $?: $(tail -n 3 "$1.log")"
+  same one/epoch-1/model.safetensors "$1/epoch-1/model.safetensors"
+  same one/epoch-1/optimizer.safetensors "$1/epoch-1/optimizer.safetensors"
+  [ "$(wc -l <"$1/metrics.jsonl")" = 40 ] || bad "$1: $(wc -l <"$1/metrics.jsonl") lines in metrics.jsonl"
+  pgrep -f "checkpoint_path $SCRATCH/$1( |\$)" >/dev/null && bad "$1: processes are left"
+}
+
+# a killed worker: the same hosts again
+begin killed 12 launch --hosts a,b -n 4 --max_restarts 2 -- "${base[@]}" --checkpoint_path "$SCRATCH/killed"
+kill -9 "$(worker killed)"
+alike killed
+grep -q "restarting from $SCRATCH/killed/step-10" killed.log || bad "killed: $(grep lockstep: killed.log)"
+
+# a lost host: a spare replaces it
+begin spare 12 launch --hosts a,b,c -n 4 --hot_spare 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/spare"
+touch down.b
+# shellcheck disable=SC2046
+kill -9 $(on_host spare b)
+alike spare
+grep -q "spare host c is used" spare.log || bad "spare: $(grep lockstep: spare.log)"
+grep -q '"cause": "host lost"' spare/events.jsonl || bad "spare: $(cat spare/events.jsonl)"
+rm down.b
+
+# the command of another launcher: here one that starts two workers as torchrun does
+cat >two <<SH
+#!/bin/bash
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) LOCKSTEP_TOKEN=some
+RANK=0 LOCAL_RANK=0 "\$@" & first=\$!
+RANK=1 LOCAL_RANK=1 "\$@"; code=\$?
+wait \$first; other=\$?
+exit \$((other > code ? other : code))
+SH
+chmod +x two
+begin other 12 "$LOCKSTEP" launch --max_restarts 1 -- ./two "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/other"
+kill -9 "$(worker other)"
+alike other
+grep -q "attempt 1 failed" other.log || bad "other: $(grep lockstep: other.log)"
+
+if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of them when it answers again: asked every 15 s
+  base=("${base[@]}" --max_steps 600)
+  "$LOCKSTEP" "${base[@]}" --checkpoint_path one600 >/dev/null 2>&1
+  begin elastic 12 launch --hosts a,b -n 4 --elastic 2:4 -- "${base[@]}" --checkpoint_path "$SCRATCH/elastic"
+  touch down.b
+  # shellcheck disable=SC2046
+  kill -9 $(on_host elastic b)
+  await $pid grep -q '"start".*"world_size": 2' elastic/events.jsonl || bad "elastic: not with 2: $(tail -n 3 elastic.log)"
+  rm down.b
+  await $pid grep -q '"why": "workers returned"' elastic/events.jsonl || bad "elastic: does not grow: $(tail -n 3 elastic.log)"
+  wait $pid || bad "elastic: exit code $?"
+  same one600/epoch-1/model.safetensors elastic/epoch-1/model.safetensors
+fi
+
+# refused
+expect 2 "are for train" "$LOCKSTEP" launch --hosts a -n 1 --max_restarts 1 -- doctor
+expect 2 "no words .lockstep train" "$LOCKSTEP" launch --max_restarts 1 -- mpirun -n 2 something
+expect 2 "needs --hosts" "$LOCKSTEP" launch --elastic 1:2 -- mpirun -n 2 lockstep train
+expect 2 "at least one must be used" "$LOCKSTEP" launch --hosts a -n 1 --hot_spare 1 -- train
+expect 2 "use lockstep launch --hosts" launch --hosts a -n 2 -- "${base[@]}" --max_restarts 1 --checkpoint_path "$SCRATCH/no"
+done_tests

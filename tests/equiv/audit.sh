@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# --audit: it changes no bit; a flipped bit ends the run before the update and names the rank; replicas that differ are not saved.
+. "$(dirname "$0")/../support/lib.sh"
+d=$SCRATCH/d
+mkdir -p "$d" && tokens "$d/train.bin" 3000 && tokens "$d/val.bin" 300 2
+base=(train --data "$d" --model tiny --num_layers 2 --num_heads 2 --embedding_size 32 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 8
+      --dropout 0.1 --max_val_steps 0 --max_steps 3)
+run() { local name=$1; shift; timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1; }
+all=(--audit 1 --audit_depth step)
+
+run one || bad "one: $(tail -n 4 "$SCRATCH/one.log")"
+clean() { # NAME options: the bits of one worker, and one good audit per step
+  local name=$1
+  run "$@" "${all[@]}" || { bad "$name: $(tail -n 4 "$SCRATCH/$name.log")"; return; }
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$name/epoch-1/model.safetensors"
+  same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$name/epoch-1/optimizer.safetensors"
+  [ "$(grep -c '"event": "audit".*"result": "ok"' "$SCRATCH/$name/events.jsonl")" = 3 ] || bad "$name: not 3 audits"
+}
+clean ddp -n 4 --strategy ddp
+clean pp -n 2 --pp 2 --schedule zb
+[ "${LS_TEST_ALL:-0}" = 1 ] && for s in dp zero1 zero2 zero3; do clean "all-$s" -n 4 --strategy $s; done
+
+# flip TENSOR RANK UNIT WORD options: the audit of step 2 names the rank
+n_flip=0
+flip() {
+  local tensor=$1 rank=$2 unit=$3 words=$4 name=flip-$((++n_flip)) code
+  shift 4
+  LOCKSTEP_FAULT="kind=flip,tensor=$tensor,rank=$rank,step=2,unit=$unit,element=70,bit=15" run $name "$@"
+  code=$?
+  [ $code = 4 ] || bad "$* $tensor: exit code $code: $(tail -n 4 "$SCRATCH/$name.log")"
+  grep -q "audit of step 2: rank $rank (host .*$words" "$SCRATCH/$name.log" || bad "$* $tensor: $(grep audit "$SCRATCH/$name.log" | head -c 300)"
+  grep -q '"step": 2, "result": "mismatch", .*"rank": '"$rank," "$SCRATCH/$name/events.jsonl" || bad "$* $tensor: no event"
+  [ ! -e "$SCRATCH/$name/epoch-1" ] || bad "$* $tensor: saved"
+}
+flip grad 2 1 "a gradient of block 0" -n 4 --strategy ddp "${all[@]}"
+flip act 1 2 "activations of block 1" -n 2 --strategy ddp "${all[@]}"
+flip moment 1 1 "optimizer state of block 0 that changed" -n 2 --strategy zero1 "${all[@]}"
+flip param 1 2 "parameters of block 1 that changed" -n 2 --strategy zero3 "${all[@]}"
+flip grad 1 0 "a gradient of embed" -n 2 --strategy zero3 "${all[@]}"
+flip act 1 2 "activations of block 1" -n 2 --pp 2 "${all[@]}"
+flip grad 0 1 "a gradient of block 0" -n 2 --pp 2 "${all[@]}"
+flip act 1 1 "activations of block 0" -n 2 --tp 2 "${all[@]}"
+flip grad 0 3 "a gradient of head" "${all[@]}"
+flip param 2 1 "parameters of block 0" -n 4 --strategy ddp --audit 2
+
+# between two audits: replicas stay different, and four can tell which one
+LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run late -n 4 --audit 3
+grep -q "audit of step 3: rank 1 (.*differ from those of all other replicas" "$SCRATCH/late.log" || bad "late: $(grep audit "$SCRATCH/late.log")"
+LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run tie -n 2 --audit 3
+grep -q "audit of step 3: the replicas have different bits, and no majority" "$SCRATCH/tie.log" || bad "tie: $(grep audit "$SCRATCH/tie.log")"
+grep -q '"mismatch".*"rank": null' "$SCRATCH/tie/events.jsonl" || bad "tie: $(grep mismatch "$SCRATCH/tie/events.jsonl")"
+# such a state is not saved
+LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run save -n 4 --audit 100 --save_every 2
+[ $? = 4 ] && [ ! -e "$SCRATCH/save/step-2" ] || bad "saved: $(tail -n 4 "$SCRATCH/save.log")"
+
+# a restart repeats the step without the error, which happens once: the bits of a run without it
+LOCKSTEP_FAULT="kind=flip,tensor=grad,rank=1,step=3,unit=1,element=70,bit=15" run again -n 2 "${all[@]}" --save_every 1 --max_restarts 1 ||
+  bad "again: $(tail -n 3 "$SCRATCH/again.log")"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/again/epoch-1/model.safetensors"
+grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/again/events.jsonl" || bad "again: no failure event"
+
+expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step
+expect 2 "compares bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --audit 1 --no_deterministic
+
+# the emulated device: memory is copied to the host to be hashed
+export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
+if [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ]; then
+  gpu=(--device cuda --precision bf16 --num_layers 1 --max_steps 2)
+  run gpu "${gpu[@]}" -n 2 && run gpu-audit "${gpu[@]}" -n 2 --audit 1 || bad "gpu: $(tail -n 4 "$SCRATCH"/gpu*.log)"
+  same "$SCRATCH/gpu/epoch-1/model.safetensors" "$SCRATCH/gpu-audit/epoch-1/model.safetensors"
+  flip moment 1 1 "GPU .*optimizer state of block 0 that changed" -n 2 "${gpu[@]}" --audit 1
+  flip param 0 1 "GPU .*parameters of block 0 that changed" "${gpu[@]}" --audit 1
+else
+  echo "no emulated device: not tested on it"
+fi
+done_tests

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# ls-test: long
+# lockstep drill: a short plan under train -n (LS_TEST_ALL: 1,000 faults over all strategies, with -n, mpirun and two hosts over TCP); the plan is a
+# function of the seed; a run that does not recover is found; refusals; a stop leaves nothing.
+. "$(dirname "$0")/../support/lib.sh"
+export TMPDIR=$SCRATCH/tmp
+mkdir -p "$TMPDIR"
+drill() { timeout -k 5 7000 "$LOCKSTEP" drill "$@"; }
+check() { # NAME ARGS...
+  drill "${@:2}" --json >"$SCRATCH/$1.json" 2>"$SCRATCH/$1.err" || bad "drill $1: exit code $?: $(head -n 5 "$SCRATCH/$1.err")"
+  python3 - "$SCRATCH/$1.json" <<'PY' || bad "drill $1: $(head -c 600 "$SCRATCH/$1.json")"
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert d["faults"] == len(d["rows"]) and d["failed"] == 0 and d["restarts"] > 0, d
+assert d["median_again_seconds"] < 10, d["median_again_seconds"]
+assert all(r["same_bits"] and r["exit_code"] == 0 for r in d["rows"])
+print(f'{d["faults"]} faults with {d["launcher"]}, {d["restarts"]} restarts, median {d["median_again_seconds"]:.2f} s, longest {d["longest_again_seconds"]:.2f} s')
+PY
+  [ -z "$(ls "$TMPDIR")" ] || bad "drill $1 leaves $(ls "$TMPDIR")"
+}
+if [ -n "${LS_TEST_ALL:-}" ]; then
+  check n --faults 700 --seed 17
+  check two --faults 100 --seed 18 -n 2
+  if command -v mpirun >/dev/null && [ -f "${LS_BUILD:-$(dirname "$LOCKSTEP")}/lockstep_mpi.so" ]; then check mpi --faults 100 --seed 19 --launcher mpi; fi
+  check tcp --faults 100 --seed 20 --launcher tcp
+else
+  check n --faults 4 --seed 5 --kinds kill,full_disk,abort,flip
+fi
+
+# the plan is a function of the seed: the rows without what was measured
+plan() { python3 -c 'import json,sys; print([[r[k] for k in ("kind", "rank", "step", "layout", "plan")] for r in json.load(open(sys.argv[1]))["rows"]])' "$1"; }
+check a --faults 1 --seed 3 --kinds kill,slow -n 2
+check b --faults 1 --seed 3 --kinds kill,slow -n 2
+[ "$(plan "$SCRATCH/a.json")" = "$(plan "$SCRATCH/b.json")" ] || bad "one seed, two plans: $(plan "$SCRATCH/a.json") $(plan "$SCRATCH/b.json")"
+
+# a run that does not recover: files of all attempts fail
+LOCKSTEP_DRILL_EXTRA= drill --faults 1 --kinds full_disk -n 2 --timeout 10 --out "$SCRATCH/kept" >"$SCRATCH/out" 2>&1 || bad "a kept drill: $(tail -n 2 "$SCRATCH/out")"
+[ -e "$SCRATCH/kept/run-1/events.jsonl" ] || bad "--out does not keep the runs"
+expect 2 "exists; choose another folder" drill --out "$SCRATCH/kept"
+expect 2 "is not one of kill|stop" drill --kinds kill,nuke
+expect 2 "power of two" drill -n 3
+expect 2 "host needs --launcher tcp" drill --kinds host
+expect 2 "pipeline_zero1 needs 4" drill --strategy pipeline_zero1 -n 2
+
+# a stop ends the run and removes the folder
+drill --faults 100 --seed 2 >"$SCRATCH/stop" 2>&1 &
+pid=$!
+await $pid grep -q "^ *1 " "$SCRATCH/stop" || bad "the first row is missing"
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 143 ] || bad "SIGTERM: exit code $code: $(tail -n 2 "$SCRATCH/stop")"
+[ -z "$(ls "$TMPDIR")" ] || bad "SIGTERM leaves $(ls "$TMPDIR")"
+done_tests

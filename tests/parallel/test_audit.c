@@ -1,0 +1,235 @@
+/* Who is blamed, from hashes alone. */
+#include "parallel/audit.h"
+
+#include "../support/cmocka_all.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { U = 4, W = 4, N_STATE = LS_AUDIT_N_STATE * U };
+
+static ls_mesh mesh(int dp, int pp, int tp)
+{
+    ls_mesh m;
+    assert_int_equal(ls_mesh_build(&m, dp * pp * tp, dp, pp, tp), LS_OK);
+    return m;
+}
+
+static void fill(uint64_t *x, int n_rank, int n)
+{
+    for (int r = 0; r < n_rank; r++)
+        for (int i = 0; i < n; i++) x[r * n + i] = 100 + (uint64_t)i;
+}
+
+/* ---- state ---- */
+
+static const bool both[LS_AUDIT_N_STATE] = {true, true}, none[LS_AUDIT_N_STATE] = {false, false};
+
+static void equal_states_have_no_fault(void **state)
+{
+    uint64_t x[W * N_STATE];
+    const ls_mesh m = mesh(W, 1, 1);
+    ls_audit_fault f;
+    (void)state;
+    fill(x, W, N_STATE);
+    assert_false(ls_audit_state(&m, U, x, x, both, &f));
+}
+
+static void memory_that_changed_at_rest_names_its_rank(void **state)
+{
+    uint64_t then[2 * N_STATE], now[2 * N_STATE];
+    const ls_mesh m = mesh(2, 1, 1);
+    ls_audit_fault f;
+    (void)state;
+    fill(then, 2, N_STATE);
+    memcpy(now, then, sizeof now);
+    now[N_STATE + 2 * 3 + 1] ^= 1; /* rank 1, unit 3, optimizer */
+    assert_true(ls_audit_state(&m, U, then, now, none, &f));
+    assert_int_equal(f.rank, 1);
+    assert_int_equal(f.unit, 3);
+    assert_int_equal(f.what, LS_AUDIT_OPT);
+    assert_true(f.at_rest);
+}
+
+static void the_replica_that_differs_from_all_others_is_named(void **state)
+{
+    const ls_mesh m = mesh(W, 1, 1);
+    (void)state;
+    for (int r = 0; r < W; r++) {
+        uint64_t x[W * N_STATE];
+        ls_audit_fault f;
+        fill(x, W, N_STATE);
+        x[r * N_STATE + 2] ^= 4; /* unit 1, parameters */
+        assert_true(ls_audit_state(&m, U, NULL, x, both, &f));
+        assert_int_equal(f.rank, r);
+        assert_int_equal(f.unit, 1);
+        assert_int_equal(f.what, LS_AUDIT_PARAM);
+        assert_false(f.at_rest);
+        assert_false(ls_audit_state(&m, U, NULL, x, none, &f)); /* sharded: not compared */
+    }
+}
+
+static void nobody_is_named_without_a_majority(void **state)
+{
+    uint64_t x[W * N_STATE];
+    const ls_mesh two = mesh(2, 1, 1), four = mesh(W, 1, 1);
+    ls_audit_fault f;
+    (void)state;
+    fill(x, W, N_STATE);
+    x[N_STATE] = 1;
+    assert_true(ls_audit_state(&two, U, NULL, x, both, &f));
+    assert_int_equal(f.rank, -1);
+    x[2 * N_STATE] = 1; /* two and two */
+    assert_true(ls_audit_state(&four, U, NULL, x, both, &f));
+    assert_int_equal(f.rank, -1);
+}
+
+/* ---- passes ---- */
+
+typedef struct ballot {
+    ls_mesh m;
+    int n;
+    uint64_t *x[LS_AUDIT_VOTES];
+    ls_audit_votes v;
+} ballot;
+
+static void open_ballot(ballot *b, ls_mesh m, int shift)
+{
+    *b = (ballot){.m = m, .n = ls_audit_n_pass(U)};
+    b->v = (ls_audit_votes){.n = 2, .n_unit = U, .n_micro = 1, .shift = {0, shift}};
+    for (int k = 0; k < LS_AUDIT_VOTES; k++) {
+        b->x[k] = calloc((size_t)m.world * (size_t)b->n, sizeof **b->x);
+        assert_non_null(b->x[k]);
+        fill(b->x[k], m.world, b->n);
+        b->v.hash[k] = b->x[k];
+    }
+}
+
+static void close_ballot(ballot *b)
+{
+    for (int k = 0; k < LS_AUDIT_VOTES; k++) free(b->x[k]);
+}
+
+static void the_owner_of_a_wrong_gradient_is_named_by_two_others(void **state)
+{
+    (void)state;
+    for (int shift = 1; shift < W; shift++)
+        for (int p = 0; p < W; p++) {
+            ballot b;
+            ls_audit_fault f;
+            open_ballot(&b, mesh(W, 1, 1), shift);
+            assert_false(ls_audit_passes(&b.m, &b.v, &f));
+            b.x[0][p * b.n + ls_audit_bwd(U, 2, LS_AUDIT_DW)] = 7;
+            assert_true(ls_audit_passes(&b.m, &b.v, &f));
+            assert_int_equal(f.rank, -1); /* one against one */
+            ls_audit_more_votes(&b.m, &b.v);
+            assert_int_equal(b.v.n, 3);
+            assert_true(ls_audit_passes(&b.m, &b.v, &f));
+            assert_int_equal(f.rank, p);
+            assert_int_equal(f.replica, p);
+            assert_int_equal(f.with, (p + W - shift) % W);
+            assert_int_equal(f.what, LS_AUDIT_GRAD);
+            assert_int_equal(f.unit, 2);
+            close_ballot(&b);
+        }
+}
+
+static void the_worker_that_repeats_wrongly_is_named(void **state)
+{
+    ballot b;
+    ls_audit_fault f;
+    (void)state;
+    open_ballot(&b, mesh(W, 1, 1), 1);
+    b.x[1][3 * b.n + ls_audit_fwd(1, LS_AUDIT_MLP)] = 7; /* rank 3 repeated the micro-batch of replica 0 */
+    ls_audit_more_votes(&b.m, &b.v);
+    assert_true(ls_audit_passes(&b.m, &b.v, &f));
+    assert_int_equal(f.rank, 3);
+    assert_int_equal(f.replica, 0);
+    assert_int_equal(f.what, LS_AUDIT_ACT);
+    assert_int_equal(f.unit, 1);
+    close_ballot(&b);
+}
+
+static void the_third_voter_is_a_third_replica(void **state)
+{
+    (void)state;
+    for (int n = 3; n < 9; n++)
+        for (int shift = 1; shift < n; shift++) {
+            ls_audit_votes v = {.n = 2, .shift = {0, shift}};
+            const ls_mesh m = mesh(n, 1, 1);
+            ls_audit_more_votes(&m, &v);
+            assert_int_equal(v.n, 3);
+            assert_in_range(v.shift[2], 1, n - 1);
+            assert_int_not_equal(v.shift[2], shift);
+        }
+}
+
+/* Two replicas repeat both: an error that does not come again is found; one that always comes leaves two against two. */
+static void of_two_replicas_the_one_that_changes_its_result_is_named(void **state)
+{
+    const int at = ls_audit_bwd(U, 1, LS_AUDIT_DW);
+    (void)state;
+    for (int always = 0; always < 2; always++) {
+        ballot b;
+        ls_audit_fault f;
+        open_ballot(&b, mesh(2, 1, 1), 1);
+        b.x[0][1 * b.n + at] = 7;
+        ls_audit_more_votes(&b.m, &b.v);
+        assert_int_equal(b.v.n, 4);
+        if (always) b.x[2][1 * b.n + at] = 7;
+        assert_true(ls_audit_passes(&b.m, &b.v, &f));
+        assert_int_equal(f.rank, always ? -1 : 1);
+        close_ballot(&b);
+    }
+}
+
+/* In a pipeline every later stage computes with the wrong number, too. */
+static void the_stage_of_the_first_difference_is_named(void **state)
+{
+    ballot b;
+    ls_audit_fault f;
+    (void)state;
+    open_ballot(&b, mesh(1, 2, 1), 0);
+    for (int i = ls_audit_fwd(2, LS_AUDIT_HEADS); i < b.n; i++) /* unit 2 is rank 1's, units 0 and 1 are rank 0's */
+        b.x[0][(i < ls_audit_bwd(U, 1, 0) ? 1 : 0) * b.n + i] = 7;
+    ls_audit_more_votes(&b.m, &b.v);
+    assert_true(ls_audit_passes(&b.m, &b.v, &f));
+    assert_int_equal(f.rank, 1);
+    assert_int_equal(f.unit, 2);
+    assert_int_equal(f.what, LS_AUDIT_ACT);
+    close_ballot(&b);
+}
+
+static void a_shard_is_named_only_if_it_differs_alone(void **state)
+{
+    const int at = ls_audit_fwd(1, LS_AUDIT_HEADS), sum = ls_audit_fwd(1, LS_AUDIT_RESIDUAL);
+    (void)state;
+    for (int alone = 0; alone < 2; alone++) {
+        ballot b;
+        ls_audit_fault f;
+        open_ballot(&b, mesh(1, 1, 2), 0);
+        b.x[0][0 * b.n + sum] = b.x[0][1 * b.n + sum] = 7; /* the sum of the shards */
+        if (alone) b.x[0][1 * b.n + at] = 7;
+        ls_audit_more_votes(&b.m, &b.v);
+        assert_true(ls_audit_passes(&b.m, &b.v, &f));
+        assert_int_equal(f.rank, alone ? 1 : -1);
+        close_ballot(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_states_have_no_fault),
+        cmocka_unit_test(memory_that_changed_at_rest_names_its_rank),
+        cmocka_unit_test(the_replica_that_differs_from_all_others_is_named),
+        cmocka_unit_test(nobody_is_named_without_a_majority),
+        cmocka_unit_test(the_owner_of_a_wrong_gradient_is_named_by_two_others),
+        cmocka_unit_test(the_worker_that_repeats_wrongly_is_named),
+        cmocka_unit_test(the_third_voter_is_a_third_replica),
+        cmocka_unit_test(of_two_replicas_the_one_that_changes_its_result_is_named),
+        cmocka_unit_test(the_stage_of_the_first_difference_is_named),
+        cmocka_unit_test(a_shard_is_named_only_if_it_differs_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
