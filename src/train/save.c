@@ -205,6 +205,7 @@ static ls_status save_memory(ls_trainer *t)
     const int64_t k = t->cfg->save_memory_every;
     if (!k || t->state.step % k) return LS_OK;
     if (t->cfg->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) return LS_OK;
+    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
     t->saving.posted = t->state.step;
     t->saving.in_memory = true;

@@ -26,7 +26,7 @@ folder() { # RUN: a finished run folder
 checkpoint() { # FOLDER
   local f
   has files:'Checkpoint folder' "$1"
-  for f in config.json generation_config.json trainer_state.json checksums.json tokenizer.json; do
+  for f in config.json generation_config.json trainer_state.json timings.json checksums.json tokenizer.json; do
     [ ! -e "$1/$f" ] || has $f "$1/$f"
   done
   for f in "$1"/*.safetensors; do has 'safetensors header' "$f"; done
