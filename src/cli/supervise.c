@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,6 +297,26 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
                                                     : "other";
 }
 
+/* The checkpoint of the last finished step was written while the next step ran: from parameters that may have been wrong already, as the
+ * audit of that step found. It is renamed. */
+static ls_status pass_over_suspect(const supervise *s)
+{
+    char to[PATH_MAX], *path = NULL;
+    int64_t step = 0;
+    ls_str skipped = {0};
+    ls_status st = ls_ckpt_newest_whole(s->run_dir, &path, &skipped);
+    if (st == LS_OK && path) st = ls_ckpt_state(path, NULL, &step);
+    if (st == LS_OK && path && step >= s->step) {
+        st = ls_path_in(to, s->run_dir, "damaged-%s", ls_path_base(path));
+        if (st == LS_OK) st = ls_fs_remove_tree(to);
+        if (st == LS_OK) st = ls_fs_rename(path, to);
+        if (st == LS_OK) ls_progress_say("lockstep: %s is not used: it may have the wrong numbers\n", path);
+    }
+    ls_str_fini(&skipped);
+    ls_free(path);
+    return st;
+}
+
 /* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. *path: ls_free. */
 static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 {
@@ -303,6 +324,7 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     *path = NULL;
     *step = 0;
     if (!s->resume) return LS_OK;
+    if (s->corrupt && s->began) LS_TRY(pass_over_suspect(s));
     ls_status st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
     for (char *line = skipped.data, *next; line && *line; line = next) {
         next = strchr(line, '\n');
