@@ -36,9 +36,9 @@ fi
 mkdir "$SCRATCH/data"
 tokens "$SCRATCH/data/train.bin" 20000 1
 tokens "$SCRATCH/other.bin" 20000 2
-"$LOCKSTEP" drill --faults 2 --kinds clock -n 2 --data "$SCRATCH/data" --out "$SCRATCH/kept" >"$SCRATCH/out" 2>&1 &
+"$LOCKSTEP" drill --faults 3 --kinds clock --strategy ddp -n 2 --data "$SCRATCH/data" --out "$SCRATCH/kept" >"$SCRATCH/out" 2>&1 &
 pid=$!
-await $pid test -e "$SCRATCH/kept/undisturbed-tp1/RUN_COMPLETE.txt" || await $pid test -e "$SCRATCH/kept/undisturbed-tp2/RUN_COMPLETE.txt"
+await $pid test -e "$SCRATCH/kept/undisturbed-tp1/RUN_COMPLETE.txt" || bad "no undisturbed run"
 mv "$SCRATCH/other.bin" "$SCRATCH/data/train.bin"
 wait $pid
 code=$?
