@@ -103,7 +103,7 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
         LS_TRY(hook(h->acquire, h->ctx, u, pass));
         const ls_trace_span span = span_of(&m->unit[u], pass);
         const int64_t begin = ls_unit_begin(u, &span);
-        if (ls_inject_on && pass == LS_FWD && mb->train && !h->repeats && !m->compute->device)
+        if (ls_inject_on && pass == LS_FWD && mb->train && !h->repeats && !h->unit && !m->compute->device)
             ls_inject_flip(LS_FLIP_ACT, u, a->slot[u].x, u ? ls_model_stream(m, mb->B * mb->T) : 0,
                            ls_dtype_nbytes(m->compute->ops->dtype));
         LS_TRY(run_unit(m, a, mb, h, u, pass));

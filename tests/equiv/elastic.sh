@@ -51,6 +51,14 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   there_and_back zero1 --strategy zero1
   there_and_back zero2 --strategy zero2
   there_and_back zero3 --strategy zero3
+  # one worker of a pipeline, and back
+  "${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
+  pid=$!
+  progress alone 2 1
+  kill -9 "$(pgrep -P $pid | tail -n 1)"
+  progress alone 1 1
+  resize alone 2
+  alike alone
 fi
 
 # requests that are refused leave the run as it is; a spare keeps the number of workers
@@ -63,14 +71,13 @@ kill -9 "$(pgrep -P $pid | tail -n 1)"
 progress spare 4 2
 alike spare
 grep -q "a spare replaces the lost worker (0 left)" spare.err || bad "spare: $(grep lockstep spare.err)"
-# one worker of a pipeline, and back
-"${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
+# the worker that an audit blames is left out, and the step is repeated without it
+LOCKSTEP_FAULT="kind=flip,rank=1,step=14,tensor=param,unit=1,element=5,bit=20,attempt=1" \
+  "${train[@]}" -n 4 --elastic 2:4 --audit 4 --checkpoint_path wrong >wrong.out 2>wrong.err &
 pid=$!
-progress alone 2 1
-kill -9 "$(pgrep -P $pid | tail -n 1)"
-progress alone 1 1
-resize alone 2
-alike alone
+alike wrong
+grep -q '"rank": 1, .*"cause": "corruption"' wrong/events.jsonl || bad "wrong: $(grep failure wrong/events.jsonl)"
+grep -q '"from": 4, "to": 3' wrong/events.jsonl || bad "wrong: the worker was not left out"
 expect 3 "no such run folder" "$LOCKSTEP" resize nowhere 2
 expect 2 "give a run folder" "$LOCKSTEP" resize spare
 expect 2 "outside" "${train[@]}" -n 9 --elastic 1:8 --checkpoint_path no
