@@ -381,7 +381,9 @@ ls_status ls_ckpt_latest_any(const char *run_dir, char **path)
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    return newest_any(run_dir, false, path, NULL);
+    LS_TRY(newest_any(run_dir, false, path, NULL));
+    ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
+    return LS_OK;
 }
 
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped)

@@ -92,6 +92,11 @@ verify=$!
 has 'verify --json' verify.json
 prints 'drill --json' drill --faults 1 --kinds kill -n 2 --json
 prints 'doctor --json' doctor --json
+prints 'doctor --burn --json' doctor --burn 0.005 -n 1 --json
+LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=3" go train "${t[@]}" -n 2 --strategy ddp --global_batch_size 2 --max_steps 4 --save_every 2 --audit 1 \
+  --audit_depth step --max_restarts 2 --max_val_steps 0 --checkpoint_path healed
+folder healed
+prints 'lockstep report --json' report healed --out healed-page --no_png --json
 
 go plan --measure --seconds 1 --model tiny --seq_length 32 --micro 1 --measure_workers 1 2 --out cluster.json
 has cluster.json cluster.json
