@@ -307,8 +307,18 @@ static ls_status list_entries(const char *run_dir, char ***names, size_t *n_name
     return LS_OK;
 }
 
-/* The newest checkpoint of a run with above < step < below, other than `skip`. With whole, its checksums agree too, and those that are passed
- * over are described in `skipped` (may be NULL), a line each; else an unreadable one ends the search. */
+/* Whether a checkpoint that gave `st` is damaged: its bytes differ or a file is missing. A file that cannot be read now may be whole. */
+static bool is_damaged(ls_status st, const char *dir)
+{
+    static const char *const files[] = {CKPT_CONFIG, CKPT_MODEL, CKPT_OPTIMIZER, CKPT_STATE, CKPT_SUMS};
+    if (st != LS_E_IO) return st == LS_E_FORMAT;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (access(ls_path_of(dir, files[i]).text, F_OK) && errno == ENOENT) return true;
+    return false;
+}
+
+/* The newest checkpoint of a run with above < step < below, other than `skip`. With whole, its checksums agree too, and damaged ones are
+ * passed over and described in `skipped` (may be NULL), a line each; else an unreadable one ends the search. */
 static ls_status newest(const char *run_dir, const char *skip, int64_t above, int64_t below, bool whole, char **path,
                         ls_str *skipped)
 {
@@ -324,7 +334,8 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
         const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
         if (read == LS_OK) continue;
         e[i].step = -1;
-        if (!whole || read == LS_E_NOMEM) st = whole ? read : tell_complete(read, one.text);
+        if (!whole) st = tell_complete(read, one.text);
+        else if (!is_damaged(read, one.text)) st = read;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
     }
     qsort(e, n, sizeof *e, by_age);
@@ -333,7 +344,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
         const ls_path one = ls_path_of(run_dir, e[i].name);
         const ls_status sums = whole ? ckpt_sums_verify(one.text, true, 0, 1) : LS_OK;
         if (sums == LS_OK) best = e[i].name;
-        else if (sums == LS_E_NOMEM) st = sums;
+        else if (!is_damaged(sums, one.text)) st = sums;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
     }
     if (best && !(*path = ls_strdup(ls_path_of(run_dir, best).text))) st = ls_nomem(strlen(best), "a path");
@@ -419,8 +430,11 @@ ls_status ls_ckpt_reject(const char *run_dir, const char *path)
     ls_status st = LS_OK;
     ls_err_keep(&before);
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        const bool read = ls_ckpt_state(ls_path_of(run_dir, e[i].name).text, NULL, &e[i].step) == LS_OK;
-        if (strcmp(e[i].name, best.name) && (!read || by_age(&e[i], &best) < 0)) st = reject_one(run_dir, e[i].name);
+        const ls_path one = ls_path_of(run_dir, e[i].name);
+        const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
+        if (!strcmp(e[i].name, best.name)) continue;
+        if (read != LS_OK && !is_damaged(read, one.text)) st = read;
+        else if (read != LS_OK || by_age(&e[i], &best) < 0) st = reject_one(run_dir, e[i].name);
     }
     if (st == LS_OK) ls_err_restore(&before);
     ls_free(e);

@@ -6,6 +6,8 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 
+#include <stdatomic.h>
+
 #define CKPT_FORMAT    "lockstep-checkpoint"
 #define CKPT_CONFIG    "config.json"
 #define CKPT_GEN       "generation_config.json"
@@ -45,9 +47,9 @@ void ckpt_sums_begin(ckpt_sums *s);
 /* known: the hashes of its blocks; NULL: they are computed from data. */
 void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
 /* Reads all files again from the disk (their pages are dropped from the cache first) and compares them with the list. LS_E_FORMAT: the
- * bytes differ, LS_E_IO: they cannot be read; the message has file and position. It does not map files: a disk that fails must not
- * end the process. */
-ls_status ckpt_sums_read_back(const char *dir);
+ * bytes differ, LS_E_IO: they cannot be read; the message has file and position. LS_E_STOPPED: *hurry became true. It does not map files: a
+ * disk that fails must not end the process. */
+ls_status ckpt_sums_read_back(const char *dir, const atomic_bool *hurry);
 /* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
 ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 

@@ -286,13 +286,14 @@ static ls_status read_block(int fd, const char *path, size_t at, char *buf, size
     return LS_OK;
 }
 
-static ls_status read_back_file(int fd, const char *path, const json_t *entry, char *buf)
+static ls_status read_back_file(int fd, const char *path, const json_t *entry, char *buf, const atomic_bool *hurry)
 {
     const json_t *blocks = json_object_get(entry, "blocks");
     const size_t nbytes = (size_t)json_integer_value(json_object_get(entry, "bytes"));
     size_t at = 0, n = 0;
     if (!blocks_whole(entry, nbytes)) return contradicts(path);
     for (size_t b = 0; at <= nbytes; b++, at += n) {
+        if (atomic_load(hurry)) return ls_fail(LS_E_STOPPED, "the run was asked to stop");
         LS_TRY(read_block(fd, path, at, buf, &n));
         ls_deadline_tick();
         if (!n) break;
@@ -302,7 +303,7 @@ static ls_status read_back_file(int fd, const char *path, const json_t *entry, c
     return at == nbytes ? LS_OK : ls_fail(LS_E_FORMAT, "%s is damaged: it ends at byte %zu of %zu", path, at, nbytes);
 }
 
-ls_status ckpt_sums_read_back(const char *dir)
+ls_status ckpt_sums_read_back(const char *dir, const atomic_bool *hurry)
 {
     json_t *root = NULL, *entry;
     const char *name;
@@ -320,7 +321,7 @@ ls_status ckpt_sums_read_back(const char *dir)
         fd = open_uncached(path);
         if (fd < 0) st = errno == ENOENT ? ls_fail(LS_E_FORMAT, "%s is missing", path) : cannot_read(path, 0);
         else {
-            st = read_back_file(fd, path, entry, buf);
+            st = read_back_file(fd, path, entry, buf, hurry);
             close(fd);
         }
     }

@@ -12,15 +12,20 @@
  * A mutex guards everything except `phase`, `settling` and `news`, which the trainer may read without it. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/stop.h"
 #include "core/cores.h"
 #include "core/log.h"
 #include "core/mem.h"
 
 #include <pthread.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+#define SLICE 200000000 /* nanoseconds */
 
 enum { IDLE, COPYING, WORKING, READY };
 
@@ -30,6 +35,7 @@ struct ls_ckpt_writer {
     pthread_cond_t changed;
     atomic_int phase;
     atomic_bool settling; /* the last job, by this worker's thread */
+    atomic_bool hurry;    /* it need not be read back to its end   */
     atomic_bool news;     /* `bad` was not taken yet */
     bool quit, published; /* published: the folder of the last job is in place */
     ckpt_work work;       /* of several workers: what the thread does, or did last */
@@ -126,7 +132,7 @@ static void settle(ls_ckpt_writer *w)
     const ls_ckpt_job *j = &w->save.job;
     const int64_t traced = ls_span_begin();
     ls_status st = LS_OK;
-    if (w->published && j->verify) st = ckpt_sums_read_back(ls_path_of(j->dir, j->name).text);
+    if (w->published && j->verify) st = ckpt_sums_read_back(ls_path_of(j->dir, j->name).text, &w->hurry);
     if (st == LS_E_FORMAT || st == LS_E_IO) {
         ckpt_set_bad(j->dir, j->name, w->save.tmp);
         note_bad(w);
@@ -264,18 +270,30 @@ int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w)
     return n;
 }
 
-static void wait_settled(ls_ckpt_writer *w)
+/* Rank 0 reads back, and the others do not know how long: they meet several times per second, so that no time limit of a collective expires. */
+static ls_status wait_settled(ls_ckpt_writer *w)
 {
-    pthread_mutex_lock(&w->mutex);
-    while (w->settling) pthread_cond_wait(&w->changed, &w->mutex);
-    pthread_mutex_unlock(&w->mutex);
+    int busy;
+    do {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        if ((until.tv_nsec += SLICE) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_mutex_lock(&w->mutex);
+        while (w->settling && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) continue;
+        busy = w->settling;
+        pthread_mutex_unlock(&w->mutex);
+        if (w->comm) LS_TRY(ls_agree(w->comm, busy, LS_SITE, &busy));
+    } while (busy);
+    atomic_store(&w->hurry, false);
+    return LS_OK;
 }
 
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
     const int64_t traced = ls_span_begin();
-    wait_settled(w);
+    if (ls_stop_requested()) atomic_store(&w->hurry, true); /* the state of the last step comes first */
+    LS_TRY(wait_settled(w));
     w->save.job = *job; /* the thread sleeps: phase is IDLE */
     w->save.job.name = w->name = ls_strdup(job->name);
     w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
@@ -396,7 +414,7 @@ bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad)
 ls_status ls_ckpt_settle(ls_ckpt_writer *w)
 {
     LS_TRY(ls_ckpt_wait(w));
-    wait_settled(w);
+    LS_TRY(wait_settled(w));
     ls_status st = LS_OK;
     if (w->verified == LS_E_FORMAT || w->verified == LS_E_IO)
         st = ls_fail(LS_E_IO, "%s was damaged while it was written: %s", w->bad.name, w->bad.reason);

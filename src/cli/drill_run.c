@@ -74,8 +74,8 @@ static bool is_mapped(const char *path)
     return found;
 }
 
-/* Whether a file in /dev/shm is as new as the run, and no process of this machine maps it. */
-static bool leaves_shared_memory(time_t since, char name[NAME_MAX + 1])
+/* Whether a file in /dev/shm is as new as the run, and no process of this machine maps it. ours: with a name of this program; MPI has others. */
+static bool leaves_shared_memory(time_t since, bool ours, char name[NAME_MAX + 1])
 {
     char **names;
     size_t n = 0;
@@ -87,6 +87,7 @@ static bool leaves_shared_memory(time_t since, char name[NAME_MAX + 1])
     for (size_t i = 0; i < n && !found; i++) {
         struct stat s;
         const ls_path path = ls_path_of("/dev/shm", names[i]);
+        if (ours && strncmp(names[i], "lockstep", 8) != 0) continue;
         if (stat(path.text, &s) || !S_ISREG(s.st_mode) || s.st_uid != geteuid() || s.st_ctime < since) continue;
         found = !is_mapped(path.text) && ls_fs_exists(path.text);
         snprintf(name, NAME_MAX + 1, "%s", names[i]);
@@ -357,11 +358,11 @@ static int end_processes(const char *mark)
     return left;
 }
 
-static void look_for_leftovers(drill_run *r, int left, time_t since)
+static void look_for_leftovers(const drill_site *s, drill_run *r, int left, time_t since)
 {
     char name[NAME_MAX + 1];
     if (left) fail(r, "%d process%s left behind", left, left == 1 ? " is" : "es are");
-    if (leaves_shared_memory(since, name)) fail(r, "/dev/shm/%s is left behind", name);
+    if (leaves_shared_memory(since, s->launcher != DRILL_MPI, name)) fail(r, "/dev/shm/%s is left behind", name);
 }
 
 static void set_plan(const drill_run *r)
@@ -397,7 +398,7 @@ ls_status drill_run_once(drill_site *s, drill_run *r)
     const int left = end_processes(mark); /* also after a stop: they write to the folder */
     LS_TRY(st);
     r->seconds = ls_now() - begin;
-    look_for_leftovers(r, left, since);
+    look_for_leftovers(s, r, left, since);
     last_words(dir, why, sizeof why);
     if (a.late) fail(r, "the run did not end within %g s and was killed", s->limit);
     if (r->code) fail(r, "the run ended with exit code %d: %s", r->code, why);

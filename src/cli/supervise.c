@@ -326,6 +326,13 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     if (!s->resume) return LS_OK;
     if (s->corrupt && s->began) LS_TRY(pass_over_suspect(s));
     ls_status st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
+    for (double wait = FIRST_WAIT; st == LS_E_IO && wait <= MOST_WAIT && !ls_stop_requested(); wait *= 2) {
+        ls_progress_say("lockstep: %s; the checkpoints are read again in %g s\n", ls_err_words(), wait);
+        ls_err_clear();
+        ls_str_fini(&skipped);
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)wait, .tv_nsec = (long)(fmod(wait, 1) * 1e9)}, NULL);
+        st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
+    }
     for (char *line = skipped.data, *next; line && *line; line = next) {
         next = strchr(line, '\n');
         if (next) *next++ = '\0';

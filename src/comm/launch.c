@@ -323,6 +323,14 @@ static void watch(family *f)
 
 /* ---- how it went ---- */
 
+/* Whether a worker has ended by itself without a message, as a library does that calls exit(). */
+static bool is_silent(const family *f, int r)
+{
+    const child *c = &f->ch[r];
+    return c->gone && WIFEXITED(c->status) && WEXITSTATUS(c->status) && !atomic_load(&f->world->ended[r]) &&
+           !atomic_load(&f->world->early[r]);
+}
+
 /* How much a worker's end reveals about the cause: its own failure, a death, a stop before the first step, a stop, what it only heard of,
  * being killed by the parent. */
 static int weight(const family *f, int r)
@@ -334,6 +342,7 @@ static int weight(const family *f, int r)
     if (st == LS_OK) return 0;
     if (atomic_load(&f->world->early[r])) return 4;
     if (st == LS_E_STOPPED) return f->asked ? 3 : 2;
+    if (is_silent(f, r)) return 6;
     return st == LS_E_COMM ? f->asked ? 2 : 3 : r + 1 == atomic_load(&f->world->aborted) ? 8 : 7;
 }
 
@@ -354,8 +363,7 @@ static void describe(const family *f, ls_launch_end *end)
     if (weight(f, at) == 0) return;
     end->rank = at;
     end->signal = c->gone && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    end->silent =
-        c->gone && WIFEXITED(c->status) && !atomic_load(&f->world->ended[at]) && !atomic_load(&f->world->early[at]);
+    end->silent = is_silent(f, at);
     for (int r = 0; r < f->n && !end->stopped; r++)
         if (f->ch[r].named) end->stopped = true, end->rank = r, end->signal = 0;
     if (first >= 0) snprintf(end->detail, sizeof end->detail, "%.399s", f->world->abort_words);
@@ -382,6 +390,11 @@ static ls_status outcome(const family *f)
         char words[512];
         died(c, f->world, at, words);
         return ls_fail(LS_E_COMM, "%s%s", words, c->killed ? ": it did not exit after the run failed" : "");
+    }
+    if (is_silent(f, at)) {
+        char words[512];
+        died(c, f->world, at, words);
+        return ls_fail(LS_E_COMM, "%s before its work was done", words);
     }
     if (at > 0 && atomic_load(&f->world->early[at])) { /* rank 0 prints that itself */
         char words[512];

@@ -220,7 +220,8 @@ ls_status train_save_due(ls_trainer *t)
     LS_TRY(report_bad(t));
     LS_TRY(is_due(t, &due));
     if (!due) return save_memory(t);
-    if (c->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) {
+    /* a copy in memory is short: it is waited for */
+    if (c->save_async && !t->saving.in_memory && (t->saving.busy || ls_ckpt_in_flight(t->writer))) {
         tell(t, "no checkpoint: %s is still being written; a larger --save_every gives it the time", t->saving.name);
         return LS_OK;
     }

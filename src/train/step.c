@@ -283,6 +283,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     LS_TRY(check_numbers(t, r));
     if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));
+    t->updating = false; /* a validation may be stopped */
     LS_TRY(count_step(t, r, loss_sum));
     if (t->audit) LS_TRY(ls_audit_after_update(t->audit));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});
