@@ -229,6 +229,22 @@ static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *
     return LS_OK;
 }
 
+/* cuda: the layouts are for GPUs. */
+static ls_status check_offload(const options *o, bool cuda)
+{
+    const char *strategy = o->q.strategy;
+    if (strcmp(o->offload, "cpu")) return LS_OK;
+    if (!cuda)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--offload_optimizer cpu needs GPUs; on the CPU (--cluster %s) the optimizer is in host memory already",
+            o->cluster);
+    if (strategy && (!strcmp(strategy, "dp") || !strcmp(strategy, "ddp")))
+        return ls_fail(LS_E_CONFIG, "--offload_optimizer cpu needs zero1, zero2, zero3 or single; got --strategy %s",
+                       strategy);
+    return LS_OK;
+}
+
 static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster *cl)
 {
     mo->say = say;
@@ -238,6 +254,7 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
     if (!o->check) { /* else as the run */
         ls_device_choice d;
         LS_TRY(ls_device_choose(o->device, NULL, 1, 0, &d));
+        LS_TRY(check_offload(o, d.cuda));
         cli_print_device(&d);
         mo->cuda = d.cuda;
         mo->device = d.index;
@@ -348,17 +365,11 @@ static ls_status count_workers(const options *o, ls_cluster *cl, ls_planner_quer
 }
 
 /* The cluster file has what this plan needs. */
-static ls_status check_cluster(const ls_cluster *cl, const ls_planner_query *q)
+static ls_status check_cluster(const options *o, const ls_cluster *cl, const ls_planner_query *q)
 {
     LS_TRY(ls_cluster_check_precision(cl, q->dtype));
-    if (!q->offload) return LS_OK;
-    if (cl->cpu)
-        return ls_fail(LS_E_CONFIG,
-                       "--offload_optimizer cpu: %s has no GPUs, so the optimizer is in host memory already", cl->name);
-    if (q->strategy && (!strcmp(q->strategy, "dp") || !strcmp(q->strategy, "ddp")))
-        return ls_fail(LS_E_CONFIG, "--offload_optimizer cpu needs zero1, zero2, zero3 or single; got --strategy %s",
-                       q->strategy);
-    return ls_cluster_check_offload(cl, ls_cluster_crowd(cl, 1).timed, q->dtype);
+    LS_TRY(check_offload(o, !cl->cpu));
+    return !q->offload ? LS_OK : ls_cluster_check_offload(cl, ls_cluster_crowd(cl, 1).timed, q->dtype);
 }
 
 static ls_status rank(options *o)
@@ -388,7 +399,7 @@ static ls_status rank(options *o)
     q.dtype = ls_cluster_default_precision(&cl);
     if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype);
     q.offload = !strcmp(o->offload, "cpu");
-    const ls_status known = check_cluster(&cl, &q);
+    const ls_status known = check_cluster(o, &cl, &q);
     if (known != LS_OK) {
         ls_cluster_fini(&cl);
         return known;

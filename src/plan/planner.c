@@ -112,22 +112,25 @@ static int shard_with_most(int64_t vocab, int T)
     return 0;
 }
 
-/* Of the first replica: the others hold as much, or less. */
+/* Of the first replica: the others hold as much, or less. Sets worst, worst_rank, host_bytes. */
 static ls_status worst_worker(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l, ls_stages *stages,
                               ls_schedule *schedule)
 {
     const ls_train_config *c = &l->cfg;
     const int P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP],
               shard[2] = {0, shard_with_most(c->model.vocab_size, T)};
+    int64_t host = 0;
     for (int p = 0; p < P; p++)
         for (int k = 0; k < (shard[1] ? 2 : 1); k++) {
             ls_plan_memory m;
             const int rank = p * T + shard[k], threads = ls_planner_threads(cl, c, rank);
             LS_TRY(planner_memory_in(c, q->gpu, threads, rank, q->val_seqs, stages, schedule, &m));
+            host = LS_MAX(host, m.host);
             if (m.total <= l->worst.total) continue;
             l->worst = m;
             l->worst_rank = rank;
         }
+    l->host_bytes = cl->cpu || c->offload ? host * ls_cluster_crowd(cl, c->world_size).on_host : 0;
     return LS_OK;
 }
 
@@ -179,11 +182,9 @@ static void judge(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l
 {
     const int64_t total = q->memory ? q->memory : cl->memory, reserve = ls_planner_reserve(q);
     const int64_t have = total > reserve ? total - reserve : 0;
-    const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
     l->comm_bytes = ls_planner_comm_bytes(&l->cfg);
-    const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total + l->comm_bytes;
+    const int64_t need = cl->cpu ? l->host_bytes : l->worst.total + l->comm_bytes;
     char a[32], b[32], c[32], d[32], kept[64] = "";
-    l->host_bytes = cl->cpu ? l->worst.total * on_host : 0;
     l->fits = need <= have;
     if (l->fits) return;
     const int64_t *part = l->worst.part;

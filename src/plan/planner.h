@@ -21,6 +21,7 @@
 typedef struct ls_plan_memory {
     int64_t part[LS_N_PART]; /* bytes of each part, before memory is shared */
     int64_t total;           /* the allocation (on a GPU: GPU memory)*/
+    int64_t host;            /* bytes of host memory: CPU: total; GPU: pinned memory beside it. Not of a recorded run */
     int64_t comm;            /* of a recorded run: GPU memory of the communicators' sums; -1: not recorded */
 } ls_plan_memory;
 
@@ -41,7 +42,7 @@ typedef struct ls_planned {
     ls_train_config cfg; /* owns nothing          */
     ls_plan_memory worst;
     int worst_rank;
-    int64_t host_bytes; /* of all workers on a host; 0: GPUs, which have memory of their own */
+    int64_t host_bytes; /* the worker with most, times the workers of a host; 0: GPUs without offload */
     int64_t comm_bytes; /* GPU memory outside the plan: work space of ordered sums over NCCL */
     bool fits;
     char why[240]; /* reason if it does not fit */

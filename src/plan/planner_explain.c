@@ -209,19 +209,32 @@ static void batch_too_small(const ls_planner_query *q, ls_str *out)
         (long long)((q->workers + q->global_batch - 1) / q->global_batch));
 }
 
+/* Shares of a step that a larger batch can make smaller: waiting, the update. */
+static void shares(const ls_prediction *t, double out[2])
+{
+    out[0] = t->exposed / t->step;
+    out[1] = (t->optimizer + t->other) / t->step;
+}
+
 static void larger_batch(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *best, ls_str *out)
 {
     advice a = variant(cl, q, best);
     a.q.global_batch = a.l.cfg.global_batch = 4 * q->global_batch;
     a.l.cfg.grad_accum *= 4;
     if (!try(&a) || gain(&a) < WORTH) return;
+    double before[2], after[2];
+    shares(&best->time, before);
+    shares(&a.l.time, after);
+    const int most = before[1] - after[1] > before[0] - after[0];
+    const char *why = most                  ? "the update of parameters takes"
+                      : stages_of(best) > 1 ? "waiting for other stages and workers takes"
+                                            : "exposed communication takes";
     ls_str_addf(
         out,
-        "Larger batch: --global_batch %lld (%.3g tokens per step, %d x %d) reaches %.4g tokens/s (+%.0f %%), because its step of %.3g s "
-        "waits for %.0f %% of its time instead of %.0f %%. A larger batch can need more tokens for the same loss.\n",
+        "Larger batch: --global_batch %lld (%.3g tokens per step, %d x %d) reaches %.4g tokens/s (+%.0f %%), because %s "
+        "%.1f %% of its step of %.3g s instead of %.1f %%. A larger batch can need more tokens for the same loss.\n",
         (long long)a.q.global_batch, (double)a.q.global_batch * q->seq_len, a.l.cfg.micro_batch, a.l.cfg.grad_accum,
-        a.l.time.tokens_per_sec, 100 * gain(&a), a.l.time.step, 100 * a.l.time.exposed / a.l.time.step,
-        100 * best->time.exposed / best->time.step);
+        a.l.time.tokens_per_sec, 100 * gain(&a), why, 100 * after[most], a.l.time.step, 100 * before[most]);
 }
 
 /* Memory that recomputation frees, used for a larger micro-batch. */

@@ -90,6 +90,16 @@ static ls_status total_of(const ls_plan *p, int64_t *total)
     return st;
 }
 
+/* Host memory, without a layout. */
+static int64_t host_of(const ls_plan *p, int64_t total)
+{
+    int64_t sum = 0;
+    if (!p->device) return total;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->row[i].host) sum += p->row[i].nbytes;
+    return sum;
+}
+
 ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
                             ls_stages *stages, ls_schedule *schedule, ls_plan_memory *out)
 {
@@ -102,6 +112,7 @@ ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threa
     if (st == LS_OK) st = ls_run_plan(c, gpu ? gpu : &sizes, &g, val_seqs, &parts);
     if (st == LS_OK) st = total_of(&parts.plan, &out->total);
     for (int p = 0; p < LS_N_PART; p++) out->part[p] = ls_plan_part_bytes(&parts.plan, (ls_part)p);
+    out->host = host_of(&parts.plan, out->total);
     parts.schedule = NULL; /* the caller's */
     ls_run_parts_fini(&parts);
     groups_close(&g);

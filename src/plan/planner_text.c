@@ -52,6 +52,18 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
     ls_str_addc(out, '\n');
 }
 
+/* Cluster files do not have the size of the host's memory beside GPUs. */
+static void host_line(const ls_cluster *cl, const ls_planned *first, ls_str *out)
+{
+    const int on_host = ls_cluster_crowd(cl, first->cfg.world_size).on_host;
+    const double by = 1 << 30, all = (double)first->host_bytes / by;
+    ls_str_addf(
+        out,
+        "  Optimizer state in host memory: %.2f GiB per host in the first layout (%d x %.2f GiB, with gradients and "
+        "buffers); not compared with the host's memory, whose size cluster files do not have\n",
+        all, on_host, all / on_host);
+}
+
 static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
     double by;
@@ -82,6 +94,7 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
     }
     ls_str_addf(out, "  shared: memory of buffers that are never in use together%s\n",
                 cl->cpu ? "" : "; rest and total include the buffers for sums over NCCL");
+    if (q->offload) host_line(cl, &r->layout[0], out);
     if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
 }
 

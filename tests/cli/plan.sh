@@ -189,6 +189,10 @@ expect 2 "--mtbf is not for --measure and --check" plan --measure --mtbf 100
 # an impossible request states the reason; an unused option is refused
 expect 2 "no layout of 1 worker is possible: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq_length 64 --global_batch 2053 --cluster v100 --workers 1
 expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --workers 1 --strategy ddp
+before=$SECONDS
+expect 2 "--offload_optimizer cpu needs GPUs" plan --model tiny --seq_length 64 --global_batch 8 --cluster this --device cpu --offload_optimizer cpu --seconds 60
+[ $((SECONDS - before)) -lt 20 ] || bad "--offload_optimizer cpu is refused after the measurement"
+expect 2 "needs zero1, zero2, zero3 or single; got --strategy ddp" plan --model tiny --seq_length 64 --global_batch 8 --cluster h200 --workers 2 --offload_optimizer cpu --strategy ddp
 expect 2 "--out is only for --measure" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --out "$SCRATCH/never"
 [ -e "$SCRATCH/never" ] && bad "--out wrote"
 expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --seq_length 64 --global_batch 8 --cluster v100 --micro 2

@@ -789,6 +789,51 @@ static void words_follow_from_the_numbers(void **state)
     ls_str_fini(&change);
 }
 
+/* 4 workers of one host: 16 bytes per parameter in all (master weights, moments, gradients), buffers of two units for each worker. */
+static void offloaded_plans_have_their_host_memory_and_name_the_update(void **state)
+{
+    (void)state;
+    ls_cluster cl;
+    ls_planner_query q = large_query("gpt2-xl", 4, 64);
+    ls_planner_result r;
+    ls_str why = {0}, change = {0}, text = {0};
+    char part[160];
+    assert_true(ls_cluster_preset("h200", &cl));
+    q.offload = true;
+    q.strategy = "zero3";
+    q.max_tp = 1;
+    explain(&cl, &q, &r, &why, &change);
+    const ls_planned *l = &r.layout[0];
+    assert_true(r.n_fit > 0 && l->cfg.mesh.n[LS_AXIS_DP] == 4);
+    const double P = (double)ls_model_n_param(&q.model), buffers = (double)l->host_bytes - 16 * P;
+    print_message("%s%.3f GiB, of which buffers %.3f GiB\n", change.data, (double)l->host_bytes / (1 << 30),
+                  buffers / (1 << 30));
+    assert_true(l->host_bytes % 4 == 0 && buffers > 0 && buffers < 0.1 * 16 * P);
+    ls_train_config c = l->cfg;
+    ls_plan_memory m;
+    assert_int_equal(ls_planner_memory(&c, NULL, 1, 0, 0, &m), LS_OK);
+    assert_true(l->host_bytes == 4 * m.host);
+    ls_planner_text(&cl, &q, &r, 1, &text);
+    snprintf(part, sizeof part, "Optimizer state in host memory: %.2f GiB per host", (double)l->host_bytes / (1 << 30));
+    assert_non_null(strstr(text.data, part));
+    c.global_batch *= 4;
+    c.grad_accum *= 4;
+    ls_prediction p;
+    assert_int_equal(ls_planner_predict(&cl, &c, &p), LS_OK);
+    snprintf(part, sizeof part,
+             "because the update of parameters takes %.1f %% of its step of %.3g s instead of %.1f %%",
+             100 * (p.optimizer + p.other) / p.step, p.step, 100 * (l->time.optimizer + l->time.other) / l->time.step);
+    assert_non_null(strstr(change.data, part));
+    ls_planner_result_fini(&r);
+    q.offload = false; /* GPUs have memory of their own */
+    assert_int_equal(ls_planner_search(&cl, &q, &r), LS_OK);
+    assert_true(r.n_fit && !r.layout[0].host_bytes);
+    ls_planner_result_fini(&r);
+    ls_str_fini(&why);
+    ls_str_fini(&change);
+    ls_str_fini(&text);
+}
+
 static void advice_for_layouts_that_do_not_fit_makes_them_fit(void **state)
 {
     (void)state;
@@ -980,6 +1025,7 @@ int main(void)
         cmocka_unit_test(collectives_between_hosts_follow_their_algorithm),
         cmocka_unit_test(a_number_of_devices_follows_the_name),
         cmocka_unit_test(words_follow_from_the_numbers),
+        cmocka_unit_test(offloaded_plans_have_their_host_memory_and_name_the_update),
         cmocka_unit_test(advice_for_layouts_that_do_not_fit_makes_them_fit),
         cmocka_unit_test(cluster_files_load_as_written),
         cmocka_unit_test(wrong_cluster_files_name_the_key),
