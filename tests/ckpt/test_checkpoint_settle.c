@@ -16,11 +16,12 @@
 /* These functions replace those of libc: what is read back is damaged, or cannot be read, from call number `damage_from` on; and
  * whether the pages of a file were dropped before its first read. */
 static atomic_long n_read, damage_from = -1, n_drop;
-static atomic_int damage_errno;
+static atomic_int damage_errno, delay_ms;
 
 ssize_t pread(int fd, void *p, size_t n, off_t at)
 {
     const long call = atomic_fetch_add(&n_read, 1);
+    if (delay_ms) (void)usleep((useconds_t)delay_ms * 1000);
     const ssize_t k = syscall(SYS_pread64, fd, p, n, at);
     if (damage_from < 0 || call < damage_from || k <= 0) return k;
     if (damage_errno) {
@@ -273,6 +274,57 @@ static void workers_write_a_copy_without_waiting_for_each_other(void **state)
     test_model_close(&a);
 }
 
+/* Two checkpoints, one after the other, with a limit of collectives that is shorter than a read-back. */
+static void slow_body(team_worker *w, ls_comm *c)
+{
+    const task *t = w->arg;
+    ls_ckpt_writer *writer = NULL;
+    const int first = t->cut->begin[w->rank], n = t->cut->begin[w->rank + 1] - first;
+    ls_comm_set_limit(c, 1);
+    TEAM_CHECK(w, ls_ckpt_writer_create(&writer, t->bare, c) == LS_OK);
+    ls_ckpt_job job = {.model = t->bare,
+                       .piece = t->cut->piece + first,
+                       .n_piece = n,
+                       .dir = t->dir,
+                       .name = "step-5",
+                       .step = 5,
+                       .optimizer = true,
+                       .verify = true};
+    ls_status st = ls_ckpt_post(writer, &job);
+    if (st == LS_OK) st = ls_ckpt_wait(writer);
+    job.name = "step-6";
+    job.step = 6;
+    if (st == LS_OK) st = ls_ckpt_post(writer, &job);
+    if (st == LS_OK) st = ls_ckpt_settle(writer);
+    team_note(w, st);
+    ls_ckpt_writer_destroy(&writer);
+}
+
+static void workers_wait_for_a_slow_disk(void **state)
+{
+    (void)state;
+    const ls_model_config cfg = test_config(LS_VARIANT_HF);
+    test_model a;
+    ls_model *bare = NULL;
+    team_worker w[TEAM_MAX];
+    char *dir = test_dir();
+    test_model_open(&a, cfg, LS_F32, 5);
+    assert_int_equal(ls_model_create(&bare, &cfg, &a.compute, 16), LS_OK);
+    test_cut *cut = test_cut_make(a.m, 2, 99);
+    task t = {.bare = bare, .dir = dir, .cut = cut};
+    test_cut_fill(cut, a.m);
+    delay_ms = 180; /* a read-back has at least ten reads */
+    team_run(2, slow_body, &t, w);
+    delay_ms = 0;
+    for (int r = 0; r < 2; r++)
+        if (w[r].st != LS_OK) fail_msg("rank %d: %s", r, w[r].words);
+    assert_int_equal(test_n_entries(dir), 2);
+    test_cut_free(cut);
+    test_dir_close(dir);
+    ls_model_destroy(&bare);
+    test_model_close(&a);
+}
+
 static void age(const char *path, int hours)
 {
     struct timespec now, both[2];
@@ -373,6 +425,7 @@ int main(void)
         cmocka_unit_test(a_copy_is_written_while_the_model_changes),
         cmocka_unit_test(young_checkpoints_are_kept_beside_the_last_ones),
         cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
+        cmocka_unit_test(workers_wait_for_a_slow_disk),
         cmocka_unit_test(workers_write_a_copy_without_waiting_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
