@@ -70,6 +70,20 @@ kill -9 "$(worker other)"
 alike other
 grep -q "attempt 1 failed" other.log || bad "other: $(grep lockstep: other.log)"
 
+# a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen
+sed 's/"\$@"/setsid "$@"/' two >apart
+chmod +x apart
+begin left 12 "$LOCKSTEP" launch --max_restarts 1 -- ./apart "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/left"
+workers=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/left( |\$)")
+# shellcheck disable=SC2086
+kill -STOP $workers
+kill -9 "$(pgrep -f "^/bin/bash ./apart .*$SCRATCH/left( |\$)" | head -n 1)"
+await $pid grep -q "attempt 1 failed" left.log || bad "left: no restart: $(tail -n 3 left.log)"
+for p in $workers; do
+  kill -0 "$p" 2>/dev/null && bad "left: worker $p outlives its launcher" && kill -9 "$p"
+done
+alike left
+
 if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of them when it answers again: asked every 15 s
   base=("${base[@]}" --max_steps 600)
   "$LOCKSTEP" "${base[@]}" --checkpoint_path one600 >/dev/null 2>&1
