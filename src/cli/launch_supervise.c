@@ -4,11 +4,14 @@
 #include "cli/train_start.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/lock.h"
 #include "core/progress.h"
 #include "core/stop.h"
+#include "train/trainer.h"
 
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #define ANSWER_TIME  10.0 /* seconds for a host to answer */
 #define PROBE_PERIOD 15.0 /* seconds between two questions to a lost host */
@@ -263,12 +266,32 @@ static ls_status set_up_hosts(launched *v, const launch_limits *m)
 
 /* ---- both ---- */
 
+/* The lock of the supervisor, for all attempts: run.lock is that of the workers, and free between attempts. Held now, the folder is that of
+ * a run without this supervisor, and nothing in it may change. */
+static ls_status lock_folder(const char *run_dir, ls_lock *lock)
+{
+    char path[PATH_MAX];
+    ls_lock workers = {0};
+    LS_TRY(ls_fs_mkdirs(run_dir));
+    LS_TRY(ls_path_in(path, run_dir, "supervise.lock"));
+    LS_TRY(ls_lock_take(lock, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE));
+    LS_TRY(ls_path_in(path, run_dir, LS_RUN_LOCK));
+    LS_TRY(ls_lock_take(&workers, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE));
+    ls_lock_release(&workers);
+    return LS_OK;
+}
+
 static ls_status run(launched *v, const launch_limits *m)
 {
+    ls_lock lock = {0};
+    const bool had_folder = ls_fs_exists(v->s.run_dir);
     v->s.max_restarts = m->max_restarts >= 0 ? m->max_restarts : SUPERVISE_RESTARTS;
     ls_stop_install();
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
-    const ls_status st = supervise_run(&v->s);
+    ls_status st = lock_folder(v->s.run_dir, &lock);
+    if (st == LS_OK) st = supervise_run(&v->s);
+    ls_lock_release(&lock);
+    if (!had_folder) (void)rmdir(v->s.run_dir); /* empty: refused before the run began */
     ls_stop_set_mode(before);
     return st;
 }

@@ -51,9 +51,11 @@ static ls_jsonw begin_event(ls_str *line, const char *name)
     return w;
 }
 
+/* Not before an attempt has begun to train: until then the lines in the folder are those of another run. */
 static void put_failure(const supervise *s, const supervise_end *e)
 {
     ls_str line = {0};
+    if (s->from < 0) return;
     ls_jsonw w = begin_event(&line, "failure");
     ls_jsonw_put_int(&w, "attempt", s->attempt);
     if (e->rank >= 0) ls_jsonw_put_int(&w, "rank", e->rank);
@@ -83,10 +85,11 @@ static void put_resize(const supervise *s, int from)
     put_event(s, &line, &w);
 }
 
-/* After the last failure: nothing is started any more. */
+/* After the last failure: nothing is started any more. As put_failure, only if an attempt has begun to train. */
 static void put_end(const supervise *s, ls_status st, const supervise_end *e)
 {
     ls_str line = {0};
+    if (s->from < 0) return;
     ls_jsonw w = begin_event(&line, "end");
     ls_jsonw_members(
         &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),

@@ -70,6 +70,20 @@ kill -9 "$(worker other)"
 alike other
 grep -q "attempt 1 failed" other.log || bad "other: $(grep lockstep: other.log)"
 
+# a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen
+sed 's/"\$@"/setsid "$@"/' two >apart
+chmod +x apart
+begin left 12 "$LOCKSTEP" launch --max_restarts 1 -- ./apart "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/left"
+workers=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/left( |\$)")
+# shellcheck disable=SC2086
+kill -STOP $workers
+kill -9 "$(pgrep -f "^/bin/bash ./apart .*$SCRATCH/left( |\$)" | head -n 1)"
+await $pid grep -q "attempt 1 failed" left.log || bad "left: no restart: $(tail -n 3 left.log)"
+for p in $workers; do
+  kill -0 "$p" 2>/dev/null && bad "left: worker $p outlives its launcher" && kill -9 "$p"
+done
+alike left
+
 if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of them when it answers again: asked every 15 s
   base=("${base[@]}" --max_steps 600)
   "$LOCKSTEP" "${base[@]}" --checkpoint_path one600 >/dev/null 2>&1
@@ -85,6 +99,33 @@ if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of t
 fi
 
 # refused
+# a second supervisor, or one in the folder of a run without: nothing changes there
+mkdir live held
+echo '{"event": "start", "step": 0}' | tee live/events.jsonl >held/events.jsonl
+cp live/events.jsonl before.jsonl
+echo 3 | tee live/asked >held/resize
+as_train() { "$LOCKSTEP" launch --max_restarts 1 -- sh -c "$2" lockstep train --train_data_path t.bin --checkpoint_path "$1"; }
+"$LOCKSTEP" launch --max_restarts 1 -- sh -c 'mv live/asked live/resize; exec sleep 60' lockstep train --train_data_path t.bin --checkpoint_path live 2>live.log &
+pid=$!
+await $pid [ -e live/resize ] || bad "live: $(cat live.log)"
+expect 2 "another process holds live/supervise.lock (pid $pid on host " as_train live 'exit 4'
+kill -TERM $pid
+wait $pid
+exec 9>held/run.lock
+flock -n 9 && echo "pid 4711 on host elsewhere, since 2026-01-01T00:00:00Z" >&9
+expect 2 "held/run.lock (pid 4711 on host elsewhere" as_train held 'exit 4'
+exec 9>&-
+for d in live held; do
+  same before.jsonl $d/events.jsonl
+  [ -e $d/resize ] || bad "$d: the request is gone"
+  [ ! -e $d/supervise.lock ] || bad "$d has supervise.lock"
+done
+# a command that fails before it trains
+expect 2 "bad words" as_train never 'echo bad words; exit 2'
+[ ! -e never ] || bad "never: $(ls never)"
+expect 2 "bad words" as_train held 'echo bad words; exit 2'
+same before.jsonl held/events.jsonl
+
 expect 2 "are for train" "$LOCKSTEP" launch --hosts a -n 1 --max_restarts 1 -- doctor
 expect 2 "no words .lockstep train" "$LOCKSTEP" launch --max_restarts 1 -- mpirun -n 2 something
 expect 2 "needs --hosts" "$LOCKSTEP" launch --elastic 1:2 -- mpirun -n 2 lockstep train
