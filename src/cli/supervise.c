@@ -51,11 +51,9 @@ static ls_jsonw begin_event(ls_str *line, const char *name)
     return w;
 }
 
-/* Not before an attempt has begun to train: until then the lines in the folder are those of another run. */
 static void put_failure(const supervise *s, const supervise_end *e)
 {
     ls_str line = {0};
-    if (s->from < 0) return;
     ls_jsonw w = begin_event(&line, "failure");
     ls_jsonw_put_int(&w, "attempt", s->attempt);
     if (e->rank >= 0) ls_jsonw_put_int(&w, "rank", e->rank);
@@ -407,7 +405,8 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     if (s->began) s->resume = true;
     read_steps(s, INT64_MAX, &s->repeated);
     complete_end(s, st, e);
-    put_failure(s, e);
+    /* one that is final before an attempt has begun to train is no event of the run in this folder */
+    if (s->from >= 0 || restartable(s, st)) put_failure(s, e);
     if (!restartable(s, st)) {
         if (s->attempt > 1 || s->began)
             ls_progress_say("lockstep: not restarted: a restart would repeat this failure\n");

@@ -509,7 +509,8 @@ void chart_gantt(const ls_run *r, ls_chart *c)
 /* A lane per run that was interrupted, a box per attempt; its colour is the number of workers. */
 void chart_attempts(const ls_analysis *a, ls_chart *c)
 {
-    *c = ls_chart_bars(LS_CHART_GANTT, "attempts", "Attempts over time", "seconds since the start of the run", "s", 1, 1);
+    *c = ls_chart_bars(LS_CHART_GANTT, "attempts", "Attempts over time", "seconds since the start of the run", "s", 1,
+                       1);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (!r->events || !ls_was_interrupted(r->events)) continue;
