@@ -67,7 +67,8 @@ def pack(path, blocks):
     with open(path, "wb") as f:
         for b in blocks:
             out = ctypes.create_string_buffer(lib.ZSTD_compressBound(ctypes.c_size_t(len(b))))
-            f.write(out.raw[:lib.ZSTD_compress(out, ctypes.c_size_t(len(out)), b, ctypes.c_size_t(len(b)), 3)])
+            n = lib.ZSTD_compress(out, ctypes.c_size_t(len(out)), b, ctypes.c_size_t(len(b)), 3)
+            f.write(out.raw[:n])
 
 
 def make_corpus():

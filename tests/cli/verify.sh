@@ -29,11 +29,11 @@ gone() { # nothing of process group or folder is left
   kill -0 "$victim" 2>/dev/null && { bad "worker $victim outlived $1"; kill -9 "$victim"; }
   [ -z "$(ls "$TMPDIR")" ] || bad "$1 leaves $(ls "$TMPDIR")"
 }
-hang --timeout 20
+hang --timeout 12
 wait $pid
 code=$?
 [ $code = 1 ] || bad "a layout that hangs: exit code $code: $(tail -n 2 "$SCRATCH/hang")"
-grep -q "^single .*failed: timed out after 20 s" "$SCRATCH/hang" || bad "a layout that hangs has no row: $(cat "$SCRATCH/hang")"
+grep -q "^single .*failed: timed out after 12 s" "$SCRATCH/hang" || bad "a layout that hangs has no row: $(cat "$SCRATCH/hang")"
 [ "$(grep -c ": loss\|timed out" "$SCRATCH/hang")" = 4 ] || bad "the others do not go on: $(cat "$SCRATCH/hang")"
 gone "a layout that hangs"
 

@@ -30,14 +30,14 @@ part_mib() { awk -v p="$2" '$1 == p { print $2; exit }' "$SCRATCH/$1.out"; }
 LS_LOG=parallel=debug both bf16 --strategy zero1 --precision bf16
 both fp32 --strategy zero1 --precision fp32 --decay matrices
 both fp16 --strategy zero2 --precision fp16 --clip 0.01
-both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_heads 8 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
-both random --strategy zero3 --precision bf16 --stochastic_rounding
-LS_EMU_PROTECT=1 run protected --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 protected
+[ -z "${LS_TEST_ALL:-}" ] || both wide --strategy zero1 --precision bf16 --decay matrices --embedding_size 512 --num_heads 8 --num_layers 1 --seq_length 8 --global_batch_size 1 # units of several slices
+[ -z "${LS_TEST_ALL:-}" ] || both random --strategy zero3 --precision bf16 --stochastic_rounding
+[ -z "${LS_TEST_ALL:-}" ] || { LS_EMU_PROTECT=1 run protected --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 protected; }
 run single --strategy single --precision bf16 --offload_optimizer cpu && bits bf16 single
 LS_SIMD=generic run generic --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 generic # a CPU that rounds otherwise leaves all units to the GPU
 for s in zero1 zero2 zero3; do run "$s-2" -n 2 --strategy $s --precision bf16 --offload_optimizer cpu && bits bf16 "$s-2"; done
 run pp-2 -n 2 --pp 2 --precision fp32 --strategy zero1 --decay matrices --offload_optimizer cpu && bits fp32 pp-2
-both tp-2 -n 2 --tp 2 --strategy zero1 --precision bf16
+[ -z "${LS_TEST_ALL:-}" ] || both tp-2 -n 2 --tp 2 --strategy zero1 --precision bf16
 
 # without clipping, units are updated during the backward pass: the same parameters, moments, losses and norms
 series() { python3 -c 'import json, sys; print([(r["loss"], r["grad_norm"], r["lr"]) for r in map(json.loads, open(sys.argv[1]))])' "$SCRATCH/$1/metrics.jsonl"; }

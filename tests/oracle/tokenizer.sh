@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the tokenizer with tiktoken (20,000 random Unicode strings, LS_TEST_ALL=1: 100,000; id by id) and with the tokenizers library (our
+# Compares the tokenizer with tiktoken (6,000 random Unicode strings, LS_TEST_ALL=1: 100,000; id by id) and with the tokenizers library (our
 # tokenizer.json, and the merges that both trainers learn). Needs the Python of `./run oracle` and the files of GPT-2 (gpt2_vocab.py
 # finds them).
 . "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
@@ -25,7 +25,7 @@ printf x >>cache/gpt2/vocab.bpe
 expect 3 "expected 1ce1664773c50f3e.*vocab.bpe of GPT-2" "$LOCKSTEP" prepare --quiet --input one.txt --out small
 unset LOCKSTEP_CACHE
 
-strings=20000; [ "${LS_TEST_ALL:-0}" = 1 ] && strings=100000
+strings=6000; [ "${LS_TEST_ALL:-0}" = 1 ] && strings=100000
 TIKTOKEN_CACHE_DIR=$SCRATCH/tiktoken "$python" "$here/tokenizer.py" "$LOCKSTEP" gpt2 "$LS_SOURCE/tests/data/bpe" "$SCRATCH" \
   "${LS_ORACLE_STRINGS:-$strings}" || bad "tokenizer.py found differences"
 done_tests
