@@ -146,15 +146,40 @@ ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 
-/* As ls_ckpt_latest, for a resumed run: a whole one in memory if that is newer (ls_ckpt_newest_whole regards both, too). */
-ls_status ls_ckpt_latest_any(const char *run_dir, char **path);
-
-/* A folder for checkpoints in the memory of this host, used as the `dir` of jobs: it outlives the processes of the run, and only this
- * user can read it. open: that of this run, made if it is missing; nbytes: of one checkpoint, two of which must fit (LS_E_NOMEM). find:
- * false if there is none. drop removes it. */
-ls_status ls_ckpt_memory_open(const char *run_dir, int64_t nbytes, char dir[PATH_MAX]);
+/* Folders for checkpoints in the memory of every host of a run, used as the `dir` of jobs: they outlive the processes of the run, and only
+ * this user can read them. */
+enum { LS_CKPT_MEMORY_ID = 16 };
+typedef struct ls_ckpt_memory {
+    char id[LS_CKPT_MEMORY_ID + 1]; /* the same on all workers; "": the run has none */
+    char dir[PATH_MAX];             /* the one of this host                          */
+    bool here;                      /* it exists                                     */
+    bool first, leads; /* this worker is rank 0; is the first one of its host, which makes and removes the folder */
+    int lock;          /* of a worker that leads: a descriptor + 1; 0: none */
+} ls_ckpt_memory;
+/* What the run has; the folders are not removed by other runs until close. Collective over comm (NULL: one worker). */
+ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *comm);
+/* After look: makes folders that are missing. nbytes: of one checkpoint; each host has room for two of them, or LS_E_NOMEM. Collective. */
+ls_status ls_ckpt_memory_open(ls_ckpt_memory *m, const char *run_dir, int64_t nbytes, ls_comm *comm);
+void ls_ckpt_memory_close(ls_ckpt_memory *m);
+/* Removes the folder of this host, and that the run has any. */
+void ls_ckpt_memory_drop(ls_ckpt_memory *m, const char *run_dir);
+/* Removes what other runs of this user have left on this host: those that no process works for. */
+void ls_ckpt_memory_sweep(const ls_ckpt_memory *m);
+/* Without workers: the folder of this host, false if there is none. */
 bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX]);
-void ls_ckpt_memory_drop(const char *run_dir);
+/* The step of the newest copy that all hosts have, for a supervisor, which may run elsewhere; -1: not known. */
+void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t step);
+int64_t ls_ckpt_memory_noted(const char *run_dir);
+
+/* Writes the checkpoint once on every host, to its own job->dir, from the buffers as they are now; waits until all have it. The workers send
+ * their parts to rank 0 in bounded pieces, and it sends the whole to the others, who compare the checksums. Earlier ones are removed when
+ * every host has the new one. LS_E_IO: no host has it. Collective over the communicator of w; needs no wait for posted jobs. */
+ls_status ls_ckpt_save_hosts(ls_ckpt_writer *w, const ls_ckpt_job *job);
+
+/* As ls_ckpt_latest, for a resumed run: a whole one in the memory of any host if that is newer (ls_ckpt_newest_whole regards those of this host).
+ * Hosts without it get a copy. m is filled by look. *path is that of this host's copy, of the same checkpoint on all workers, or of one on
+ * the disk; NULL: none. Collective over comm (NULL: one worker). */
+ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path);
 
 /* `path` if it is a checkpoint, a Hugging Face folder or a model file of llm.c, else the latest checkpoint in it. A path that does not
  * exist is the name of a model in the Hugging Face cache ("gpt2"). LS_E_IO if there is none; the message has what to download. option:

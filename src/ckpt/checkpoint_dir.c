@@ -342,7 +342,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
     for (size_t i = 0; i < n && st == LS_OK && !best; i++) {
         if (e[i].step <= above || e[i].step >= below) continue;
         const ls_path one = ls_path_of(run_dir, e[i].name);
-        const ls_status sums = whole ? ckpt_sums_verify(one.text, true, 0, 1) : LS_OK;
+        const ls_status sums = whole ? ckpt_sums_read(one.text, false, NULL) : LS_OK;
         if (sums == LS_OK) best = e[i].name;
         else if (!is_damaged(sums, one.text)) st = sums;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
@@ -354,47 +354,30 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
     return st;
 }
 
+ls_status ckpt_newest(const char *run_dir, int64_t above, bool whole, char **path, ls_str *skipped)
+{
+    *path = NULL;
+    return ls_fs_is_dir(run_dir) ? newest(run_dir, NULL, above, INT64_MAX, whole, path, skipped) : LS_OK;
+}
+
 ls_status ls_ckpt_latest(const char *run_dir, char **path)
 {
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    LS_TRY(newest(run_dir, NULL, -1, INT64_MAX, false, path, NULL));
+    LS_TRY(ckpt_newest(run_dir, -1, false, path, NULL));
     ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return LS_OK;
 }
 
-/* The newest whole one in memory; *step = -1 if there is none. */
+/* The newest whole one in the memory of this host; *step = -1 if there is none. */
 static ls_status newest_in_memory(const char *run_dir, char **path, int64_t *step, ls_str *skipped)
 {
     char memory[PATH_MAX];
     *step = -1;
     if (!ls_ckpt_memory_find(run_dir, memory)) return LS_OK;
-    LS_TRY(newest(memory, NULL, -1, INT64_MAX, true, path, skipped));
+    LS_TRY(ckpt_newest(memory, -1, true, path, skipped));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
-}
-
-/* The newest one on the disk that is newer than one in memory, or that. */
-static ls_status newest_any(const char *run_dir, bool whole, char **path, ls_str *skipped)
-{
-    char *memory = NULL, *disk = NULL;
-    int64_t step;
-    ls_status st = newest_in_memory(run_dir, &memory, &step, skipped);
-    if (st == LS_OK) st = newest(run_dir, NULL, step, INT64_MAX, whole, &disk, skipped);
-    *path = st != LS_OK ? NULL : disk ? disk : memory;
-    if (memory != *path) ls_free(memory);
-    if (disk != *path) ls_free(disk);
-    return st;
-}
-
-ls_status ls_ckpt_latest_any(const char *run_dir, char **path)
-{
-    *path = NULL;
-    if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(sweep(run_dir, false));
-    LS_TRY(newest_any(run_dir, false, path, NULL));
-    ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
-    return LS_OK;
 }
 
 ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped)
@@ -404,7 +387,13 @@ ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
     ls_err_keep(&before);
-    const ls_status st = newest_any(run_dir, true, path, skipped);
+    char *memory = NULL, *disk = NULL;
+    int64_t step;
+    ls_status st = newest_in_memory(run_dir, &memory, &step, skipped);
+    if (st == LS_OK) st = ckpt_newest(run_dir, step, true, &disk, skipped);
+    *path = st != LS_OK ? NULL : disk ? disk : memory;
+    if (memory != *path) ls_free(memory);
+    if (disk != *path) ls_free(disk);
     if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
     return st;
 }

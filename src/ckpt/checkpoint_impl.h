@@ -46,10 +46,10 @@ typedef struct ckpt_sums {
 void ckpt_sums_begin(ckpt_sums *s);
 /* known: the hashes of its blocks; NULL: they are computed from data. */
 void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
-/* Reads all files again from the disk (their pages are dropped from the cache first) and compares them with the list. LS_E_FORMAT: the
- * bytes differ, LS_E_IO: they cannot be read; the message has file and position. LS_E_STOPPED: *hurry became true. It does not map files: a
- * disk that fails must not end the process. */
-ls_status ckpt_sums_read_back(const char *dir, const atomic_bool *hurry);
+/* Reads all files and compares them with the list; drop: from the disk, their pages are dropped from the cache first. LS_E_FORMAT: the
+ * bytes differ, LS_E_IO: they cannot be read; the message has file and position. LS_E_STOPPED: *hurry (may be NULL) became true. It does not
+ * map files: a disk that fails must not end the process. */
+ls_status ckpt_sums_read(const char *dir, bool drop, const atomic_bool *hurry);
 /* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
 ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 
@@ -71,6 +71,9 @@ void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced);
 void ckpt_remove_quietly(const char *path);
 /* The newest complete checkpoint next to `path` with a lower step (any step if negative); NULL if there is none. */
 char *ckpt_older_whole(const char *path, int64_t step);
+/* The newest one of a folder with a step above `above`; *path NULL: none. whole: that matches its checksums, and skipped (may be NULL) gets
+ * a line for each that does not; else one that cannot be read is a failure. */
+ls_status ckpt_newest(const char *run_dir, int64_t above, bool whole, char **path, ls_str *skipped);
 
 /* ---- positions of elements in the two weight files (checkpoint_layout.c) ---- */
 
@@ -124,6 +127,7 @@ ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int6
 
 /* Creates a file and reserves its space, so that a full disk is reported at the start. */
 ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
+ls_status ckpt_write_at(int fd, const char *path, const char *data, size_t n, int64_t at);
 /* Creates, writes and syncs a file. from: a file with the same bytes, whose blocks the new one shares where the file system can; or NULL. */
 ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char *from);
 
@@ -186,6 +190,23 @@ ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n);
 ls_status ckpt_save_work(ckpt_save *s, ckpt_work work);
 ls_status ckpt_save_meet(ckpt_save *s, ckpt_work work, ls_status st);
 void ckpt_save_drop(ckpt_save *s);
+/* Parts of this work, by rank 0: the small files, and checksums.json from the hashes of all blocks. */
+ls_status ckpt_save_small(ckpt_save *s);
+ls_status ckpt_save_sums(ckpt_save *s);
+
+/* ---- copies on every host (checkpoint_memory.c, checkpoint_hosts.c) ---- */
+
+/* Makes the folder of this host; on a worker that leads. */
+ls_status ckpt_memory_make(ls_ckpt_memory *m, const char *run_dir);
+
+/* What a writer needs for ls_ckpt_save_hosts. Zeroed: not used yet. */
+typedef struct ckpt_hosts {
+    char *buf[2];   /* pieces in flight; memory of the communicator */
+    int64_t *block; /* hashes */
+    ckpt_stage stage;
+} ckpt_hosts;
+ls_status ckpt_hosts_save(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, const ls_ckpt_job *job);
+void ckpt_hosts_fini(ckpt_hosts *h);
 
 /* ---- weights of a folder, bound to a model (hf.c) ---- */
 

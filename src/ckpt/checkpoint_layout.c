@@ -182,11 +182,11 @@ ls_status ckpt_file_create(const char *path, int64_t nbytes, int *out)
     return LS_OK;
 }
 
-static ls_status write_at(int fd, const char *path, const char *data, size_t n, int64_t at)
+ls_status ckpt_write_at(int fd, const char *path, const char *data, size_t n, int64_t at)
 {
     while (n) {
         ssize_t k = -1;
-        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false))) k = pwrite(fd, data, n, (off_t)at);
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, LS_FS_WRITE))) k = pwrite(fd, data, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)at,
@@ -229,7 +229,7 @@ ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char
     int fd = -1;
     LS_TRY(ckpt_file_create(path, from ? 0 : (int64_t)n, &fd));
     const size_t done = from ? clone_bytes(fd, from, n) : 0;
-    return sync_and_close(fd, path, write_at(fd, path, (const char *)data + done, n - done, (int64_t)done));
+    return sync_and_close(fd, path, ckpt_write_at(fd, path, (const char *)data + done, n - done, (int64_t)done));
 }
 
 /* A weight file being written. */
@@ -257,7 +257,7 @@ static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
             o->next += k;
             if (o->next == end) o->block[b] = (int64_t)ls_xxh_value(&o->hash);
         }
-        LS_TRY(write_at(o->fd, o->path, data, (size_t)k, at));
+        LS_TRY(ckpt_write_at(o->fd, o->path, data, (size_t)k, at));
         data += k;
         at += k;
         left -= k;

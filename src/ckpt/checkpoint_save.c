@@ -53,7 +53,7 @@ static ls_status put_tokenizer(ckpt_save *s)
     return put_copy(s, CKPT_VOCAB, ls_path_of(from, CKPT_VOCAB).text);
 }
 
-static ls_status put_small(ckpt_save *s)
+ls_status ckpt_save_small(ckpt_save *s)
 {
     const ls_ckpt_job *job = &s->job;
     const ls_model_config *c = &job->model->cfg;
@@ -196,7 +196,7 @@ static ls_status write_files(ckpt_save *s)
 {
     int64_t *block = s->block;
     char path[PATH_MAX];
-    if (ckpt_rank(s->comm) == 0) LS_TRY(put_small(s)); /* first, because they fail early */
+    if (ckpt_rank(s->comm) == 0) LS_TRY(ckpt_save_small(s)); /* first, because they fail early */
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         LS_TRY(ls_path_in(path, s->tmp, "%s", file->name));
@@ -227,7 +227,7 @@ static ls_status hash_rest(ckpt_save *s)
     return LS_OK;
 }
 
-static ls_status put_sums(ckpt_save *s)
+ls_status ckpt_save_sums(ckpt_save *s)
 {
     const int64_t *block = s->block;
     char path[PATH_MAX];
@@ -246,7 +246,7 @@ static ls_status put_sums(ckpt_save *s)
 static ls_status publish(ckpt_save *s)
 {
     const ls_ckpt_job *j = &s->job;
-    LS_TRY(put_sums(s));
+    LS_TRY(ckpt_save_sums(s));
     LS_TRY(ckpt_publish(j->dir, s->tmp, j->name));
     ls_info("checkpoint", "saved %s/%s (step %lld)", j->dir, j->name, (long long)j->step);
     return LS_OK;

@@ -257,20 +257,22 @@ done:
 
 /* ---- after writing ---- */
 
-/* Opens a file whose pages will be read from the disk. Only clean pages can be dropped, and files of a checkpoint are synced. On a file system
- * in memory the pages stay. */
-static int open_uncached(const char *path)
+/* drop: its pages will be read from the disk. Only clean pages can be dropped, and files of a checkpoint are synced. On a file system in
+ * memory the pages stay. */
+static int open_read(const char *path, bool drop)
 {
+    if (ls_fs_fault && (errno = ls_fs_fault(path, LS_FS_READ))) return -1;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return -1;
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* both hints: failing costs only the proof, or time */
+    if (drop)
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* both hints: failing costs only the proof, or time */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return fd;
 }
 
 static ls_status cannot_read(const char *path, size_t at)
 {
-    return ls_fail(LS_E_IO, "cannot read %s back at byte %zu: %s", path, at, strerror(errno));
+    return ls_fail(LS_E_IO, "cannot read %s at byte %zu: %s", path, at, strerror(errno));
 }
 
 /* *n: bytes that were read, fewer than CKPT_BLOCK at the end of the file only. */
@@ -293,7 +295,7 @@ static ls_status read_back_file(int fd, const char *path, const json_t *entry, c
     size_t at = 0, n = 0;
     if (!blocks_whole(entry, nbytes)) return contradicts(path);
     for (size_t b = 0; at <= nbytes; b++, at += n) {
-        if (atomic_load(hurry)) return ls_fail(LS_E_STOPPED, "the run was asked to stop");
+        if (hurry && atomic_load(hurry)) return ls_fail(LS_E_STOPPED, "the run was asked to stop");
         LS_TRY(read_block(fd, path, at, buf, &n));
         ls_deadline_tick();
         if (!n) break;
@@ -303,22 +305,23 @@ static ls_status read_back_file(int fd, const char *path, const json_t *entry, c
     return at == nbytes ? LS_OK : ls_fail(LS_E_FORMAT, "%s is damaged: it ends at byte %zu of %zu", path, at, nbytes);
 }
 
-ls_status ckpt_sums_read_back(const char *dir, const atomic_bool *hurry)
+ls_status ckpt_sums_read(const char *dir, bool drop, const atomic_bool *hurry)
 {
     json_t *root = NULL, *entry;
     const char *name;
     char path[PATH_MAX];
-    int version, fd;
+    int version = 0, fd;
     char *buf = ls_alloc(CKPT_BLOCK);
     if (!buf) return ls_nomem(CKPT_BLOCK, "a block of a checkpoint");
     ls_status st = ls_path_in(path, dir, CKPT_SUMS);
-    if (st == LS_OK && (fd = open_uncached(path)) >= 0) close(fd);
+    if (st == LS_OK && drop && (fd = open_read(path, true)) >= 0) close(fd);
     if (st == LS_OK) st = load_list(dir, &root, &version);
-    json_object_foreach(json_object_get(root, "files"), name, entry)
+    if (st == LS_OK && version == 1) st = ckpt_sums_verify(dir, true, 0, 1);
+    json_object_foreach(json_object_get(version == 1 ? NULL : root, "files"), name, entry)
     {
         if (st == LS_OK) st = ls_path_in(path, dir, "%s", name);
         if (st != LS_OK) break;
-        fd = open_uncached(path);
+        fd = open_read(path, drop);
         if (fd < 0) st = errno == ENOENT ? ls_fail(LS_E_FORMAT, "%s is missing", path) : cannot_read(path, 0);
         else {
             st = read_back_file(fd, path, entry, buf, hurry);

@@ -48,6 +48,7 @@ struct ls_ckpt_writer {
     ckpt_layout layout;
     ckpt_stage stage;
     ckpt_save save;
+    ckpt_hosts hosts;
     char *name, *state_json, *timings_json; /* copies of the job's, from post to its end */
     ls_status status;
     ls_err_kept error; /* of the thread */
@@ -132,7 +133,7 @@ static void settle(ls_ckpt_writer *w)
     const ls_ckpt_job *j = &w->save.job;
     const int64_t traced = ls_span_begin();
     ls_status st = LS_OK;
-    if (w->published && j->verify) st = ckpt_sums_read_back(ls_path_of(j->dir, j->name).text, &w->hurry);
+    if (w->published && j->verify) st = ckpt_sums_read(ls_path_of(j->dir, j->name).text, true, &w->hurry);
     if (st == LS_E_FORMAT || st == LS_E_IO) {
         ckpt_set_bad(j->dir, j->name, w->save.tmp);
         note_bad(w);
@@ -213,6 +214,7 @@ static void free_writer(ls_ckpt_writer *w)
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->mutex);
     ckpt_layout_fini(&w->layout);
+    ckpt_hosts_fini(&w->hosts);
     ckpt_stage_close(&w->stage);
     if (!w->comm) ls_free(w->save.block);
     ls_free(w);
@@ -419,6 +421,11 @@ ls_status ls_ckpt_settle(ls_ckpt_writer *w)
     if (w->verified == LS_E_FORMAT || w->verified == LS_E_IO)
         st = ls_fail(LS_E_IO, "%s was damaged while it was written: %s", w->bad.name, w->bad.reason);
     return ckpt_agree(w->comm, st, LS_SITE);
+}
+
+ls_status ls_ckpt_save_hosts(ls_ckpt_writer *w, const ls_ckpt_job *job)
+{
+    return ckpt_hosts_save(&w->hosts, &w->layout, w->comm, job);
 }
 
 ls_status ls_ckpt_save(const ls_ckpt_job *job)

@@ -57,6 +57,16 @@ static ls_status read_train(launched *v, int at)
     return LS_OK;
 }
 
+/* Options of the command that the run folder does not keep. */
+static ls_status add_own(const ls_train_options *o, ls_argv *out)
+{
+    static const char *const name[] = {"json", "profile", "profile_mode"}; /* switches */
+    for (size_t i = 0; i < CLI_COUNT(name); i++)
+        if (ls_train_given(o, name[i])) LS_TRY(ls_argv_addf(out, "--%s", name[i]));
+    return ls_train_given(o, "profile_spans") ? ls_argv_addf(out, "--profile_spans=%lld", (long long)o->profile_spans)
+                                              : LS_OK;
+}
+
 /* The command line of an attempt. A run on another number of workers takes its batch from the run folder. */
 static ls_status compose(const launched *v, ls_argv *out)
 {
@@ -68,6 +78,7 @@ static ls_status compose(const launched *v, ls_argv *out)
     } else LS_TRY(ls_argv_add_all(out, v->command));
     if (s->resume && s->attempt > 1) LS_TRY(ls_argv_addf(out, "--attempt=%d", s->attempt));
     if (!v->resized) return LS_OK;
+    if (s->resume) LS_TRY(add_own(&v->start.o, out));
     LS_TRY(ls_argv_addf(out, "--pp=%lld", (long long)o->pp));
     LS_TRY(ls_argv_addf(out, "--micro_batch_size_per_gpu=%lld", (long long)o->micro_batch_size_per_gpu));
     return ls_argv_addf(out, "--global_batch_size=%lld", (long long)o->global_batch_size);
@@ -273,7 +284,7 @@ static ls_status lock_folder(const char *run_dir, ls_lock *lock)
     char path[PATH_MAX];
     ls_lock workers = {0};
     LS_TRY(ls_fs_mkdirs(run_dir));
-    LS_TRY(ls_path_in(path, run_dir, "supervise.lock"));
+    LS_TRY(ls_path_in(path, run_dir, LS_SUPERVISE_LOCK));
     LS_TRY(ls_lock_take(lock, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE));
     LS_TRY(ls_path_in(path, run_dir, LS_RUN_LOCK));
     LS_TRY(ls_lock_take(&workers, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE));

@@ -1,6 +1,7 @@
 #include "cli/supervise.h"
 
 #include "ckpt/checkpoint.h"
+#include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -95,6 +96,16 @@ static void put_end(const supervise *s, ls_status st, const supervise_end *e)
     put_event(s, &line, &w);
 }
 
+/* Training has begun again after a failure: what the attempts before had done beyond this step is lost. */
+static void count_lost(supervise *s, int64_t from)
+{
+    s->lost_steps = s->resume && s->step > from ? s->step - from : 0;
+    if (from < s->expected) s->repeated = s->repeated_found;
+    if (from <= s->reached) return;
+    s->reached = from; /* from a copy in memory that this host does not have */
+    s->count = 1;
+}
+
 static void take_event(supervise *s, const json_t *o)
 {
     const char *name = json_string_value(json_object_get(o, "event"));
@@ -102,6 +113,7 @@ static void take_event(supervise *s, const json_t *o)
     if (!name) return;
     if (!strcmp(name, "start") && json_is_integer(step)) {
         s->began = true;
+        if (s->restarting) count_lost(s, json_integer_value(step));
         s->from = s->step = json_integer_value(step);
         const json_t *size = json_object_get(o, "world_size");
         if (!s->workers && json_is_integer(size)) s->workers = (int)json_integer_value(size);
@@ -345,24 +357,37 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
 
-/* Whether the failure has come several times after the same step, and is one of the program. */
-static bool repeats(supervise *s, ls_status st, const supervise_end *e)
+/* Whether the failure has come several times after the same step, and is one of the program; of the disk: at any step, on any worker, without a new
+ * checkpoint since. */
+static bool repeats(supervise *s, ls_status st, const supervise_end *e, int64_t from)
 {
-    const bool equal = st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->outside;
+    const bool disk = !strcmp(e->cause, "disk");
+    const bool equal = disk ? s->disk && from <= s->last_from
+                            : st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->outside;
     s->same = equal ? s->same + 1 : 1;
     s->last = st;
     s->last_rank = e->rank;
     s->last_step = s->step;
+    s->last_from = from;
+    s->disk = disk;
     return s->same >= SUPERVISE_SAME;
 }
 
 /* Whether the attempt after this failure may start; prints why not. */
 static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int64_t from)
 {
-    const bool again = repeats(s, st, e);
-    if (s->began && from > s->from) s->count = 0;
+    const bool again = repeats(s, st, e, from);
+    if (s->began && from > s->from && from > s->reached) {
+        s->count = 0;
+        s->reached = from;
+    }
     s->count++;
-    if (again)
+    if (again && s->disk)
+        ls_progress_say(
+            "lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s); make room, "
+            "then: lockstep train --resume %s\n",
+            s->same, e->detail, ls_quoted(s->run_dir).text);
+    else if (again)
         ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
                         (long long)s->step);
     else if (s->count > s->max_restarts)
@@ -421,18 +446,24 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
         ls_free(path);
         return found;
     }
-    read_steps(s, from, &s->repeated);
-    s->lost_steps = s->step > from && s->resume ? s->step - from : 0;
-    if (!may_restart(s, st, e, from)) {
+    const int64_t noted = s->resume ? ls_ckpt_memory_noted(s->run_dir) : -1;
+    s->expected = noted > from ? noted : from;
+    read_steps(s, from, &s->repeated_found);
+    read_steps(s, s->expected, &s->repeated);
+    if (!may_restart(s, st, e, s->expected)) {
         ls_free(path);
         ls_err_restore(&why);
         return st;
     }
     const ls_status chosen = choose_workers(s, e);
+    char memory[80];
+    snprintf(memory, sizeof memory, "step %lld in the memory of the hosts", (long long)noted);
     if (chosen == LS_OK)
         ls_progress_say("lockstep: restarting from %s in %.3g s (restart %d of %d without a new checkpoint)\n",
-                        path ? path : "step 0", fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT), s->count,
-                        s->max_restarts);
+                        noted > from ? memory
+                        : path       ? path
+                                     : "step 0",
+                        fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT), s->count, s->max_restarts);
     ls_free(path);
     LS_TRY(chosen);
     s->restarting = true;

@@ -13,7 +13,7 @@
  *      memory. Not restarted: bad usage, configuration and data, a loss that is not a number, SIGTERM and SIGINT.
  *   2. A restart that does not begin from a newer checkpoint than the attempt before it is one without progress. After max_restarts of
  *      them in a row the failure is final. So it is if the same failure of the program comes SUPERVISE_SAME times in a row after the same
- *      step; SIGKILL is none.
+ *      step; SIGKILL is none. Failures of the disk are the same at any step.
  *   3. The wait before a restart is 0.5 s, doubled for each further one without progress, at most 30 s.
  *   4. No attempt starts from a damaged checkpoint: it is renamed to damaged-<name>. */
 #ifndef LS_CLI_SUPERVISE_H
@@ -77,11 +77,15 @@ struct supervise {
     int64_t step; /* the last finished step that was seen */
     double failed_at, waited, repeated;
     int64_t lost_steps;
-    bool restarting; /* the line "restart" is due when training begins again */
-    int same;        /* equal failures in a row */
+    int64_t reached;  /* the newest checkpoint that an attempt began from or left, 0: none */
+    int64_t expected; /* the step that the next attempt continues from, if the hosts still have it in their memory */
+    double repeated_found; /* as `repeated`, from the newest checkpoint that this host can read */
+    bool restarting;       /* the line "restart" is due when training begins again */
+    int same;              /* equal failures in a row */
     ls_status last;
     int last_rank;
-    int64_t last_step;
+    int64_t last_step, last_from; /* the last finished one; that of the newest checkpoint */
+    bool disk;                    /* the last one was of the disk */
 };
 
 ls_status supervise_run(supervise *s);

@@ -1,5 +1,6 @@
 #include "cli/train_layout.h"
 
+#include "core/cores.h"
 #include "plan/planner.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ static ls_train_options with(const train_layout *l, int n, int pp)
     return o;
 }
 
-/* Seconds of a step as the planner predicts it, for comparing layouts of one model; NaN: not known. */
+/* Seconds of a step as the planner predicts it for a machine of this kind, for comparing layouts of one model; NaN: not known. */
 static double predict(const ls_train_config *c)
 {
     ls_cluster cl = {0};
@@ -46,10 +47,10 @@ static double predict(const ls_train_config *c)
     ls_err_kept before;
     double seconds = NAN;
     ls_err_keep(&before);
-    if (ls_cluster_open("h100", &cl) == LS_OK) {
-        if (ls_planner_predict(&cl, c, &p) == LS_OK) seconds = p.step;
-        ls_cluster_fini(&cl);
-    }
+    if (!strcmp(c->device, "cpu")) ls_cluster_cpu(ls_cores_usable(), &cl);
+    else (void)ls_cluster_preset("h100", &cl);
+    if (ls_planner_predict(&cl, c, &p) == LS_OK) seconds = p.step;
+    ls_cluster_fini(&cl);
     ls_err_restore(&before);
     return seconds;
 }

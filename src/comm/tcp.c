@@ -7,7 +7,8 @@
  *                           ahead fills nobody's memory, and no message blocks the others of the connection
  *
  * Invariants
- *   1. messages of one (sender, receiver, tag) arrive in the order of posting: a send does not pass an earlier one of its tag;
+ *   1. messages of one (sender, receiver, tag) arrive in the order of posting: a send does not pass an earlier one of its tag, and a receive
+ *      that is posted while a message of its tag is half here gets that message;
  *   2. a connection that ends without a BYE is a lost worker: its operations fail, and a receive from anyone fails with its rank in `from`;
  *   3. the thread owns everything below but the list of posted operations. */
 #include "comm/tcp_impl.h"
@@ -300,6 +301,28 @@ static bool begin_message(net *n, peer *p)
     return p->in_kept != NULL;
 }
 
+/* A message that is here already, whole. */
+static bool serve_kept(net *n, ls_net_op *op, peer *p)
+{
+    for (arrived **at = &p->kept; *at; at = &(*at)->next) {
+        arrived *a = *at;
+        if (a->tag != op->tag) continue;
+        *at = a->next;
+        if (p->kept_last == &a->next) p->kept_last = at;
+        if (a->nbytes > op->nbytes) {
+            fail_long(n, op, p->rank, a->nbytes);
+        } else {
+            op->got = a->nbytes;
+            op->from = p->rank;
+            if (op->got) memcpy(op->buf, a->data, (size_t)op->got);
+            complete(n, op);
+        }
+        ls_free(a);
+        return true;
+    }
+    return false;
+}
+
 static void end_message(net *n, peer *p)
 {
     ls_net_op *op = p->in_op;
@@ -312,6 +335,8 @@ static void end_message(net *n, peer *p)
         *p->kept_last = p->in_kept;
         p->kept_last = &p->in_kept->next;
         p->in_kept = NULL;
+        op = find_receive(n, p, p->in.tag); /* posted since the header came: the next message is not for it */
+        if (op) (void)serve_kept(n, op, p);
     }
     p->in_at = 0;
 }
@@ -366,28 +391,6 @@ static void read_in(net *n, peer *p)
 }
 
 /* ---- posted operations ---- */
-
-/* A message that is here already. */
-static bool serve_kept(net *n, ls_net_op *op, peer *p)
-{
-    for (arrived **at = &p->kept; *at; at = &(*at)->next) {
-        arrived *a = *at;
-        if (a->tag != op->tag) continue;
-        *at = a->next;
-        if (p->kept_last == &a->next) p->kept_last = at;
-        if (a->nbytes > op->nbytes) {
-            fail_long(n, op, p->rank, a->nbytes);
-        } else {
-            op->got = a->nbytes;
-            op->from = p->rank;
-            if (op->got) memcpy(op->buf, a->data, (size_t)op->got);
-            complete(n, op);
-        }
-        ls_free(a);
-        return true;
-    }
-    return false;
-}
 
 static void launch(net *n, ls_net_op *op)
 {

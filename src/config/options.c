@@ -128,7 +128,7 @@ const ls_opt ls_train_opts[] = {
     ROW("save_async", LS_OPT_SWITCH, save_async, NULL, NULL,
         "copy what is saved to memory of its own (in the plan) and write the copy during later steps; a save that is due while the last one is still being written is left out"),
     ROW("save_memory_every", LS_OPT_INT, save_memory_every, "K", "0",
-        "on one host: every K optimizer steps write a checkpoint to memory (/dev/shm), which a restart after a failure of the program reads; it is removed at the end of the run; 0 = never", IN(0, 1e15)),
+        "every K optimizer steps write a checkpoint to the memory of every host (/dev/shm), which a restart after a failure reads; it is removed at the end of the run; 0 = never", IN(0, 1e15)),
     ROW("save_failures", LS_OPT_CHOICE, save_failures, "warn|stop", NULL,
         "when a checkpoint cannot be written: warn and go on with training (the last one of a run must be saved), or stop [stop; warn with --max_restarts]"),
     ROW("no_save_verify", LS_OPT_SWITCH, no_save_verify, NULL, NULL, "do not read checkpoints back after they are written"),
@@ -217,6 +217,7 @@ const ls_opt ls_train_opts[] = {
     {.name = "tensor_model_parallel_size", .of = "tp"},
 
     ROW("attempt", LS_OPT_INT, attempt, "N", "1", NULL, IN(1, INT32_MAX)), /* of a supervisor: continues what an earlier attempt began */
+    ROW("deepspeed_folder", LS_OPT_STR, deepspeed_folder, "DIR", NULL, NULL), /* of options.json: relative folders of the JSON begin here */
     /* old flags of R1 without effect there */
     ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL, IN(1, 65536)),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),

@@ -30,7 +30,7 @@ typedef struct ls_train_preset {
 typedef struct ls_train_options {
     /* data and run folder */
     const char *preset, *task, *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config,
-        *workdir;
+        *deepspeed_folder, *workdir;
     /* model */
     const char *model, *variant, *init_from;
     int64_t vocab_size, embedding_size, num_layers, num_heads, max_position_embeddings, seq_length;

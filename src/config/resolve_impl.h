@@ -45,4 +45,7 @@ ls_status train_resolve_monitor(const ls_train_options *o, const ls_ds_config *d
 /* Copies text; NULL stays NULL. */
 ls_status train_copy(char **dst, const char *text);
 
+/* Of a run that is resumed with its copy of the DeepSpeed JSON: the folder in which it was started first; else NULL (run_options.c). */
+const char *train_deepspeed_folder(const ls_train_options *o);
+
 #endif

@@ -1,4 +1,5 @@
 #include "config/run_options.h"
+#include "config/resolve_impl.h"
 #include "ckpt/checkpoint.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -47,6 +48,12 @@ static bool is_one_of(const char *name, const char *const *list, size_t n)
     return false;
 }
 #define IS_IN(name, list) is_one_of(name, list, sizeof(list) / sizeof(list)[0])
+
+const char *train_deepspeed_folder(const ls_train_options *o)
+{
+    const bool own = o->deepspeed_config && !strcmp(ls_path_base(o->deepspeed_config), LS_RUN_DEEPSPEED);
+    return own ? o->deepspeed_folder : NULL;
+}
 
 /* A name that the option knows, whatever files exist here. */
 static bool is_known(const char *option, const char *text)
@@ -108,6 +115,10 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
         if (!o->given[i] || !row->help || IS_IN(row->name, left_out)) continue;
         put(&w, row, (const char *)o + row->offset);
     }
+    char here[PATH_MAX];
+    const char *folder = train_deepspeed_folder(o);
+    if (o->deepspeed_config && !folder) folder = realpath(".", here);
+    if (folder) ls_jsonw_put_str(&w, "deepspeed_folder", folder);
     ls_jsonw_members(&w, LS_KV("micro_batch_size_per_gpu", c->micro_batch),
                      LS_KV("global_batch_size", c->global_batch));
     ls_jsonw_close(&w);

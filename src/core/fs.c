@@ -89,9 +89,13 @@ static ls_status check_input(int fd, const char *path, struct stat *s)
                                           : "a device");
 }
 
+int (*ls_fs_fault)(const char *path, ls_fs_access how);
+
 int ls_fs_open_input(const char *path, struct stat *s, ls_status *st)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a named pipe */
+    int fd = -1;
+    if (!ls_fs_fault || !(errno = ls_fs_fault(path, LS_FS_READ)))
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a named pipe */
     if (fd < 0) *st = ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
     else *st = check_input(fd, path, s);
     if (*st == LS_OK) {
@@ -150,11 +154,9 @@ ls_status ls_fs_read(const char *path, char **data, size_t *n)
     return ls_fs_read_most(path, SIZE_MAX / 4, data, n);
 }
 
-int (*ls_fs_fault)(const char *path, bool sync);
-
 int ls_fs_fsync(int fd, const char *path)
 {
-    if (!ls_fs_fault || !(errno = ls_fs_fault(path, true))) return fsync(fd);
+    if (!ls_fs_fault || !(errno = ls_fs_fault(path, LS_FS_SYNC))) return fsync(fd);
     return -1;
 }
 
@@ -246,7 +248,7 @@ ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
     for (size_t at = 0; at < n;) {
         const size_t left = n - at;
         ssize_t k = -1;
-        if (!ls_fs_fault || !(errno = ls_fs_fault(path, false)))
+        if (!ls_fs_fault || !(errno = ls_fs_fault(path, LS_FS_WRITE)))
             k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {

@@ -61,8 +61,9 @@ void ls_fs_map_close(ls_fs_map *m);
 /* Writes all bytes at the position of an open file; the path is for the message. */
 ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n);
 int ls_fs_fsync(int fd, const char *path); /* fsync(2); the path is for faults that are injected */
-/* Set by core/inject, else NULL: called before a write (sync: before an fsync); the errno with which it fails, or 0. */
-extern int (*ls_fs_fault)(const char *path, bool sync);
+/* Set by core/inject, else NULL: called before a file is written, synced, or opened to be read as a whole; the errno with which it fails, or 0. */
+typedef enum ls_fs_access { LS_FS_WRITE, LS_FS_SYNC, LS_FS_READ } ls_fs_access;
+extern int (*ls_fs_fault)(const char *path, ls_fs_access how);
 ls_status ls_fs_sync_dir(const char *path);
 ls_status ls_fs_rename(const char *from, const char *to); /* then syncs the folder of `to` */
 ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fine */

@@ -8,6 +8,10 @@
 #define HAS_SHA2 1
 #include <arm_neon.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <stdatomic.h>
 #endif
 #define XXH_STATIC_LINKING_ONLY /* the state is in our own memory */
 #include <xxhash.h>
@@ -80,11 +84,58 @@ __attribute__((target("+crypto"))) static void compress_arm(ls_sha256 *s, const 
 }
 #endif
 
+#if defined(__x86_64__)
+/* The same with SHA-NI, whose vectors hold the words f e b a and h g d c (lane 0 first). */
+__attribute__((target("sha,sse4.1"))) static void compress_x86(ls_sha256 *s, const unsigned char *p)
+{
+    uint32_t *h = s->h;
+    __m128i abef = _mm_set_epi32((int)h[0], (int)h[1], (int)h[4], (int)h[5]);
+    __m128i cdgh = _mm_set_epi32((int)h[2], (int)h[3], (int)h[6], (int)h[7]), w[4];
+    const __m128i abef0 = abef, cdgh0 = cdgh;
+    const __m128i big_endian = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+    for (int i = 0; i < 4; i++)
+        w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)p + i), big_endian);
+    for (int i = 0; i < 16; i++) {
+        const __m128i kw = _mm_add_epi32(w[i % 4], _mm_loadu_si128((const __m128i *)(const void *)(K + 4 * i)));
+        if (i < 12) { /* words 4i + 16 to 4i + 19 */
+            const __m128i w9 = _mm_alignr_epi8(w[(i + 3) % 4], w[(i + 2) % 4], 4);
+            const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]), w9);
+            w[i % 4] = _mm_sha256msg2_epu32(sum, w[(i + 3) % 4]);
+        }
+        cdgh = _mm_sha256rnds2_epu32(cdgh, abef, kw);
+        abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(kw, 0x0e));
+    }
+    uint32_t x[4], y[4];
+    _mm_storeu_si128((__m128i *)(void *)x, _mm_add_epi32(abef, abef0));
+    _mm_storeu_si128((__m128i *)(void *)y, _mm_add_epi32(cdgh, cdgh0));
+    const uint32_t next[8] = {x[3], x[2], y[3], y[2], x[1], x[0], y[1], y[0]};
+    memcpy(h, next, sizeof next);
+}
+
+static bool has_sha_ni(void)
+{
+    static atomic_int known; /* 1: no, 2: yes; CPUID is slow in virtual machines */
+    int k = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!k) {
+        unsigned a, b = 0, c = 0, d;
+        const bool sse = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_1) && (c & bit_SSSE3);
+        k = sse && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA) ? 2 : 1;
+        atomic_store_explicit(&known, k, memory_order_relaxed);
+    }
+    return k == 2;
+}
+#endif
+
 static void compress(ls_sha256 *s, const unsigned char *p)
 {
 #ifdef HAS_SHA2
     if (getauxval(AT_HWCAP) & HWCAP_SHA2) {
         compress_arm(s, p);
+        return;
+    }
+#elif defined(__x86_64__)
+    if (has_sha_ni()) {
+        compress_x86(s, p);
         return;
     }
 #endif

@@ -19,11 +19,11 @@
 #define MOST_FAULTS 64
 
 /* clang-format off */
-typedef enum kind { KILL, STOP, EXIT, ABORT, SLOW, CLOCK, OOM, ENOSPC_, EIO_, FSYNC, FLIP, N_KIND } kind;
+typedef enum kind { KILL, STOP, EXIT, ABORT, TERM, SLOW, CLOCK, OOM, ENOSPC_, EIO_, FSYNC, READ, FLIP, N_KIND } kind;
 /* clang-format on */
-static const char *const kind_names[] = {"kill", "stop",   "exit", "abort", "slow", "clock",
-                                         "oom",  "enospc", "eio",  "fsync", "flip", NULL};
-static const char *const phase_names[] = {"forward", "backward", "update", "save", NULL};
+static const char *const kind_names[] = {"kill", "stop",   "exit", "abort", "term", "slow", "clock",
+                                         "oom",  "enospc", "eio",  "fsync", "read", "flip", NULL};
+static const char *const phase_names[] = {"forward", "backward", "update", "validate", "save", NULL};
 static const char *const tensor_names[] = {"param", "grad", "moment", "act", NULL};
 
 typedef struct fault {
@@ -45,7 +45,7 @@ static bool is_process(kind k)
 }
 static bool is_file(kind k)
 {
-    return k == ENOSPC_ || k == EIO_ || k == FSYNC;
+    return k == ENOSPC_ || k == EIO_ || k == FSYNC || k == READ;
 }
 
 /* ---- the plan ---- */
@@ -61,7 +61,7 @@ typedef struct key {
 static const key keys[] = {{"kind", AT(kind), kind_names, 0, 0},
                            {"phase", AT(phase), phase_names, 0, 0},
                            {"tensor", AT(tensor), tensor_names, 0, 0},
-                           {"rank", AT(rank), NULL, 0, INT32_MAX},
+                           {"rank", AT(rank), NULL, -1, INT32_MAX},
                            {"step", AT(step), NULL, 1, INT64_MAX},
                            {"attempt", AT(attempt), NULL, 0, INT32_MAX},
                            {"unit", AT(unit), NULL, 0, INT32_MAX},
@@ -132,12 +132,13 @@ static ls_status parse_fault(char *text, fault *f)
     if ((f->kind == SLOW || f->kind == CLOCK) && f->seconds == 0)
         return bad(kind_names[f->kind], "needs seconds=NUMBER");
     if (f->kind == SLOW && f->seconds < 0) return bad("slow", "seconds must be positive");
+    if (f->rank < 0 && !is_file((kind)f->kind)) return bad(kind_names[f->kind], "rank=-1 is for faults of files");
     if (!f->step && !is_file((kind)f->kind)) f->step = 1;
     atomic_store(&f->left, f->count);
     return LS_OK;
 }
 
-static int file_fault(const char *path, bool sync);
+static int file_fault(const char *path, ls_fs_access how);
 
 ls_status ls_inject_open(const char *text)
 {
@@ -209,6 +210,7 @@ static void happen(const fault *f)
     case STOP: (void)kill(getpid(), SIGSTOP); break;
     case EXIT: _exit(4); /* as after an internal error */
     case ABORT: (void)kill(getpid(), SIGABRT); break;
+    case TERM: (void)raise(SIGTERM); break; /* in this thread: it is seen at the next look */
     case SLOW: sleep_for(f->seconds); break;
     case CLOCK: ls_wall_move(f->seconds); break;
     case OOM: ls_mem_fail_at(0); break;
@@ -230,15 +232,20 @@ static bool names(const fault *f, const char *path)
     return strstr(path, *f->path ? f->path : "safetensors") != NULL;
 }
 
+static ls_fs_access access_of(kind k)
+{
+    return k == FSYNC ? LS_FS_SYNC : k == READ ? LS_FS_READ : LS_FS_WRITE;
+}
+
 /* The errno of the failure, or 0. Faults of files happen in the step of the fault or later, because checkpoints are written in the background. */
-static int file_fault(const char *path, bool sync)
+static int file_fault(const char *path, ls_fs_access how)
 {
     const int64_t step = atomic_load(&now_step);
     for (int i = 0; i < n_fault; i++) {
         fault *f = &faults[i];
         if (step < f->step || !names(f, path)) continue;
-        if (is_process((kind)f->kind) && f->phase == LS_FAULT_SAVE && take(f)) happen(f);
-        if (!is_file((kind)f->kind) || sync != (f->kind == FSYNC) || !take(f)) continue;
+        if (is_process((kind)f->kind) && f->phase == LS_FAULT_SAVE && how != LS_FS_READ && take(f)) happen(f);
+        if (!is_file((kind)f->kind) || how != access_of((kind)f->kind) || !take(f)) continue;
         return f->kind == ENOSPC_ ? ENOSPC : EIO;
     }
     return 0;

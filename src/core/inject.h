@@ -16,8 +16,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where a process fault (kill, stop, exit, abort, slow, clock, oom) happens. SAVE: at a write to a file of a checkpoint. */
-typedef enum ls_fault_phase { LS_FAULT_FORWARD, LS_FAULT_BACKWARD, LS_FAULT_UPDATE, LS_FAULT_SAVE } ls_fault_phase;
+/* Where a process fault (kill, stop, exit, abort, term, slow, clock, oom) happens. VALIDATE: at the begin of a validation, in the step before it.
+ * SAVE: at a write to a file of a checkpoint. */
+typedef enum ls_fault_phase {
+    LS_FAULT_FORWARD,
+    LS_FAULT_BACKWARD,
+    LS_FAULT_UPDATE,
+    LS_FAULT_VALIDATE,
+    LS_FAULT_SAVE
+} ls_fault_phase;
 typedef enum ls_flip_of { LS_FLIP_PARAM, LS_FLIP_GRAD, LS_FLIP_MOMENT, LS_FLIP_ACT } ls_flip_of;
 
 extern bool ls_inject_on;
@@ -25,7 +32,7 @@ extern bool ls_inject_on;
 /* Reads a fault plan; NULL or "" is none. LS_E_ARG where it is malformed. */
 ls_status ls_inject_open(const char *text);
 
-/* Until this call a process has no rank, and no fault happens in it. Reads the number of the attempt. LS_E_CONFIG. */
+/* Until this call a process has rank -1, a supervisor always: only faults of files happen in it, if they are of that rank. Reads the number of the attempt. LS_E_CONFIG. */
 ls_status ls_inject_worker(int rank);
 
 /* The worker begins step `step` (from 1). Process faults without a step happen in step 1. */

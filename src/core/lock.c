@@ -70,6 +70,14 @@ ls_status ls_lock_take(ls_lock *l, const char *path, double seconds, const char 
     }
 }
 
+bool ls_lock_is_held(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return held;
+}
+
 void ls_lock_release(ls_lock *l)
 {
     if (!*l->path) return;

@@ -124,6 +124,8 @@ ls_status ls_cluster_open(const char *name, ls_cluster *out);
 bool ls_cluster_preset(const char *name, ls_cluster *out);
 /* The preset for a device name as reported by its driver ("NVIDIA H200"). */
 bool ls_cluster_preset_of(const char *device, ls_cluster *out);
+/* One host whose workers compute on so many cores. Its rates are rough: they rank layouts, and are no prediction of times. */
+void ls_cluster_cpu(int cores, ls_cluster *out);
 extern const char ls_cluster_presets[]; /* "v100, a100, …" */
 ls_status ls_cluster_load(const char *path, ls_cluster *out);
 void ls_cluster_text(const ls_cluster *c, ls_str *out);

@@ -107,3 +107,20 @@ bool ls_cluster_preset_of(const char *device, ls_cluster *out)
         if (strcasestr(device, preset[i].name)) return take(&preset[i], out);
     return false;
 }
+
+void ls_cluster_cpu(int cores, ls_cluster *out)
+{
+    *out = (ls_cluster){.name = "cpu",
+                        .source = "a host with CPUs; rough",
+                        .cpu = true,
+                        .hosts = 1,
+                        .devices = cores,
+                        .memory = GIB(1 << 20), /* a layout that trains already has its memory */
+                        .rates = {{25 * GB, 25 * GB, 0}},
+                        .bandwidth = 8 * GB,
+                        .wire_bytes = 4,
+                        .update_bytes = 4 + 24,
+                        .overlap = 0.5,
+                        .inside = {5e-6, 4 * GB},
+                        .between = {50e-6, 1 * GB}};
+}

@@ -341,7 +341,8 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
     if (d)
         snprintf(here.device, sizeof here.device, ", GPU %d%s%s", t->device.index, t->device.bus[0] ? " " : "",
                  t->device.bus);
-    LS_TRY(ls_comm_gather(t->comm, &here, sizeof here, LS_SITE, &all));
+    /* Every worker knows the result of the audit already. The first that returns from this gather ends the run, so it may fail on the others. */
+    if (ls_comm_gather(t->comm, &here, sizeof here, LS_SITE, &all) != LS_OK) ls_err_clear();
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT, .audit = f}));
     ls_str s = {0};
     char unit[32];
@@ -352,7 +353,7 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
     } else {
         int local;
         const char *host = ls_comm_host(t->comm, f->rank, &local);
-        ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all[f->rank].device);
+        ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all ? all[f->rank].device : "");
         if (f->at_rest)
             ls_str_addf(&s, "has %s of %s that changed in memory between two updates",
                         f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);

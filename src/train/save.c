@@ -31,6 +31,12 @@ static void tell(ls_trainer *t, const char *fmt, ...)
     else ls_warn("checkpoint", "step %lld: %s", (long long)t->state.step, text);
 }
 
+static bool has_hosts(const ls_trainer *t)
+{
+    return ls_comm_where(t->comm).n_host > 1;
+}
+
+/* A checkpoint in memory on several hosts is complete when this returns; others are posted. */
 static ls_status post_to(ls_trainer *t, const char *name, bool memory)
 {
     ls_str json = {0}, timings = {0}; /* those of rank 0 are kept */
@@ -44,7 +50,7 @@ static ls_status post_to(ls_trainer *t, const char *name, bool memory)
     const ls_ckpt_job job = {.model = t->whole,
                              .piece = t->save,
                              .n_piece = t->n_save,
-                             .dir = memory ? t->saving.memory : t->cfg->run_dir,
+                             .dir = memory ? t->saving.memory.dir : t->cfg->run_dir,
                              .name = name,
                              .step = t->state.step,
                              .state_json = json.data,
@@ -54,7 +60,7 @@ static ls_status post_to(ls_trainer *t, const char *name, bool memory)
                              .verify = t->cfg->save_verify && !memory,
                              .keep_last = memory ? 1 : (int)t->cfg->keep_last,
                              .keep_hours = t->cfg->keep_hours};
-    ls_status st = ls_ckpt_post(t->writer, &job);
+    ls_status st = memory && has_hosts(t) ? ls_ckpt_save_hosts(t->writer, &job) : ls_ckpt_post(t->writer, &job);
     ls_str_fini(&json);
     ls_str_fini(&timings);
     return st;
@@ -67,20 +73,24 @@ ls_status ls_trainer_save(ls_trainer *t, const char *name)
 
 /* ---- failures ---- */
 
+/* A failure that costs a checkpoint and not the run. */
+static ls_status not_saved(ls_trainer *t, const char *name, int64_t step)
+{
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", ls_err_words());
+    ls_err_clear();
+    tell(t,
+         "warning: the checkpoint of step %lld was not saved: %.300s; training goes on, earlier checkpoints are kept",
+         (long long)step, reason);
+    return ls_observe(t, &(ls_event){.kind = LS_ON_SAVE_FAILED, .text = name, .reason = reason, .at_step = step});
+}
+
 /* Collective, and the same on every worker: with --save_failures warn a run goes on after its disk failed. */
 static ls_status tolerate(ls_trainer *t, ls_status st)
 {
     if (st != LS_E_IO || !(t->cfg->save_warn || t->saving.in_memory)) return st;
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", ls_err_words());
-    ls_err_clear();
     t->saving.step = -1;
-    tell(t,
-         "warning: the checkpoint of step %lld was not saved: %.300s; training goes on, earlier checkpoints are kept",
-         (long long)t->saving.posted, reason);
-    return ls_observe(
-        t,
-        &(ls_event){.kind = LS_ON_SAVE_FAILED, .text = t->saving.name, .reason = reason, .at_step = t->saving.posted});
+    return not_saved(t, t->saving.name, t->saving.posted);
 }
 
 /* On rank 0: a checkpoint that was read back and is damaged. */
@@ -167,36 +177,32 @@ static ls_status is_due(ls_trainer *t, bool *due)
 
 /* ---- --save_memory_every ---- */
 
-static ls_status open_memory(ls_trainer *t)
-{
-    const bool first = ls_comm_rank(t->comm) == 0;
-    const ls_train_config *c = t->cfg;
-    ls_status st = LS_OK;
-    if (ls_comm_where(t->comm).n_host > 1)
-        return ls_fail(LS_E_CONFIG,
-                       "--save_memory_every works on one host: no host has the whole checkpoint of %d; leave it out",
-                       ls_comm_where(t->comm).n_host);
-    if (first) st = ls_ckpt_memory_open(c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->saving.memory);
-    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
-    LS_TRY(st);
-    if (!first && !ls_ckpt_memory_find(c->run_dir, t->saving.memory))
-        return ls_fail(LS_E_IO, "rank %d does not see the memory of rank 0 (/dev/shm); leave --save_memory_every out",
-                       ls_comm_rank(t->comm));
-    return LS_OK;
-}
-
 ls_status train_save_begin(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    if (!c->resume && !c->restart) train_save_forget(t); /* what an earlier run in this folder left */
-    if (!c->save_memory_every) return LS_OK;
-    const ls_status st = open_memory(t);
-    return ls_comm_size(t->comm) > 1 ? ls_comm_agree(t->comm, st, LS_SITE) : st;
+    ls_ckpt_memory *m = &t->saving.memory;
+    if (!c->resume) { /* what an earlier run in this folder left; a resumed run has looked */
+        LS_TRY(ls_ckpt_memory_look(m, c->run_dir, t->comm));
+        train_save_forget(t);
+    }
+    ls_ckpt_memory_sweep(m);
+    return c->save_memory_every ? ls_ckpt_memory_open(m, c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->comm) : LS_OK;
 }
 
 void train_save_forget(ls_trainer *t)
 {
-    if (ls_comm_rank(t->comm) == 0) ls_ckpt_memory_drop(t->cfg->run_dir);
+    ls_ckpt_memory_drop(&t->saving.memory, t->cfg->run_dir);
+}
+
+/* Several hosts write their copies at once, beside a checkpoint that is being written to the disk. */
+static ls_status save_on_hosts(ls_trainer *t)
+{
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    const ls_status st = post_to(t, name, true);
+    if (st == LS_OK && ls_comm_rank(t->comm) == 0)
+        ls_ckpt_memory_note(&t->saving.memory, t->cfg->run_dir, t->state.step);
+    return st == LS_E_IO ? not_saved(t, name, t->state.step) : st;
 }
 
 /* A copy for restarts, which replaces the last one: no event of the run, and no reason to stop it. */
@@ -204,8 +210,9 @@ static ls_status save_memory(ls_trainer *t)
 {
     const int64_t k = t->cfg->save_memory_every;
     if (!k || t->state.step % k) return LS_OK;
-    if (t->cfg->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) return LS_OK;
+    if (!has_hosts(t) && t->cfg->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) return LS_OK;
     if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
+    if (has_hosts(t)) return save_on_hosts(t);
     LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
     t->saving.posted = t->state.step;
     t->saving.in_memory = true;

@@ -518,6 +518,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_nccl_proof_destroy(&t->proof);
     ls_audit_destroy(&t->audit);
     ls_ckpt_writer_destroy(&t->writer);
+    ls_ckpt_memory_close(&t->saving.memory);
     (void)ls_metrics_log_close(&t->log);
     ls_lock_release(&t->lock);
     ls_tokens_close(&t->train);
@@ -607,8 +608,7 @@ static ls_status load_weights(ls_trainer *t)
         int64_t step = -1;
         if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
         LS_TRY(ls_barrier(t->comm, LS_SITE));
-        ls_status st = ls_ckpt_latest_any(c->run_dir, &path);
-        if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+        ls_status st = ls_ckpt_latest_any(t->comm, c->run_dir, &t->saving.memory, &path);
         if (st == LS_OK) st = train_compare_checkpoint(t, path ? ls_path_base(path) : NULL);
         if (path && st == LS_OK) {
             st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, &step);

@@ -35,7 +35,6 @@
 #include <limits.h>
 
 /* One run writes to a folder. A run that was killed may need a moment to end: seconds. */
-#define LS_RUN_LOCK        "run.lock"
 #define LS_RUN_LOCK_TIME   3.0
 #define LS_RUN_LOCK_ADVICE "two runs cannot share a folder: wait for it, stop it, or use another --checkpoint_path"
 
@@ -94,7 +93,7 @@ typedef struct ls_saving {
     double stall;          /* seconds in which training waited for it */
     int64_t first, every;  /* --save_every auto: the step of the first one; the interval, 0: not chosen yet */
     double cost;           /* what it was chosen from */
-    char memory[PATH_MAX]; /* --save_memory_every: the folder; "": none */
+    ls_ckpt_memory memory; /* copies for restarts */
     bool in_memory;        /* the last one was posted to it */
     void *room;            /* --save_async: for the copy */
     int64_t n_room;

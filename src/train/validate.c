@@ -2,6 +2,7 @@
 #include "train/train_impl.h"
 
 #include "core/clock.h"
+#include "core/inject.h"
 #include "core/log.h"
 
 #include <math.h>
@@ -93,6 +94,7 @@ static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
     const int64_t turns = (n + W - 1) / W;
     double sum[2];
+    if (ls_inject_on) ls_inject_phase(LS_FAULT_VALIDATE);
     LS_TRY(forward(&(val_turn){t, n, 0}, turns, (double(*)[2])(t->val_loss + 2 * ls_comm_rank(t->dp) * turns)));
     *n_batch = n;
     *loss = 0;

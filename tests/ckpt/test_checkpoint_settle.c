@@ -4,6 +4,7 @@
 #include "ckpt/checkpoint.h"
 
 #include "ckpt_team.h"
+#include "core/lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -202,26 +203,32 @@ typedef struct task {
     int64_t n_room;
 } task;
 
+/* The checkpoint of step 5, with the pieces of this worker. */
+static ls_ckpt_job team_job(const task *t, int rank)
+{
+    const int first = t->cut->begin[rank];
+    return (ls_ckpt_job){.model = t->bare,
+                         .piece = t->cut->piece + first,
+                         .n_piece = t->cut->begin[rank + 1] - first,
+                         .dir = t->dir,
+                         .name = "step-5",
+                         .step = 5,
+                         .optimizer = true,
+                         .verify = true};
+}
+
 /* As a trainer does: at each of its steps the workers agree whether one is busy, and advance if none is. */
 static void copy_body(team_worker *w, ls_comm *c)
 {
     const task *t = w->arg;
     ls_ckpt_writer *writer = NULL;
     void *room = ls_alloc((size_t)t->n_room);
-    const int first = t->cut->begin[w->rank], n = t->cut->begin[w->rank + 1] - first;
     TEAM_CHECK(w, room && ls_ckpt_writer_create(&writer, t->bare, c) == LS_OK);
     ls_ckpt_writer_room(writer, room, t->n_room);
-    const ls_ckpt_job job = {.model = t->bare,
-                             .piece = t->cut->piece + first,
-                             .n_piece = n,
-                             .dir = t->dir,
-                             .name = "step-5",
-                             .step = 5,
-                             .optimizer = true,
-                             .verify = true};
+    const ls_ckpt_job job = team_job(t, w->rank);
     TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_OK);
     TEAM_CHECK(w, ls_ckpt_wait_buffers(writer) == LS_OK);
-    for (int i = 0; i < n; i++) memset(job.piece[i].data, 0x55, (size_t)job.piece[i].n * sizeof(float));
+    for (int i = 0; i < job.n_piece; i++) memset(job.piece[i].data, 0x55, (size_t)job.piece[i].n * sizeof(float));
     int met = 0;
     ls_status st = LS_OK;
     while (ls_ckpt_in_flight(writer) && st == LS_OK) {
@@ -279,17 +286,9 @@ static void slow_body(team_worker *w, ls_comm *c)
 {
     const task *t = w->arg;
     ls_ckpt_writer *writer = NULL;
-    const int first = t->cut->begin[w->rank], n = t->cut->begin[w->rank + 1] - first;
     ls_comm_set_limit(c, 1);
     TEAM_CHECK(w, ls_ckpt_writer_create(&writer, t->bare, c) == LS_OK);
-    ls_ckpt_job job = {.model = t->bare,
-                       .piece = t->cut->piece + first,
-                       .n_piece = n,
-                       .dir = t->dir,
-                       .name = "step-5",
-                       .step = 5,
-                       .optimizer = true,
-                       .verify = true};
+    ls_ckpt_job job = team_job(t, w->rank);
     ls_status st = ls_ckpt_post(writer, &job);
     if (st == LS_OK) st = ls_ckpt_wait(writer);
     job.name = "step-6";
@@ -354,66 +353,120 @@ static void young_checkpoints_are_kept_beside_the_last_ones(void **state)
     test_dir_close(dir);
 }
 
+static void assert_latest_any(const char *run, const char *dir, const char *name)
+{
+    ls_ckpt_memory m;
+    char *path = NULL;
+    assert_int_equal(ls_ckpt_latest_any(NULL, run, &m, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, name, NULL));
+    ls_free(path);
+    ls_ckpt_memory_close(&m);
+}
+
 static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
 {
     (void)state;
     char *dir = test_dir(), *run = ls_path_join(dir, "run"), *other = ls_path_join(dir, "other"), *path = NULL;
-    char memory[PATH_MAX], again[PATH_MAX], second[PATH_MAX], token[64] = "";
+    char found[PATH_MAX], token[64] = "";
+    ls_ckpt_memory m, again, second;
     test_model a, b;
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
     assert_int_equal(ls_fs_mkdirs(run), LS_OK);
     assert_int_equal(ls_fs_mkdirs(other), LS_OK);
-    assert_false(ls_ckpt_memory_find(run, memory));
-    assert_int_equal(ls_ckpt_memory_open(run, INT64_MAX / 4, memory), LS_E_NOMEM);
+    assert_false(ls_ckpt_memory_find(run, found));
+    assert_int_equal(ls_ckpt_memory_look(&m, run, NULL), LS_OK);
+    assert_false(*m.id || m.here);
+    assert_int_equal(ls_ckpt_memory_open(&m, run, INT64_MAX / 4, NULL), LS_E_NOMEM);
     assert_words("/dev/shm has");
-    assert_false(ls_ckpt_memory_find(run, memory));
-    assert_int_equal(ls_ckpt_memory_open(run, 1000, memory), LS_OK);
-    assert_int_equal(ls_ckpt_memory_open(run, 1000, again), LS_OK); /* a restart */
-    assert_string_equal(memory, again);
+    assert_false(ls_ckpt_memory_find(run, found));
+    assert_int_equal(ls_ckpt_memory_open(&m, run, 1000, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_look(&again, run, NULL), LS_OK); /* a restart */
+    assert_int_equal(ls_ckpt_memory_open(&again, run, 1000, NULL), LS_OK);
+    assert_string_equal(m.dir, again.dir);
+    ls_ckpt_memory_close(&again);
 
     ls_ckpt_job job = job_of(&a, run, "step-4", 4);
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
-    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK);
-    assert_string_equal(path, test_path(run, "step-4", NULL));
-    ls_free(path);
-    job = job_of(&b, memory, "step-6", 6);
+    assert_latest_any(run, run, "step-4");
+    job = job_of(&b, m.dir, "step-6", 6);
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
-    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK); /* the newer one */
-    assert_string_equal(path, test_path(memory, "step-6", NULL));
-    ls_free(path);
+    assert_latest_any(run, m.dir, "step-6"); /* the newer one */
     assert_int_equal(ls_ckpt_newest_whole(run, &path, NULL), LS_OK);
-    assert_string_equal(path, test_path(memory, "step-6", NULL));
+    assert_string_equal(path, test_path(m.dir, "step-6", NULL));
     ls_free(path);
     assert_int_equal(ls_ckpt_latest(run, &path), LS_OK); /* other commands use the run folder alone */
     assert_string_equal(path, test_path(run, "step-4", NULL));
     ls_free(path);
-    test_flip(test_path(memory, "step-6", "model.safetensors"), 900); /* damaged: that of the disk */
-    assert_int_equal(ls_ckpt_latest_any(run, &path), LS_OK);
-    assert_string_equal(path, test_path(run, "step-4", NULL));
-    ls_free(path);
+    test_flip(test_path(m.dir, "step-6", "model.safetensors"), 900); /* damaged: that of the disk */
+    assert_latest_any(run, run, "step-4");
+
+    /* the step of the newest copy, for a supervisor */
+    assert_int_equal(ls_ckpt_memory_noted(run), -1);
+    ls_ckpt_memory_note(&m, run, 123456);
+    ls_ckpt_memory_note(&m, run, 7);
+    assert_int_equal(ls_ckpt_memory_noted(run), 7);
+    assert_int_equal(ls_ckpt_memory_noted(other), -1);
 
     /* a copy of the run folder does not own the memory; a folder that somebody else may enter is not used */
     FILE *f = fopen(test_path(run, "memory_copy", NULL), "r");
     assert_true(f && fgets(token, sizeof token, f));
     fclose(f);
     assert_int_equal(ls_fs_write(test_path(other, "memory_copy", NULL), token, strlen(token)), LS_OK);
-    assert_false(ls_ckpt_memory_find(other, second));
-    assert_int_equal(chmod(memory, 0755), 0);
-    assert_false(ls_ckpt_memory_find(run, second));
-    assert_int_equal(chmod(memory, 0700), 0);
-    assert_true(ls_ckpt_memory_find(run, second));
+    assert_false(ls_ckpt_memory_find(other, found));
+    assert_int_equal(chmod(m.dir, 0755), 0);
+    assert_false(ls_ckpt_memory_find(run, found));
+    assert_int_equal(chmod(m.dir, 0700), 0);
+    assert_true(ls_ckpt_memory_find(run, found));
     assert_int_equal(unlink(test_path(run, "memory_copy", NULL)), 0); /* a run folder that was made again */
-    assert_false(ls_ckpt_memory_find(run, second));
-    assert_int_equal(ls_ckpt_memory_open(other, 1000, second), LS_OK);
-    assert_false(ls_fs_exists(memory)); /* nobody's: removed */
-    assert_true(strcmp(memory, second));
-    ls_ckpt_memory_drop(other);
-    assert_false(ls_fs_exists(second) || ls_fs_exists(test_path(other, "memory_copy", NULL)));
+    assert_false(ls_ckpt_memory_find(run, found));
+    assert_int_equal(unlink(test_path(other, "memory_copy", NULL)), 0);
+    assert_int_equal(ls_ckpt_memory_look(&second, other, NULL), LS_OK);
+    ls_ckpt_memory_close(&m);
+    ls_ckpt_memory_sweep(&second);
+    assert_false(ls_fs_exists(m.dir)); /* nobody's: removed */
+    assert_int_equal(ls_ckpt_memory_open(&second, other, 1000, NULL), LS_OK);
+    assert_true(strcmp(m.dir, second.dir));
+    ls_ckpt_memory_drop(&second, other);
+    assert_false(ls_fs_exists(second.dir) || ls_fs_exists(test_path(other, "memory_copy", NULL)));
     ls_free(run);
     ls_free(other);
     test_model_close(&a);
     test_model_close(&b);
+    test_dir_close(dir);
+}
+
+static void copies_in_memory_are_removed_when_no_process_works_for_their_run(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *run = ls_path_join(dir, "run"), *other = ls_path_join(dir, "other");
+    ls_ckpt_memory m, next;
+    assert_int_equal(ls_fs_mkdirs(run), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(other), LS_OK);
+    assert_int_equal(ls_ckpt_memory_look(&m, run, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_open(&m, run, 1000, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_look(&next, other, NULL), LS_OK);
+    ls_ckpt_memory_sweep(&next); /* held by a worker */
+    assert_true(ls_fs_exists(m.dir));
+    ls_ckpt_memory_close(&m);
+    static const char *const lock[] = {LS_RUN_LOCK, LS_SUPERVISE_LOCK};
+    for (int i = 0; i < 2; i++) { /* between two attempts: the supervisor holds the run folder */
+        ls_lock held = {0};
+        assert_int_equal(ls_lock_take(&held, test_path(run, lock[i], NULL), 0, ""), LS_OK);
+        ls_ckpt_memory_sweep(&next);
+        assert_true(ls_fs_exists(m.dir));
+        ls_lock_release(&held);
+    }
+    ls_ckpt_memory worker = next;
+    worker.leads = false; /* only the first worker of a host looks */
+    ls_ckpt_memory_sweep(&worker);
+    assert_true(ls_fs_exists(m.dir));
+    ls_ckpt_memory_sweep(&m); /* a run keeps its own */
+    assert_true(ls_fs_exists(m.dir));
+    ls_ckpt_memory_sweep(&next);
+    assert_false(ls_fs_exists(m.dir));
+    ls_free(run);
+    ls_free(other);
     test_dir_close(dir);
 }
 
@@ -425,6 +478,7 @@ int main(void)
         cmocka_unit_test(a_copy_is_written_while_the_model_changes),
         cmocka_unit_test(young_checkpoints_are_kept_beside_the_last_ones),
         cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
+        cmocka_unit_test(copies_in_memory_are_removed_when_no_process_works_for_their_run),
         cmocka_unit_test(workers_wait_for_a_slow_disk),
         cmocka_unit_test(workers_write_a_copy_without_waiting_for_each_other),
     };

@@ -47,6 +47,12 @@ expect 0 "" "$LOCKSTEP" "${args[@]}" --deepspeed_config ds.json --checkpoint_pat
 cmp -s before.csv <(head -c "$(stat -c %s before.csv)" csv/job/Train_Samples_lr.csv) || bad "a new run lost earlier rows"
 tail -n 2 csv/job/Train_Samples_lr.csv | grep -q "step,lr" || bad "a new run has no header of its own"
 
+# resumed from another folder: relative folders of the JSON are where the run was started first
+mkdir -p away && rm -rf other/epoch-1 other/RUN_COMPLETE.txt
+(cd away && expect 0 "" "$LOCKSTEP" train --resume ../other --max_steps 2; exit $n_bad) || bad "resumed in another folder"
+[ ! -e away/csv ] && [ ! -e away/tb ] || bad "the JSON's folders are relative to where the run is resumed: $(ls away)"
+tail -n 1 csv/job/Train_Samples_lr.csv | grep -q "^4," || bad "no row of the resumed run: $(tail -n 2 csv/job/Train_Samples_lr.csv)"
+
 # --tensorboard without a JSON; the same bits with and without
 expect 0 "" "$LOCKSTEP" "${args[@]}" --tensorboard events/here --checkpoint_path a
 [ "$(find events/here -name 'events.out.tfevents.*' -size +400c | wc -l)" = 1 ] || bad "no event file: $(find events)"

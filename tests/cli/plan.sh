@@ -172,9 +172,9 @@ grep -q "^  --workers 16 --global_batch 64 fits: zero3 dp 16" "$SCRATCH/out" || 
 expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 --cluster h100:20000
 expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
 expect 2 "--workers 16: --cluster h100:8 has 8 devices" plan --model gpt2 --cluster h100:8 --workers 16
-expect 0 "the run does not progress: a failure comes once in 0.0036 s" plan --model gpt2 --cluster h100:8 --mtbf 1e-6 --tokens 1B --price 2 --top 1
+expect 0 "the run does not progress: a failure comes once in 0.0036 s" plan --model gpt2 --cluster h100:8 --strategy ddp --max_tp 1 --mtbf 1e-6 --tokens 1B --price 2 --top 1
 grep -Ew "inf|nan|cost|hours with failures" "$SCRATCH/out" && bad "numbers of a run that does not progress"
-plan --model gpt2 --cluster h100:8 --mtbf 1e-6 --tokens 1B --price 2 --top 1 --json | python3 -c '
+plan --model gpt2 --cluster h100:8 --strategy ddp --max_tp 1 --mtbf 1e-6 --tokens 1B --price 2 --top 1 --json | python3 -c '
 import json, sys
 d = json.load(sys.stdin)
 best, f = d["layouts"][0], d["failures"]

@@ -69,6 +69,13 @@ grep -q "damaged checkpoint is not used: .*step-16" torn.err || bad "torn: the d
 [ -d torn/damaged-step-16 ] || bad "torn: the damaged checkpoint is gone"
 grep -q "restarting from torn/step-8" torn.err || bad "torn: not from step-8"
 
+# a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
+LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
+  "${train[@]}" --checkpoint_path eio --max_restarts 1 --save_every 8
+alike eio
+grep -q "restarting from eio/step-16" err || bad "eio: $(grep restarting err)"
+compgen -G "eio/damaged-*" >/dev/null && bad "eio: a whole checkpoint was renamed"
+
 # the limit: killed in every attempt, without a checkpoint
 "${train[@]}" --checkpoint_path often --max_restarts 1 >often.out 2>often.err &
 pid=$!
@@ -86,6 +93,12 @@ grep -q "not restarted: --max_restarts 1 allows no more restarts" often.err || b
 fault="kind=abort,rank=0,step=3,attempt"
 LOCKSTEP_FAULT="$fault=1;$fault=2;$fault=3" expect 4 "not restarted: the same failure 3 times in a row after step 2" \
   "${train[@]}" --checkpoint_path again --max_restarts 10
+# a disk that stays full, wherever that is found: one line says what to do
+fault="kind=enospc,rank=0,path=metrics.jsonl"
+LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2;$fault,step=11,attempt=3" \
+  expect 3 "not restarted: the disk failed 3 times in a row without a new checkpoint (.*metrics.jsonl.*No space left.*); make room, then: lockstep train --resume full" \
+  "${train[@]}" --checkpoint_path full --max_restarts 10 --save_every 8
+[ -e full/step-8 ] || bad "full: $(ls full)"
 # a worker that exits without a word
 LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
   "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1

@@ -50,11 +50,16 @@ same_checkpoint one/epoch-1 last/epoch-1
 
 # a supervised run continues from the copy in memory, which is gone at its end
 LOCKSTEP_FAULT="kind=kill,rank=1,step=11" ok memory --save_memory_every 3 -n 2 --max_restarts 1
-grep -q "^resumed from /dev/shm/lockstep-$(id -u)/[0-9a-f]*/step-9$" memory.log || bad "not resumed from memory: $(grep resumed memory.log)"
+grep -q "^resumed from /dev/shm/lockstep-$(id -u)/[0-9a-f-]*/step-9$" memory.log || bad "not resumed from memory: $(grep resumed memory.log)"
 grep -q '"event": "restart".*"from_step": 9, "lost_steps": 1,' memory/events.jsonl || bad "lost steps: $(grep restart memory/events.jsonl)"
 same_checkpoint one/epoch-1 memory/epoch-1
 where=$(sed -n 's!^resumed from \(/dev/shm/.*\)/step-9$!\1!p' memory.log)
 [ -n "$where" ] && [ ! -e "$where" ] && [ ! -e memory/memory_copy ] || bad "memory is left: $where"
+
+# a checkpoint on the disk waits for a copy in memory that is still being written: it is not left out
+LOCKSTEP_FAULT="kind=slow,rank=0,step=7,phase=save,path=/.tmp-step-7-,seconds=0.5" ok mixed --save_every 8 --save_memory_every 7 --save_async -n 2
+grep -q "no checkpoint:" mixed.log && bad "mixed: $(grep "no checkpoint:" mixed.log)"
+for c in step-8 epoch-1; do same_checkpoint one/$c mixed/$c; done
 
 # an interval that is chosen
 ok auto --save_every auto --mtbf 0.001 -n 2

@@ -15,7 +15,7 @@ grep -q "^0 of 4 layouts identical, 4 within" "$SCRATCH/jobs3" || bad "the last 
 
 # hang ARGS...: starts verify and stops a worker of a layout; pid and victim are set
 hang() {
-  "$LOCKSTEP" verify -n 2 --only_tp "$@" >"$SCRATCH/hang" 2>&1 &
+  "$LOCKSTEP" verify -n 2 --only_tp --steps 1 "$@" >"$SCRATCH/hang" 2>&1 &
   pid=$!
   victim=
   for _ in $(seq 2000); do

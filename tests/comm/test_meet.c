@@ -446,6 +446,57 @@ static void messages_of_a_tag_arrive_in_order_and_whole(void **state)
     close_pair(&p);
 }
 
+/* A peer that is a socket of the test, which sends messages in pieces: frame = { bytes, tag, kind, 0 }, then the payload. */
+static void send_piece(int fd, const void *data, size_t n)
+{
+    assert_int_equal(write(fd, data, n), n);
+    nap(0.03); /* the transport reads it alone */
+}
+
+static void a_receive_that_is_posted_in_the_middle_of_a_message_gets_it(void **state)
+{
+    (void)state;
+    enum { DATA = 0x4c53, TAG = 9 };
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    tcp_links links = {.rank = 0,
+                       .size = 2,
+                       .fd = ls_alloc(2 * sizeof(int)),
+                       .host = ls_alloc(2 * sizeof(int)),
+                       .name = ls_alloc(2 * sizeof *links.name)};
+    links.fd[0] = -1;
+    links.fd[1] = ends[0];
+    void *net;
+    ls_net_info info;
+    assert_int_equal(tcp_open(&links, 0, &net, &info), LS_OK);
+    char got[3][8] = {"", "", ""};
+    ls_net_op in[3], *list[3];
+    for (int i = 0; i < 3; i++) {
+        in[i] = (ls_net_op){.buf = got[i], .nbytes = 8, .peer = 1, .tag = TAG};
+        list[i] = &in[i];
+    }
+    const uint32_t head[4] = {8, TAG, DATA, 0};
+    send_piece(ends[1], head, sizeof head); /* no receive is posted yet: the message is kept */
+    send_piece(ends[1], "fir", 3);
+    tcp_transport.post(net, &in[0]);
+    nap(0.03);
+    send_piece(ends[1], "st of", 5);
+    assert_true(tcp_transport.wait(net, list, 1, 10));
+    assert_memory_equal(got[0], "first of", 8);
+    send_piece(ends[1], head, sizeof head); /* two receives for one that is half here: the first gets it */
+    tcp_transport.post(net, &in[1]);
+    tcp_transport.post(net, &in[2]);
+    nap(0.03);
+    send_piece(ends[1], "second  ", 8);
+    send_piece(ends[1], head, sizeof head);
+    send_piece(ends[1], "third   ", 8);
+    assert_true(tcp_transport.wait(net, list + 1, 2, 10));
+    assert_memory_equal(got[1], "second  ", 8);
+    assert_memory_equal(got[2], "third   ", 8);
+    tcp_transport.stop(net, false);
+    close(ends[1]);
+}
+
 static void a_large_message_waits_for_its_receive_and_blocks_no_other(void **state)
 {
     (void)state;
@@ -621,6 +672,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_leaves_during_the_start_ends_it_at_once),
         cmocka_unit_test(an_answer_to_another_challenge_is_refused),
         cmocka_unit_test(messages_of_a_tag_arrive_in_order_and_whole),
+        cmocka_unit_test(a_receive_that_is_posted_in_the_middle_of_a_message_gets_it),
         cmocka_unit_test(a_large_message_waits_for_its_receive_and_blocks_no_other),
         cmocka_unit_test(a_lost_worker_fails_what_waits_for_it),
         cmocka_unit_test(a_message_that_is_too_long_fails_its_receive_and_nothing_is_overwritten),

@@ -36,6 +36,7 @@ static void a_malformed_plan_is_refused(void **state)
                                       ";",
                                       "kind=burn",
                                       "kind=kill,rank=-1",
+                                      "kind=read,rank=-2",
                                       "kind=kill,rank=x",
                                       "kind=kill,rank=",
                                       "kind=kill,step=0",
@@ -105,6 +106,8 @@ static void a_process_fault_ends_the_rank_that_it_names(void **state)
     assert_int_equal(fate("kind=stop,rank=0,step=3,phase=update", 0), SIGSTOP);
     assert_int_equal(fate("kind=abort,rank=2,phase=backward", 2), SIGABRT);
     assert_int_equal(fate("kind=exit,rank=2;kind=kill,rank=1", 2), 4);
+    assert_int_equal(fate("kind=term,rank=0,step=2", 0), SIGTERM);
+    assert_int_equal(fate("kind=kill,rank=0,step=2,phase=validate", 0), 0);
 }
 
 static void a_fault_happens_in_its_attempt_alone(void **state)
@@ -134,6 +137,27 @@ static void writes_and_syncs_of_the_named_file_fail(void **state)
     assert_non_null(strstr(ls_err_words(), "cannot sync"));
     assert_int_equal(ls_fs_write(other, "z", 1), LS_E_IO);
     assert_int_equal(ls_fs_write(other, "z", 1), LS_OK); /* twice */
+    test_dir_close(dir);
+}
+
+static void a_supervisor_cannot_read_the_named_file(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *text = NULL;
+    const char *file = test_path(dir, "model.safetensors", NULL);
+    size_t n;
+    ls_fs_map map;
+    assert_int_equal(ls_fs_write(file, "x", 1), LS_OK);
+    assert_int_equal(ls_inject_open("kind=read,rank=-1,count=2;kind=enospc,rank=0"), LS_OK); /* without a rank */
+    assert_int_equal(ls_fs_read(file, &text, &n), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), strerror(EIO)));
+    assert_int_equal(ls_fs_map_open(&map, file), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), strerror(EIO)));
+    assert_int_equal(ls_fs_read(file, &text, &n), LS_OK); /* twice */
+    ls_free(text);
+    begin("kind=read,rank=-1", 0, 1);
+    assert_int_equal(ls_fs_read(file, &text, &n), LS_OK); /* a worker can */
+    ls_free(text);
     test_dir_close(dir);
 }
 
@@ -200,6 +224,7 @@ int main(void)
         cmocka_unit_test_teardown(a_process_fault_ends_the_rank_that_it_names, tear_down),
         cmocka_unit_test_teardown(a_fault_happens_in_its_attempt_alone, tear_down),
         cmocka_unit_test_teardown(writes_and_syncs_of_the_named_file_fail, tear_down),
+        cmocka_unit_test_teardown(a_supervisor_cannot_read_the_named_file, tear_down),
         cmocka_unit_test_teardown(a_flip_changes_one_bit_of_one_element, tear_down),
         cmocka_unit_test_teardown(allocations_fail_and_the_clock_jumps, tear_down),
         cmocka_unit_test_teardown(the_log_has_one_line_per_fault, tear_down),

@@ -23,6 +23,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   check two --faults 100 --seed 18 -n 2
   if command -v mpirun >/dev/null && [ -f "${LS_BUILD:-$(dirname "$LOCKSTEP")}/lockstep_mpi.so" ]; then check mpi --faults 100 --seed 19 --launcher mpi; fi
   check tcp --faults 100 --seed 20 --launcher tcp
+  check flips --faults 50 --seed 1029 --launcher tcp --kinds flip # every rank reports the result of an audit, also when a peer ends first
   # the plan is a function of the seed: the rows without what was measured
   plan() { python3 -c 'import json,sys; print([[r[k] for k in ("kind", "rank", "step", "layout", "plan")] for r in json.load(open(sys.argv[1]))["rows"]])' "$1"; }
   check a --faults 5 --seed 3 --kinds kill,slow -n 2

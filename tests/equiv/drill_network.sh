@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# A supervised run on two hosts (tests/support/hosts) whose network fails: packets that are lost, late, damaged and out of order (netem, where the kernel has
-# it), a link that is down for a second, and one that is down for longer than the limit. All runs end with the bits of one worker.
+# A supervised run on two hosts (tests/support/hosts) whose network fails: packets that are lost, late, damaged and out of order (tests/support/bad_link.py), a link that is down for a second, and one that is down for longer than the limit. All runs end with the bits of one worker.
 . "$(dirname "$0")/../support/lib.sh"
 [ -n "${LS_TEST_ALL:-}" ] || skip "waits for limits of a network: runs with LS_TEST_ALL=1"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
@@ -28,13 +27,23 @@ end() { # RESTARTS: none or some
 }
 link() { "${tool[@]}" on n2 ip link set eth0 "$1" >/dev/null 2>&1; }
 
-if "${tool[@]}" on n2 tc qdisc add dev eth0 root netem delay 2ms 1ms loss 0.5% corrupt 0.5% reorder 5% >/dev/null 2>&1; then
-  begin packets
+packets() { # NAME OPTIONS...: both directions of the link lose, damage, delay and reorder packets from step 5 on
+  local k pids=() bad=("$LS_SOURCE/tests/support/bad_link.py" "$SCRATCH/link.$1")
+  begin "$1"
+  for k in 0 1; do
+    "${tool[@]}" on n$((k + 1)) python3 "${bad[@]}" $k 10.77.0.$((3 - k)) 10.77.0.$((2 + k)) "${@:2}" >"$SCRATCH/link$k.log" 2>&1 &
+    pids+=($!)
+  done
+  for k in 0 1; do await "${pids[k]}" grep -q ready "$SCRATCH/link$k.log" || bad "$1: no link: $(cat "$SCRATCH/link$k.log")"; done
   end none
-  "${tool[@]}" on n2 tc qdisc del dev eth0 root
-else
-  echo "packets: skipped: this kernel has no netem"
-fi
+  touch "$SCRATCH/link.$1.end"
+  wait "${pids[@]}"
+  for k in 0 1; do
+    echo "$1, from n$((k + 1)): packets $(tail -n 1 "$SCRATCH/link$k.log")"
+    grep -Eq "sent [0-9]{3,} lost [1-9][0-9]* damaged [1-9][0-9]* reordered [1-9]" "$SCRATCH/link$k.log" || bad "$1: no packet was lost, damaged or reordered: $(cat "$SCRATCH/link$k.log")"
+  done
+}
+if [ -e /dev/net/tun ]; then packets packets --loss 0.002 --corrupt 0.002 --reorder 0.02 --delay_ms 0.5; else echo "packets: skipped: no /dev/net/tun"; fi
 begin flap
 link down
 sleep 1

@@ -24,6 +24,12 @@ for s in ddp dp zero3; do
 done
 grep -q '"host": "n2"' "$SCRATCH/ddp/launcher_metadata.json" || bad "the second host is not named"
 
+# a restart from the copies in memory, each in the /dev/shm of its host
+LOCKSTEP_FAULT="kind=kill,rank=3,step=11" timeout -k 5 100 "$LOCKSTEP" launch --max_restarts 1 -- "${tool[@]}" mpirun -np 4 "$LOCKSTEP" "${base[@]}" "${steps[@]}" \
+  --strategy zero2 --save_memory_every 3 --checkpoint_path "$SCRATCH/memory" >"$SCRATCH/log" 2>&1 || bad "memory: $(tail -3 "$SCRATCH/log")"
+grep -q "^resumed from /dev/shm/lockstep-.*/step-9$" "$SCRATCH/log" || bad "memory: $(grep resumed "$SCRATCH/log")"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/memory/epoch-1/model.safetensors"
+
 hosts -np 4 "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 --comm_timeout 400 --checkpoint_path "$SCRATCH/cut" >"$SCRATCH/cut.log" 2>&1 &
 job=$!
 await $job grep -q "step 10/" "$SCRATCH/cut.log" || bad "no step 10: $(tail -3 "$SCRATCH/cut.log")"

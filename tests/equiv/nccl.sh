@@ -98,7 +98,6 @@ E2
 # bucket): the slots of the ring of marks are reused several times
 each 0 <<'E2'
 -n 2 --strategy zero3 --bucket 1600
--n 2 --strategy zero2 --bucket 1600 --gather_bucket 5000
 -n 2 --strategy ddp --bucket 1600
 E2
 
@@ -116,6 +115,9 @@ LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiate,launch each 0 <<'E2'
 E2
 
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
+  each 0 <<'E2'
+-n 2 --strategy zero2 --bucket 1600 --gather_bucket 5000
+E2
   LS_EMU_QUEUES=2 LS_EMU_SYNC=all each 0 <<'E2'
 -n 2 --strategy dp
 -n 2 --strategy zero1

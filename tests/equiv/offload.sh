@@ -84,6 +84,13 @@ n=$(ls "$SCRATCH/stopped" | sed -n 's/^step-//p')
 run whole --strategy zero1 --precision bf16 --clip 0 --global_batch_size 1 --max_steps "${n:-1}" --lr_schedule constant
 for f in model optimizer; do same "$SCRATCH/stopped/step-$n/$f.safetensors" "$SCRATCH/whole/epoch-1/$f.safetensors"; done
 
+# a validation after such an update is stopped at once, and the step before it is saved
+mkdir "$SCRATCH/dv" && cp "$d/train.bin" "$SCRATCH/dv" && cp "$d/train.bin" "$SCRATCH/dv/val.bin"
+LOCKSTEP_FAULT=kind=term,step=2,phase=validate timeout 60 "$LOCKSTEP" train --data "$SCRATCH/dv" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
+  --global_batch_size 2 --max_steps 2 --device cuda --strategy zero1 --precision bf16 --clip 0 --offload_optimizer cpu --checkpoint_path "$SCRATCH/checked" >"$SCRATCH/checked.out" 2>&1
+[ $? = 143 ] || bad "SIGTERM in a validation: $(tail -n 2 "$SCRATCH/checked.out")"
+for f in model optimizer; do same "$SCRATCH/free/epoch-1/$f.safetensors" "$SCRATCH/checked/step-2/$f.safetensors"; done
+
 # checkpoints are the same files: a run goes on with the other setting
 for way in "there none cpu" "back cpu none"; do
   set -- $way

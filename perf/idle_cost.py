@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""What an idle supervisor, audits and asynchronous checkpoints cost: runs with and without them, in turns.
+
+    perf/idle_cost.py [LOCKSTEP] [--rounds 4] [--steps 101] [--size L,H,C,T,B] [--save_rounds 3] [--save_steps 13] [--save_size L,H,C,T,B]
+
+    supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
+    audit        train --audit 100, one audit in the run         bar: 0.5 %
+    save         train --save_async, one checkpoint in the run   bar: 1 %; a model of 33 M parameters, one save in about 20 s
+
+Every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
+faster during a round hits both alike; each half is a ratio. Printed are the geometric mean of the ratios and its interval of 95 % (t distribution), of
+the wall time of steps and of all CPU seconds of the run, its start included. The wall time is that of the epoch without its first two steps. All runs of a model must end
+with the same weights. A bar is met if the whole interval is below it, and missed if it is above; else there are too few rounds. The defaults should take about 8 minutes on two quiet
+cores of a server (--rounds and --save_rounds shorten it)."""
+import argparse, hashlib, json, math, os, random, resource, shutil, struct, subprocess, sys, tempfile
+
+p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
+p.add_argument("--rounds", type=int, default=4, help="of supervisor and audit")
+p.add_argument("--steps", type=int, default=101)
+p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, sequence length, sequences of a step")
+p.add_argument("--save_rounds", type=int, default=3)
+p.add_argument("--save_steps", type=int, default=13)
+p.add_argument("--save_size", default="9,8,512,128,4")
+p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "save"], default=["supervisor", "audit", "save"])
+a = p.parse_args()
+if min(a.rounds, a.save_rounds) < 1:
+    p.error("an interval needs at least one round")
+if a.steps < 100 and "audit" in a.only:
+    p.error("--steps: an audit of every 100 steps needs 100 or more")
+
+# quantiles of Student's t for 95 %, by degrees of freedom
+T95 = [0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
+VARIANTS = {
+    "supervisor": (["--max_restarts", "3"], 0.005, a.rounds, a.steps, a.size),
+    "audit": (["--audit", "100"], 0.005, a.rounds, a.steps, a.size),
+    "save": (["--save_every", str(a.save_steps * 2 // 3), "--save_async"], 0.01, a.save_rounds, a.save_steps, a.save_size),
+}
+
+
+def run(work, options, steps, size):
+    """Wall seconds of the steps, CPU seconds of all processes, hash of the weights."""
+    L, H, C, T, B = size.split(",")
+    folder = os.path.join(work, "run")
+    shutil.rmtree(folder, ignore_errors=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([a.lockstep, "train", "--data", os.path.join(work, "d"), "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
+                           "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", B, "--max_steps", str(steps),
+                           "--dropout", "0", "-n", "2", "--strategy", "ddp", "--checkpoint_path", folder, *options],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, LS_DEVICE="cpu"))
+    if done.returncode:
+        sys.exit(f"{' '.join(options) or 'plain'}: exit code {done.returncode}\n{done.stdout[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with open(os.path.join(folder, "epoch-1", "timings.json")) as f:
+        wall = json.load(f)["epochs_done"][0]["wall_time"]
+    with open(os.path.join(folder, "metrics.jsonl")) as f:
+        wall -= sum(json.loads(line)["step_time_sec"] for line in list(f)[:2])
+    with open(os.path.join(folder, "epoch-1", "model.safetensors"), "rb") as f:
+        weights = hashlib.sha256(f.read()).hexdigest()
+    if "--save_every" in options and not any(x.startswith("step-") for x in os.listdir(folder)):
+        sys.exit("no checkpoint was saved during the run")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, weights
+
+
+def interval(ratios):
+    """Geometric mean and its interval of 95 %."""
+    x = [math.log(r) for r in ratios]
+    mean = sum(x) / len(x)
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in x) / (len(x) - 1))
+    half = (T95[len(x) - 1] if len(x) <= len(T95) else 1.96) * deviation / math.sqrt(len(x))
+    return [math.exp(v) for v in (mean, mean - half, mean + half)]
+
+
+def verdict(ratio, bar):
+    return "met" if ratio[2] < 1 + bar else "missed" if ratio[1] > 1 + bar else "not decided: more rounds"
+
+
+work = tempfile.mkdtemp(prefix="idle_cost.", dir=os.path.dirname(os.path.abspath(a.lockstep)))
+different = False
+try:
+    os.makedirs(os.path.join(work, "d"))
+    r = random.Random(1)
+    with open(os.path.join(work, "d", "train.bin"), "wb") as f:
+        f.write(struct.pack("<200000H", *(r.randrange(8000) for _ in range(200000))))
+    for name in a.only:
+        options, bar, rounds, steps, size = VARIANTS[name]
+        walls, cpus, weights = [], [], set()
+        for k in range(rounds):
+            got = [run(work, o, steps, size) for o in ([], options, options, [])]
+            weights |= {g[2] for g in got}
+            walls += [got[1][0] / got[0][0], got[2][0] / got[3][0]]
+            cpus += [got[1][1] / got[0][1], got[2][1] / got[3][1]]
+            print(f"{name} round {k + 1}: plain {got[0][0]:.2f} and {got[3][0]:.2f} s, with {got[1][0]:.2f} and {got[2][0]:.2f} s; "
+                  f"CPU {got[0][1]:.2f} and {got[3][1]:.2f} s, with {got[1][1]:.2f} and {got[2][1]:.2f} s", flush=True)
+        different |= len(weights) != 1
+        for what, ratios in (("wall", walls), ("CPU", cpus)):
+            m, low, high = interval(ratios)
+            print(f"{name}: {what} {100 * m - 100:+.2f} % ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), bar {100 * bar:g} %: {verdict((m, low, high), bar)}", flush=True)
+        print(f"{name}: weights {'identical in all runs' if len(weights) == 1 else 'DIFFERENT'}", flush=True)
+finally:
+    shutil.rmtree(work)
+sys.exit(different)
