@@ -11,13 +11,14 @@ cat >rsh <<SH
 cd "$SCRATCH" || exit 1
 export LOCKSTEP_HOST_ID=\$1
 if [ -e started.\$1 ]; then
-  [ ! -e lose.\$1 ] || { echo "rsh: no route to \$1" >&2; exit 255; }
   for owner in \$(grep -lx "$SCRATCH/\$(cat now)" /dev/shm/lockstep-*/*/owner); do
     dir=\${owner%/owner}
     case \$1\$dir in a*-\$(cat number)) ;; a*) continue ;; *-\$(cat number)) continue ;; esac
+    [ ! -e lose.\$1 ] || touch had.\$1
     [ ! -e none.\$1 ] || rm -rf "\$dir"
     [ ! -e bad.\$1 ] || printf X | dd of="\$(echo "\$dir"/step-*)/model.safetensors" bs=1 seek=9000 conv=notrunc 2>/dev/null
   done
+  [ ! -e lose.\$1 ] || { echo "rsh: no route to \$1" >&2; exit 255; }
 fi
 touch started.\$1
 shift
@@ -92,8 +93,8 @@ alike lost
 from lost 9 "$copy-9"
 grep -q '^\[rank 0\] }$' lost.log || bad "lost: --json is not in effect after the loss: $(tail -n 3 lost.log)"
 grep -q '"event": "resize", "from": 2, "to": 1' lost/events.jsonl || bad "lost: $(grep resize lost/events.jsonl)"
-# what it has left on host b is removed at the next start of any run there
-grep -q "^$SCRATCH/lost\$" /dev/shm/lockstep-*/*/owner || bad "lost: host b has no copy"
+# what it has left on host b is removed at the next start of any run there (one of another test, perhaps)
+[ -e had.b ] || bad "lost: host b has no copy"
 LOCKSTEP_HOST_ID=b "$LOCKSTEP" "${base[@]}" --max_steps 1 --checkpoint_path next >next.log 2>&1 || bad "next: $(tail -n 3 next.log)"
 grep -q "^$SCRATCH/lost\$" /dev/shm/lockstep-*/*/owner 2>/dev/null && bad "lost: the copy on host b is left"
 done_tests
