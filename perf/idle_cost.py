@@ -4,7 +4,8 @@
     perf/idle_cost.py [LOCKSTEP] [--rounds 4] [--steps 101] [--size L,H,C,T,B] [--save_rounds 3] [--save_steps 13] [--save_size L,H,C,T,B]
 
     supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
-    audit        train --audit 100, one audit in the run         bar: 0.5 %
+    audit        train --audit 100, one audit in the run         bar: 1 %
+    audit_idle   train --audit 100000, no audit in the run       bar: 0.5 %
     save         train --save_async, one checkpoint in the run   bar: 1 %; a model of 33 M parameters, one save in about 20 s
 
 Every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
@@ -22,7 +23,7 @@ p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, se
 p.add_argument("--save_rounds", type=int, default=3)
 p.add_argument("--save_steps", type=int, default=13)
 p.add_argument("--save_size", default="9,8,512,128,4")
-p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "save"], default=["supervisor", "audit", "save"])
+p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_idle", "save"], default=["supervisor", "audit", "audit_idle", "save"])
 a = p.parse_args()
 if min(a.rounds, a.save_rounds) < 1:
     p.error("an interval needs at least one round")
@@ -33,7 +34,8 @@ if a.steps < 100 and "audit" in a.only:
 T95 = [0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 VARIANTS = {
     "supervisor": (["--max_restarts", "3"], 0.005, a.rounds, a.steps, a.size),
-    "audit": (["--audit", "100"], 0.005, a.rounds, a.steps, a.size),
+    "audit": (["--audit", "100"], 0.01, a.rounds, a.steps, a.size),
+    "audit_idle": (["--audit", "100000"], 0.005, a.rounds, a.steps, a.size),
     "save": (["--save_every", str(a.save_steps * 2 // 3), "--save_async"], 0.01, a.save_rounds, a.save_steps, a.save_size),
 }
 

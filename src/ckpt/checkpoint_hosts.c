@@ -137,7 +137,7 @@ static ls_status store_sum(pass *p, int file, int64_t at, const char *buf, int64
     const ckpt_file *f = &c->save->layout->file[file];
     ckpt_span whole = {.at = at, .nbytes = (size_t)n, .data = buf};
     const ckpt_part part = {.span = &whole, .n = 1, .nbytes = n};
-    return ckpt_part_write(&part, c->save->stage, ls_path_of(c->save->tmp, f->name).text, f->nbytes, c->block);
+    return ckpt_part_write(&part, c->save->stage, ls_path_of(c->save->tmp, f->name).text, f->nbytes, false, c->block);
 }
 
 /* Rank 0's folder becomes complete. */

@@ -46,10 +46,10 @@ typedef struct ckpt_sums {
 void ckpt_sums_begin(ckpt_sums *s);
 /* known: the hashes of its blocks; NULL: they are computed from data. */
 void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
-/* Reads all files and compares them with the list; drop: from the disk, their pages are dropped from the cache first. LS_E_FORMAT: the
+/* Reads all files and compares them with the list; fresh: from the disk, not from the page cache. LS_E_FORMAT: the
  * bytes differ, LS_E_IO: they cannot be read; the message has file and position. LS_E_STOPPED: *hurry (may be NULL) became true. It does not
  * map files: a disk that fails must not end the process. */
-ls_status ckpt_sums_read(const char *dir, bool drop, const atomic_bool *hurry);
+ls_status ckpt_sums_read(const char *dir, bool fresh, const atomic_bool *hurry);
 /* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
 ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 
@@ -118,10 +118,13 @@ int64_t ckpt_edge(int64_t at);
 /* The part of the file for these pieces, with `head` including the header. The layout must outlive it. Free span with ls_free. */
 ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_model *m, const ls_piece *piece,
                          int n_piece, bool head);
-/* Writes the part to an existing file, syncs it, and stores the hashes of the blocks that are completely in it. */
+
+/* ---- the bytes of files (checkpoint_bytes.c) ---- */
+
+/* Writes the part to an existing file, syncs it, and stores the hashes of the blocks that are completely in it. direct: past the page cache. */
 struct ckpt_stage;
 ls_status ckpt_part_write(const ckpt_part *p, struct ckpt_stage *stage, const char *path, int64_t file_nbytes,
-                          int64_t *block);
+                          bool direct, int64_t *block);
 /* The hash of block b of a file, read back. */
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash);
 
@@ -130,6 +133,11 @@ ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
 ls_status ckpt_write_at(int fd, const char *path, const char *data, size_t n, int64_t at);
 /* Creates, writes and syncs a file. from: a file with the same bytes, whose blocks the new one shares where the file system can; or NULL. */
 ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char *from);
+
+/* CKPT_BLOCK bytes at an address that O_DIRECT can use; free *memory with ls_free. NULL: no memory. */
+char *ckpt_block_alloc(void **memory);
+/* Whether this errno of a direct read or write means that the file system cannot do it. */
+bool ckpt_no_direct(int error);
 
 /* ---- transfers from and to device memory (checkpoint_stage.c) ---- */
 
@@ -176,6 +184,7 @@ typedef struct ckpt_save {
     json_t *state;
     char tmp[PATH_MAX]; /* the folder, or "" */
     int lock;
+    bool copied; /* ckpt_save_copy was called: training goes on */
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
 

@@ -164,6 +164,7 @@ static void release(ckpt_save *s, bool remove)
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open)
 {
     s->lock = -1;
+    s->copied = false;
     s->tmp[0] = '\0';
     s->state = NULL;
     s->sums.text = (ls_str){0};
@@ -187,6 +188,7 @@ ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n)
                            -(long long)n);
         LS_TRY(ckpt_stage_take(s->stage, &s->part[f], file->head.data, &room));
     }
+    s->copied = true;
     return LS_OK;
 }
 
@@ -200,7 +202,7 @@ static ls_status write_files(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         LS_TRY(ls_path_in(path, s->tmp, "%s", file->name));
-        LS_TRY(ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, block));
+        LS_TRY(ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, s->copied && !s->stage->device, block));
         block += file->n_block;
     }
     return LS_OK;

@@ -257,14 +257,15 @@ done:
 
 /* ---- after writing ---- */
 
-/* drop: its pages will be read from the disk. Only clean pages can be dropped, and files of a checkpoint are synced. On a file system in
- * memory the pages stay. */
-static int open_read(const char *path, bool drop)
+/* fresh: from the disk, not from the page cache, where the file system can do that; else pages are dropped if they are clean (files of a checkpoint
+ * are synced). On a file system in memory the pages stay. */
+static int open_read(const char *path, bool fresh)
 {
     if (ls_fs_fault && (errno = ls_fs_fault(path, LS_FS_READ))) return -1;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = fresh ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_DIRECT) : -1;
+    if (fd < 0 && (!fresh || ckpt_no_direct(errno))) fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return -1;
-    if (drop)
+    if (fresh)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* both hints: failing costs only the proof, or time */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return fd;
@@ -275,12 +276,22 @@ static ls_status cannot_read(const char *path, size_t at)
     return ls_fail(LS_E_IO, "cannot read %s at byte %zu: %s", path, at, strerror(errno));
 }
 
+/* Later reads use the page cache; false: they do already. */
+static bool end_direct(int fd)
+{
+    const int error = errno, flags = fcntl(fd, F_GETFL);
+    const bool was = flags >= 0 && (flags & O_DIRECT) && !fcntl(fd, F_SETFL, flags & ~O_DIRECT);
+    errno = error;
+    return was;
+}
+
 /* *n: bytes that were read, fewer than CKPT_BLOCK at the end of the file only. */
 static ls_status read_block(int fd, const char *path, size_t at, char *buf, size_t *n)
 {
     for (*n = 0; *n < CKPT_BLOCK;) {
         const ssize_t k = pread(fd, buf + *n, CKPT_BLOCK - *n, (off_t)(at + *n));
         if (k < 0 && errno == EINTR) continue;
+        if (k < 0 && ckpt_no_direct(errno) && end_direct(fd)) continue; /* after the end of a file, for one */
         if (k < 0) return cannot_read(path, at + *n);
         if (!k) return LS_OK;
         *n += (size_t)k;
@@ -305,23 +316,24 @@ static ls_status read_back_file(int fd, const char *path, const json_t *entry, c
     return at == nbytes ? LS_OK : ls_fail(LS_E_FORMAT, "%s is damaged: it ends at byte %zu of %zu", path, at, nbytes);
 }
 
-ls_status ckpt_sums_read(const char *dir, bool drop, const atomic_bool *hurry)
+ls_status ckpt_sums_read(const char *dir, bool fresh, const atomic_bool *hurry)
 {
     json_t *root = NULL, *entry;
     const char *name;
     char path[PATH_MAX];
     int version = 0, fd;
-    char *buf = ls_alloc(CKPT_BLOCK);
+    void *memory;
+    char *buf = ckpt_block_alloc(&memory);
     if (!buf) return ls_nomem(CKPT_BLOCK, "a block of a checkpoint");
     ls_status st = ls_path_in(path, dir, CKPT_SUMS);
-    if (st == LS_OK && drop && (fd = open_read(path, true)) >= 0) close(fd);
+    if (st == LS_OK && fresh && (fd = open_read(path, true)) >= 0) close(fd);
     if (st == LS_OK) st = load_list(dir, &root, &version);
     if (st == LS_OK && version == 1) st = ckpt_sums_verify(dir, true, 0, 1);
     json_object_foreach(json_object_get(version == 1 ? NULL : root, "files"), name, entry)
     {
         if (st == LS_OK) st = ls_path_in(path, dir, "%s", name);
         if (st != LS_OK) break;
-        fd = open_read(path, drop);
+        fd = open_read(path, fresh);
         if (fd < 0) st = errno == ENOENT ? ls_fail(LS_E_FORMAT, "%s is missing", path) : cannot_read(path, 0);
         else {
             st = read_back_file(fd, path, entry, buf, hurry);
@@ -329,6 +341,6 @@ ls_status ckpt_sums_read(const char *dir, bool drop, const atomic_bool *hurry)
         }
     }
     json_decref(root);
-    ls_free(buf);
+    ls_free(memory);
     return st;
 }
