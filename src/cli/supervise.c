@@ -289,10 +289,13 @@ static const char *cause_of(const char *words)
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)
 {
     const int64_t oom = oom_kills();
-    if (s->reason[0] && !e->cause) { /* a launcher knows less than rank 0 */
+    if (s->reason[0] && (!e->cause || e->vague)) { /* a launcher knows less than rank 0 */
         int rank;
-        const char *at = strstr(s->reason, "rank ");
+        char host[256];
+        const char *at = strstr(s->reason, "rank "), *cause = cause_of(s->reason);
         if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
+        if (at && !e->host[0] && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
+        if (e->cause && cause) e->cause = cause;
         snprintf(e->detail, sizeof e->detail, "%s", s->reason);
     }
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);

@@ -17,6 +17,7 @@ typedef struct ls_launch_end {
     int signal;       /* that killed it; 0: it ended by itself            */
     bool stopped;     /* by SIGSTOP                                       */
     bool silent;      /* it exited without reporting a status             */
+    bool status;      /* a launcher was not killed: the signal is that of its exit code */
     char detail[400]; /* one line for a person; may be empty             */
 } ls_launch_end;
 

@@ -111,6 +111,7 @@ ls_status ls_launch_command(const ls_argv *argv, bool (*tick)(void *ctx), void *
     const int code = WEXITSTATUS(p.status);
     if (code) snprintf(end->detail, sizeof end->detail, "%.200s ended with code %d", argv->word[0], code);
     if (code > 128) end->signal = code - 128; /* of a worker, as shells and launchers report it */
+    end->status = true;
     ls_stop_ended_with(code);
     if (asked_at > 0 && code == 1) return LS_E_STOPPED; /* mpirun, whatever its workers exit with after SIGTERM */
     return code == 126 || code == 127 ? LS_E_ARG : ls_launch_status(code); /* 126, 127: there is no such command */

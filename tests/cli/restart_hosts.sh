@@ -65,10 +65,9 @@ wait \$first; other=\$?
 exit \$((other > code ? other : code))
 SH
 chmod +x two
-begin other 12 "$LOCKSTEP" launch --max_restarts 1 -- ./two "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/other"
-kill -9 "$(worker other)"
+LOCKSTEP_FAULT="kind=kill,rank=1,step=15,attempt=1" begin other 12 "$LOCKSTEP" launch --max_restarts 1 -- ./two "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/other"
 alike other
-grep -q "attempt 1 failed" other.log || bad "other: $(grep lockstep: other.log)"
+grep -q '"failure", "attempt": 1, "rank": 1, .*"cause": "killed", "detail": "rank 1 ' other/events.jsonl || bad "other: $(grep failure other/events.jsonl)" # as rank 0 knows it
 
 # a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen
 sed 's/"\$@"/setsid "$@"/' two >apart

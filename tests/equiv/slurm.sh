@@ -93,6 +93,13 @@ ends term "$job" 120
 resumed term
 equal term
 
+# a worker is killed: the job starts its step again, from the newest checkpoint
+job=$(LOCKSTEP_FAULT="kind=kill,rank=3,step=35,attempt=1" MAX_RESTARTS=2 submit killed $steps "${two[@]}")
+ends killed "$job" 120
+resumed killed
+equal killed
+grep -q '"event": "failure", "attempt": 1, "rank": 3, "host": "n2", "cause": "killed"' "$SCRATCH/killed/events.jsonl" || bad "killed: $(grep failure "$SCRATCH/killed/events.jsonl")"
+
 # one node, four workers that share memory: the same bits; when scancel ends it, it saves and is not queued again
 job=$(WORKERS=4 submit node $steps "${one[@]}")
 at_step node 30
