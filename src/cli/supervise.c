@@ -294,7 +294,7 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
         char host[256];
         const char *at = strstr(s->reason, "rank "), *cause = cause_of(s->reason);
         if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
-        if (at && !e->host[0] && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
+        if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
         if (e->cause && cause) e->cause = cause;
         snprintf(e->detail, sizeof e->detail, "%s", s->reason);
     }

@@ -22,7 +22,6 @@ base=(train --train_data_path "$SCRATCH/t.bin" --model tiny --num_layers 2 --voc
 "$LOCKSTEP" "${base[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
 
 lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
-worker() { pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)" | tail -n 1; }
 on_host() { for p in $(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)"); do tr '\0' '\n' <"/proc/$p/environ" | grep -qx "LOCKSTEP_HOST_ID=$2" && echo "$p"; done; }
 begin() { # RUN STEP COMMAND...: in the background, until so many steps are done
   local run=$1 step=$2
@@ -41,9 +40,10 @@ alike() {
 
 # a killed worker: the same hosts again
 begin killed 12 launch --hosts a,b -n 4 --max_restarts 2 -- "${base[@]}" --checkpoint_path "$SCRATCH/killed"
-kill -9 "$(worker killed)"
+kill -9 "$(on_host killed a | tail -n 1)"
 alike killed
-grep -q "restarting from $SCRATCH/killed/step-10" killed.log || bad "killed: $(grep lockstep: killed.log)"
+grep -q "restarting from $SCRATCH/killed/step-[123]0" killed.log || bad "killed: $(grep lockstep: killed.log)"
+grep -q '"failure", .*"rank": 1, "host": "'"$(hostname)"'", "cause": "killed", "detail": "[^"]*rank 1 on ' killed/events.jsonl || bad "killed: $(grep failure killed/events.jsonl)"
 
 # a lost host: a spare replaces it
 begin spare 12 launch --hosts a,b,c -n 4 --hot_spare 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/spare"
