@@ -286,18 +286,31 @@ static const char *cause_of(const char *words)
     return NULL;
 }
 
+/* "rank N ..." of the worker that a message blames; NULL: none. A worker that waited in vain names itself before it, or no other. */
+static const char *blamed(const char *words)
+{
+    const char *at = strstr(words, "; rank "), *look = strstr(words, "; look at rank ");
+    if (at) return at + 2;
+    if (look) return look + 10;
+    return strstr(words, "no progress") ? NULL : strstr(words, "rank ");
+}
+
+/* Rank 0 knows more than the exit code of a launcher. */
+static void take_reason(const supervise *s, supervise_end *e)
+{
+    int rank;
+    char host[256];
+    const char *at = blamed(s->reason), *cause = cause_of(s->reason);
+    if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
+    if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
+    if (e->cause && cause) e->cause = cause;
+    snprintf(e->detail, sizeof e->detail, "%.*s", (int)strcspn(s->reason, "\n"), s->reason);
+}
+
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)
 {
     const int64_t oom = oom_kills();
-    if (s->reason[0] && (!e->cause || e->vague)) { /* a launcher knows less than rank 0 */
-        int rank;
-        char host[256];
-        const char *at = strstr(s->reason, "rank "), *cause = cause_of(s->reason);
-        if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
-        if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
-        if (e->cause && cause) e->cause = cause;
-        snprintf(e->detail, sizeof e->detail, "%s", s->reason);
-    }
+    if (s->reason[0] && (!e->cause || e->vague)) take_reason(s, e);
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
