@@ -18,6 +18,7 @@ struct ls_audit {
     int64_t step;         /* the newest one that was audited                     */
     bool runs;            /* the current step is                                 */
     int64_t hashed_after; /* `then` has the state after this step; -1: of none   */
+    int64_t saved_after;  /* this state is being saved, and compared again before it changes; -1: none */
     uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
     ls_audit_votes votes; /* of all ranks: hashes of passes                      */
     uint64_t *vote[LS_AUDIT_VOTES];
@@ -29,6 +30,11 @@ struct ls_audit {
 bool ls_audit_runs(const ls_audit *a)
 {
     return a && a->runs;
+}
+
+bool ls_audit_compares(const ls_audit *a)
+{
+    return a && (a->runs || a->saved_after == a->t->state.step);
 }
 
 int64_t ls_audit_step(const ls_audit *a)
@@ -60,8 +66,11 @@ ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
     const ls_device *d = t->compute.device;
     ls_audit *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "the audit");
-    *a = (ls_audit){
-        .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
+    *a = (ls_audit){.t = t,
+                    .n_unit = t->model->n_unit,
+                    .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1,
+                    .hashed_after = -1,
+                    .saved_after = -1};
     const int64_t nbytes = 8 * world * (2 * n_state(a) + LS_AUDIT_VOTES * n_pass(a));
     uint64_t *room = ls_comm_alloc(t->comm, (size_t)nbytes);
     ls_status st = room ? LS_OK : ls_nomem(nbytes, "the hashes of audits");
@@ -445,13 +454,23 @@ ls_status ls_audit_after_passes(ls_audit *a)
     return LS_OK;
 }
 
+/* The state did not change since it was hashed. */
+static ls_status compare_again(ls_audit *a)
+{
+    LS_TRY(hash_state(a, a->now));
+    a->saved_after = -1;
+    return judge_state(a, a->then, a->now);
+}
+
 ls_status ls_audit_before_update(ls_audit *a)
 {
+    ls_trainer *t = a->t;
+    if (!ls_audit_compares(a)) return LS_OK;
+    a->step = t->state.step + 1;
+    TRAIN_PHASE(t, LS_PHASE_AUDIT, -1, compare_again(a));
     if (!a->runs) return LS_OK;
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, a->then, a->now));
     a->runs = false;
-    return ls_observe(a->t, &(ls_event){.kind = LS_ON_AUDIT});
+    return ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT});
 }
 
 ls_status ls_audit_after_update(ls_audit *a)
@@ -464,10 +483,13 @@ ls_status ls_audit_after_update(ls_audit *a)
 
 ls_status ls_audit_before_save(ls_audit *a)
 {
-    bool same[LS_AUDIT_N_STATE];
-    replicated(a, same);
-    if (ls_comm_size(a->t->dp) == 1 || (!same[0] && !same[1])) return LS_OK;
-    a->step = a->t->state.step;
-    LS_TRY(hash_state(a, a->now));
-    return judge_state(a, NULL, a->now);
+    a->step = a->saved_after = a->t->state.step;
+    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
+    a->hashed_after = a->t->state.step;
+    return judge_state(a, NULL, a->then);
+}
+
+ls_status ls_audit_after_save(ls_audit *a)
+{
+    return a->saved_after == a->t->state.step ? compare_again(a) : LS_OK;
 }

@@ -36,6 +36,12 @@ static bool has_hosts(const ls_trainer *t)
     return ls_comm_where(t->comm).n_host > 1;
 }
 
+/* With audits one more: the newest one may have a wrong number, as long as no audit has passed since. */
+static int kept(const ls_train_config *c)
+{
+    return (int)c->keep_last + (c->keep_last && c->audit);
+}
+
 /* A checkpoint in memory on several hosts is complete when this returns; others are posted. */
 static ls_status post_to(ls_trainer *t, const char *name, bool memory)
 {
@@ -58,8 +64,8 @@ static ls_status post_to(ls_trainer *t, const char *name, bool memory)
                              .tokenizer_path = t->cfg->tokenizer_path,
                              .optimizer = true,
                              .verify = t->cfg->save_verify && !memory,
-                             .keep_last = memory ? 1 : (int)t->cfg->keep_last,
-                             .keep_hours = t->cfg->keep_hours};
+                             .keep_last = memory ? 1 : kept(t->cfg),
+                             .keep_hours = memory ? 0 : t->cfg->keep_hours};
     ls_status st = memory && has_hosts(t) ? ls_ckpt_save_hosts(t->writer, &job) : ls_ckpt_post(t->writer, &job);
     ls_str_fini(&json);
     ls_str_fini(&timings);
@@ -238,7 +244,7 @@ ls_status train_save_due(ls_trainer *t)
 ls_status train_save_stop(ls_trainer *t)
 {
     if (t->saving.step == t->state.step && !strncmp(t->saving.name, "step-", 5)) { /* it was saved already */
-        const ls_status st = ls_ckpt_settle(t->writer);
+        const ls_status st = train_save_end(t);
         if (st != LS_E_IO) return st;
     }
     LS_TRY(report_bad(t));
@@ -248,7 +254,8 @@ ls_status train_save_stop(ls_trainer *t)
 
 ls_status train_save_end(ls_trainer *t)
 {
-    const ls_status st = ls_ckpt_settle(t->writer);
+    ls_status st = ls_ckpt_settle(t->writer);
+    if (st == LS_OK && t->audit) st = train_own_failure(t, ls_audit_after_save(t->audit));
     ls_err_kept words;
     ls_err_keep(&words);
     (void)report_bad(t);
