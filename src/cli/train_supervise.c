@@ -1,6 +1,7 @@
 #include "cli/train_supervise.h"
 #include "cli/commands.h"
 #include "compute/look.h"
+#include "config/run_options.h"
 #include "core/fs.h"
 #include "core/progress.h"
 #include "core/stop.h"
@@ -162,6 +163,19 @@ static ls_status set_up(supervisor *v, const ls_train_options *o)
     return LS_OK;
 }
 
+/* After a signal of the user; the worker has printed what it saved. */
+static void tell_how_to_continue(const supervisor *v)
+{
+    ls_err_kept words;
+    ls_str s = {0};
+    ls_err_keep(&words);
+    ls_run_options_restarts(v->s.run_dir, &s);
+    ls_progress_say("lockstep: to continue: lockstep train --resume %s%s%s\n", ls_quoted(v->s.run_dir).text,
+                    s.len ? " " : "", s.data ? s.data : "");
+    ls_str_fini(&s);
+    ls_err_restore(&words);
+}
+
 ls_status train_supervise(const train_runner *r, const ls_train_options *o, const ls_device_choice *d)
 {
     ls_lock lock = {0};
@@ -176,6 +190,7 @@ ls_status train_supervise(const train_runner *r, const ls_train_options *o, cons
     if (st == LS_OK) st = cli_serve_begin(o, v->s.run_dir, &server); /* before the lock, which it must not inherit */
     if (st == LS_OK) st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
+    if (st == LS_E_STOPPED && v->s.began) tell_how_to_continue(v);
     ls_lock_release(&lock);
     cli_serve_end(server);
     ls_stop_set_mode(before);
