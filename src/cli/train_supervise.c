@@ -108,14 +108,34 @@ static void set_gpu_back(supervisor *v, int rank)
     ls_progress_say("lockstep: GPU %s of rank %d is used last from now on\n", gpu, rank);
 }
 
+/* The nearest number of workers in the direction `by` that is possible; 0: none. */
+static int nearest(const supervisor *v, int wanted, int by)
+{
+    ls_train_options o;
+    for (int n = wanted + by; n >= v->least && n <= v->most; n += by)
+        if (train_layout_fit(&v->layout, n, &o) == LS_OK) return n;
+    return 0;
+}
+
 static ls_status allows(void *ctx, supervise *s, int wanted)
 {
     supervisor *v = ctx;
     ls_train_options o;
+    ls_err_kept why;
+    char possible[64] = "";
     (void)s;
     if (wanted < v->least || wanted > v->most)
         return ls_fail(LS_E_CONFIG, "%d workers are outside of --elastic %d:%d", wanted, v->least, v->most);
-    return train_layout_fit(&v->layout, wanted, &o);
+    const ls_status st = train_layout_fit(&v->layout, wanted, &o);
+    if (st != LS_E_CONFIG) return st;
+    ls_err_keep(&why);
+    const int below = nearest(v, wanted, -1), above = nearest(v, wanted, 1);
+    ls_err_restore(&why);
+    if (below && above) snprintf(possible, sizeof possible, "; ask for %d or %d workers", below, above);
+    else if (below || above) snprintf(possible, sizeof possible, "; ask for %d", below ? below : above);
+    char words[512];
+    snprintf(words, sizeof words, "%.400s", ls_err_words());
+    return ls_fail(st, "%s%s", words, possible);
 }
 
 /* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it. Other failures change nothing. */

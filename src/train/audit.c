@@ -17,6 +17,7 @@ struct ls_audit {
     int first;            /* the first of them                                   */
     int64_t step;         /* the newest one that was audited                     */
     bool runs;            /* the current step is                                 */
+    bool before_save;     /* the state after `step`, which was applied, is       */
     int64_t hashed_after; /* `then` has the state after this step; -1: of none   */
     uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
     ls_audit_votes votes; /* of all ranks: hashes of passes                      */
@@ -364,9 +365,10 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
             ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
                         f->what == LS_AUDIT_ACT ? "activations" : "a gradient", unit);
     }
-    const ls_status st = ls_fail(
-        LS_E_CORRUPT, "audit of step %lld: %s; the step was not applied (check the machine: lockstep doctor --burn 10)",
-        (long long)a->step, s.data ? s.data : "");
+    const ls_status st =
+        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)",
+                a->before_save ? "before the checkpoint of" : "of", (long long)a->step, s.data ? s.data : "",
+                a->before_save ? "it was not saved" : "the step was not applied");
     ls_str_fini(&s);
     if (ls_comm_rank(t->comm)) ls_err_set_peers();
     return st;
@@ -468,6 +470,9 @@ ls_status ls_audit_before_save(ls_audit *a)
     replicated(a, same);
     if (ls_comm_size(a->t->dp) == 1 || (!same[0] && !same[1])) return LS_OK;
     a->step = a->t->state.step;
+    a->before_save = true;
     LS_TRY(hash_state(a, a->now));
-    return judge_state(a, NULL, a->now);
+    LS_TRY(judge_state(a, NULL, a->now));
+    a->before_save = false;
+    return LS_OK;
 }

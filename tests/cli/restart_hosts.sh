@@ -108,6 +108,7 @@ as_train() { "$LOCKSTEP" launch --max_restarts 1 -- sh -c "$2" lockstep train --
 pid=$!
 await $pid [ -e live/resize ] || bad "live: $(cat live.log)"
 expect 2 "another process holds live/supervise.lock (pid $pid on host " as_train live 'exit 4'
+expect 2 "live is a run of lockstep launch: .*follows its hosts" "$LOCKSTEP" resize live 2
 kill -TERM $pid
 wait $pid
 exec 9>held/run.lock
