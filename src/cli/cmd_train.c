@@ -433,7 +433,7 @@ static void know_supervisor(const ls_train_options *o)
     if (ls_train_given(o, "attempt")) (void)setenv("LOCKSTEP_ATTEMPT", number, 0);
 }
 
-/* A resumed run is not restarted unless its command says so, also if the run was. */
+/* A resumed run is not restarted unless its command has the option, also if the run was. */
 static void tell_restarts(const ls_train_options *o, const ls_start_env *e)
 {
     ls_str s = {0};

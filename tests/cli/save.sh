@@ -78,8 +78,8 @@ grep -q '"event": "save_every", "step": 11, "steps": [1-9]' auto/events.jsonl ||
 grep -q '"save_every": "auto"' auto/options.json || bad "options.json: $(grep save_every auto/options.json)"
 same_checkpoint one/epoch-1 auto/epoch-1
 # with --save_async it is at least the time of a write
-LOCKSTEP_FAULT="kind=slow,rank=0,step=11,phase=save,path=/.tmp-step-10-,seconds=0.1" ok behind --save_every auto --mtbf 0.001 --save_async --max_steps 60 --save_memory_every 5
-python3 - behind/events.jsonl <<'EOF' || bad "the interval is shorter than a write: $(grep sav behind.log)"
+LOCKSTEP_FAULT="kind=slow,rank=0,step=11,phase=save,path=/.tmp-step-10-,seconds=0.1" ok paced --save_every auto --mtbf 0.001 --save_async --max_steps 60 --save_memory_every 5
+python3 - paced/events.jsonl <<'EOF' || bad "the interval is shorter than a write: $(grep sav paced.log)"
 import json, sys
 e = [x for x in map(json.loads, open(sys.argv[1])) if x["event"] == "save_every"]
 assert len(e) == 1 and e[0]["write_seconds"] >= 0.1 and e[0]["steps"] * e[0]["step_seconds"] >= e[0]["write_seconds"], e
