@@ -94,6 +94,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of t
   rm down.b
   await $pid grep -q '"why": "workers returned"' elastic/events.jsonl || bad "elastic: does not grow: $(tail -n 3 elastic.log)"
   wait $pid || bad "elastic: exit code $?"
+  grep "to continue:" elastic.log && bad "elastic: a worker of a run that goes on by itself gives advice"
   same one600/epoch-1/model.safetensors elastic/epoch-1/model.safetensors
 fi
 
