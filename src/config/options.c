@@ -128,7 +128,7 @@ const ls_opt ls_train_opts[] = {
     ROW("save_async", LS_OPT_SWITCH, save_async, NULL, NULL,
         "copy what is saved to memory of its own (in the plan) and write the copy during later steps; saves that are due while the last one is still being written are left out"),
     ROW("save_memory_every", LS_OPT_INT, save_memory_every, "K", "0",
-        "every K optimizer steps write a checkpoint to the memory of every host (/dev/shm), which a restart after a failure reads: at most K finished steps are repeated, also with --save_async; it is removed at the end of the run; 0 = never", IN(0, 1e15)),
+        "every K optimizer steps write a checkpoint to the memory of every host (/dev/shm), which a restart after a failure reads: at most K finished steps are repeated (more while --save_async writes the checkpoint of an epoch); it is removed at the end of the run; 0 = never", IN(0, 1e15)),
     ROW("save_failures", LS_OPT_CHOICE, save_failures, "warn|stop", NULL,
         "when a checkpoint cannot be written: warn and go on with training (the last one of a run must be saved, and metrics.jsonl must be writable), or stop [stop; warn with --max_restarts]"),
     ROW("no_save_verify", LS_OPT_SWITCH, no_save_verify, NULL, NULL, "do not read checkpoints back after they are written"),

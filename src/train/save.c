@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define EPOCH "epoch-"
+
 /* A line of rank 0, whatever the run prints its events as. */
 static void tell(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void tell(ls_trainer *t, const char *fmt, ...)
@@ -157,6 +159,13 @@ static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
     return st == LS_OK ? ls_observe(t, &e) : LS_OK;
 }
 
+ls_status train_save_epoch(ls_trainer *t, bool last)
+{
+    char name[32];
+    snprintf(name, sizeof name, EPOCH "%lld", (long long)t->state.epoch);
+    return post(t, name, true, last);
+}
+
 static ls_status save_step(ls_trainer *t, bool must)
 {
     char name[32];
@@ -262,6 +271,8 @@ static ls_status save_memory(ls_trainer *t)
     ls_saving *s = &t->saving;
     char name[32];
     if (!k || t->state.step % k) return LS_OK;
+    /* a run that is restarted from a later step would not write the checkpoint of the epoch again */
+    if (s->pending && !strncmp(s->name, EPOCH, sizeof EPOCH - 1)) return LS_OK;
     if (t->audit && s->step != t->state.step) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
     if (has_hosts(t) || writes_to_disk(t)) return save_beside(t, name);
@@ -273,14 +284,6 @@ static ls_status save_memory(ls_trainer *t)
     const ls_status st = save_to(t, name, TO_MEMORY);
     s->pending = st == LS_OK;
     return tolerate(t, st);
-}
-
-ls_status train_save_epoch(ls_trainer *t, bool last)
-{
-    char name[32];
-    snprintf(name, sizeof name, "epoch-%lld", (long long)t->state.epoch);
-    LS_TRY(post(t, name, true, last));
-    return last ? LS_OK : save_memory(t);
 }
 
 /* A line, once. */

@@ -71,6 +71,10 @@ for n in 1 2; do
   same_checkpoint one/epoch-1 "slow$n/epoch-1"
 done
 
+# but no copy is later than the checkpoint of an epoch that is being written: the restarted run writes it again
+LOCKSTEP_FAULT="kind=slow,rank=0,step=8,phase=save,path=/.tmp-epoch-1-,seconds=60;kind=kill,rank=0,step=11" ok epochs --global_batch_size 32 --epochs 2 --max_steps 14 --save_memory_every 2 --save_async --max_restarts 1
+grep -q '"event": "restart".*"from_step": 6,' epochs/events.jsonl && [ -e epochs/epoch-1 ] || bad "epoch-1 is lost: $(ls epochs) $(grep restart epochs/events.jsonl)"
+
 # an interval that is chosen
 ok auto --save_every auto --mtbf 0.001 -n 2
 grep -q "^step 11  saving every [0-9]* steps*: a save takes .* s of training, a step .* s, and a host fails every 0.001 hours" auto.log || bad "no interval: $(grep sav auto.log)"
