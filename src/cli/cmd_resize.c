@@ -3,6 +3,7 @@
 #include "cli/supervise.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/lock.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -16,7 +17,8 @@ typedef struct options {
 static const cli_page page = {
     NULL, 0, "resize RUN N",
     "Continue a run that trains with `train -n ... --elastic MIN:MAX` on N workers, from MIN to MAX. The workers finish their step and save a checkpoint, "
-    "and N workers continue from it. The batch stays the same, and the result has the same bits.\n\n"
+    "and N workers continue from it. The batch stays the same, and the result has the same bits. Runs of `lockstep launch` follow their hosts "
+    "and cannot be resized by this command.\n\n"
     "  lockstep resize runs/2026-11-16-shakespeare 4"};
 
 /* Waits for the supervisor. */
@@ -33,7 +35,19 @@ static ls_status wait_for_answer(const char *ask, const char *path, const char *
     }
     (void)unlink(ask);
     return ls_fail(LS_E_CONFIG,
-                   "%s: no run that trains there can change its number of workers; start it with --elastic", run);
+                   "%s: no run that trains there can change its number of workers; start it with train -n N --elastic "
+                   "MIN:MAX",
+                   run);
+}
+
+/* `lockstep launch` uses the hosts that answer, and follows no requests. */
+static ls_status refuse_launched(const char *run)
+{
+    if (!ls_lock_is_held(ls_path_of(run, LS_SUPERVISE_LOCK).text)) return LS_OK;
+    return ls_fail(LS_E_CONFIG,
+                   "%s is a run of lockstep launch: with --elastic its number of workers follows its hosts; only runs "
+                   "of train -n N --elastic can be resized",
+                   run);
 }
 
 ls_status cmd_resize(int argc, char **argv)
@@ -47,6 +61,7 @@ ls_status cmd_resize(int argc, char **argv)
         return ls_fail(LS_E_ARG, "give a run folder and a number of workers: lockstep resize RUN N");
     const char *run = rest.word[0];
     if (!ls_fs_is_dir(run)) return ls_fail(LS_E_IO, "%s: no such run folder", run);
+    LS_TRY(refuse_launched(run));
     const ls_path ask = ls_path_of(run, SUPERVISE_ASK), answer = ls_path_of(run, SUPERVISE_ANSWER);
     (void)unlink(answer.text);
     const int len = snprintf(number, sizeof number, "%lld\n", (long long)n);

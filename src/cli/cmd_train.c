@@ -4,12 +4,14 @@
 #include "cli/train_supervise.h"
 #include "cli/translation.h"
 #include "comm/launch.h"
+#include "config/run_options.h"
 #include "core/cores.h"
 #include "core/deadline.h"
 #include "core/fs.h"
 #include "core/inject.h"
 #include "core/log.h"
 #include "core/nvtx.h"
+#include "core/progress.h"
 #include "core/stack.h"
 #include "core/stop.h"
 #include "data/loader.h"
@@ -423,6 +425,34 @@ static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
     return st;
 }
 
+/* Under a supervisor on another host --attempt stands for its environment. */
+static void know_supervisor(const ls_train_options *o)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)o->attempt);
+    if (ls_train_given(o, "attempt")) (void)setenv("LOCKSTEP_ATTEMPT", number, 0);
+}
+
+/* A resumed run is not restarted unless its command has the option, also if the run was. */
+static void tell_restarts(const ls_train_options *o, const ls_start_env *e)
+{
+    ls_str s = {0};
+    if (!o->resume || o->print_config || e->rank || train_is_supervised(o) || getenv("LOCKSTEP_ATTEMPT")) return;
+    ls_run_options_restarts(o->checkpoint_path, &s);
+    if (s.len && !s.failed)
+        ls_progress_say("lockstep: the run was started with %s; --resume does not take this over: this command does "
+                        "not restart it after a failure\n",
+                        s.data);
+    ls_str_fini(&s);
+}
+
+/* With one worker on the CPU the bits do not vary, but the option asks for what an audit cannot compare. */
+static ls_status check_audit(const ls_train_options *o)
+{
+    if (!o->audit || !o->no_deterministic) return LS_OK;
+    return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; leave one of them out");
+}
+
 /* Runs with the options that are complete. */
 static ls_status run(job *j, const ls_start_env *env)
 {
@@ -469,8 +499,11 @@ ls_status cmd_train(int argc, char **argv)
     }
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     LS_TRY_GOTO(st, done, train_supervise_check(o, &env));
+    LS_TRY_GOTO(st, done, check_audit(o));
     if (o->json && !o->print_config) LS_TRY_GOTO(st, done, divert_stdout(&saved));
+    know_supervisor(o);
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
+    tell_restarts(o, &env);
     LS_TRY_GOTO(st, done, cli_translate_check(o));
     if (o->deepspeed_config) LS_TRY_GOTO(st, done, load_json(o, &ds));
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};

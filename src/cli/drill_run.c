@@ -12,6 +12,7 @@
 #include "core/rng.h"
 #include "core/stop.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -187,7 +188,13 @@ static ls_status child(const drill_site *s, const ls_argv *w, const char *dir, a
                         code);
 }
 
-/* The end of what the run printed, for a message. */
+static bool has_letter(const char *line)
+{
+    while (*line && !isalpha((unsigned char)*line)) line++;
+    return *line;
+}
+
+/* What the run printed last, for a message: the last line of this program, else one with words; launchers draw frames around theirs. */
 static void last_words(const char *dir, char *out, size_t room)
 {
     char *text = NULL;
@@ -197,9 +204,14 @@ static void last_words(const char *dir, char *out, size_t room)
         ls_err_clear();
         return;
     }
-    while (n && text[n - 1] == '\n') text[--n] = '\0';
-    const char *line = strrchr(text, '\n');
-    snprintf(out, room, "%s", line ? line + 1 : text);
+    bool own = false;
+    while (n && !own) { /* backwards */
+        while (n && text[n - 1] == '\n') n--;
+        text[n] = '\0';
+        while (n && text[n - 1] != '\n') n--;
+        own = !strncmp(text + n, "lockstep: ", 10);
+        if (own || (!*out && has_letter(text + n))) snprintf(out, room, "%s", text + n);
+    }
     ls_free(text);
 }
 

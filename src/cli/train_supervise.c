@@ -1,6 +1,7 @@
 #include "cli/train_supervise.h"
 #include "cli/commands.h"
 #include "compute/look.h"
+#include "config/run_options.h"
 #include "core/fs.h"
 #include "core/progress.h"
 #include "core/stop.h"
@@ -107,14 +108,34 @@ static void set_gpu_back(supervisor *v, int rank)
     ls_progress_say("lockstep: GPU %s of rank %d is used last from now on\n", gpu, rank);
 }
 
+/* The nearest number of workers in the direction `by` that is possible; 0: none. */
+static int nearest(const supervisor *v, int wanted, int by)
+{
+    ls_train_options o;
+    for (int n = wanted + by; n >= v->least && n <= v->most; n += by)
+        if (train_layout_fit(&v->layout, n, &o) == LS_OK) return n;
+    return 0;
+}
+
 static ls_status allows(void *ctx, supervise *s, int wanted)
 {
     supervisor *v = ctx;
     ls_train_options o;
+    ls_err_kept why;
+    char possible[64] = "";
     (void)s;
     if (wanted < v->least || wanted > v->most)
         return ls_fail(LS_E_CONFIG, "%d workers are outside of --elastic %d:%d", wanted, v->least, v->most);
-    return train_layout_fit(&v->layout, wanted, &o);
+    const ls_status st = train_layout_fit(&v->layout, wanted, &o);
+    if (st != LS_E_CONFIG) return st;
+    ls_err_keep(&why);
+    const int below = nearest(v, wanted, -1), above = nearest(v, wanted, 1);
+    ls_err_restore(&why);
+    if (below && above) snprintf(possible, sizeof possible, "; ask for %d or %d workers", below, above);
+    else if (below || above) snprintf(possible, sizeof possible, "; ask for %d", below ? below : above);
+    char words[512];
+    snprintf(words, sizeof words, "%.400s", ls_err_words());
+    return ls_fail(st, "%s%s", words, possible);
 }
 
 /* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it. Other failures change nothing. */
@@ -162,6 +183,19 @@ static ls_status set_up(supervisor *v, const ls_train_options *o)
     return LS_OK;
 }
 
+/* After a signal of the user; the worker has printed what it saved. */
+static void tell_how_to_continue(const supervisor *v)
+{
+    ls_err_kept words;
+    ls_str s = {0};
+    ls_err_keep(&words);
+    ls_run_options_restarts(v->s.run_dir, &s);
+    ls_progress_say("lockstep: to continue: lockstep train --resume %s%s%s\n", ls_quoted(v->s.run_dir).text,
+                    s.len ? " " : "", s.data ? s.data : "");
+    ls_str_fini(&s);
+    ls_err_restore(&words);
+}
+
 ls_status train_supervise(const train_runner *r, const ls_train_options *o, const ls_device_choice *d)
 {
     ls_lock lock = {0};
@@ -176,6 +210,7 @@ ls_status train_supervise(const train_runner *r, const ls_train_options *o, cons
     if (st == LS_OK) st = cli_serve_begin(o, v->s.run_dir, &server); /* before the lock, which it must not inherit */
     if (st == LS_OK) st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
+    if (st == LS_E_STOPPED && v->s.began) tell_how_to_continue(v);
     ls_lock_release(&lock);
     cli_serve_end(server);
     ls_stop_set_mode(before);

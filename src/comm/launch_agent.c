@@ -194,6 +194,6 @@ ls_status ls_launch_agent(void)
     ls_free(a.worker);
     ls_free(text);
     if (a.signal && a.code == 4)
-        exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
+        _exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
     return st;
 }

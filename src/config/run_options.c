@@ -28,15 +28,13 @@ static const char *const left_out[] = {
     "num_workers",
     "serve",
     "serve_address",
-    "max_restarts",
-    "elastic",
-    "hot_spare",
     "attempt",
     "grad_accum_steps",
     "train_micro_batch_size_per_gpu",
     "micro_batch_size_per_gpu",
     "global_batch_size",
 };
+static const char *const restarts[] = {"max_restarts", "elastic", "hot_spare"}; /* left out, too, but recorded */
 static const char *const sources[] = {"data", "train_data_path", "val_data_path"};
 static const char *const paths[] = {"deepspeed_config", "model", "init_from", "schedule"};
 static const char *const made[] = {"tensorboard", "workdir"}; /* folders that the run makes */
@@ -103,6 +101,22 @@ static void put(ls_jsonw *w, const ls_opt *row, const void *at)
     }
 }
 
+/* "--max_restarts 3 --elastic 2:4". A worker does not know the options of `lockstep launch`. */
+static void put_restarts(ls_jsonw *w, const ls_train_options *o)
+{
+    ls_str s = {0};
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const ls_opt *row = &ls_train_opts[i];
+        const void *at = (const char *)o + row->offset;
+        if (!o->given[i] || !IS_IN(row->name, restarts)) continue;
+        if (row->kind == LS_OPT_STR) ls_str_addf(&s, " --%s %s", row->name, *(const char *const *)at);
+        else if (*(const int64_t *)at) ls_str_addf(&s, " --%s %lld", row->name, (long long)*(const int64_t *)at);
+    }
+    if (!s.len && getenv("LOCKSTEP_ATTEMPT")) ls_str_add(&s, " lockstep launch --max_restarts");
+    if (s.len && !s.failed) ls_jsonw_put_str(w, "restarts", s.data + 1);
+    ls_str_fini(&s);
+}
+
 void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out)
 {
     ls_jsonw w;
@@ -112,7 +126,7 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
     ls_jsonw_put_open(&w, "options", '{');
     for (size_t i = 0; i < ls_train_n_opts; i++) {
         const ls_opt *row = &ls_train_opts[i];
-        if (!o->given[i] || !row->help || IS_IN(row->name, left_out)) continue;
+        if (!o->given[i] || !row->help || IS_IN(row->name, left_out) || IS_IN(row->name, restarts)) continue;
         put(&w, row, (const char *)o + row->offset);
     }
     char here[PATH_MAX];
@@ -122,6 +136,7 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
     ls_jsonw_members(&w, LS_KV("micro_batch_size_per_gpu", c->micro_batch),
                      LS_KV("global_batch_size", c->global_batch));
     ls_jsonw_close(&w);
+    put_restarts(&w, o);
     ls_jsonw_close(&w);
 }
 
@@ -218,4 +233,15 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
     ls_free(checkpoint);
     json_decref(root);
     return st;
+}
+
+void ls_run_options_restarts(const char *run_dir, ls_str *out)
+{
+    const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
+    json_t *root = NULL;
+    if (!ls_fs_exists(file.text)) return;
+    if (ls_json_load(file.text, &root) == LS_OK && json_is_string(json_object_get(root, "restarts")))
+        ls_str_add(out, json_string_value(json_object_get(root, "restarts")));
+    ls_err_clear();
+    json_decref(root);
 }

@@ -3,7 +3,7 @@
  *   {"version": 1, "options": {"data": "/home/me/data", "model": "tiny", "lr": 0.003, "global_batch_size": 8, ...}}
  *
  * Every option that was typed, chosen (config/auto.h) or taken from a preset is a member with its name, except those of one process alone (--resume,
- * --json, --profile ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute.
+ * --json, --profile, --max_restarts ...). Batch sizes are the resolved ones, so that another number of workers continues with the same batch. Paths are absolute.
  *
  * The DeepSpeed JSON of a run is beside it as a copy, which a resumed run reads: the original may change or disappear. */
 #ifndef LS_CONFIG_RUN_OPTIONS_H
@@ -20,5 +20,9 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
 /* The options of a run folder as words. Without -n if the workers are `launched`. A run that has a checkpoint takes the model of --init_from from
  * it. LS_E_IO if the folder or the file does not exist, LS_E_FORMAT. */
 ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out);
+
+/* What restarts the run of a folder after failures, as it is typed ("--max_restarts 3"): a resumed run does not take it over. Appends nothing if
+ * nothing does, or there is no such run. */
+void ls_run_options_restarts(const char *run_dir, ls_str *out);
 
 #endif

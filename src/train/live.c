@@ -102,8 +102,7 @@ static void add_validation(ls_trainer *t, const ls_event *e)
 static void add_checkpoint(ls_trainer *t, const ls_event *e)
 {
     ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint"), LS_KV("step", t->state.step),
-                     LS_KV("name", e->text));
+    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint"), LS_KV("step", e->at_step), LS_KV("name", e->text));
     add_event(&t->live, &w);
 }
 
@@ -135,6 +134,7 @@ static void add_interval(ls_trainer *t)
     ls_jsonw_members(&w, LS_KV("event", (const char *)"save_every"), LS_KV("step", t->state.step),
                      LS_KV("steps", t->saving.every), LS_KV("save_seconds", t->saving.cost),
                      LS_KV("step_seconds", t->pace.seconds), LS_KV("mtbf_hours", t->cfg->mtbf));
+    if (t->cfg->save_async) ls_jsonw_put_real(&w, "write_seconds", t->saving.write);
     add_event(&t->live, &w);
 }
 
@@ -265,7 +265,7 @@ ls_status train_see_live(ls_trainer *t, const ls_event *e)
         l->phase = "checkpoint";
         put_rank(t, true);
         return LS_OK;
-    case LS_ON_CHECKPOINT_END:
+    case LS_ON_SAVED:
         if (first) add_checkpoint(t, e);
         break;
     case LS_ON_AUDIT:

@@ -11,6 +11,7 @@
 #include "core/stop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static bool reached_limit(const ls_trainer *t)
 {
@@ -83,9 +84,11 @@ static ls_status save_and_stop(ls_trainer *t)
     ls_stop_saving();
     LS_TRY(train_save_stop(t));
     train_save_forget(t);
-    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; to continue: lockstep train --resume %s",
-                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step,
-                   ls_quoted(t->cfg->run_dir).text);
+    char advice[sizeof(ls_quoted_word) + 48] = "";
+    if (!getenv("LOCKSTEP_ATTEMPT")) /* a supervisor may continue the run itself */
+        snprintf(advice, sizeof advice, "; to continue: lockstep train --resume %s", ls_quoted(t->cfg->run_dir).text);
+    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld%s", ls_stop_signal() ? "" : "a worker was asked to stop; ",
+                   t->cfg->run_dir, (long long)t->state.step, advice);
 }
 
 /* The files of a complete run stay as they are. */

@@ -90,6 +90,7 @@ typedef enum ls_event_kind {
     LS_ON_CHECKPOINT_BEGIN,
     LS_ON_CHECKPOINT_END, /* it is posted; the writer may still be busy. text: its name; at_epoch */
     LS_ON_AUDIT,          /* audit: what differs; NULL: nothing */
+    LS_ON_SAVED,          /* a checkpoint is in place, perhaps in a later step. text: its name; at_step */
     LS_ON_SAVE_FAILED,    /* a checkpoint is lost, and the run goes on. text: its name; at_step, reason */
     LS_ON_SAVE_EVERY,     /* --save_every auto has chosen: ls_trainer.saving */
     LS_ON_SHUTDOWN_BEGIN,

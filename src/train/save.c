@@ -11,11 +11,14 @@
 #include "core/goodput.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define EPOCH "epoch-"
 
 /* A line of rank 0, whatever the run prints its events as. */
 static void tell(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -42,9 +45,15 @@ static int kept(const ls_train_config *c)
     return (int)c->keep_last + (c->keep_last && c->audit);
 }
 
-/* A checkpoint in memory on several hosts is complete when this returns; others are posted. */
-static ls_status post_to(ls_trainer *t, const char *name, bool memory)
+typedef enum target {
+    TO_DISK,
+    TO_MEMORY,   /* posted */
+    BESIDE_WRITE /* to memory: complete when save_to returns, whatever the writer does meanwhile */
+} target;
+
+static ls_status save_to(ls_trainer *t, const char *name, target to)
 {
+    const bool memory = to != TO_DISK;
     ls_str json = {0}, timings = {0}; /* those of rank 0 are kept */
     ls_run_state_write(t, &json);
     ls_run_timings_write(t, &timings);
@@ -66,7 +75,9 @@ static ls_status post_to(ls_trainer *t, const char *name, bool memory)
                              .verify = t->cfg->save_verify && !memory,
                              .keep_last = memory ? 1 : kept(t->cfg),
                              .keep_hours = memory ? 0 : t->cfg->keep_hours};
-    ls_status st = memory && has_hosts(t) ? ls_ckpt_save_hosts(t->writer, &job) : ls_ckpt_post(t->writer, &job);
+    ls_status st = to != BESIDE_WRITE          ? ls_ckpt_post(t->writer, &job)
+                   : ls_comm_size(t->comm) > 1 ? ls_ckpt_save_hosts(t->writer, &job)
+                                               : ls_ckpt_save(&job);
     ls_str_fini(&json);
     ls_str_fini(&timings);
     return st;
@@ -74,7 +85,7 @@ static ls_status post_to(ls_trainer *t, const char *name, bool memory)
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)
 {
-    return post_to(t, name, false);
+    return save_to(t, name, TO_DISK);
 }
 
 /* ---- failures ---- */
@@ -99,6 +110,28 @@ static ls_status tolerate(ls_trainer *t, ls_status st)
     return not_saved(t, t->saving.name, t->saving.posted);
 }
 
+/* After a call that may have ended the job of the writer, with its status. */
+static ls_status see_end(ls_trainer *t, ls_status st)
+{
+    ls_saving *s = &t->saving;
+    if (!s->pending || ls_ckpt_in_flight(t->writer)) return st;
+    s->pending = false;
+    if (st != LS_OK || s->in_memory) return st;
+    return ls_observe(t, &(ls_event){.kind = LS_ON_SAVED, .text = s->name, .at_step = s->posted});
+}
+
+static ls_status wait_for_writer(ls_trainer *t)
+{
+    return see_end(t, ls_ckpt_wait(t->writer));
+}
+
+/* Until the last one is in place and was read back. */
+static ls_status settle(ls_trainer *t)
+{
+    LS_TRY(wait_for_writer(t));
+    return ls_ckpt_settle(t->writer);
+}
+
 /* On rank 0: a checkpoint that was read back and is damaged. */
 static ls_status report_bad(ls_trainer *t)
 {
@@ -118,13 +151,14 @@ static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
     ls_event e = {.kind = LS_ON_CHECKPOINT_BEGIN, .text = name, .at_epoch = at_epoch};
     if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     LS_TRY(ls_observe(t, &e));
-    LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
+    LS_TRY(tolerate(t, wait_for_writer(t)));
     t->saving.posted = t->saving.step = t->state.step;
     t->saving.in_memory = false;
     snprintf(t->saving.name, sizeof t->saving.name, "%s", name);
-    const double from = ls_now();
+    t->saving.began = ls_now();
     const ls_status st = ls_trainer_save(t, name);
-    t->saving.stall = ls_now() - from;
+    t->saving.stall = ls_now() - t->saving.began;
+    t->saving.pending = st == LS_OK;
     if (st != LS_OK && must) return st;
     LS_TRY(tolerate(t, st));
     e.kind = LS_ON_CHECKPOINT_END;
@@ -134,7 +168,7 @@ static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
 ls_status train_save_epoch(ls_trainer *t, bool last)
 {
     char name[32];
-    snprintf(name, sizeof name, "epoch-%lld", (long long)t->state.epoch);
+    snprintf(name, sizeof name, EPOCH "%lld", (long long)t->state.epoch);
     return post(t, name, true, last);
 }
 
@@ -149,11 +183,12 @@ static ls_status save_step(ls_trainer *t, bool must)
 
 enum { AUTO_FIRST = 10 }; /* steps of this process before the first save, so that their time is known */
 
-/* After the first save and the step that waited for it: rank 0 measured, all use its interval. */
+/* Rank 0 measured, all use its interval. */
 static ls_status choose_interval(ls_trainer *t)
 {
     ls_saving *s = &t->saving;
     const ls_comm_place where = ls_comm_where(t->comm);
+    char write[64] = "";
     s->cost = s->stall;
     const ls_failures f = {.mtbf = t->cfg->mtbf * 3600,
                            .hosts = where.n_host > 0 ? where.n_host : 1,
@@ -161,12 +196,32 @@ static ls_status choose_interval(ls_trainer *t)
                            .restart = 10,
                            .step = fmax(t->pace.seconds, 1e-6)};
     s->every = ls_goodput_best(&f).steps;
+    if (t->cfg->save_async) { /* the next one is due after the step in which the writer is free */
+        s->every = LS_MAX(s->every, LS_MAX((int64_t)ceil(s->write / f.step), s->write_steps) + 1);
+        snprintf(write, sizeof write, " and %.3g s to write", s->write);
+    }
     if (ls_comm_size(t->comm) > 1) LS_TRY(ls_broadcast(t->comm, (ls_view){&s->every, 1, LS_I64}, 0, LS_SITE, NULL));
     tell(
         t,
-        "saving every %lld step%s: a save takes %.3g s of training, a step %.3g s, and a host fails every %g hours (--mtbf)",
-        (long long)s->every, s->every == 1 ? "" : "s", s->cost, t->pace.seconds, t->cfg->mtbf);
+        "saving every %lld step%s: a save takes %.3g s of training%s, a step %.3g s, and a host fails every %g hours (--mtbf)",
+        (long long)s->every, s->every == 1 ? "" : "s", s->cost, write, t->pace.seconds, t->cfg->mtbf);
     return ls_observe(t, &(ls_event){.kind = LS_ON_SAVE_EVERY});
+}
+
+/* The writer is free: the last checkpoint on the disk was read back, too. */
+static void measure_write(ls_trainer *t)
+{
+    ls_saving *s = &t->saving;
+    if (s->write > 0 || s->began <= 0) return;
+    s->write = ls_now() - s->began;
+    s->write_steps = t->state.step - s->posted;
+}
+
+/* After the first save: the step that waited for it is over; with --save_async, the writer is free again. */
+static bool is_measured(const ls_trainer *t)
+{
+    const ls_saving *s = &t->saving;
+    return s->first && (t->cfg->save_async ? s->write > 0 : t->state.step > s->first);
 }
 
 /* Whether a checkpoint of this step is due. */
@@ -174,7 +229,7 @@ static ls_status is_due(ls_trainer *t, bool *due)
 {
     ls_saving *s = &t->saving;
     if (t->cfg->save_every >= 0) s->every = t->cfg->save_every;
-    else if (!s->every && s->first && t->state.step > s->first) LS_TRY(choose_interval(t));
+    else if (!s->every && is_measured(t)) LS_TRY(choose_interval(t));
     if (s->every) *due = t->state.step % s->every == 0;
     else *due = t->cfg->save_every < 0 && !s->first && t->state.step >= t->resumed_from + AUTO_FIRST;
     if (*due && !s->first) s->first = t->state.step;
@@ -200,45 +255,61 @@ void train_save_forget(ls_trainer *t)
     ls_ckpt_memory_drop(&t->saving.memory, t->cfg->run_dir);
 }
 
-/* Several hosts write their copies at once, beside a checkpoint that is being written to the disk. */
-static ls_status save_on_hosts(ls_trainer *t)
+/* Whether the writer works for the disk; the same on every worker. */
+static bool writes_to_disk(const ls_trainer *t)
 {
-    char name[32];
-    snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
-    const ls_status st = post_to(t, name, true);
-    if (st == LS_OK && ls_comm_rank(t->comm) == 0)
+    return !t->saving.in_memory && (ls_ckpt_in_flight(t->writer) || (t->cfg->save_async && t->saving.busy));
+}
+
+/* Several hosts write their copies at once, and so do workers whose writer works for the disk: a copy does not wait for a disk. */
+static ls_status save_beside(ls_trainer *t, const char *name)
+{
+    const ls_status st = save_to(t, name, BESIDE_WRITE);
+    if (st == LS_OK && has_hosts(t) && ls_comm_rank(t->comm) == 0)
         ls_ckpt_memory_note(&t->saving.memory, t->cfg->run_dir, t->state.step);
     return st == LS_E_IO ? not_saved(t, name, t->state.step) : st;
 }
 
-/* A copy for restarts, which replaces the last one: no event of the run, and no reason to stop it. */
+/* A copy for restarts, which replaces the last one: no event of the run, and no reason to stop it. It is complete before the next update. */
 static ls_status save_memory(ls_trainer *t)
 {
     const int64_t k = t->cfg->save_memory_every;
+    ls_saving *s = &t->saving;
+    char name[32];
     if (!k || t->state.step % k) return LS_OK;
-    if (!has_hosts(t) && t->cfg->save_async && (t->saving.busy || ls_ckpt_in_flight(t->writer))) return LS_OK;
-    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
-    if (has_hosts(t)) return save_on_hosts(t);
-    LS_TRY(tolerate(t, ls_ckpt_wait(t->writer)));
-    t->saving.posted = t->state.step;
-    t->saving.in_memory = true;
-    snprintf(t->saving.name, sizeof t->saving.name, "step-%lld", (long long)t->state.step);
-    return tolerate(t, post_to(t, t->saving.name, true));
+    /* a run that is restarted from a later step would not write the checkpoint of the epoch again */
+    if (s->pending && !strncmp(s->name, EPOCH, sizeof EPOCH - 1)) return LS_OK;
+    if (t->audit && s->step != t->state.step) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
+    snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    if (has_hosts(t) || writes_to_disk(t)) return save_beside(t, name);
+    LS_TRY(tolerate(t, wait_for_writer(t)));
+    if (!s->in_memory) measure_write(t);
+    s->posted = t->state.step;
+    s->in_memory = true;
+    memcpy(s->name, name, sizeof name);
+    const ls_status st = save_to(t, name, TO_MEMORY);
+    s->pending = st == LS_OK;
+    return tolerate(t, st);
+}
+
+/* A line, once. */
+static void tell_left_out(ls_trainer *t)
+{
+    if (t->saving.left_out) return;
+    t->saving.left_out = true;
+    tell(t, "no checkpoint: %s is still being written; saves that are due meanwhile are left out%s", t->saving.name,
+         t->cfg->save_every > 0 ? "; a larger --save_every gives it the time" : "");
 }
 
 ls_status train_save_due(ls_trainer *t)
 {
-    const ls_train_config *c = t->cfg;
     bool due;
     LS_TRY(report_bad(t));
     LS_TRY(is_due(t, &due));
-    if (!due) return save_memory(t);
     /* a copy in memory is short: it is waited for */
-    if (c->save_async && !t->saving.in_memory && (t->saving.busy || ls_ckpt_in_flight(t->writer))) {
-        tell(t, "no checkpoint: %s is still being written; a larger --save_every gives it the time", t->saving.name);
-        return LS_OK;
-    }
-    return save_step(t, false);
+    if (due && t->cfg->save_async && writes_to_disk(t)) tell_left_out(t);
+    else if (due) LS_TRY(save_step(t, false));
+    return save_memory(t);
 }
 
 ls_status train_save_stop(ls_trainer *t)
@@ -254,7 +325,7 @@ ls_status train_save_stop(ls_trainer *t)
 
 ls_status train_save_end(ls_trainer *t)
 {
-    ls_status st = ls_ckpt_settle(t->writer);
+    ls_status st = settle(t);
     if (st == LS_OK && t->audit) st = train_own_failure(t, ls_audit_after_save(t->audit));
     ls_err_kept words;
     ls_err_keep(&words);
@@ -272,15 +343,18 @@ int train_save_busy(const ls_trainer *t)
 
 ls_status train_save_advance(ls_trainer *t, bool busy)
 {
-    t->saving.busy = busy;
-    return busy ? LS_OK : tolerate(t, ls_ckpt_advance(t->writer));
+    ls_saving *s = &t->saving;
+    s->busy = busy;
+    if (busy) return LS_OK;
+    if (!s->in_memory && !ls_ckpt_in_flight(t->writer)) measure_write(t);
+    return tolerate(t, see_end(t, ls_ckpt_advance(t->writer)));
 }
 
 ls_status train_save_release(ls_trainer *t)
 {
     if (!ls_ckpt_in_flight(t->writer)) return LS_OK;
     const double from = ls_now();
-    const ls_status st = ls_ckpt_wait_buffers(t->writer);
-    if (t->saving.posted == t->state.step) t->saving.stall += ls_now() - from;
-    return tolerate(t, st);
+    const ls_status st = t->saving.in_memory ? ls_ckpt_wait(t->writer) : ls_ckpt_wait_buffers(t->writer);
+    if (t->saving.posted == t->state.step && !t->saving.in_memory) t->saving.stall += ls_now() - from;
+    return tolerate(t, see_end(t, st));
 }

@@ -144,7 +144,10 @@ pid=$!
 await $pid lines term/metrics.jsonl 4
 kill -TERM $pid
 ends 143 term
-grep -q "saved term/step-" term.err || bad "term: nothing saved"
+grep -q "stopped by SIGTERM: saved term/step-[0-9]*$" term.err || bad "term: nothing saved, or a worker gives advice: $(tail -n 2 term.err)"
+grep -q "^lockstep: to continue: lockstep train --resume term --max_restarts 5$" term.err || bad "term: no advice: $(tail -n 2 term.err)"
+expect 0 "the run was started with --max_restarts 5; --resume does not take this over" "$LOCKSTEP" train --resume term
+"$LOCKSTEP" train --resume term 2>&1 | grep "started with" && bad "term: the line comes again"
 grep -q restarting term.err && bad "term: restarted after SIGTERM"
 expect 2 "must be MIN:MAX" "${train[@]}" -n 2 --elastic 4 --checkpoint_path no
 expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \

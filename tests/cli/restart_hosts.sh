@@ -103,6 +103,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of t
   rm down.b
   await $pid grep -q '"why": "workers returned"' elastic/events.jsonl || bad "elastic: does not grow: $(tail -n 3 elastic.log)"
   wait $pid || bad "elastic: exit code $?"
+  grep "to continue:" elastic.log && bad "elastic: a worker of a run that goes on by itself gives advice"
   same one600/epoch-1/model.safetensors elastic/epoch-1/model.safetensors
 fi
 
@@ -117,6 +118,7 @@ as_train() { "$LOCKSTEP" launch --max_restarts 1 -- sh -c "$2" lockstep train --
 pid=$!
 await $pid [ -e live/resize ] || bad "live: $(cat live.log)"
 expect 2 "another process holds live/supervise.lock (pid $pid on host " as_train live 'exit 4'
+expect 2 "live is a run of lockstep launch: .*follows its hosts" "$LOCKSTEP" resize live 2
 kill -TERM $pid
 wait $pid
 exec 9>held/run.lock

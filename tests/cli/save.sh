@@ -25,9 +25,10 @@ done
 grep -q '"total_time"' one/epoch-1/timings.json || bad "timings.json has no times"
 grep -q '"total_time"\|wall_time' one/epoch-1/trainer_state.json && bad "trainer_state.json has times"
 
-# a save that is due while the last one is being written is left out, with a line
-ok dense --save_every 1 --save_async -n 2
-grep -q "no checkpoint: step-1 is still being written" dense.log || bad "no line about a checkpoint that was left out: $(head -n 20 dense.log)"
+# saves that are due while the last one is being written are left out, with one line
+LOCKSTEP_FAULT="kind=slow,rank=0,step=2,phase=save,path=/.tmp-step-1-,seconds=0.3" ok dense --save_every 1 --save_async -n 2
+[ "$(grep "no checkpoint:" dense.log)" = "step 2  no checkpoint: step-1 is still being written; saves that are due meanwhile are left out; a larger --save_every gives it the time" ] ||
+  bad "not one line about checkpoints that were left out: $(grep "no checkpoint:" dense.log)"
 same_checkpoint one/epoch-1 dense/epoch-1
 
 # a disk that fails: the run stops (exit 3), or goes on and saves the next one; the last one must be saved
@@ -39,10 +40,12 @@ for how in "" "--save_async" "-n 2" "-n 2 --save_async"; do
   grep -q "warning: the checkpoint of step 4 was not saved: .*No space left" f.log || bad "$how: no warning: $(tail -n 5 f.log)"
   grep -q '"event": "checkpoint_failed", "step": 4, "name": "step-4", "reason": ".*No space left' f/events.jsonl || bad "$how: no event"
   [ ! -e f/step-4 ] || bad "$how: step-4 exists"
+  [ "$(sed -n 's/.*"event": "checkpoint", .*"name": "\([^"]*\)".*/\1/p' f/events.jsonl | sort | xargs)" = "$(cd f && echo epoch-* step-*)" ] || bad "$how: events: $(grep '"checkpoint"' f/events.jsonl; ls f)"
   same_checkpoint one/epoch-1 f/epoch-1
 done
 fault kind=fsync,rank=0,step=5,path=model.safetensors s --save_every 4; code=$?
 [ $code = 3 ] && grep -q "cannot sync s/.tmp-step-4-.*/model.safetensors" s.log || bad "exit code $code, expected 3: $(tail -n 2 s.log)"
+grep -q '"event": "checkpoint"' s/events.jsonl && bad "an event of a checkpoint that does not exist: $(cat s/events.jsonl)"
 fault kind=enospc,rank=0,step=16,path=optimizer last --save_every 8 --save_failures warn; code=$?
 [ $code = 3 ] && [ -e last/step-8 ] && [ ! -e last/epoch-1 ] && [ ! -e last/RUN_COMPLETE.txt ] || bad "the last save failed: exit code $code: $(ls last)"
 ok last --save_every 8 --resume
@@ -61,12 +64,30 @@ LOCKSTEP_FAULT="kind=slow,rank=0,step=7,phase=save,path=/.tmp-step-7-,seconds=0.
 grep -q "no checkpoint:" mixed.log && bad "mixed: $(grep "no checkpoint:" mixed.log)"
 for c in step-8 epoch-1; do same_checkpoint one/$c mixed/$c; done
 
+# a copy in memory does not wait for a disk that is slow, and is not left out
+for n in 1 2; do
+  LOCKSTEP_FAULT="kind=slow,rank=0,step=5,phase=save,path=/.tmp-step-4-,seconds=60;kind=kill,rank=0,step=13" ok "slow$n" --save_every 4 --save_memory_every 4 --save_async -n $n --max_restarts 1
+  grep -q '"event": "restart".*"from_step": 12, "lost_steps": 0,' "slow$n/events.jsonl" || bad "-n $n: the copy was left out: $(grep restart "slow$n/events.jsonl")"
+  same_checkpoint one/epoch-1 "slow$n/epoch-1"
+done
+
+# but no copy is later than the checkpoint of an epoch that is being written: the restarted run writes it again
+LOCKSTEP_FAULT="kind=slow,rank=0,step=8,phase=save,path=/.tmp-epoch-1-,seconds=60;kind=kill,rank=0,step=11" ok epochs --global_batch_size 32 --epochs 2 --max_steps 14 --save_memory_every 2 --save_async --max_restarts 1
+grep -q '"event": "restart".*"from_step": 6,' epochs/events.jsonl && [ -e epochs/epoch-1 ] || bad "epoch-1 is lost: $(ls epochs) $(grep restart epochs/events.jsonl)"
+
 # an interval that is chosen
 ok auto --save_every auto --mtbf 0.001 -n 2
 grep -q "^step 11  saving every [0-9]* steps*: a save takes .* s of training, a step .* s, and a host fails every 0.001 hours" auto.log || bad "no interval: $(grep sav auto.log)"
 grep -q '"event": "save_every", "step": 11, "steps": [1-9]' auto/events.jsonl || bad "no event with the interval"
 grep -q '"save_every": "auto"' auto/options.json || bad "options.json: $(grep save_every auto/options.json)"
 same_checkpoint one/epoch-1 auto/epoch-1
+# with --save_async it is at least the time of a write
+LOCKSTEP_FAULT="kind=slow,rank=0,step=11,phase=save,path=/.tmp-step-10-,seconds=0.1" ok paced --save_every auto --mtbf 0.001 --save_async --max_steps 60 --save_memory_every 5
+python3 - paced/events.jsonl <<'EOF' || bad "the interval is shorter than a write: $(grep sav paced.log)"
+import json, sys
+e = [x for x in map(json.loads, open(sys.argv[1])) if x["event"] == "save_every"]
+assert len(e) == 1 and e[0]["write_seconds"] >= 0.1 and e[0]["steps"] * e[0]["step_seconds"] >= e[0]["write_seconds"], e
+EOF
 expect 2 "needs --save_every auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --mtbf 5
 expect 2 "not a whole number or auto" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every often
 expect 2 "must be at least 0" "$LOCKSTEP" "${base[@]}" --checkpoint_path x --save_every -1

@@ -72,6 +72,28 @@ static void options_read_back_the_same(void **state)
     ls_argv_fini(&words);
 }
 
+/* They are recorded, but no options of a resumed run. */
+static void restarts_are_not_taken_over(void **state)
+{
+    (void)state;
+    ls_argv words = {0};
+    ls_train_options o;
+    ls_str s = {0};
+    save("--n 2 --max_restarts 3 --elastic 1:2", 1, 2);
+    assert_int_equal(ls_run_options_read(dir, false, &words), LS_OK);
+    parse(&words, &o);
+    assert_false(ls_train_given(&o, "max_restarts") || ls_train_given(&o, "elastic"));
+    ls_run_options_restarts(dir, &s);
+    assert_string_equal(s.data, "--max_restarts 3 --elastic 1:2");
+    ls_str_fini(&s);
+    ls_argv_fini(&words);
+    save("--n 2 --max_restarts 0", 1, 2);
+    ls_run_options_restarts(dir, &s);
+    assert_int_equal(s.len, 0);
+    ls_run_options_restarts("/no/such/run", &s);
+    assert_int_equal(s.len, 0);
+}
+
 static void paths_that_exist_become_absolute(void **state)
 {
     (void)state;
@@ -174,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_read_back_the_same),
+        cmocka_unit_test(restarts_are_not_taken_over),
         cmocka_unit_test(paths_that_exist_become_absolute),
         cmocka_unit_test(every_kind_of_path_becomes_absolute),
         cmocka_unit_test(a_resumed_run_reads_its_copy_of_the_deepspeed_json),

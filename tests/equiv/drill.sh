@@ -51,6 +51,12 @@ expect 2 "power of two" drill -n 3
 expect 2 "host needs --launcher tcp" drill --kinds host
 expect 2 "pipeline_zero1 needs 4" drill --strategy pipeline_zero1 -n 2
 
+# the reason of a launcher that fails is its last line with words
+mkdir "$SCRATCH/bin"
+printf '#!/bin/sh\necho "There are not enough slots" >&2\necho ------------ >&2\nexit 1\n' >"$SCRATCH/bin/mpirun"
+chmod +x "$SCRATCH/bin/mpirun"
+PATH=$SCRATCH/bin:$PATH expect 1 "exit code 1: There are not enough slots;" drill --faults 1 --kinds kill --strategy ddp -n 2 --launcher mpi --out "$SCRATCH/mpi"
+
 # a stop ends the run and removes the folder
 "$LOCKSTEP" drill --faults 100 --seed 2 >"$SCRATCH/stop" 2>&1 &
 pid=$!

@@ -66,7 +66,7 @@ fi
 pid=$!
 progress spare 4 1
 expect 2 "outside of --elastic 1:8" "$LOCKSTEP" resize spare 9
-expect 2 "spare refuses: " "$LOCKSTEP" resize spare 7
+expect 2 "spare refuses: 7 workers cannot share the global batch evenly: .*; ask for [456] or 8 workers" "$LOCKSTEP" resize spare 7
 kill -9 "$(pgrep -P $pid | tail -n 1)"
 progress spare 4 2
 alike spare

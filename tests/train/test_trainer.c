@@ -379,11 +379,11 @@ typedef struct seen {
 static ls_status note_event(void *ctx, ls_trainer *t, const ls_event *e)
 {
     static const char letter[] = {
-        [LS_ON_RUN_BEGIN] = 'R',      [LS_ON_RUN_READY] = 'r',        [LS_ON_RUN_END] = 'X',
-        [LS_ON_EPOCH_BEGIN] = 'E',    [LS_ON_EPOCH_TRAINED] = 't',    [LS_ON_EPOCH_END] = 'e',
-        [LS_ON_STEP_BEGIN] = 'S',     [LS_ON_STEP_END] = 's',         [LS_ON_STEP_LOG] = 'l',
-        [LS_ON_VALIDATED] = 'v',      [LS_ON_CHECKPOINT_BEGIN] = 'C', [LS_ON_CHECKPOINT_END] = 'c',
-        [LS_ON_SHUTDOWN_BEGIN] = 'D', [LS_ON_SHUTDOWN_END] = 'd'};
+        [LS_ON_RUN_BEGIN] = 'R',   [LS_ON_RUN_READY] = 'r',        [LS_ON_RUN_END] = 'X',
+        [LS_ON_EPOCH_BEGIN] = 'E', [LS_ON_EPOCH_TRAINED] = 't',    [LS_ON_EPOCH_END] = 'e',
+        [LS_ON_STEP_BEGIN] = 'S',  [LS_ON_STEP_END] = 's',         [LS_ON_STEP_LOG] = 'l',
+        [LS_ON_VALIDATED] = 'v',   [LS_ON_CHECKPOINT_BEGIN] = 'C', [LS_ON_CHECKPOINT_END] = 'c',
+        [LS_ON_SAVED] = 'w',       [LS_ON_SHUTDOWN_BEGIN] = 'D',   [LS_ON_SHUTDOWN_END] = 'd'};
     seen *x = ctx;
     (void)t;
     if (e->kind == x->fail_on) return ls_fail(LS_E_IO, "an observer failed");
@@ -407,7 +407,7 @@ static void an_observer_sees_a_run_in_order(void **state)
     r.t->observer = (ls_observer){note_event, &x};
     if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
     close_run(&r);
-    assert_string_equal(x.text, "RrESslSslCcSslvSsltevCcXDd");
+    assert_string_equal(x.text, "RrESslSslCcSwslvSsltevCcwXDd");
     /* phases of a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
     assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 5) + 2 * 2);
     assert_true(x.off < 1e-9);
