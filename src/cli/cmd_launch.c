@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #define SSH "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
-/* One task per node, which may use all that the job has there: workers find their cores and GPUs themselves. The node comes next. */
-#define SRUN "srun --quiet --overlap --mpi=none --cpu-bind=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist"
+/* One task per node, which may use all that the job has there: workers find their cores and GPUs themselves. */
+#define SRUN "srun --overlap --mpi=none --cpu-bind=none --nodes=1 --ntasks=1 --ntasks-per-node=1"
 
 typedef struct options {
     const char *hosts, *hostfile, *rsh, *program, *address;
@@ -108,12 +108,23 @@ static ls_status read_slurm(const char *each, ls_str *out)
     return out->failed ? ls_nomem(out->len, "hosts") : LS_OK;
 }
 
-/* srun as remote shell. */
+/* srun as remote shell. What the job asked for each task or for all nodes is not what one task for a node needs: srun does not get it; the
+ * workers do. */
 static ls_status use_srun(ls_launch_plan *l)
 {
+    static const char *const not_for_srun[] = {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS",
+                                               "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"};
+    const char *gpus = getenv("SLURM_GPUS_ON_NODE");
+    for (size_t i = 0; i < CLI_COUNT(not_for_srun); i++) {
+        const char *v = getenv(not_for_srun[i]);
+        if (v) LS_TRY(ls_argv_addf(&l->env, "%s=%s", not_for_srun[i], v));
+        unsetenv(not_for_srun[i]);
+    }
     if (setenv("SLURM_EXIT_ERROR", "255", 1))
         return ls_nomem(0, "the environment"); /* as ssh ends if it fails itself */
     LS_TRY(ls_argv_split(&l->rsh, SRUN));
+    if (gpus && strcmp(gpus, "0") != 0) LS_TRY(ls_argv_addf(&l->rsh, "--gres=gpu:%s", gpus));
+    LS_TRY(ls_argv_add(&l->rsh, "--nodelist")); /* the node comes next */
     return ls_argv_split(&l->shell, "sh -c");
 }
 
