@@ -134,7 +134,7 @@ compose() {
 }
 
 # spares: with HOT_SPARE or ELASTIC `lockstep launch` starts the workers itself, so that it can choose their nodes, as `by_node`. A job that
-# goes on after a lost node is submitted with sbatch --no-kill.
+# goes on after a lost node is submitted with sbatch --no-kill; guard.sh queues it again if that is the node of this script.
 spares() {
   local spare=${HOT_SPARE:-0}
   [[ $spare =~ ^[0-9]+$ ]] || die "HOT_SPARE is '$spare'; it must be the number of nodes that are kept free"
@@ -145,6 +145,8 @@ spares() {
   by_node=("$LOCKSTEP" launch --slurm -n "$((each * (SLURM_JOB_NUM_NODES - spare)))" --hot_spare "$spare" --master_port "$MASTER_PORT")
   [ -z "${ELASTIC:-}" ] || by_node+=(--elastic "$ELASTIC")
   [ -z "${MAX_RESTARTS:-}" ] || by_node+=(--max_restarts "$MAX_RESTARTS")
+  env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK "$SRUN" --overlap --mpi=none --gres=none --nodes=1 --ntasks=1 --ntasks-per-node=1 \
+    --nodelist="${SLURM_HOSTS##*$'\n'}" "$ROOT/scripts/slurm/guard.sh" </dev/null >/dev/null 2>&1 &
 }
 
 near_limit() {
