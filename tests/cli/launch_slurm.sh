@@ -73,6 +73,29 @@ printf '#!/bin/sh\nexit 0\n' >bin/early
 chmod +x bin/early
 expect 4 "the connection to host 127.0.0.2 ended before its workers did" launch -n 3 --rsh early -- doctor # --rsh instead of srun
 
+# scancel signals the steps and the script, not at the same moment: a worker that saves must get one signal of its agent
+cat >worker <<'SH'
+#!/usr/bin/env bash
+[ "$1" != launch ] || exec -a "$SCRATCH/agent" "$LOCKSTEP" "$@"
+trap 'echo term >>"$SCRATCH/terms"' TERM
+echo $$ >"$SCRATCH/started"
+for ((i = 0; i < 400; i++)); do [ ! -e "$SCRATCH/saved" ] || exit 143; sleep 0.05; done
+SH
+chmod +x worker
+export LOCKSTEP
+SLURM_JOB_NODELIST=2 timeout -k 5 60 "$LOCKSTEP" launch --slurm -n 1 --program "$SCRATCH/worker" -- train >stop.log 2>&1 &
+pid=$!
+await $pid test -s started || bad "no worker: $(cat stop.log)"
+kill -TERM "$(pgrep -f "^$SCRATCH/agent launch")"
+await $pid test -s terms || bad "no signal: $(cat stop.log)"
+kill -TERM $pid # timeout passes it on
+await $pid grep -q stopping stop.log || bad "launch does not stop: $(cat stop.log)"
+sleep 0.5
+touch saved
+wait $pid
+code=$?
+[ $code = 143 ] && [ "$(wc -l <terms)" = 1 ] || bad "stopped twice: exit code $code, $(wc -l <terms) signals: $(cat stop.log)"
+
 # refused
 touch down.127.0.0.4
 expect 4 "cannot start workers on host 127.0.0.4: 'srun' ended with exit code 255" launch -n 3 -- doctor
