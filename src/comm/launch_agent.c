@@ -117,8 +117,10 @@ static void reap(agent *a)
     }
 }
 
+/* Once: a second signal would end workers that are saving. The launcher and the scheduler may both pass on the same stop. */
 static void ask(agent *a, int sig)
 {
+    if (a->asked) return;
     a->asked = true;
     signal_all(a, sig);
 }
@@ -188,6 +190,10 @@ ls_status ls_launch_agent(void)
         ls_err_clear();
         ls_stop_ended_with(a.code);
         st = ls_launch_status(a.code);
+    }
+    if (st == LS_OK) {
+        fputs(AGENT_DONE, stdout);
+        fflush(stdout);
     }
     ls_argv_fini(&a.job.env);
     ls_argv_fini(&a.job.argv);
