@@ -134,7 +134,8 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
 static ls_status pick(side *s, const char *name, int n_thread)
 {
     if (!strcmp(name, "blas-own")) return LS_OK;
-    s->kernel = gemm_pick(name);
+    s->kernel = gemm_pick(false, name);
+    if (!s->kernel) s->kernel = gemm_pick(true, name);
     if (!s->kernel) {
         ls_str there = {0};
         bool usable;
@@ -153,7 +154,7 @@ static ls_status pick(side *s, const char *name, int n_thread)
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
 {
     ls_gemm_bench o = *given;
-    const char *const usual[] = {gemm_name(gemm_pick(NULL)), "blas-own"};
+    const char *const usual[] = {gemm_name(gemm_pick(false, NULL)), "blas-own"};
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");

@@ -23,7 +23,7 @@ const ls_compute_ops ls_compute_cpu = {.name = "cpu", .dtype = LS_F32, .wide = L
 
 size_t fast_gemm_scratch(int n_thread)
 {
-    return (gemm_scratch(gemm_pick(NULL), n_thread) + 63) & ~(size_t)63;
+    return (gemm_scratch(gemm_pick(false, NULL), n_thread) + 63) & ~(size_t)63;
 }
 
 size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
@@ -46,7 +46,7 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
 void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     (void)c;
-    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul", simd_pick()->name, gemm_name(gemm_pick(NULL)));
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul", simd_pick()->name, gemm_name(gemm_pick(false, NULL)));
 }
 
 static void add_name(char *list, size_t size, const char *name)
@@ -60,7 +60,7 @@ ls_status cpu_fast_check(void)
     const char *gemm = getenv("LS_GEMM"), *simd = getenv("LS_SIMD");
     char have[160] = "";
     bool usable, found = false;
-    if (gemm && *gemm && !gemm_pick(gemm)) {
+    if (gemm && *gemm && !gemm_pick(false, gemm)) {
         for (int i = 0; gemm_list(i, &usable); i++)
             if (usable) add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
         return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s", gemm, have);

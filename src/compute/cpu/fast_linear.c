@@ -18,7 +18,7 @@ static void matmul(ls_compute *c, gemm_args a)
     if (!a.lda) a.lda = a.ta ? a.M : a.K;
     if (!a.ldb) a.ldb = a.tb ? a.K : a.N;
     if (!a.ldc) a.ldc = a.N;
-    gemm_run(gemm_pick(NULL), &a, c->n_thread, c->scratch);
+    gemm_run(gemm_pick(false, NULL), &a, c->n_thread, c->scratch);
 }
 
 static float *after_gemm(const ls_compute *c)

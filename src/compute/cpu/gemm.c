@@ -22,15 +22,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Best first. AMX comes after AVX-512 because it was slower where both were measured (docs/decisions/0003): LS_GEMM=amx asks for it. */
+/* Best first, for each type of operands. AMX comes after AVX-512 in fp32 because it was slower where both were measured
+ * (docs/decisions/0003): LS_GEMM=amx asks for it. Emulated kernels come last, the one of this architecture before the others. */
 static const gemm_kernel *const kernels[] = {
 #if defined(__aarch64__)
     &gemm_kernel_neon,
 #elif defined(__x86_64__)
     &gemm_kernel_avx512, &gemm_kernel_amx,  &gemm_kernel_avx2,
 #endif
-    &gemm_kernel_plain,
-    &gemm_kernel_blas,
+    &gemm_kernel_plain, &gemm_kernel_blas,
+#if defined(__aarch64__)
+    &gemm_bf16_neon,    &gemm_bf16_neon_emulated, &gemm_bf16_avx512_emulated, &gemm_bf16_amx_emulated,
+#else
+#if defined(__x86_64__)
+    &gemm_bf16_amx,
+    &gemm_bf16_avx512,
+#endif
+    &gemm_bf16_avx512_emulated,
+    &gemm_bf16_amx_emulated,
+    &gemm_bf16_neon_emulated,
+#endif
 };
 enum { N_KERNEL = sizeof kernels / sizeof kernels[0] };
 
@@ -51,13 +62,33 @@ const char *gemm_name(const gemm_kernel *k)
     return k->name;
 }
 
-const gemm_kernel *gemm_pick(const char *name)
+bool gemm_is_bf16(const gemm_kernel *k)
+{
+    return k->bf16;
+}
+
+bool gemm_is_emulated(const gemm_kernel *k)
+{
+    return k->emulated;
+}
+
+static const gemm_kernel *find(bool bf16, const char *name)
+{
+    for (int i = 0; i < N_KERNEL; i++)
+        if (kernels[i]->bf16 == bf16 && (!name || strcmp(name, kernels[i]->name) == 0) && usable_here(kernels[i]))
+            return kernels[i];
+    return NULL;
+}
+
+const gemm_kernel *gemm_pick(bool bf16, const char *name)
 {
     if (!name) name = getenv("LS_GEMM");
-    if (name && !*name) name = NULL;
-    for (int i = 0; i < N_KERNEL; i++)
-        if ((!name || strcmp(name, kernels[i]->name) == 0) && usable_here(kernels[i])) return kernels[i];
-    return NULL;
+    return find(bf16, name && *name ? name : NULL);
+}
+
+const gemm_kernel *gemm_best(bool bf16)
+{
+    return find(bf16, NULL);
 }
 
 /* What one packed block may hold. A single thread takes less. */
