@@ -102,11 +102,6 @@ static limits block_limits(const gemm_kernel *k, int n_thread)
     return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr)};
 }
 
-static size_t packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
-{
-    return (size_t)(w * gemm_round_up(kb, k->k_round)) * (size_t)k->elem_nbytes;
-}
-
 static size_t align64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
@@ -117,7 +112,7 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread)
     if (k->run) return 64;
     if (n_thread < 1) n_thread = 1;
     limits l = block_limits(k, n_thread);
-    return align64(packed_nbytes(k, l.nc, k->kc)) + align64(packed_nbytes(k, l.mc, k->kc)) +
+    return align64(gemm_packed_nbytes(k, l.nc, k->kc)) + align64(gemm_packed_nbytes(k, l.mc, k->kc)) +
            (size_t)n_thread * k->tmp_nbytes;
 }
 
@@ -215,13 +210,13 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
         int64_t q = n / items, it = n % items;
         span p = turn_block(turn, q);
         if (it < items_b) {
-            size_t panel = packed_nbytes(k, k->nr, p.n);
+            size_t panel = gemm_packed_nbytes(k, k->nr, p.n);
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
             k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb, a->tb,
                       LS_MIN(j.n - at, group_b), p.n);
         } else {
-            size_t panel = packed_nbytes(k, k->mr, p.n);
+            size_t panel = gemm_packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
             const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
             k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
@@ -241,7 +236,7 @@ static void compute_phase(member *me, span j, span i, const k_turn *turn)
         if (row >= i.n || col >= j.n) continue; /* rounding blocks up can leave the last one empty */
         for (int64_t q = 0; q < turn->n_block; q++) {
             span p = turn_block(turn, q);
-            size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
+            size_t panel_b = gemm_packed_nbytes(k, k->nr, p.n), panel_a = gemm_packed_nbytes(k, k->mr, p.n);
             bool last = p.at + p.n == a->K;
             k->block(&(gemm_block){
                 .pa = t->pa + (size_t)q * turn->a_block + (size_t)(row / k->mr) * panel_a,
@@ -283,8 +278,8 @@ static void work(team *t, int id)
                 span j = {jc, LS_MIN(nc, a->N - jc)}, i = {ic, LS_MIN(mc, a->M - ic)};
                 k_turn p = {.at = pc, .n = LS_MIN(step, a->K - pc), .kb = kb};
                 p.n_block = gemm_ceil_div(p.n, kb);
-                p.a_block = packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
-                p.b_block = packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
+                p.a_block = gemm_packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
+                p.b_block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
                 phase_open(&me);
                 pack_phase(&me, j, i, &p, ic == 0);
                 phase_close(&me);
@@ -319,8 +314,8 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     }
     team t = {.k = k, .a = a, .n_thread = n_thread, .l = block_limits(k, n_thread)};
     t.pb = scratch;
-    t.pa = t.pb + align64(packed_nbytes(k, t.l.nc, k->kc));
-    t.tmp = t.pa + align64(packed_nbytes(k, t.l.mc, k->kc));
+    t.pa = t.pb + align64(gemm_packed_nbytes(k, t.l.nc, k->kc));
+    t.tmp = t.pa + align64(gemm_packed_nbytes(k, t.l.mc, k->kc));
     if (n_thread == 1) {
         work(&t, 0);
         return;

@@ -80,4 +80,10 @@ static inline int64_t gemm_round_up(int64_t a, int64_t b)
     return gemm_ceil_div(a, b) * b;
 }
 
+/* Bytes of kb steps of K of w rows (columns), a multiple of mr (nr). */
+static inline size_t gemm_packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
+{
+    return (size_t)(w * gemm_round_up(kb, k->k_round)) * (size_t)k->elem_nbytes;
+}
+
 #endif
