@@ -37,6 +37,7 @@ static const gemm_kernel *const kernels[] = {
 #if defined(__x86_64__)
     &gemm_bf16_amx,
     &gemm_bf16_avx512,
+    &gemm_bf16_avx512_emulated_avx2,
 #endif
     &gemm_bf16_avx512_emulated,
     &gemm_bf16_amx_emulated,

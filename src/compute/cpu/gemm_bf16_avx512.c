@@ -60,12 +60,16 @@ static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k
     else pack_pairs(dst, panel, src, ld, false, w, kb, l);
 }
 
-#ifndef GEMM_EMULATE
+#ifdef __AVX2__ /* implied by AVX-512; the emulation is compiled with it and without it */
 static bool usable(void)
 {
+#ifdef GEMM_EMULATE
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bf16");
+#endif
 }
 #endif
 
@@ -74,7 +78,8 @@ const gemm_kernel GEMM_BF16_KERNEL(avx512) = {
     .bf16 = true,
 #ifdef GEMM_EMULATE
     .emulated = true,
-#else
+#endif
+#ifdef __AVX2__
     .usable = usable,
 #endif
     .mr = GEMM_MR,

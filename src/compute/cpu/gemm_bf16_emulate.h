@@ -20,6 +20,9 @@
 
 #include <math.h>
 #include <string.h>
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
 
 #define EMU_EXPONENT 0x7f800000u
 
@@ -32,21 +35,35 @@ GEMM_INLINE vf emu_flush(vf x)
     return (vf)(u & ~((vu)((u & EMU_EXPONENT) == 0u) & 0x7fffffffu));
 }
 
+#ifndef __FMA__
 GEMM_INLINE bool emu_any(vu mask)
 {
     uint32_t any = 0;
     for (int i = 0; i < 16; i++) any |= mask[i];
     return any != 0;
 }
+#endif
 
-/* a b + c. The product of two bf16 numbers is exact in fp32, unless it is too small or too large: then fmaf has the true sum. */
+/* a b + c. Without an instruction for it: the product of two bf16 numbers is exact in fp32, unless it is too small or too large; then fmaf has
+ * the true sum. */
 GEMM_INLINE vf emu_fma(vf a, vf b, vf c)
 {
+#ifdef __FMA__
+    __m256 x[2], y[2], z[2];
+    const vf fa = emu_flush(a), fb = emu_flush(b);
+    memcpy(x, &fa, sizeof x);
+    memcpy(y, &fb, sizeof y);
+    memcpy(z, &c, sizeof z);
+    for (int i = 0; i < 2; i++) z[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
+    vf r;
+    memcpy(&r, z, sizeof r);
+#else
     const vf x = emu_flush(a), y = emu_flush(b), p = x * y;
     const vu e = (vu)p & EMU_EXPONENT, small = (vu)(e == 0u) & (vu)(x != 0.0f) & (vu)(y != 0.0f);
     vf r = c + p;
     if (emu_any(small | (vu)(e == EMU_EXPONENT)))
         for (int i = 0; i < 16; i++) r[i] = fmaf(x[i], y[i], c[i]);
+#endif
     return emu_flush(r);
 }
 

@@ -117,8 +117,9 @@ static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, co
 #define GROUP_OF(x0, x1, x2, x3, b4, b5, n0, n1, n2, n3, a0, a1, a2, a3)                                     \
     COLUMN("0", "v" x0)                                                                                      \
     LOAD_B(x0, b4)                                                                                           \
-    COLUMN("1", "v" x1) LOAD_B(x1, b5) COLUMN("2", "v" x2) LOAD_B(x2, n0) COLUMN("3", "v" x3) LOAD_B(x3, n1) \
-        COLUMN("4", "v" x0) LOAD_B(x0, n2) LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
+    COLUMN("1", "v" x1)                                                                                      \
+    LOAD_B(x1, b5) COLUMN("2", "v" x2) LOAD_B(x2, n0) COLUMN("3", "v" x3) LOAD_B(x3, n1) COLUMN("4", "v" x0) \
+        LOAD_B(x0, n2) LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
 #define FIRST_GROUP  GROUP_OF("4", "5", "6", "7", "64", "80", "96", "112", "128", "144", "64", "80", "96", "112")
 #define SECOND_GROUP GROUP_OF("6", "7", "4", "5", "160", "176", "192", "208", "224", "240", "128", "144", "160", "176")
 

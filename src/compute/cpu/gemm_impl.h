@@ -50,8 +50,12 @@ struct gemm_kernel {
 
 /* A bf16 kernel, or its emulation: the same file with GEMM_EMULATE. */
 #ifdef GEMM_EMULATE
+#ifdef __AVX2__
+#define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa##_emulated_avx2
+#else
 #define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa##_emulated
-#define GEMM_BF16_SUFFIX      "-emulated"
+#endif
+#define GEMM_BF16_SUFFIX "-emulated"
 #else
 #define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa
 #define GEMM_BF16_SUFFIX      ""
@@ -62,7 +66,8 @@ extern const gemm_kernel gemm_bf16_avx512_emulated, gemm_bf16_amx_emulated, gemm
 #if defined(__aarch64__)
 extern const gemm_kernel gemm_kernel_neon, gemm_bf16_neon;
 #elif defined(__x86_64__)
-extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx, gemm_bf16_avx512, gemm_bf16_amx;
+extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx, gemm_bf16_avx512, gemm_bf16_amx,
+    gemm_bf16_avx512_emulated_avx2;
 /* The instructions of AMX (with those of AVX-512 that its kernels use), the operating system's support for their registers, and its
  * permission to use them, which is asked for once. */
 bool gemm_amx_usable(void);
