@@ -16,6 +16,7 @@
 #include "compute/cpu/gemm.h"
 
 #include "compute/cpu/gemm_impl.h"
+#include "core/clock.h"
 
 #include <omp.h>
 #include <stdatomic.h>
@@ -289,6 +290,16 @@ static void work(team *t, int id)
                 phase_close(&me);
             }
     if (k->leave) k->leave();
+}
+
+double gemm_peak(const gemm_kernel *k, int n_thread)
+{
+    if (!k->spin) return 0;
+    double flop = 0;
+    const double end = ls_now() + 0.2;
+#pragma omp parallel num_threads(n_thread) reduction(+ : flop)
+    while (ls_now() < end) flop += k->spin(10000);
+    return flop / (ls_now() - (end - 0.2));
 }
 
 static void no_k(const gemm_args *a) /* an empty sum is 0 */

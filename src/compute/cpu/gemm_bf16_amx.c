@@ -131,6 +131,21 @@ static void block(const gemm_block *b)
     }
 }
 
+#ifndef GEMM_EMULATE
+static double spin(int64_t n)
+{
+    gemm_amx_enter();
+    for (int64_t k = 0; k < n; k++) {
+        tile_dp(0, 4, 6);
+        tile_dp(1, 4, 7);
+        tile_dp(2, 5, 6);
+        tile_dp(3, 5, 7);
+    }
+    gemm_amx_leave();
+    return (double)n * 4 * 16 * 16 * CHUNK * 2;
+}
+#endif
+
 const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .name = "amx-bf16" GEMM_BF16_SUFFIX,
     .bf16 = true,
@@ -140,6 +155,7 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .usable = gemm_amx_usable,
     .enter = gemm_amx_enter,
     .leave = gemm_amx_leave,
+    .spin = spin,
 #endif
     .mr = W,
     .nr = W,

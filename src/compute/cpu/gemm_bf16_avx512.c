@@ -60,6 +60,26 @@ static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k
     else pack_pairs(dst, panel, src, ld, false, w, kb, l);
 }
 
+#ifndef GEMM_EMULATE
+static double spin(int64_t n)
+{
+#define ROUND(i)                      \
+    c##i##_0 = V_DOT(x, x, c##i##_0); \
+    c##i##_1 = V_DOT(x, x, c##i##_1);
+#define SUM(i) x = V_(add)(x, V_(add)(c##i##_0, c##i##_1));
+    EACH_ROW(DECLARE)
+    V x = V_(setzero)();
+    float out[16];
+    for (int64_t k = 0; k < n; k++) {
+        __asm__ volatile("" : "+v"(x)); /* a number that the compiler does not know */
+        EACH_ROW(ROUND)
+    }
+    EACH_ROW(SUM)
+    V_(storeu)(out, x);
+    return (double)n * 2 * GEMM_MR * 16 * 4 + (double)out[0];
+}
+#endif
+
 #ifdef __AVX2__ /* implied by AVX-512; the emulation is compiled with it and without it */
 static bool usable(void)
 {
@@ -93,4 +113,7 @@ const gemm_kernel GEMM_BF16_KERNEL(avx512) = {
     .pack_a = pack_a,
     .pack_b = pack_b,
     .block = gemm_tile_block,
+#ifndef GEMM_EMULATE
+    .spin = spin,
+#endif
 };

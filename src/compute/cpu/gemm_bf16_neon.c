@@ -118,8 +118,9 @@ static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, co
     COLUMN("0", "v" x0)                                                                                      \
     LOAD_B(x0, b4)                                                                                           \
     COLUMN("1", "v" x1)                                                                                      \
-    LOAD_B(x1, b5) COLUMN("2", "v" x2) LOAD_B(x2, n0) COLUMN("3", "v" x3) LOAD_B(x3, n1) COLUMN("4", "v" x0) \
-        LOAD_B(x0, n2) LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
+    LOAD_B(x1, b5)                                                                                           \
+    COLUMN("2", "v" x2) LOAD_B(x2, n0) COLUMN("3", "v" x3) LOAD_B(x3, n1) COLUMN("4", "v" x0) LOAD_B(x0, n2) \
+        LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
 #define FIRST_GROUP  GROUP_OF("4", "5", "6", "7", "64", "80", "96", "112", "128", "144", "64", "80", "96", "112")
 #define SECOND_GROUP GROUP_OF("6", "7", "4", "5", "160", "176", "192", "208", "224", "240", "128", "144", "160", "176")
 
@@ -160,6 +161,21 @@ static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, co
     EACH_PAIR(KEEP)
 }
 
+static double spin(int64_t n)
+{
+    const int64_t rounds = n;
+    EACH_PAIR(DECLARE)
+    __asm__ volatile(ZERO(0) ZERO(1) ZERO(2)
+                         ZERO(3) "movi v0.4s, #0\nmovi v1.4s, #0\nmovi v2.4s, #0\nmovi v3.4s, #0\nmovi v4.4s, #0\n"
+                                 "1:\n" COLUMN("0", "v4") COLUMN("1", "v4") COLUMN("2", "v4") COLUMN("3", "v4")
+                                     COLUMN("4", "v4") COLUMN("5", "v4") "subs %[k], %[k], #1\n"
+                                                                         "b.gt 1b\n"
+                     : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), [k] "+&r"(n)
+                     :
+                     : "v0", "v1", "v2", "v3", "v4", "cc");
+    return (double)rounds * 24 * 32;
+}
+
 static bool usable(void)
 {
     enum { HAS_BF16 = 1 << 14 }; /* HWCAP2_BF16 */
@@ -195,6 +211,7 @@ const gemm_kernel GEMM_BF16_KERNEL(neon) = {
     .emulated = true,
 #else
     .usable = usable,
+    .spin = spin,
 #endif
     .mr = GEMM_MR,
     .nr = GEMM_NR,

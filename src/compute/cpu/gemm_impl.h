@@ -43,6 +43,8 @@ struct gemm_kernel {
     void (*block)(const gemm_block *b);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);
+    double (*spin)(
+        int64_t n); /* n rounds of the multiply instruction on registers alone, returns their flop; or NULL */
     void (*run)(const gemm_args *a, int n_thread); /* whole products in another way (blas): nothing above is used */
 };
 
