@@ -508,7 +508,7 @@ static void packed_products_match_the_reference(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int v = 0; v < 8; v++) {
             static const int64_t rows[] = {1, 2, 5, 8, 13, 129};
-            const int64_t K = sizes[i][0], N = sizes[i][1], R = i == 7 ? 3 : rows[(i + (size_t)v) % 6];
+            const int64_t K = sizes[i][0], N = sizes[i][1], R = i < 5 ? rows[(i + (size_t)v) % 6] : 1 + v % 3;
             /* acc: by column */
             shape s = {.R = R, .K = K, .N = N, .acc = v & 1, .no_bias = v & 2, .packed = true};
             s.form = v & 4 ? LS_PACK_BF16 : LS_PACK_INT8;
