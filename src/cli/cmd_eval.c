@@ -32,6 +32,7 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
+    CLI_WEIGHTS_ROW,
     CLI_SEARCH_ROWS,
     CLI_INT_IN(0, INT32_MAX, "limit", limit, "N", "0", "translate: use only the first N pairs; 0 = all"),
     CLI_STR("out", out, "FILE", NULL, "translate: write the pairs and their translations as JSON"),
@@ -82,19 +83,23 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     return LS_OK;
 }
 
-static ls_status print(const options *o, const char *checkpoint, const char *data, const result *r)
+static ls_status print(const options *o, const ls_session *s, const char *data, const result *r)
 {
     const double perplexity = exp(r->loss), rate = (double)r->tokens / r->seconds;
+    int64_t nbytes;
+    const char *weights = ls_session_weights(s, &nbytes);
     cli_json j;
     if (!o->json) {
+        if (s->packed) printf("weights %s\n", weights);
         printf("loss %.6f\nperplexity %.4f\ntokens %lld\ntokens/s %.1f\n", r->loss, perplexity, (long long)r->tokens,
                rate);
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);
-    ls_jsonw_members(w, LS_KV("checkpoint", checkpoint), LS_KV("data", data), LS_KV("loss", r->loss),
-                     LS_KV("perplexity", perplexity), LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences),
-                     LS_KV("seconds", r->seconds), LS_KV("tokens_per_sec", rate));
+    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("data", data), LS_KV("weights", weights),
+                     LS_KV("weight_bytes", nbytes), LS_KV("loss", r->loss), LS_KV("perplexity", perplexity),
+                     LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences), LS_KV("seconds", r->seconds),
+                     LS_KV("tokens_per_sec", rate));
     return cli_json_end(&j);
 }
 
@@ -130,7 +135,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
     LS_TRY_GOTO(st, done, ls_data_check(path, false));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));
-    st = print(o, s.path, path, &r);
+    st = print(o, &s, path, &r);
 done:
     ls_tokens_close(&data);
     ls_session_close(&s);
@@ -143,15 +148,14 @@ static ls_status check(const options *o, const unsigned char *given)
     static const struct {
         const char *name;
         bool lm, translate, bleu;
-    } of[] = {{"checkpoint", true, true, false},  {"data", true, true, false},
-              {"hyp", false, false, true},        {"ref", false, false, true},
-              {"seq_length", true, false, false}, {"micro_batch_size", true, false, false},
-              {"max_steps", true, false, false},  {"threads", true, true, false},
-              {"device", true, true, false},      {"precision", true, true, false},
-              {"tf32", true, true, false},        {"compute", true, true, false},
-              {"beam", false, true, false},       {"length_penalty", false, true, false},
-              {"batch", false, true, false},      {"max_length", false, true, false},
-              {"limit", false, true, false},      {"out", false, true, false}};
+    } of[] = {
+        {"checkpoint", true, true, false}, {"data", true, true, false},        {"hyp", false, false, true},
+        {"ref", false, false, true},       {"seq_length", true, false, false}, {"micro_batch_size", true, false, false},
+        {"max_steps", true, false, false}, {"threads", true, true, false},     {"device", true, true, false},
+        {"precision", true, true, false},  {"tf32", true, true, false},        {"compute", true, true, false},
+        {"weights", true, true, false},    {"beam", false, true, false},       {"length_penalty", false, true, false},
+        {"batch", false, true, false},     {"max_length", false, true, false}, {"limit", false, true, false},
+        {"out", false, true, false}};
     const char t = o->task[0];
     for (size_t i = 0; i < CLI_COUNT(of); i++)
         if (cli_given(&page, given, of[i].name) && !(t == 'l' ? of[i].lm : t == 't' ? of[i].translate : of[i].bleu))

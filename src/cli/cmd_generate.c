@@ -32,11 +32,12 @@ static const ls_opt table[] = {
     CLI_SWITCH("no_stop", no_stop, "continue after <|endoftext|>"),
     CLI_INT_IN(
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
-        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB, else 0"),
+        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB and not int8, else 0"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
-    CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
+    CLI_WEIGHTS_ROW,
+    CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights and accepted drafts on stderr", "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of text (--prompts: one per line of output)"),
 };
 
@@ -153,7 +154,9 @@ static void write_json(ls_jsonw *w, const text *t)
     ls_jsonw_members(w, LS_KV("stop", t->stop), LS_KV("finish_reason", t->reason), LS_KV("prompt_tokens", t->n_prompt),
                      LS_KV("prompt_seconds", t->prompt_seconds), LS_KV("seconds", t->seconds),
                      LS_KV("drafted", t->drafted), LS_KV("accepted", t->accepted),
-                     LS_KV("tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds)));
+                     LS_KV("prompt_tokens_per_sec", generate_rate(t->n_prompt, t->prompt_seconds)),
+                     LS_KV("new_tokens_per_sec", generate_rate(t->n - t->n_prompt, t->seconds)),
+                     LS_KV("tokens_per_sec", generate_rate(t->n - t->n_prompt, t->prompt_seconds + t->seconds)));
     ls_jsonw_close(w);
 }
 
@@ -187,13 +190,28 @@ ls_stops generate_stops(const options *o)
     return (ls_stops){o->stop.word, o->stop.n};
 }
 
+double generate_rate(int64_t n, double seconds)
+{
+    return seconds > 0 ? (double)n / seconds : 0;
+}
+
+void generate_print_weights(const ls_session *s)
+{
+    int64_t nbytes;
+    const char *name = ls_session_weights(s, &nbytes);
+    fprintf(stderr, "weights: %s, %.1f MB", name, (double)nbytes / 1e6);
+    if (s->draft) fprintf(stderr, "; drafts: int8, %.1f MB", (double)s->draft->nbytes / 1e6);
+    fputc('\n', stderr);
+}
+
 static void print_stats(const text *t)
 {
     const long long n_new = t->n - t->n_prompt, n_prompt = t->n_prompt;
     fflush(stdout); /* the text and this line may go to the same terminal */
-    fprintf(stderr, "%lld prompt token%s in %.3f s, %lld new in %.3f s: %.1f tokens/s", n_prompt,
-            n_prompt == 1 ? "" : "s", t->prompt_seconds, n_new, t->seconds,
-            (double)n_new / (t->prompt_seconds + t->seconds));
+    fprintf(stderr,
+            "%lld prompt token%s in %.3f s (%.1f tokens/s), %lld new in %.3f s (%.1f tokens/s): in all %.1f tokens/s",
+            n_prompt, n_prompt == 1 ? "" : "s", t->prompt_seconds, generate_rate(n_prompt, t->prompt_seconds), n_new,
+            t->seconds, generate_rate(n_new, t->seconds), generate_rate(n_new, t->prompt_seconds + t->seconds));
     if (t->drafted) fprintf(stderr, ", %lld of %lld drafts accepted", (long long)t->accepted, (long long)t->drafted);
     if (!strcmp(t->stop, "max_new_tokens")) fprintf(stderr, "; stopped at --max_new_tokens\n");
     else fprintf(stderr, "; stopped: %s\n", t->stop);
@@ -209,6 +227,7 @@ static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sampl
         else putchar('\n');
         if (o->stats) print_stats(t);
     }
+    if (o->stats) generate_print_weights(s);
     if (!ls_stop_requested()) return LS_OK;
     ls_stop_ended_with(128 + ls_stop_signal());
     return ls_fail(LS_E_STOPPED, "the text ends at signal %d", ls_stop_signal());
@@ -232,7 +251,9 @@ static ls_status continue_prompt(ls_session *s, const options *o, const char *pr
                 (long long)(t.n_prompt - ls_session_window(s, t.n_prompt)));
     LS_TRY_GOTO(st, done, ls_reserve(&ids.id, &ids.cap, ids.n + (size_t)o->max_new, sizeof *ids.id, "the text"));
     t.id = ids.id;
-    ls_jsonw_put_str(w, "checkpoint", s->path);
+    int64_t weight_bytes;
+    const char *weights = ls_session_weights(s, &weight_bytes);
+    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("weights", weights), LS_KV("weight_bytes", weight_bytes));
     ls_jsonw_put_open(w, "samples", '[');
     LS_TRY_GOTO(st, done, make_samples(s, o, &t, work, w));
     ls_jsonw_close(w);
@@ -273,6 +294,10 @@ static ls_status check(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--batch has no meaning without --prompts; leave it out");
     if (o->prompts && o->speculate > 0)
         return ls_fail(LS_E_ARG, "--speculate is for one prompt at a time; leave it out with --prompts");
+    if (o->speculate > 0 && o->on.weights && !strcmp(o->on.weights, "int8"))
+        return ls_fail(LS_E_ARG,
+                       "--speculate and --weights int8 cannot be combined: drafts have int8 weights, too; leave "
+                       "one out");
     for (int i = 0; i < o->stop.n; i++)
         if (!*o->stop.word[i]) return ls_fail(LS_E_ARG, "--stop: the text is empty");
     if (!(o->top_p > 0)) return ls_fail(LS_E_ARG, "--top_p %g: must be more than 0 and at most 1", o->top_p);

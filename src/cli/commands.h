@@ -94,7 +94,7 @@ ls_status cli_parse_workers(const char *flag, const char *text, int most, int *o
 
 /* The options of commands that compute in this process, in a structure `on` of the options. */
 typedef struct cli_device {
-    const char *device, *precision, *compute;
+    const char *device, *precision, *compute, *weights;
     int64_t threads;
     bool tf32;
 } cli_device;
@@ -107,6 +107,11 @@ typedef struct cli_device {
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
                "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
+#define CLI_WEIGHTS_ROW                                                                                           \
+    CLI_CHOICE(                                                                                                   \
+        "weights", on.weights, "fp32|bf16|int8", NULL,                                                            \
+        "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results " \
+        "slightly; a GPU has that of --precision [fp32 on the CPU]")
 
 /* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);

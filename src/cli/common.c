@@ -195,8 +195,9 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
 {
     const bool reference = on->compute && strcmp(on->compute, "cpu");
     how->threads = (int)on->threads;
+    if (!cpu_only && on->weights && !strcmp(on->weights, "int8")) cpu_only = "--weights";
     LS_TRY(ls_device_choose(on->device, reference ? "--compute" : cpu_only, 1, 0, device));
-    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32);
+    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights);
 }
 
 ls_status cli_check_launcher(const ls_start_env *e)

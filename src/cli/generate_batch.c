@@ -160,6 +160,19 @@ static ls_status decode_all(const generate_options *o, ls_session *s, prompt_set
     return LS_OK;
 }
 
+/* Prompts of unequal length: what the shortest of a batch has is read in one pass; the rest counts with the new tokens. */
+static void print_stats(const ls_session *s, const prompt_set *p)
+{
+    const double rest = p->seconds - s->prompt_seconds;
+    fprintf(stderr,
+            "%zu prompt%s in batches of %lld, %lld prompt tokens in %.3f s (%.1f tokens/s), %lld new tokens in %.3f s "
+            "(%.1f tokens/s): in all %.1f tokens/s\n",
+            p->n, p->n == 1 ? "" : "s", (long long)s->acts->B, (long long)s->n_prompt, s->prompt_seconds,
+            generate_rate(s->n_prompt, s->prompt_seconds), (long long)p->n_new, rest, generate_rate(p->n_new, rest),
+            generate_rate(p->n_new, p->seconds));
+    generate_print_weights(s);
+}
+
 ls_status generate_many(const generate_options *o, ls_session_opts *how)
 {
     prompt_set p = {.n_sample = o->n_sample};
@@ -171,10 +184,7 @@ ls_status generate_many(const generate_options *o, ls_session_opts *how)
     LS_TRY_GOTO(st, done, ls_session_open(&s, how));
     LS_TRY_GOTO(st, done, encode_prompts(&s, &p));
     LS_TRY_GOTO(st, done, decode_all(o, &s, &p));
-    if (o->stats)
-        fprintf(stderr, "%zu prompt%s in batches of %lld, %lld new tokens in %.3f s: %.1f tokens/s\n", p.n,
-                p.n == 1 ? "" : "s", (long long)how->B, (long long)p.n_new, p.seconds,
-                p.seconds > 0 ? (double)p.n_new / p.seconds : 0);
+    if (o->stats) print_stats(&s, &p);
 done:
     ls_session_close(&s);
     prompts_fini(&p);

@@ -21,6 +21,7 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Execution"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
+    CLI_WEIGHTS_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of lines"),
 };

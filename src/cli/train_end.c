@@ -146,7 +146,7 @@ static ls_status sample(const ls_train_options *o, const ls_device_choice *d, ls
                            .T = 1,
                            .cache_len = SAMPLE,
                            .tokenizer = true};
-    LS_TRY(ls_session_where(&how, d, o->precision, o->compute, o->tf32));
+    LS_TRY(ls_session_where(&how, d, o->precision, o->compute, o->tf32, NULL));
     ls_status st = ls_session_open(&s, &how);
     if (st == LS_OK) st = write_sample(&s, out);
     ls_session_close(&s);

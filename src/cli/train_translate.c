@@ -324,7 +324,7 @@ static ls_status read_run(evaluation *v, const ls_device_choice *device, json_t 
     v->dp = dp ? dp : 1;
     v->pipe = json_integer_value(ls_json_at(*root, "lockstep.pp")) > 1;
     return ls_session_where(&v->open, device, json_string_value(ls_json_at(*root, "lockstep.precision")), v->o->compute,
-                            v->o->tf32);
+                            v->o->tf32, NULL);
 }
 
 ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice *device)

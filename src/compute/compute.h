@@ -16,7 +16,7 @@
  *   2. no operation allocates: the caller provides scratch memory, sized by ls_compute_scratch before step 1;
  *   3. the caller checks arguments when it plans memory; operations do not check them again;
  *   4. with up to LS_FEW_ROWS rows, linear_fwd, logits and attention_cached give each row the same bits as a call with that row
- *      only; norms, GELU and additions do so with any number of rows. So a draft can be verified in one pass.
+ *      only; linear_packed, norms, GELU and additions do so with any number of rows. So a draft can be verified in one pass.
  *
  * `cpu-ref` follows the equations, in float and in double (the reference of the tests); `cpu` is the optimized backend. */
 #ifndef LS_COMPUTE_COMPUTE_H
@@ -30,6 +30,9 @@
 #include <stdint.h>
 
 typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
+
+/* The number type of a packed matrix. Int8: 64 consecutive elements along K have one fp32 scale. NONE: no copy, the matrix in dtype. */
+typedef enum ls_pack { LS_PACK_NONE, LS_PACK_BF16, LS_PACK_INT8 } ls_pack;
 
 /* Values that change between two replays of a recorded pass. Stored before a micro-batch's ids, in memory that operations read. */
 typedef struct ls_pass_head {
@@ -99,7 +102,9 @@ typedef struct ls_classifier {
     int64_t R, C, V;
     int64_t V_room; /* readable rows of w, >= V: the values after row V are finite, too. 0: V                        */
     bool acc;
-    int64_t first; /* id of w's first row; targets are global ids */
+    const void *packed; /* a packed copy of w (by_column) to use instead of it, or NULL; with dx and dw NULL only */
+    ls_pack form;       /* of packed */
+    int64_t first;      /* id of w's first row; targets are global ids */
     int part, n_part;
     /* All-gather of x (n_part * n), in place: part `part` is filled in by the caller. Not called if n_part <= 1. x is in scratch. */
     ls_status (*gather)(void *ctx, double *x, int64_t n);
@@ -110,7 +115,8 @@ typedef struct ls_classifier {
 typedef struct ls_compute_shapes {
     int64_t B, T, C, H, V, ffn; /* ffn = 4C */
     bool backward;
-    int n_part; /* shards of the vocabulary; V is the size of this one */
+    int n_part;  /* shards of the vocabulary; V is the size of this one */
+    bool packed; /* linear_packed or a packed classifier is used */
 } ls_compute_shapes;
 
 typedef struct ls_compute_ops {
@@ -181,11 +187,13 @@ typedef struct ls_compute_ops {
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */
     ls_status (*logits)(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
 
-    /* An int8 copy of a matrix, for drafts: one scale per 64 consecutive elements along K, in a layout private to the backend
-     * (ls_q8_nbytes bytes, 64-byte aligned). w (K,N), or (N,K) by_column. */
-    ls_status (*quantise)(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column);
-    /* y (N) = x (K) w + b for one row and an int8 copy; x is quantized the same way. b may be NULL. */
-    ls_status (*linear_q8)(ls_compute *c, void *y, const void *x, const void *q, const void *b, int64_t K, int64_t N);
+    /* A packed copy of a matrix, for inference, in a layout private to the backend (ls_packed_nbytes bytes, 64-byte aligned).
+     * w (K,N), or (N,K) by_column. unpack writes what the copy represents, in dtype. */
+    ls_status (*pack)(ls_compute *c, ls_pack form, void *to, const void *w, int64_t K, int64_t N, bool by_column);
+    ls_status (*unpack)(ls_compute *c, ls_pack form, void *w, const void *from, int64_t K, int64_t N, bool by_column);
+    /* y (R,N) = x (R,K) w + b for a packed copy w; b may be NULL. Int8: x is rounded as the matrix is. */
+    ls_status (*linear_packed)(ls_compute *c, ls_pack form, void *y, const void *x, const void *w, const void *b,
+                               int64_t R, int64_t K, int64_t N);
 
     /* Updates master, m and v from g in one pass; p = master rounded to dtype. If dtype == wide, p is master. */
     ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
@@ -252,8 +260,8 @@ ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype);
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
 
-/* Bytes of the int8 copy of a (K,N) matrix. */
-int64_t ls_q8_nbytes(int64_t K, int64_t N);
+/* Bytes of a packed copy of a (K,N) matrix. */
+int64_t ls_packed_nbytes(ls_pack form, int64_t K, int64_t N);
 
 /* One line for doctor and logs: instruction set, matmul kernel, threads; device, libraries. */
 #define LS_COMPUTE_WORDS 480

@@ -9,7 +9,7 @@
 #define COMPUTE_OPS(X)                                                                                                 \
     X(embed_fwd) X(embed_bwd) X(layernorm_fwd) X(add_layernorm_fwd) X(layernorm_bwd) X(layernorm_again)                \
     X(linear_fwd) X(linear_bwd) X(gelu_fwd) X(gelu_bwd) X(add_fwd) X(drop_bwd)                                         \
-    X(attention_fwd) X(attention_bwd) X(attention_cached) X(classifier) X(logits) X(quantise) X(linear_q8)             \
+    X(attention_fwd) X(attention_bwd) X(attention_cached) X(classifier) X(logits) X(pack) X(unpack) X(linear_packed)   \
     X(adamw) X(narrow) X(sumsq) X(sum) X(add) X(zero) X(copy)
 /* clang-format on */
 

@@ -1,5 +1,6 @@
 #include "infer/decode.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 #include "core/minmax.h"
 #include "core/stop.h"
@@ -26,6 +27,7 @@ typedef struct search {
     ls_decode_item *item;
     hypothesis *row;    /* beam */
     int n_row;          /* unfinished texts; 0: the search has ended */
+    double log_sum;     /* greedy: log of the sum of exponentials of the logits */
     double best, worst; /* scores of the finished texts; best is item->text */
     int n_finished;
 } search;
@@ -155,14 +157,14 @@ static ls_status choose_beam(batch *b, search *x, int64_t first_row)
     return LS_OK;
 }
 
-/* Log-probability of one id. */
-static double log_p_of(const float *logits, int V, int32_t id)
+/* log p of an id is its logit less this. */
+static double log_sum_of(const float *logits, int V)
 {
     float top = logits[0];
     double sum = 0;
     for (int i = 1; i < V; i++) top = logits[i] > top ? logits[i] : top;
     for (int i = 0; i < V; i++) sum += exp((double)(logits[i] - top));
-    return (double)(logits[id] - top) - log(sum);
+    return (double)top + log(sum);
 }
 
 /* One id for the text of a prompt: the most likely one, or one drawn at random. */
@@ -176,7 +178,7 @@ static ls_status choose_one(batch *b, search *x, int64_t row)
     bool end = false;
     how.seed += x->item->seed;
     const int32_t id = ls_sample(&how, logits, b->s->n_choice, b->column, b->work);
-    h->log_p += log_p_of(logits, V, id);
+    h->log_p += (double)logits[id] - x->log_sum;
     if (id == o->stop) {
         x->n_row = 0;
         return finish(b, x, &h->text, h->log_p, true);
@@ -215,8 +217,11 @@ static ls_status feed(batch *b, int64_t end)
 
 static ls_status choose(batch *b, bool *any)
 {
-    const int K = b->o->beam;
+    const int K = b->o->beam, V = b->s->model->cfg.vocab_size;
     *any = false;
+#pragma omp parallel for num_threads(b->s->compute.n_thread) schedule(static) if (K == 1 && b->n > 1)
+    for (int64_t i = 0; i < (K == 1 ? b->n : 0); i++)
+        if (b->search[i].n_row) b->search[i].log_sum = log_sum_of(b->s->logits + i * V, V);
     for (int64_t i = 0; i < b->n; i++) {
         search *x = &b->search[i];
         if (x->n_row && b->column >= x->item->n_prompt) LS_TRY(K == 1 ? choose_one(b, x, i) : choose_beam(b, x, i * K));
@@ -233,7 +238,13 @@ static ls_status run_batch(batch *b)
     for (int64_t i = 0; i < b->n; i++) shortest = LS_MIN(shortest, b->search[i].item->n_prompt);
     for (b->column = 0; any && b->column < b->o->max_len;) {
         if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+        const double begin = ls_now();
+        const bool prompt = b->column < shortest;
         LS_TRY(feed(b, LS_MAX(b->column + 1, shortest)));
+        if (prompt) {
+            b->s->n_prompt += b->n * shortest;
+            b->s->prompt_seconds += ls_now() - begin;
+        }
         LS_TRY(choose(b, &any));
     }
     for (int64_t i = 0; i < b->n; i++) /* texts that reached the limit */

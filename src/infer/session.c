@@ -36,8 +36,8 @@ static ls_status load_weights(ls_session *s)
 static int resolve_speculation(const ls_session *s, const ls_session_opts *o, int64_t cache)
 {
     int64_t nbytes = 0;
-    for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * 4;
-    if (!cache || o->B != 1 || s->compute.device) return 0;
+    for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * (o->weights == LS_PACK_BF16 ? 2 : 4);
+    if (!cache || o->B != 1 || s->compute.device || o->weights == LS_PACK_INT8) return 0;
     if (o->speculate != LS_SPECULATE_AUTO) return o->speculate;
     return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
 }
@@ -55,9 +55,10 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     plan->device = s->compute.device;
     for (int u = 0; u < U; u++) /* rows 0 … U-1 */
         ls_plan_add(plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
-    LS_TRY(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, plan));
-    LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, plan));
     s->speculate = s->ahead = resolve_speculation(s, o, cache);
+    const ls_acts_opts acts = {.B = o->B, .T = T, .cache_len = cache, .packed = o->weights || s->speculate};
+    LS_TRY(ls_acts_plan(&s->acts, s->model, &acts, plan));
+    LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, plan));
     const int64_t n_logits = cache ? (o->B + s->speculate) * cfg->vocab_size : 0;
     const int columns =
         ls_plan_add_host(plan, LS_PART_WORK, cache ? o->B * T * (int64_t)sizeof(int32_t) : 0, "columns");
@@ -67,7 +68,8 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
         out = ls_plan_add(plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
         out_host = ls_plan_add_host(plan, LS_PART_WORK, n_logits * esize, "logits of the device");
     }
-    if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, plan));
+    if (o->weights) LS_TRY(ls_packed_plan(&s->packed, s->model, o->weights, plan));
+    if (s->speculate) LS_TRY(ls_packed_plan(&s->draft, s->model, LS_PACK_INT8, plan));
     LS_TRY(ls_plan_layout(plan));
     LS_TRY(ls_plan_alloc(plan, false));
 
@@ -81,12 +83,27 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
         s->out = ls_plan_at(plan, out);
         s->out_host = ls_plan_at(plan, out_host);
     }
-    if (s->draft) ls_draft_bind(s->draft, plan);
+    if (s->packed) ls_packed_bind(s->packed, plan);
+    if (s->draft) ls_packed_bind(s->draft, plan);
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
+/* A GPU has its weights in the type in which it computes. */
+static ls_status choose_weights(ls_session_opts *o, const ls_device_choice *d, const char *precision,
+                                const char *weights)
+{
+    if (!weights) return LS_OK;
+    if (d->cuda && strcmp(weights, precision))
+        return ls_fail(LS_E_CONFIG,
+                       "--weights %s: on a GPU the weights have the type of --precision, which is %s; leave --weights "
+                       "out, or use --device cpu",
+                       weights, precision);
+    if (!d->cuda && strcmp(weights, "fp32")) o->weights = strcmp(weights, "int8") ? LS_PACK_BF16 : LS_PACK_INT8;
+    return LS_OK;
+}
+
 ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
-                           bool tf32)
+                           bool tf32, const char *weights)
 {
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
@@ -102,7 +119,18 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
-    return LS_OK;
+    return choose_weights(o, d, precision ? precision : cuda ? "bf16" : "fp32", weights);
+}
+
+const char *ls_session_weights(const ls_session *s, int64_t *nbytes)
+{
+    const ls_dtype dt = s->compute.ops->dtype;
+    if (s->packed) {
+        *nbytes = s->packed->nbytes;
+        return s->packed->form == LS_PACK_INT8 ? "int8" : "bf16";
+    }
+    *nbytes = ls_model_matrix_elements(s->model) * (int64_t)ls_dtype_nbytes(dt);
+    return dt == LS_BF16 ? "bf16" : dt == LS_F16 ? "fp16" : "fp32";
 }
 
 static ls_status set_up(ls_session *s, const ls_session_opts *o)
@@ -120,7 +148,8 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     s->n_choice = s->tokenizer ? LS_MIN(cfg.vocab_size, ls_tokenizer_n_vocab(s->tokenizer)) : cfg.vocab_size;
     ls_info("infer", "weights from %s; %d tokens are drafted ahead", s->path, s->speculate);
     LS_TRY(load_weights(s));
-    return s->draft ? ls_draft_fill(s->draft, s->model) : LS_OK;
+    if (s->packed) LS_TRY(ls_packed_fill(s->packed, s->model));
+    return s->draft ? ls_packed_fill(s->draft, s->model) : LS_OK;
 }
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
@@ -134,7 +163,8 @@ ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
 void ls_session_close(ls_session *s)
 {
     ls_tokenizer_destroy(&s->tokenizer);
-    ls_draft_destroy(&s->draft);
+    ls_packed_destroy(&s->packed);
+    ls_packed_destroy(&s->draft);
     ls_acts_destroy(&s->acts);
     ls_model_destroy(&s->model);
     ls_input_fini(&s->input);
@@ -146,7 +176,7 @@ void ls_session_close(ls_session *s)
 
 ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted)
 {
-    ls_micro mb = {.B = B, .T = T, .loss = s->loss};
+    ls_micro mb = {.B = B, .T = T, .loss = s->loss, .packed = s->packed};
     LS_TRY(ls_input_send(&s->input, 0, &mb));
     LS_TRY(ls_walk(s->model, s->acts, &mb, NULL, LS_FWD, 0, s->model->n_unit));
     LS_TRY(ls_input_used(&s->input, 0));
@@ -157,10 +187,10 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
 }
 
 /* Runs n columns of B rows through the cache from pos. A device reads the ids from device memory. */
-static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_draft *draft,
+static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_packed *weights,
                       ls_micro *mb)
 {
-    *mb = (ls_micro){.ids = ids, .B = B, .T = n, .pos = pos, .draft = draft};
+    *mb = (ls_micro){.ids = ids, .B = B, .T = n, .pos = pos, .packed = weights};
     if (!s->compute.device) return ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit);
     int32_t *room, *target;
     LS_TRY(ls_input_open(&s->input, 0, &room, &target));
@@ -191,11 +221,10 @@ static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
 {
     const int64_t n = mb->B * (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
     LS_TRY(copy_logits(s, mb, last_only));
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(s->logits[i]))
-            return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged",
-                           s->path);
-    return LS_OK;
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++) bad |= (ls_bits_of(s->logits[i]) & 0x7f800000u) == 0x7f800000u;
+    if (!bad) return LS_OK;
+    return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged", s->path);
 }
 
 ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos)
@@ -204,7 +233,7 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     for (int64_t done = 0; done < n;) {
         int64_t k = n - done < s->acts->T ? n - done : s->acts->T;
         ls_micro mb;
-        LS_TRY(pass(s, ids + done, 1, k, pos + done, NULL, &mb));
+        LS_TRY(pass(s, ids + done, 1, k, pos + done, s->packed, &mb));
         done += k;
         if (done == n) LS_TRY(logits(s, &mb, true));
     }
@@ -219,7 +248,7 @@ ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int
         ls_micro mb;
         for (int64_t b = 0; b < B; b++) /* the columns of this pass, side by side */
             memcpy(s->columns + b * k, ids + b * n + done, (size_t)k * sizeof *ids);
-        LS_TRY(pass(s, s->columns, B, k, pos + done, NULL, &mb));
+        LS_TRY(pass(s, s->columns, B, k, pos + done, s->packed, &mb));
         done += k;
         if (done == n) LS_TRY(logits(s, &mb, true));
     }
@@ -265,7 +294,7 @@ ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids,
     else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
     LS_TRY(draft(s, how, ids, first, k, work));
     ls_micro mb;
-    LS_TRY(pass(s, ids + first - 1, 1, k + 1, first - 1, NULL, &mb));
+    LS_TRY(pass(s, ids + first - 1, 1, k + 1, first - 1, s->packed, &mb));
     LS_TRY(logits(s, &mb, false));
     int right = 0;
     for (bool same = true; same; right += same) {

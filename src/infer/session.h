@@ -11,8 +11,8 @@
 #include "config/device_choice.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
-/* 4 if the weights are larger than 64 MiB, where reading them dominates the time per token; 0 for smaller models, which fit in a
- * cache, and for backends other than "cpu". */
+/* 4 if the weights in use are larger than 64 MiB, where reading them dominates the time per token; 0 for smaller models, which fit in a
+ * cache, for int8 weights, with which a draft would cost as much as a token, and for backends other than "cpu". */
 #define LS_SPECULATE_AUTO (-1)
 
 typedef struct ls_session_opts {
@@ -23,6 +23,8 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
+    ls_pack
+        weights; /* of "cpu" and "cpu-ref": copies of the matrices that every pass reads; NONE: the matrices as they are */
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
     int64_t B, T;             /* of one pass; T is limited to the positions of the model */
     int64_t cache_len;        /* > 0: for generation; limited likewise */
@@ -43,16 +45,23 @@ typedef struct ls_session {
     int32_t *columns;     /* (B,T) if cache_len > 0: ids of one pass of ls_session_feed_rows */
     float *logits;        /* (B,V) if cache_len > 0; (speculate+1,V) after a draft; in host memory */
     void *out, *out_host; /* logits in the type of the device, in device and host memory */
-    ls_draft *draft;      /* NULL if speculate is 0 */
+    ls_packed *packed;    /* weights in use; NULL: the model's */
+    ls_packed *draft;     /* NULL if speculate is 0 */
     int speculate;        /* maximum tokens drafted at a time */
     int ahead, rest;      /* current draft length; tokens to generate without drafts after poor acceptance */
     int n_choice;         /* ids that ls_session_extend and ls_decode choose from: those that the tokenizer has, too */
     int64_t drafted, accepted;
+    int64_t
+        n_prompt; /* ls_decode: ids of prompts that one pass read for all rows of a batch, and the time of these passes */
+    double prompt_seconds;
 } ls_session;
 
-/* Sets the options from the chosen device, --precision, --compute and --tf32 (precision NULL: fp32 on the CPU, bf16 on a GPU). */
+/* Sets the options from the chosen device, --precision, --compute, --tf32 and --weights (precision NULL: fp32 on the CPU, bf16 on a GPU;
+ * weights NULL: that of precision). */
 ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
-                           bool tf32);
+                           bool tf32, const char *weights);
+/* The type of the weights that the passes read (fp32, bf16, fp16, int8), and the bytes of their matrices. */
+const char *ls_session_weights(const ls_session *s, int64_t *nbytes);
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o);
 void ls_session_close(ls_session *s); /* accepts a zeroed session */
@@ -90,8 +99,8 @@ int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos,
 
 /* Appends 1 to limit - *n token ids to ids[0..*n). All but the last existing id must have been fed. limit: at most cache_len + 1.
  *
- * With speculation, k tokens are drafted with int8 weights. Then ids *n-1 … *n+k-1 run in one pass with the real weights, which
- * reads the weights once. Row j of the logits gives id *n+j by ls_sample; it is accepted if all drafts before it were
+ * With speculation, k tokens are drafted with int8 weights. Then ids *n-1 … *n+k-1 run in one pass with the weights in use, which
+ * reads them once. Row j of the logits gives id *n+j by ls_sample; it is accepted if all drafts before it were
  * correct. The result is bit for bit the same as with one token at a time: each row is computed as a single row would be
  * (compute.h, invariant 4), that pass wrote the cache of the accepted positions, ls_sample has no state, and cache entries of
  * rejected drafts are overwritten before they are read. */

@@ -124,7 +124,8 @@ static void plan_shared(const planner *p, int *sh)
                                 .H = m->cfg.n_head,
                                 .ffn = s->F,
                                 .backward = o->train,
-                                .n_part = m->shard.size};
+                                .n_part = m->shard.size,
+                                .packed = o->packed};
     sh[ROW_work] = ls_plan_add(p->plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS,
                                "operations");
     if (o->last <= head) return; /* this stage has no classifier */

@@ -73,7 +73,8 @@ static ls_status linear(const model_pass *p, int weight, void *y, const void *x,
 {
     const int64_t K = n_in(p, weight), N = n_out(p, weight);
     const void *b = bias ? param(p, weight + 1) : NULL;
-    if (p->mb->draft) return OPS->linear_q8(CTX, y, x, model_draft_matrix(p->mb->draft, p->index, weight), b, K, N);
+    const ls_packed *w = p->mb->packed;
+    if (w) return OPS->linear_packed(CTX, w->form, y, x, model_packed_matrix(w, p->index, weight), b, p->R, K, N);
     return OPS->linear_fwd(CTX, y, x, param(p, weight), b, p->R, K, N);
 }
 
@@ -92,7 +93,7 @@ ls_status model_linear_column(const model_pass *p, int weight, void *y, void *x)
 ls_status model_linear_column_gelu(const model_pass *p, int weight, void *y, void *pre, void *x)
 {
     const int64_t K = n_in(p, weight), N = n_out(p, weight);
-    if (!OPS->linear_gelu_fwd || p->mb->draft) {
+    if (!OPS->linear_gelu_fwd || p->mb->packed) {
         LS_TRY(model_linear_column(p, weight, pre, x));
         return OPS->gelu_fwd(CTX, y, pre, p->R * N, p->m->cfg.gelu);
     }
@@ -123,7 +124,7 @@ static ls_status linear_row(const model_pass *p, int weight, const void *x)
  * the product. */
 static bool can_fuse_residual(const model_pass *p, ls_drop drop)
 {
-    return OPS->linear_add_fwd && drop.p <= 0 && p->m->shard.size == 1 && !p->mb->draft;
+    return OPS->linear_add_fwd && drop.p <= 0 && p->m->shard.size == 1 && !p->mb->packed;
 }
 
 static ls_status fused_residual(const model_pass *p, int weight, void *y, const void *res, const void *x)

@@ -5,7 +5,7 @@
  *                        one with a matrix split by rows gives partial sums, which are added over the shards
  *                        (tp_reduce), and only rank 0 contributes the bias
  *   fused operations     a product together with GELU or with the residual sum, where the backend has them (compute.h)
- *   generation           int8 matrices (ls_draft) and cached keys and values
+ *   generation           packed matrices (ls_packed) and cached keys and values
  *   recomputation        norm outputs, and GELU outputs that were not kept, are computed again in backward
  *   split backward       with `split`, backward computes only dx and keeps in the slot what the weight gradients need
  *

@@ -151,7 +151,7 @@ ls_status ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p);
 
 /* ---- one micro-batch ---- */
 
-struct ls_draft;
+struct ls_packed;
 
 typedef struct ls_micro {
     const int32_t *ids;    /* (B,T), as the operations read it                   */
@@ -159,12 +159,11 @@ typedef struct ls_micro {
     /* drop_key and dloss as the operations read them; NULL: the members below */
     const ls_pass_head *at;
     int64_t B, T;
-    int64_t pos; /* of the first column; above 0 only with a cache    */
-    /* int8 weights (ls_draft) instead of the model's, for one row with a cache; or NULL */
-    const struct ls_draft *draft;
-    bool train;        /* dropout is on and gradients are computed           */
-    uint64_t drop_key; /* of (seed, step, micro-batch): selects every mask   */
-    double dloss;      /* factor of each row's gradient                      */
+    int64_t pos;                    /* of the first column; above 0 only with a cache    */
+    const struct ls_packed *packed; /* weights to use instead of the model's, not for training; or NULL */
+    bool train;                     /* dropout is on and gradients are computed           */
+    uint64_t drop_key;              /* of (seed, step, micro-batch): selects every mask   */
+    double dloss;                   /* factor of each row's gradient                      */
     /* out (host): sum of the row losses, valid after ls_compute_sync; NULL: use loss_sum, on a host backend */
     double *loss;
     double loss_sum; /* out, see loss: rows added in order                 */
@@ -213,6 +212,7 @@ typedef struct ls_acts_opts {
     bool recompute;    /* blocks keep only their input, and run forward again */
     bool keep_gelu;    /* blocks keep GELU's output, too: 4C more per token, one pass over it less */
     int64_t cache_len; /* > 0: keys and values of that many positions are cached, for generation */
+    bool packed;       /* passes with ls_micro.packed                          */
     /* A stage of a pipeline: units first … last-1 (last 0: all). Several micro-batches are in flight at once, so
      * every row of the plan has an unlimited life. x of unit `last` is sent to the next stage; dx comes from
      * outside (ls_acts.da). */
@@ -273,22 +273,25 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
 /* Logits (B*T rows of V; last_only: B rows, those of the last column) of the preceding pass, which had target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);
 
-/* ---- drafts ---- */
+/* ---- packed weights ---- */
 
-/* int8 copies of the model's matrices, for speculative passes of generation. A pass with ls_micro.draft set reads these instead of the
- * model's matrices (norms, biases and the embedding stay as they are): a quarter of the bytes, and logits that are close but not equal. The
- * output of the program never comes from such a pass alone. */
-typedef struct ls_draft {
-    int n;     /* matrices: four per block, then the classifier's */
-    int row;   /* plan row of the first; the others follow        */
-    void *q[]; /* their int8 copies                               */
-} ls_draft;
+/* Copies of the model's matrices in a form for inference (compute.h, ls_pack). A pass with ls_micro.packed set reads these instead of the
+ * matrices; norms, biases and the rows of the embedding stay as they are. */
+typedef struct ls_packed {
+    ls_pack form;
+    int64_t nbytes; /* of all copies                                */
+    int n;          /* matrices: four per block, then the classifier's */
+    int row;        /* plan row of the first; the others follow     */
+    void *q[];      /* the copies                                   */
+} ls_packed;
 
+/* Elements of the matrices of which there are copies: those that a pass over one token reads, the classifier's included. */
+int64_t ls_model_matrix_elements(const ls_model *m);
 /* Adds the rows to the plan; bind sets the addresses once the plan is allocated. */
-ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan);
-void ls_draft_bind(ls_draft *d, const ls_plan *plan);
-/* Quantizes the current weights. */
-ls_status ls_draft_fill(ls_draft *d, const ls_model *m);
-void ls_draft_destroy(ls_draft **d);
+ls_status ls_packed_plan(ls_packed **out, const ls_model *m, ls_pack form, ls_plan *plan);
+void ls_packed_bind(ls_packed *d, const ls_plan *plan);
+/* Packs the current weights. */
+ls_status ls_packed_fill(ls_packed *d, const ls_model *m);
+void ls_packed_destroy(ls_packed **d);
 
 #endif

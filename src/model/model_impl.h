@@ -94,8 +94,8 @@ static inline ls_status model_copy(const ls_model *m, void *to, const void *from
     return m->compute->ops->copy(m->compute, to, from, (size_t)n * ls_dtype_nbytes(m->compute->ops->dtype));
 }
 
-/* The int8 copy of the matrix at `weight` of a block. */
-const void *model_draft_matrix(const ls_draft *d, int unit, int weight);
+/* The packed copy of the matrix at `weight` of a block. */
+const void *model_packed_matrix(const ls_packed *d, int unit, int weight);
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {

@@ -147,6 +147,10 @@ static ls_status classifier(const model_pass *p)
                         .n_part = m->shard.size,
                         .gather = m->tp.gather,
                         .gather_ctx = m->tp.ctx};
+    if (p->mb->packed) {
+        cl.packed = p->mb->packed->q[p->mb->packed->n - 1];
+        cl.form = p->mb->packed->form;
+    }
     if (p->mb->train) {
         cl.dx = m->shard.rows ? a->tmp : a->db;
         cl.dw = m->cfg.tied ? model_tied_grad(m) : model_grad(m, p->u, HEAD_W);
@@ -179,14 +183,25 @@ ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     return model_layernorm_bwd(&p, final_norm(p.s), a->da, a->db, NULL);
 }
 
-ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out)
+/* y (R,V) = x (R,C) times the classifier */
+static ls_status logits(ls_model *m, const ls_micro *mb, void *y, const void *x, int64_t R)
 {
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size;
+    const ls_packed *w = mb->packed;
+    if (w) return OPS->linear_packed(CTX, w->form, y, x, w->q[w->n - 1], NULL, R, C, V);
+    return OPS->logits(CTX, y, x, model_head_weight(m), R, C, V);
+}
+
+ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out)
+{
+    const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size, B = mb->B, T = mb->T;
     LS_ASSERT(m->shard.size == 1);
-    if (mb->draft) return OPS->linear_q8(CTX, out, a->ln, mb->draft->q[mb->draft->n - 1], NULL, C, V);
-    if (!last_only || mb->T == 1) return OPS->logits(CTX, out, a->ln, model_head_weight(m), mb->B * mb->T, C, V);
-    for (int64_t b = 0; b < mb->B; b++)
-        LS_TRY(OPS->logits(CTX, ls_at(CTX, out, b * V), ls_at(CTX, a->ln, (b * mb->T + mb->T - 1) * C),
-                           model_head_weight(m), 1, C, V));
+    if (!last_only || T == 1) return logits(m, mb, out, a->ln, B * T);
+    /* the rows side by side; without packed weights, so few at a time that each has the bits of a call alone */
+    const int64_t most = mb->packed ? B : CTX->device ? 1 : LS_FEW_ROWS;
+    for (int64_t b = 0; b < B; b++)
+        LS_TRY(model_copy(m, ls_at(CTX, a->tmp, b * C), ls_at(CTX, a->ln, (b * T + T - 1) * C), C));
+    for (int64_t b = 0; b < B; b += most)
+        LS_TRY(logits(m, mb, ls_at(CTX, out, b * V), ls_at(CTX, a->tmp, b * C), B - b < most ? B - b : most));
     return LS_OK;
 }

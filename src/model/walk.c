@@ -94,7 +94,7 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
 {
     static const ls_hooks none;
     LS_ASSERT(mb->B * mb->T <= a->B * a->T);
-    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
+    LS_ASSERT(!mb->packed || (!mb->train && m->shard.size == 1));
     if (!h) h = &none;
     for (int i = first; i < last; i++) {
         const int u = pass == LS_FWD ? i : first + last - 1 - i;

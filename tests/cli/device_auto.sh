@@ -130,6 +130,12 @@ LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu >out 2>err && bad "gene
 on_stderr '^device: CUDA, emulated device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu --speculate 2 >out 2>err && bad "generate without a tokenizer"
 on_stderr '^device: CPU (for --speculate)'
+cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1 --weights int8
+on_stderr '^device: CPU (for --weights)'
+cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1 --weights bf16
+on_stderr '^device: CUDA, emulated device'
+LS_PLUGIN_DIR=$emu expect 2 '--weights int8: on a GPU the weights have the type of --precision, which is bf16' \
+  "$LOCKSTEP" eval --checkpoint gpu --data d --device cuda --weights int8
 cmd doctor --device auto
 grep -q '^  default  *ok  *commands without --device compute on CUDA, emulated device' out || bad "doctor's row: $(head -n 5 out)"
 grep -q '^  device  *ok  *cuda: ' out || bad "doctor --device auto: $(tail -n 3 out)"

@@ -317,7 +317,7 @@ static void loss_and_step(bench *b)
     memset(g.ref, 0, (size_t)n * sizeof(double));
     near(b, "copy", m, 1);
     near(b, "zero", g, 1);
-    assert_int_equal(d->ops->quantise(d, NULL, NULL, 1, 1, false), LS_E_UNSUPPORTED);
+    assert_int_equal(d->ops->pack(d, LS_PACK_INT8, NULL, NULL, 1, 1, false), LS_E_UNSUPPORTED);
 }
 
 /* The pass of a unit, repeated: from the third time on it is replayed from a graph, with the current key and inputs. */

@@ -5,11 +5,11 @@
  *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits | their rows in every part of a vocabulary that is cut
  *   layernorm_bwd    partial dw, db
  *   attention        one head's blocks, for each thread
- *   linear_q8        the quantised row */
+ *   linear_packed    the rows as its kernels read them (packed.h); a packed classifier: those | the logits */
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/gemm.h"
-#include "compute/cpu/q8.h"
+#include "compute/cpu/packed.h"
 #include "compute/cpu/simd.h"
 #include "core/minmax.h"
 
@@ -45,14 +45,14 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
     int64_t alone = D > 0 ? c->n_thread * LS_MAX(attn_floats(c, s, D), s->T + 16) : 0;
-    alone = LS_MAX(alone, 2 * q8_groups(LS_MAX(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
     if (s->backward) {
         after_gemm = LS_MAX(after_gemm, fast_blocks(R) * N);
         alone = LS_MAX(alone, fast_blocks(R) * 2 * s->C);
     }
     size_t with_gemm = fast_gemm_scratch(c) + (size_t)after_gemm * sizeof(float);
     size_t without = (size_t)alone * sizeof(float);
-    return with_gemm > without ? with_gemm : without;
+    size_t packed = s->packed ? packed_scratch(LS_MAX(s->C, s->ffn)) + (size_t)after_gemm * sizeof(float) : 0;
+    return LS_MAX(packed, LS_MAX(with_gemm, without));
 }
 
 void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])

@@ -7,6 +7,7 @@
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/gemm.h"
+#include "compute/cpu/packed.h"
 #include "compute/cpu/simd.h"
 
 #include <math.h>
@@ -132,14 +133,15 @@ static ls_status loss_rows(ls_compute *c, const ls_classifier *a, float *logits,
 ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
 {
     const float *x = a->x;
-    float *dx = a->dx, *p = after_gemm(c);
+    float *dx = a->dx, *p = a->packed ? (float *)(void *)((char *)c->scratch + packed_scratch(a->C)) : after_gemm(c);
     int64_t C = a->C, V = a->V, ld = fast_logit_ld(V);
     cpu_row *parts = (cpu_row *)(void *)(p + (a->R < FAST_LOGIT_ROWS ? a->R : FAST_LOGIT_ROWS) * ld);
     if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, (size_t)(V * C) * sizeof(float));
     for (int64_t r0 = 0; r0 < a->R; r0 += FAST_LOGIT_ROWS) {
         int64_t n = a->R - r0 < FAST_LOGIT_ROWS ? a->R - r0 : FAST_LOGIT_ROWS;
         const float *xr = x + r0 * C;
-        matmul(c, (gemm_args){.tb = true, .M = n, .N = V, .K = C, .A = xr, .B = a->w, .C = p, .ldc = ld});
+        if (a->packed) packed_product(c, a->form, p, ld, xr, a->packed, NULL, n, C, V);
+        else matmul(c, (gemm_args){.tb = true, .M = n, .N = V, .K = C, .A = xr, .B = a->w, .C = p, .ldc = ld});
         LS_TRY(loss_rows(c, a, p, ld, r0, n, parts));
         if (dx) matmul(c, (gemm_args){.M = n, .N = C, .K = V, .A = p, .lda = ld, .B = a->w, .C = dx + r0 * C});
         if (!a->dw) continue;

@@ -64,6 +64,12 @@ typedef struct simd_ops {
     void (*dots_few)(float *y, int64_t ldy, const float *x, const float *w, int64_t R, int64_t C, int64_t v0,
                      int64_t v1);
 
+    /* n_panel panels of bf16 (packed.h) times `rows` (1 … panel_rows) rows: y[r*ldy + n] for 16 n_panel columns. x (K,rows), b has
+     * as many columns, or is NULL; each row's bits are those of the row alone */
+    void (*panels_bf16)(float *y, int64_t ldy, const float *x, const void *w, const float *b, int64_t K,
+                        int64_t n_panel, int rows);
+    int panel_rows;
+
     /* plain: without weight decay */
     void (*adamw)(float *p, const float *g, float *m, float *v, int64_t n, const ls_adamw *h, bool plain);
     void (*to_bf16)(uint16_t *y, const float *x, int64_t n); /* to the nearest */

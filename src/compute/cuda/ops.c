@@ -152,18 +152,30 @@ static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
     return CU_STATUS(cu_sum(stream_of(c), out, in, n));
 }
 
-/* ---- int8 copies are the CPU's ---- */
+/* ---- packed weights are the CPU's ---- */
 
-static ls_status quantise(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column)
+static ls_status no_packed(void)
 {
-    (void)c, (void)q, (void)w, (void)K, (void)N, (void)by_column;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 copies of weights (drafts) are supported on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "packed weights (--weights, drafts) are supported on the CPU only");
 }
 
-static ls_status linear_q8(ls_compute *c, void *y, const void *in, const void *q, const void *b, int64_t K, int64_t N)
+static ls_status pack(ls_compute *c, ls_pack form, void *to, const void *w, int64_t K, int64_t N, bool by_column)
 {
-    (void)c, (void)y, (void)in, (void)q, (void)b, (void)K, (void)N;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 matrix products (drafts) are supported on the CPU only");
+    (void)c, (void)form, (void)to, (void)w, (void)K, (void)N, (void)by_column;
+    return no_packed();
+}
+
+static ls_status unpack(ls_compute *c, ls_pack form, void *w, const void *from, int64_t K, int64_t N, bool by_column)
+{
+    (void)c, (void)form, (void)w, (void)from, (void)K, (void)N, (void)by_column;
+    return no_packed();
+}
+
+static ls_status linear_packed(ls_compute *c, ls_pack form, void *y, const void *in, const void *w, const void *b,
+                               int64_t R, int64_t K, int64_t N)
+{
+    (void)c, (void)form, (void)y, (void)in, (void)w, (void)b, (void)R, (void)K, (void)N;
+    return no_packed();
 }
 
 /* ---- regions ---- */
@@ -282,8 +294,9 @@ const ls_compute_ops cuda_ops = {
     .narrow = narrow,
     .sumsq = sumsq,
     .sum = sum,
-    .quantise = quantise,
-    .linear_q8 = linear_q8,
+    .pack = pack,
+    .unpack = unpack,
+    .linear_packed = linear_packed,
     .region_begin = region_begin,
     .region_end = region_end,
     .linear_fwd = linear_fwd,

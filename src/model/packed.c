@@ -1,11 +1,13 @@
-/* draft.c - the int8 copies of matrices that drafts read (ls_draft). */
+/* packed.c - the packed copies of matrices that passes of inference read (ls_packed). */
 #include "model/model_impl.h"
 
 #include "core/mem.h"
 
-/* The matrices of a block that have an int8 copy. */
+/* The matrices of a block that have a copy. */
 static const int matrix_tensor[] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
 enum { N_MATRIX = sizeof matrix_tensor / sizeof *matrix_tensor };
+
+static const char *const form_name[] = {[LS_PACK_BF16] = "bf16", [LS_PACK_INT8] = "int8"};
 
 typedef struct matrix {
     int unit, tensor;
@@ -22,46 +24,56 @@ static matrix matrix_at(const ls_model *m, int i)
     return (matrix){u, t, m->unit[u].tensor[t].dim[0], m->unit[u].tensor[t].dim[1], false};
 }
 
-const void *model_draft_matrix(const ls_draft *d, int unit, int weight)
+int64_t ls_model_matrix_elements(const ls_model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i <= m->cfg.n_layer * N_MATRIX; i++) n += matrix_at(m, i).K * matrix_at(m, i).N;
+    return n;
+}
+
+const void *model_packed_matrix(const ls_packed *d, int unit, int weight)
 {
     int k = 0;
     while (matrix_tensor[k] != weight) k++;
     return d->q[(unit - 1) * N_MATRIX + k];
 }
 
-ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
+ls_status ls_packed_plan(ls_packed **out, const ls_model *m, ls_pack form, ls_plan *plan)
 {
     const int n = m->cfg.n_layer * N_MATRIX + 1;
-    const size_t nbytes = sizeof(ls_draft) + (size_t)n * sizeof(void *);
-    ls_draft *d = ls_alloc(nbytes);
-    if (!d) return ls_nomem(nbytes, "the int8 weights' table");
+    const size_t nbytes = sizeof(ls_packed) + (size_t)n * sizeof(void *);
+    ls_packed *d = ls_alloc(nbytes);
+    if (!d) return ls_nomem(nbytes, "the table of packed weights");
+    d->form = form;
     d->n = n;
     d->row = plan->n_row;
     for (int i = 0; i < n; i++) {
         const matrix x = matrix_at(m, i);
-        ls_plan_add(plan, LS_PART_WORK, ls_q8_nbytes(x.K, x.N), LS_PLAN_ALWAYS, "unit %d int8 matrix %d",
-                    1 + i / N_MATRIX, i % N_MATRIX);
+        const int64_t bytes = ls_packed_nbytes(form, x.K, x.N);
+        d->nbytes += bytes;
+        ls_plan_add(plan, LS_PART_WORK, bytes, LS_PLAN_ALWAYS, "unit %d %s matrix %d", 1 + i / N_MATRIX,
+                    form_name[form], i % N_MATRIX);
     }
     *out = d;
     return LS_OK;
 }
 
-void ls_draft_bind(ls_draft *d, const ls_plan *plan)
+void ls_packed_bind(ls_packed *d, const ls_plan *plan)
 {
     for (int i = 0; i < d->n; i++) d->q[i] = ls_plan_at(plan, d->row + i);
 }
 
-ls_status ls_draft_fill(ls_draft *d, const ls_model *m)
+ls_status ls_packed_fill(ls_packed *d, const ls_model *m)
 {
     for (int i = 0; i < d->n; i++) {
         const matrix x = matrix_at(m, i);
         const void *w = model_param(m, &m->unit[x.unit], x.tensor);
-        LS_TRY(m->compute->ops->quantise(m->compute, d->q[i], w, x.K, x.N, x.by_column));
+        LS_TRY(m->compute->ops->pack(m->compute, d->form, d->q[i], w, x.K, x.N, x.by_column));
     }
     return LS_OK;
 }
 
-void ls_draft_destroy(ls_draft **d)
+void ls_packed_destroy(ls_packed **d)
 {
     ls_free(*d);
     *d = NULL;

@@ -1,0 +1,241 @@
+"""Tokens/s of `lockstep generate --weights fp32|bf16|int8`, transformers and llama.cpp, same weights, interleaved.
+
+GPT-2 124M with random weights. `lockstep export` writes what the others read: a folder of transformers (fp32) and GGUF files (F32 and F16);
+llama.cpp's own quantizer makes Q8_0 of the F32 file. Every program continues prompts of the same number of tokens greedily with a
+key-value cache, without an end-of-text token, one prompt and --batch prompts at a time. A measurement is a process of its own and
+reports the time of the prompt and of the new tokens, without loading. Programs that are not installed are left out and listed.
+
+  python perf/generate_peers.py --lockstep build/lockstep [--prompt 128] [--new 128] [--batch 8] [--rounds 5] [--threads N] [--json]
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import compare
+from generate_vs_transformers import make_folder
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def prompt_text(n, k):
+    """A text of n tokens of make_folder's tokenizer, which joins neither letters with digits nor digits with letters; different for each k."""
+    return "".join(LETTERS[(i * 7 + k) % 26] if i % 2 else str((i * 3 + k) % 10) for i in range(n))
+
+
+def prompt_ids(folder, n, k):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(os.path.join(folder, "tokenizer.json")).encode(prompt_text(n, k)).ids
+
+
+def ours(o, folder, weights, batch, more=()):
+    args = [o.lockstep, "generate", "--device", "cpu", "--checkpoint", folder, "--max_new_tokens", o.new, "--greedy", "--no_stop",
+            "--threads", o.threads, "--weights", weights, "--stats", *more]
+    if batch == 1:
+        args += ["--prompt", prompt_text(o.prompt, 0)]
+    else:
+        path = os.path.join(folder, f"prompts_{batch}.txt")
+        with open(path, "w") as f:
+            f.writelines(prompt_text(o.prompt, k) + "\n" for k in range(batch))
+        args += ["--prompts", path, "--batch", batch]
+    p = subprocess.run([str(a) for a in args], capture_output=True)
+    err = p.stderr.decode(errors="replace")
+    if p.returncode:
+        raise SystemExit(f"failed ({p.returncode}): {' '.join(map(str, args))}\n{err[-2000:]}")
+    found = re.search(r"(\d+) prompt tokens in ([\d.]+) s .*?, (\d+) new (?:tokens )?in ([\d.]+) s", err)
+    n_prompt, prompt_s, n_new, new_s = (float(x) for x in found.groups())
+    assert n_new == batch * o.new, err
+    return {"prompt_tokens": n_prompt, "prompt_s": prompt_s, "new_tokens": n_new, "new_s": new_s,
+            "drafts": (re.search(r"\d+ of \d+ drafts", err) or [""])[0]}
+
+
+def peer_transformers(o, folder, dtype, batch):
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(o.threads)
+    model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    ids = torch.tensor([prompt_ids(folder, o.prompt, k) for k in range(batch)])
+    with torch.inference_mode():
+        model(ids[:, :8], use_cache=True)  # warm-up
+        begin = time.perf_counter()
+        out = model(ids, use_cache=True, logits_to_keep=1)
+        next_id = out.logits[:, -1].argmax(-1, keepdim=True)
+        middle = time.perf_counter()
+        for _ in range(o.new - 1):
+            out = model(next_id, past_key_values=out.past_key_values, use_cache=True)
+            next_id = out.logits[:, -1].argmax(-1, keepdim=True)
+        end = time.perf_counter()
+    return {"prompt_tokens": ids.numel(), "prompt_s": middle - begin, "new_tokens": batch * o.new, "new_s": end - middle,
+            "version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
+
+
+def peer_llama(o, folder, path, batch):
+    """llama.cpp through the C interface of llama-cpp-python: one llama_decode for the prompts, then one for each column of all rows."""
+    import ctypes
+
+    import llama_cpp as c
+    import numpy as np
+
+    @c.llama_log_callback
+    def silent(level, text, data):
+        pass
+
+    c.llama_log_set(silent, ctypes.c_void_p(0))
+    c.llama_backend_init()
+    model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
+    if not model:
+        raise SystemExit(f"llama.cpp cannot load {path}")
+    n_vocab = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
+    p = c.llama_context_default_params()
+    length = o.prompt + o.new
+    p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = batch * ((length + 255) // 256 * 256), batch * o.prompt, 512, batch
+    p.n_threads = p.n_threads_batch = o.threads
+    ctx = c.llama_init_from_model(model, p)
+    rows = c.llama_batch_init(batch * o.prompt, 0, 1)
+    prompts = [prompt_ids(folder, o.prompt, k) for k in range(batch)]
+
+    def run(columns, first):
+        """columns[k]: the next ids of row k. Returns the most likely id after each."""
+        n = 0
+        for k, ids in enumerate(columns):
+            for i, token in enumerate(ids):
+                rows.token[n], rows.pos[n], rows.n_seq_id[n], rows.seq_id[n][0] = token, first + i, 1, k
+                rows.logits[n] = i == len(ids) - 1
+                n += 1
+        rows.n_tokens = n
+        if c.llama_decode(ctx, rows):
+            raise SystemExit("llama_decode failed")
+        last = [len(columns[0]) * (k + 1) - 1 for k in range(len(columns))]
+        return [int(np.ctypeslib.as_array(c.llama_get_logits_ith(ctx, i), (n_vocab,)).argmax()) for i in last]
+
+    run([ids[:8] for ids in prompts], 0)  # warm-up
+    c.llama_memory_clear(c.llama_get_memory(ctx), True)
+    begin = time.perf_counter()
+    ids = run(prompts, 0)
+    middle = time.perf_counter()
+    for i in range(o.new - 1):
+        ids = run([[x] for x in ids], o.prompt + i)
+    end = time.perf_counter()
+    return {"prompt_tokens": batch * o.prompt, "prompt_s": middle - begin, "new_tokens": batch * o.new, "new_s": end - middle,
+            "version": f"llama-cpp-python {c.__version__}"}
+
+
+def child(o, *args):
+    """A measurement in its own process; None and the reason on stderr if the program is not available."""
+    p = subprocess.run([sys.executable, os.path.abspath(__file__), "--prompt", str(o.prompt), "--new", str(o.new), "--threads",
+                        str(o.threads), "--peer", *map(str, args)], capture_output=True, text=True)
+    if p.returncode:
+        print(f"left out: {' '.join(map(str, args[:1] + args[2:]))}: {p.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    return json.loads(p.stdout.splitlines()[-1])
+
+
+def make_models(o, work):
+    """Folder of transformers and GGUF files of the same weights."""
+    made, folder = os.path.join(work, "made"), os.path.join(work, "model")
+    gguf = {x: os.path.join(work, f"model_{x}.gguf") for x in ("F32", "F16", "Q8_0")}
+    if not os.path.exists(folder):
+        make_folder(made)
+        subprocess.run([o.lockstep, "export", "--checkpoint", made, "--out", folder], check=True, stdout=subprocess.DEVNULL)
+    for x, dtype in (("F32", "fp32"), ("F16", "fp16")):
+        if not os.path.exists(gguf[x]):
+            subprocess.run([o.lockstep, "export", "--checkpoint", folder, "--out", gguf[x], "--to", "gguf", "--dtype", dtype], check=True,
+                           stdout=subprocess.DEVNULL)
+    if not os.path.exists(gguf["Q8_0"]) and not child(o, "quantize", gguf["F32"], gguf["Q8_0"]):
+        del gguf["Q8_0"]
+    return folder, gguf
+
+
+def quantize(source, target):
+    import llama_cpp as c
+
+    p = c.llama_model_quantize_default_params()
+    p.ftype, p.nthread = c.LLAMA_FTYPE_MOSTLY_Q8_0, 1
+    if c.llama_model_quantize(source.encode(), target.encode(), p):
+        raise SystemExit("llama_model_quantize failed")
+    return {"file": target}
+
+
+def spread(x):
+    i = compare.interval(x)
+    return f"{statistics.median(x):.1f}" + (f" ({i[0]:.1f} to {i[1]:.1f})" if i else "")
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--lockstep", default="build/lockstep")
+    a.add_argument("--prompt", type=int, default=128)
+    a.add_argument("--new", type=int, default=128)
+    a.add_argument("--batch", type=int, default=8)
+    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--threads", type=int, default=compare.cores())
+    a.add_argument("--folder", help="folder in which the models are kept and reused")
+    a.add_argument("--json", action="store_true")
+    a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
+    o = a.parse_args()
+    if o.peer:
+        what, *rest = o.peer
+        if what == "quantize":
+            print(json.dumps(quantize(*rest)))
+        else:
+            run = {"transformers": peer_transformers, "llama.cpp": peer_llama}[what]
+            print(json.dumps(run(o, rest[0], rest[1], int(rest[2]))))
+        return
+    with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
+        work = o.folder or temporary
+        os.makedirs(work, exist_ok=True)
+        folder, gguf = make_models(o, work)
+        begin = compare.load()
+        jobs = {}
+        for batch in (1, o.batch):
+            for w in ("fp32", "bf16", "int8"):
+                more = ("--speculate", 0) if batch == 1 else ()
+                jobs["lockstep", w, batch] = lambda w=w, b=batch, m=more: ours(o, folder, w, b, m)
+                if batch == 1 and w != "int8":
+                    jobs["lockstep, drafts", w, batch] = lambda w=w: ours(o, folder, w, 1)
+            for dtype in ("float32", "bfloat16"):
+                jobs["transformers", dtype, batch] = lambda d=dtype, b=batch: child(o, "transformers", folder, d, b)
+            for x, path in gguf.items():
+                jobs["llama.cpp", x, batch] = lambda path=path, b=batch: child(o, "llama.cpp", folder, path, b)
+        found = {}
+        for r in range(o.rounds):
+            for key, run in list(jobs.items()):
+                m = run()
+                if m is None:
+                    del jobs[key]
+                    continue
+                found.setdefault(key, []).append(m)
+                print(f"round {r + 1}: {key[0]} {key[1]}, batch {key[2]}: prompt {m['prompt_tokens'] / m['prompt_s']:.1f}, new "
+                      f"{m['new_tokens'] / m['new_s']:.1f} tokens/s", file=sys.stderr, flush=True)
+    versions = sorted({m["version"] for x in found.values() for m in x if "version" in m})
+    result = {"machine": compare.machine(), "load": begin, "threads": o.threads, "versions": versions, "rounds": o.rounds,
+              "prompt": o.prompt, "new": o.new,
+              "runs": [{"program": k[0], "weights": k[1], "batch": k[2], "measured": x} for k, x in found.items()]}
+    if o.json:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"GPT-2 124M, {o.prompt} + {o.new} tokens, {result['machine']}, {o.threads} threads; {'; '.join(versions)}; {begin}; "
+          f"{o.rounds} rounds\n")
+    print("| batch | program | weights | prompt, tokens/s | new tokens/s | x transformers float32, new |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for (name, weights, batch), x in found.items():
+        base = found.get(("transformers", "float32", batch))
+        ratio = ""
+        if base and len(base) == len(x):
+            ratio = spread([b["new_s"] / m["new_s"] for m, b in zip(x, base)])
+        drafts = f" ({x[-1]['drafts']} accepted)" if x[-1].get("drafts") else ""
+        print(f"| {batch} | {name}{drafts} | {weights} | {spread([m['prompt_tokens'] / m['prompt_s'] for m in x])} | "
+              f"{spread([m['new_tokens'] / m['new_s'] for m in x])} | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()

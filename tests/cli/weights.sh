@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# --weights of generate and eval: loss and text in bf16 and int8, the same text for any number of threads, alone and in a batch, with and
+# without drafts; what --stats and --json report; what is refused.
+. "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
+for i in $(seq 300); do echo "line $i of $((i * 7919 % 100)) words and $((i % 10)) more"; done >text.txt
+expect 0 "" "$LOCKSTEP" prepare text.txt --out data --tokenizer train --vocab_size 300 --quiet
+cat >small.json <<'JSON'
+{"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 80, "n_positions": 64}
+JSON
+expect 0 "" "$LOCKSTEP" train --device cpu --model small.json --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --learning_rate 3e-3 \
+  --max_steps 120 --epochs 100 --data data --checkpoint_path run
+
+# ---- the loss of a trained model: bf16 and int8 are close to fp32, and not equal to it ----
+for w in fp32 bf16 int8; do
+    "$LOCKSTEP" eval --device cpu --checkpoint run --data data --max_steps 3 --weights $w --json >loss.$w || bad "eval --weights $w failed"
+    "$LOCKSTEP" eval --device cpu --checkpoint run --data data --max_steps 3 --weights $w --threads 1 --json >loss1.$w || bad "eval --weights $w failed"
+    "$LOCKSTEP" eval --device cpu --checkpoint run --data data --max_steps 3 --weights $w --compute cpu-ref --json >ref.$w || bad "eval --weights $w failed"
+done
+"$LOCKSTEP" eval --device cpu --checkpoint run --data data --max_steps 3 --json >loss.default || bad "eval failed"
+python3 - <<'PY' || bad "losses"
+import json, math
+x = {w: json.load(open(f"loss.{w}")) for w in ("fp32", "bf16", "int8", "default")}
+loss = {w: v["loss"] for w, v in x.items()}
+print(loss)
+assert loss["default"] == loss["fp32"] < 3, "the model has learned: a loss of chance is log 300 = 5.7"
+assert 0 < abs(loss["bf16"] - loss["fp32"]) < 0.002, loss
+assert 0 < abs(loss["int8"] - loss["fp32"]) < 0.02, loss
+for w in ("fp32", "bf16", "int8"):
+    assert x[w]["weights"] == w
+    assert json.load(open(f"loss1.{w}"))["loss"] == loss[w], "one thread"
+    assert abs(json.load(open(f"ref.{w}"))["loss"] - loss[w]) < 1e-4, "the reference backend"
+assert x["default"]["weights"] == "fp32"
+n = [x[w]["weight_bytes"] for w in ("fp32", "bf16", "int8")]
+assert n[0] == 4 * (2 * 12 * 80 * 80 + 300 * 80), n
+assert n[1] < 0.52 * n[0] and n[2] < 0.45 * n[0], n # N is rounded up to 16; int8: K of 80 up to 128
+PY
+expect 0 '^weights int8$' "$LOCKSTEP" eval --device cpu --checkpoint run --data data --weights int8
+"$LOCKSTEP" eval --device cpu --checkpoint run --data data | grep -q weights && bad "eval without --weights prints them"
+
+# ---- the same ids for any number of threads, alone and in a batch, with and without drafts ----
+printf 'line 1 of\nline 17 of 3\nwords and\nmore\nfew\nline 5\nof\nwords\nline 9 of\nand\nline 33\n' >prompts.txt # 11: more than LS_FEW_ROWS
+gen=(generate run --device cpu --max_new_tokens 90 --seed 3)
+ids() { python3 -c 'import json, sys; [print(x["ids"]) for x in json.load(open(sys.argv[1]))["samples"]]' "$1"; }
+for w in bf16 int8; do
+    : >alone
+    while IFS= read -r line; do
+        "$LOCKSTEP" "${gen[@]}" --weights $w --threads 1 --prompt "$line" --json >one.json || bad "generate failed"
+        ids one.json >>alone
+    done <prompts.txt
+    for batch in 2 11; do
+        "$LOCKSTEP" "${gen[@]}" --weights $w --threads 3 --prompts prompts.txt --batch $batch --json >many.jsonl || bad "--prompts failed"
+        python3 -c 'import json; [print(json.loads(x)["ids"]) for x in open("many.jsonl")]' >batch
+        diff alone batch >diff.txt || bad "$w: alone and in a batch of $batch: $(cat diff.txt)"
+    done
+    "$LOCKSTEP" "${gen[@]}" --weights $w --threads 2 --prompt more --json >one.json || bad "generate failed"
+    [ "$(ids one.json)" = "$(sed -n 4p alone)" ] || bad "$w: two threads"
+done
+"$LOCKSTEP" "${gen[@]}" --weights bf16 --speculate 5 --prompt more --json >one.json || bad "generate failed"
+"$LOCKSTEP" "${gen[@]}" --weights bf16 --speculate 0 --prompt more --json >plain.json || bad "generate failed"
+[ "$(ids one.json)" = "$(ids plain.json)" ] || bad "drafts change the ids of bf16"
+python3 - <<'PY' || bad "--json of generate"
+import json
+x = json.load(open("one.json"))
+assert x["weights"] == "bf16" and x["weight_bytes"] > 0, x
+s = x["samples"][0]
+assert s["drafted"] >= s["accepted"] > 0 and s["prompt_tokens_per_sec"] > 0 and s["new_tokens_per_sec"] >= s["tokens_per_sec"] > 0, s
+PY
+
+# ---- statistics ----
+expect 0 '^[0-9]* prompt tokens* in [0-9.]* s ([0-9.]* tokens/s), 90 new in [0-9.]* s ([0-9.]* tokens/s): in all [0-9.]* tokens/s; stopped at' \
+  "$LOCKSTEP" "${gen[@]}" --no_stop --weights int8 --prompt more --stats
+expect 0 '^weights: int8, 0.[0-9] MB$' "$LOCKSTEP" "${gen[@]}" --weights int8 --prompt more --stats
+expect 0 '^weights: bf16, 0.[0-9] MB; drafts: int8, 0.[0-9] MB$' "$LOCKSTEP" "${gen[@]}" --weights bf16 --speculate 2 --prompt more --stats
+expect 0 '^11 prompts in batches of 8, [0-9]* prompt tokens in .* new tokens in .*: in all [0-9.]* tokens/s$' \
+  "$LOCKSTEP" "${gen[@]}" --weights int8 --prompts prompts.txt --stats
+
+# ---- refused ----
+expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
+expect 2 "--speculate and --weights int8 cannot be combined" "$LOCKSTEP" "${gen[@]}" --weights int8 --speculate 2
+expect 2 "--weights has no meaning with --task bleu" "$LOCKSTEP" eval --task bleu --hyp text.txt --ref text.txt --weights int8
+done_tests
