@@ -49,7 +49,7 @@ ls_status ls_launch_hosts(ls_launch_plan *l);
  * ends with the first answer. */
 typedef struct ls_launch_probe ls_launch_probe;
 ls_status ls_launch_probe_start(const ls_launch_plan *l, int host, ls_launch_probe **out);
-int ls_launch_probe_poll(ls_launch_probe **p, double limit);
+int ls_launch_probe_poll(ls_launch_probe **q, double limit);
 
 /* Runs a command of another launcher (mpirun, srun, torchrun) and passes its output and signals on. tick: as in the plan. The status is that of
  * its exit code; LS_E_ARG: it cannot be run. */

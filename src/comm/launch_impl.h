@@ -43,8 +43,8 @@ int proc_code(const proc *p); /* its exit code; 4 after a signal */
 /* How much an exit code reveals about the cause of a failure: that of the largest number is returned. */
 int proc_weight(int code);
 
-/* The command line that runs `program WORDS` on a host: by its remote shell, or directly where it is this one. */
-ls_status launch_compose(const ls_launch_plan *l, int host, const char *words, ls_argv *out);
+/* The command line that runs `program WORDS` on host i: by its remote shell, or directly where it is this one. */
+ls_status launch_compose(const ls_launch_plan *l, int i, const char *words, ls_argv *out);
 
 /* The job of one host, as it travels. */
 typedef struct launch_job {

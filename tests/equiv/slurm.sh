@@ -4,7 +4,7 @@
 # with the bits of one that was not. So does one that loses a node: a spare replaces it.
 # ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
-[ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes four minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
+[ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes some minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
 . "$(dirname "$0")/../support/mpi.sh"
