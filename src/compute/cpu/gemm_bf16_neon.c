@@ -114,15 +114,17 @@ static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, co
     "ldr q3, [%[pa], #" a3 "]\n"
 #define LOAD_B(x, at) "ldr q" x ", [%[pb], #" at "]\n"
 /* one group: columns 0 … 3 are in x0 … x3; at: where columns 4, 5 of this group and 0 … 3 of the next are */
-#define GROUP_OF(x0, x1, x2, x3, b4, b5, n0, n1, n2, n3, a0, a1, a2, a3)                                     \
-    COLUMN("0", "v" x0)                                                                                      \
-    LOAD_B(x0, b4)                                                                                           \
-    COLUMN("1", "v" x1)                                                                                      \
-    LOAD_B(x1, b5)                                                                                           \
-    COLUMN("2", "v" x2) LOAD_B(x2, n0) COLUMN("3", "v" x3) LOAD_B(x3, n1) COLUMN("4", "v" x0) LOAD_B(x0, n2) \
-        LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
-#define FIRST_GROUP  GROUP_OF("4", "5", "6", "7", "64", "80", "96", "112", "128", "144", "64", "80", "96", "112")
-#define SECOND_GROUP GROUP_OF("6", "7", "4", "5", "160", "176", "192", "208", "224", "240", "128", "144", "160", "176")
+/* clang-format off */
+#define GROUP_OF(x0, x1, x2, x3, b4, b5, n0, n1, n2, n3, a0, a1, a2, a3) \
+    COLUMN("0", "v" x0) LOAD_B(x0, b4)                                   \
+    COLUMN("1", "v" x1) LOAD_B(x1, b5)                                   \
+    COLUMN("2", "v" x2) LOAD_B(x2, n0)                                   \
+    COLUMN("3", "v" x3) LOAD_B(x3, n1)                                   \
+    COLUMN("4", "v" x0) LOAD_B(x0, n2)                                   \
+    LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
+/* clang-format on */
+#define FIRST_GROUP   GROUP_OF("4", "5", "6", "7", "64", "80", "96", "112", "128", "144", "64", "80", "96", "112")
+#define SECOND_GROUP  GROUP_OF("6", "7", "4", "5", "160", "176", "192", "208", "224", "240", "128", "144", "160", "176")
 
 #define EACH_PAIR(X) X(0) X(1) X(2) X(3)
 
