@@ -141,8 +141,8 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
 
 /* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
- * reason. Changes nothing. LS_E_IO if the run folder cannot be read. */
-ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped);
+ * reason. Changes nothing. LS_E_IO if the run folder, or a checkpoint, cannot be read; unreadable: such checkpoints are passed over, too. */
+ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped);
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 
@@ -170,6 +170,10 @@ bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX]);
 /* The step of the newest copy that all hosts have, for a supervisor, which may run elsewhere; -1: not known. */
 void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t step);
 int64_t ls_ckpt_memory_noted(const char *run_dir);
+/* The step of the newest copy of the run that is noted, or in the memory of this host; -1: none. */
+int64_t ls_ckpt_memory_step(const char *run_dir);
+/* No copy of the run is used any more. That of this host is removed; other hosts remove theirs at the next start of a run. */
+void ls_ckpt_memory_forget(const char *run_dir);
 
 /* Writes the checkpoint once on every host, to its own job->dir, from the buffers as they are now; waits until all have it. The workers send
  * their parts to rank 0 in bounded pieces, and it sends the whole to the others, who compare the checksums. Earlier ones are removed when

@@ -317,10 +317,13 @@ static bool is_damaged(ls_status st, const char *dir)
     return false;
 }
 
-/* The newest checkpoint of a run with above < step < below, other than `skip`. With whole, its checksums agree too, and damaged ones are
- * passed over and described in `skipped` (may be NULL), a line each; else an unreadable one ends the search. */
-static ls_status newest(const char *run_dir, const char *skip, int64_t above, int64_t below, bool whole, char **path,
-                        ls_str *skipped)
+/* What is wrong with checkpoints that are not used. */
+typedef enum pass_over { NONE, DAMAGED, UNREADABLE /* or damaged */ } pass_over;
+
+/* The newest checkpoint of a run with above < step < below, other than `skip`. If some are passed over, its checksums agree, too, and `skipped`
+ * (may be NULL) gets a line for each of them; any other that cannot be read ends the search. */
+static ls_status newest(const char *run_dir, const char *skip, int64_t above, int64_t below, pass_over over,
+                        char **path, ls_str *skipped)
 {
     char **names;
     size_t n_name, n;
@@ -334,17 +337,17 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
         const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
         if (read == LS_OK) continue;
         e[i].step = -1;
-        if (!whole) st = tell_complete(read, one.text);
-        else if (!is_damaged(read, one.text)) st = read;
+        if (!over) st = tell_complete(read, one.text);
+        else if (over == DAMAGED && !is_damaged(read, one.text)) st = read;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
     }
     qsort(e, n, sizeof *e, by_age);
     for (size_t i = 0; i < n && st == LS_OK && !best; i++) {
         if (e[i].step <= above || e[i].step >= below) continue;
         const ls_path one = ls_path_of(run_dir, e[i].name);
-        const ls_status sums = whole ? ckpt_sums_read(one.text, false, NULL) : LS_OK;
+        const ls_status sums = over ? ckpt_sums_read(one.text, false, NULL) : LS_OK;
         if (sums == LS_OK) best = e[i].name;
-        else if (!is_damaged(sums, one.text)) st = sums;
+        else if (over == DAMAGED && !is_damaged(sums, one.text)) st = sums;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
     }
     if (best && !(*path = ls_strdup(ls_path_of(run_dir, best).text))) st = ls_nomem(strlen(best), "a path");
@@ -357,7 +360,8 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t above, in
 ls_status ckpt_newest(const char *run_dir, int64_t above, bool whole, char **path, ls_str *skipped)
 {
     *path = NULL;
-    return ls_fs_is_dir(run_dir) ? newest(run_dir, NULL, above, INT64_MAX, whole, path, skipped) : LS_OK;
+    return ls_fs_is_dir(run_dir) ? newest(run_dir, NULL, above, INT64_MAX, whole ? DAMAGED : NONE, path, skipped)
+                                 : LS_OK;
 }
 
 ls_status ls_ckpt_latest(const char *run_dir, char **path)
@@ -371,17 +375,31 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
 }
 
 /* The newest whole one in the memory of this host; *step = -1 if there is none. */
-static ls_status newest_in_memory(const char *run_dir, char **path, int64_t *step, ls_str *skipped)
+static ls_status newest_in_memory(const char *run_dir, pass_over over, char **path, int64_t *step, ls_str *skipped)
 {
     char memory[PATH_MAX];
     *step = -1;
     if (!ls_ckpt_memory_find(run_dir, memory)) return LS_OK;
-    LS_TRY(ckpt_newest(memory, -1, true, path, skipped));
+    LS_TRY(newest(memory, NULL, -1, INT64_MAX, over, path, skipped));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
 
-ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped)
+int64_t ls_ckpt_memory_step(const char *run_dir)
 {
+    ls_err_kept before;
+    char *path = NULL;
+    int64_t step = -1;
+    const int64_t noted = ls_ckpt_memory_noted(run_dir);
+    ls_err_keep(&before);
+    (void)newest_in_memory(run_dir, UNREADABLE, &path, &step, NULL);
+    ls_err_restore(&before);
+    ls_free(path);
+    return step > noted ? step : noted;
+}
+
+ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped)
+{
+    const pass_over over = unreadable ? UNREADABLE : DAMAGED;
     ls_err_kept before;
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
@@ -389,8 +407,8 @@ ls_status ls_ckpt_newest_whole(const char *run_dir, char **path, ls_str *skipped
     ls_err_keep(&before);
     char *memory = NULL, *disk = NULL;
     int64_t step;
-    ls_status st = newest_in_memory(run_dir, &memory, &step, skipped);
-    if (st == LS_OK) st = ckpt_newest(run_dir, step, true, &disk, skipped);
+    ls_status st = newest_in_memory(run_dir, over, &memory, &step, skipped);
+    if (st == LS_OK) st = newest(run_dir, NULL, step, INT64_MAX, over, &disk, skipped);
     *path = st != LS_OK ? NULL : disk ? disk : memory;
     if (memory != *path) ls_free(memory);
     if (disk != *path) ls_free(disk);
@@ -422,7 +440,7 @@ ls_status ls_ckpt_reject(const char *run_dir, const char *path)
         const ls_path one = ls_path_of(run_dir, e[i].name);
         const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
         if (!strcmp(e[i].name, best.name)) continue;
-        if (read != LS_OK && !is_damaged(read, one.text)) st = read;
+        if (read != LS_OK && !path && !is_damaged(read, one.text)) st = read;
         else if (read != LS_OK || by_age(&e[i], &best) < 0) st = reject_one(run_dir, e[i].name);
     }
     if (st == LS_OK) ls_err_restore(&before);
@@ -437,7 +455,7 @@ char *ckpt_older_whole(const char *path, int64_t step)
     char parent[PATH_MAX], name[PATH_MAX], *found = NULL;
     ls_err_keep(&before);
     if (ckpt_split_path(path, parent, name) == LS_OK)
-        (void)newest(parent, name, -1, step < 0 ? INT64_MAX : step, true, &found, NULL);
+        (void)newest(parent, name, -1, step < 0 ? INT64_MAX : step, DAMAGED, &found, NULL);
     ls_err_restore(&before);
     return found;
 }

@@ -322,8 +322,12 @@ static int64_t step_here(const ls_ckpt_memory *m)
     int64_t step = -1;
     ls_str skipped = {0};
     if (!m->leads || !m->here) return -1;
-    if (ckpt_newest(m->dir, -1, true, &path, &skipped) == LS_OK && path && ls_ckpt_state(path, NULL, &step) != LS_OK)
+    ls_status st = ckpt_newest(m->dir, -1, true, &path, &skipped);
+    if (st == LS_OK && path) st = ls_ckpt_state(path, NULL, &step);
+    if (st != LS_OK) {
+        ls_warn("checkpoint", "the copy in memory is not used: %s", ls_err_words());
         step = -1;
+    }
     for (const char *line = skipped.data; line && *line; line += strcspn(line, "\n") + 1)
         ls_warn("checkpoint", "the copy in memory is not used: %.*s", (int)strcspn(line, "\n"), line);
     ls_err_clear();

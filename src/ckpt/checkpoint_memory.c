@@ -172,6 +172,16 @@ void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t s
     close(fd);
 }
 
+void ls_ckpt_memory_forget(const char *run_dir)
+{
+    char dir[PATH_MAX];
+    const ls_path token = ls_path_of(run_dir, TOKEN);
+    const bool here = ls_ckpt_memory_find(run_dir, dir);
+    if (unlink(token.text) && errno != ENOENT)
+        ls_warn("checkpoint", "cannot remove %s: %s", token.text, strerror(errno));
+    if (here) ckpt_remove_quietly(dir);
+}
+
 /* Keeps other runs from removing the folder, until close or drop. */
 static void hold(ls_ckpt_memory *m)
 {
@@ -216,12 +226,17 @@ ls_status ckpt_memory_make(ls_ckpt_memory *m, const char *run_dir)
     const ls_path top = root();
     if (!realpath(run_dir, here)) return ls_fail(LS_E_IO, "cannot read %s: %s", run_dir, strerror(errno));
     LS_TRY(ls_path_in(made, top.text, MAKES "%s", ls_path_base(m->dir)));
-    ckpt_remove_quietly(made);
-    ckpt_remove_quietly(m->dir);                    /* of another run folder */
-    for (int tries = 0; mkdir(made, 0700); tries++) /* another run may remove the folder above it while it is empty */
-        if (errno != ENOENT || tries == 3 || (mkdir(top.text, 0700) && errno != EEXIST))
-            return ls_fail(LS_E_IO, "cannot create %s: %s", made, strerror(errno));
-    if (!is_private(top.text)) return ls_fail(LS_E_IO, "%s is not a private folder of this user; remove it", top.text);
+    for (int tries = 0;; tries++) { /* another run may remove the folder above it while it is empty */
+        if (mkdir(top.text, 0700) && errno != EEXIST)
+            return ls_fail(LS_E_IO, "cannot create %s: %s", top.text, strerror(errno));
+        if (!is_private(top.text) && tries == 3)
+            return ls_fail(LS_E_IO, "%s is not a private folder of this user; remove it", top.text);
+        if (!is_private(top.text)) continue;
+        ckpt_remove_quietly(made);
+        ckpt_remove_quietly(m->dir); /* of another run folder */
+        if (!mkdir(made, 0700)) break;
+        if (errno != ENOENT || tries == 3) return ls_fail(LS_E_IO, "cannot create %s: %s", made, strerror(errno));
+    }
     LS_TRY(ls_fs_write(ls_path_of(made, OWNER).text, here, strlen(here)));
     LS_TRY(ls_fs_rename(made, m->dir));
     m->here = true;

@@ -27,6 +27,7 @@ typedef struct launched {
     int n_use;                 /* hosts of the whole run; the others are spares */
     int host[LS_LAUNCH_HOSTS]; /* of `use`: numbers in `all` */
     bool lost[LS_LAUNCH_HOSTS];
+    bool bad[LS_LAUNCH_HOSTS]; /* its numbers were wrong */
     ls_launch_probe *probe[LS_LAUNCH_HOSTS];
     double probed_at;
     int least, most;
@@ -76,7 +77,7 @@ static ls_status compose(const launched *v, ls_argv *out)
         LS_TRY(ls_argv_add(out, "train"));
         LS_TRY(ls_argv_addf(out, "--resume=%s", s->run_dir));
     } else LS_TRY(ls_argv_add_all(out, v->command));
-    if (s->resume && s->attempt > 1) LS_TRY(ls_argv_addf(out, "--attempt=%d", s->attempt));
+    LS_TRY(ls_argv_addf(out, "--attempt=%d", s->resume ? s->attempt : 1));
     if (!v->resized) return LS_OK;
     if (s->resume) LS_TRY(add_own(&v->start.o, out));
     LS_TRY(ls_argv_addf(out, "--pp=%lld", (long long)o->pp));
@@ -148,22 +149,47 @@ static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
     const int lost = find_lost(v);
     ls_err_restore(&why);
     if (v->use->failed >= 0) snprintf(end->host, sizeof end->host, "%s", v->use->host[v->use->failed].name);
+    if (v->use->failed >= 0 && v->use->signal) {
+        end->cause = "killed";
+        end->vague = true;
+        end->outside = v->use->signal == SIGKILL;
+        snprintf(end->detail, sizeof end->detail, "a worker on %.250s was killed by signal %d (%s)", end->host,
+                 v->use->signal, strsignal(v->use->signal));
+    }
     if (lost < 0) return st;
     end->lost = end->outside = true;
+    end->vague = false;
     end->cause = "host lost";
     snprintf(end->host, sizeof end->host, "%s", v->all->host[lost].name);
     snprintf(end->detail, sizeof end->detail, "host %.250s does not answer", v->all->host[lost].name);
     return st;
 }
 
-/* The hosts of the next attempt: those that answer, in the order of the list. If they are too few and the run is not elastic, lost ones are
- * tried again. The number of workers. */
+/* The place in `use` of the host of a worker; -1: none. */
+static int place_of(const launched *v, int rank)
+{
+    for (int i = 0; i < v->use->n_host; i++) {
+        if (rank < v->use->host[i].n) return i;
+        rank -= v->use->host[i].n;
+    }
+    return -1;
+}
+
+static void host_of(void *ctx, int rank, char host[256])
+{
+    const launched *v = ctx;
+    const int i = place_of(v, rank);
+    if (i >= 0) snprintf(host, 256, "%s", v->use->host[i].name);
+}
+
+/* The hosts of the next attempt: those that answer and compute well, in the order of the list. If they are too few and the run is not elastic,
+ * the first ones are tried again. The number of workers. */
 static int choose_hosts(const launched *v, int host[LS_LAUNCH_HOSTS], int *n)
 {
     int sum = 0;
     *n = 0;
     for (int i = 0; i < v->all->n_host && *n < v->n_use; i++)
-        if (!v->lost[i]) host[(*n)++] = i;
+        if (!v->lost[i] && !v->bad[i]) host[(*n)++] = i;
     if (*n < v->n_use && !v->least)
         for (*n = 0; *n < v->n_use; (*n)++) host[*n] = *n;
     for (int i = 0; i < *n; i++) sum += v->all->host[host[i]].n;
@@ -186,18 +212,25 @@ static void use_hosts(launched *v, const int host[LS_LAUNCH_HOSTS], int n, int s
     }
     v->use->n_host = k;
     v->use->size = size;
-    if (v->lost[0]) v->use->address = NULL; /* --master_addr is that of the first host of the list */
+    v->use->address = v->host[0] ? NULL : v->all->address; /* --master_addr is that of the first host of the list */
 }
 
 static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
 {
     launched *v = ctx;
+    const bool wrong = e && !strcmp(e->cause, "corruption") && e->rank >= 0;
+    const int place = wrong ? place_of(v, e->rank) : -1;
+    if (place >= 0 && (v->least || v->all->n_spare)) {
+        v->bad[v->host[place]] = true;
+        ls_progress_say("lockstep: host %s is not used any more: its numbers were wrong\n", v->use->host[place].name);
+    }
     int host[LS_LAUNCH_HOSTS], n = 0, size = choose_hosts(v, host, &n);
     if (!v->least) size = s->workers;
     else if (s->wanted) size = s->wanted;
     else if (e) s->why = "a worker was lost";
     for (int i = 0; i < n && e && e->lost; i++)
         if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
+    if (v->least && size < v->least && e) return LS_OK; /* too few: the same hosts again, after the wait */
     if (v->least && size != s->workers) {
         LS_TRY(train_layout_most(&v->layout, size, v->least, &v->now));
         size = (int)v->now.n;
@@ -269,7 +302,7 @@ static ls_status set_up_hosts(launched *v, const launch_limits *m)
     const int size = choose_hosts(v, host, &n);
     use_hosts(v, host, n, size);
     v->s.workers = size;
-    v->s.ops = (supervise_ops){.ctx = v, .attempt = hosts_attempt, .next = hosts_next};
+    v->s.ops = (supervise_ops){.ctx = v, .attempt = hosts_attempt, .next = hosts_next, .host_of = host_of};
     v->start.o.elastic = m->elastic;
     LS_TRY(open_layout(v));
     if (v->least) v->s.ops.wants = hosts_want;

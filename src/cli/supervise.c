@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -113,6 +114,7 @@ static void take_event(supervise *s, const json_t *o)
     if (!name) return;
     if (!strcmp(name, "start") && json_is_integer(step)) {
         s->began = true;
+        s->began_at = ls_now();
         if (s->restarting) count_lost(s, json_integer_value(step));
         s->from = s->step = json_integer_value(step);
         const json_t *size = json_object_get(o, "world_size");
@@ -192,6 +194,18 @@ static void read_steps(supervise *s, int64_t from, double *repeated)
     ls_err_restore(&before);
 }
 
+/* When the last finished step ended, or the first one of the attempt began: the last line of metrics.jsonl was written then. */
+static double last_progress(const supervise *s)
+{
+    struct stat file;
+    struct timespec now;
+    const double at = ls_now();
+    if (!s->began || stat(ls_path_of(s->run_dir, "metrics.jsonl").text, &file)) return at;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const double age = difftime(now.tv_sec, file.st_mtim.tv_sec) + (double)(now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
+    return fmin(at, fmax(s->began_at, at - age));
+}
+
 /* ---- requests ---- */
 
 static void answer(const supervise *s, const char *text)
@@ -266,9 +280,9 @@ static bool restartable(const supervise *s, ls_status st)
     case LS_E_DEVICE:
     case LS_E_CORRUPT:
     case LS_E_INTERNAL: return true;
-    case LS_E_IO:     /* writing: everything is read before */
+    case LS_E_IO:     /* once an attempt has begun to train, everything could be read and written */
     case LS_E_FORMAT: /* a launcher gives an exit code, which is the same as that of LS_E_IO */
-    case LS_E_NOMEM: return s->began;
+    case LS_E_NOMEM: return s->from >= 0;
     default: return false;
     }
 }
@@ -307,17 +321,27 @@ static void take_reason(const supervise *s, supervise_end *e)
     snprintf(e->detail, sizeof e->detail, "%.*s", (int)strcspn(s->reason, "\n"), s->reason);
 }
 
+/* A file that could not be written is that of one worker, but all workers fail. Rank 0, whose words they are, does not name itself. */
+static void take_writer(const supervise *s, supervise_end *e)
+{
+    int rank = 0;
+    const char *at = strstr(e->detail, "worker ");
+    if (at ? sscanf(at, "worker %d:", &rank) == 1 : s->reason[0] && !strstr(s->reason, "rank ")) e->rank = rank;
+}
+
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)
 {
     const int64_t oom = oom_kills();
     if (s->reason[0] && (!e->cause || e->vague)) take_reason(s, e);
+    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
+    if (!e->cause && (st == LS_E_IO || st == LS_E_NOMEM)) take_writer(s, e);
+    if (e->rank >= 0 && s->ops.host_of) s->ops.host_of(s->ops.ctx, e->rank, e->host);
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
+    e->detail[strcspn(e->detail, "\n")] = '\0';
     if (!e->cause && st == LS_E_COMM) e->cause = cause_of(e->detail);
-    if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
-    else if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0)
-        e->cause = "out of memory";
+    if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0) e->cause = "out of memory";
     if (e->cause) return;
     e->cause = st == LS_E_CORRUPT                   ? "corruption"
                : st == LS_E_NOMEM                   ? "out of memory"
@@ -326,14 +350,51 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
                                                     : "other";
 }
 
+/* LS_E_STOPPED: a signal came. */
+static ls_status pause_for(const supervise *s, double seconds)
+{
+    for (const double until = ls_now() + seconds; ls_now() < until;) {
+        if (ls_stop_requested())
+            return ls_fail(LS_E_STOPPED, "stopped before the restart; to continue: lockstep train --resume %s",
+                           s->run_dir);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return LS_OK;
+}
+
+/* The newest whole checkpoint (*path: ls_free, NULL: none). One that cannot be read is tried again for half a minute, then passed over if an
+ * older one is whole. */
+static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
+{
+    ls_err_kept why;
+    ls_status st = ls_ckpt_newest_whole(s->run_dir, false, path, skipped);
+    for (double wait = FIRST_WAIT; st == LS_E_IO && wait < MOST_WAIT; wait *= 2) {
+        ls_progress_say("lockstep: %s; the checkpoints are read again in %g s\n", ls_err_words(), wait);
+        ls_err_clear();
+        ls_str_fini(skipped);
+        LS_TRY(pause_for(s, wait));
+        st = ls_ckpt_newest_whole(s->run_dir, false, path, skipped);
+    }
+    if (st != LS_E_IO) return st;
+    ls_err_keep(&why);
+    ls_str_fini(skipped);
+    if (ls_ckpt_newest_whole(s->run_dir, true, path, skipped) == LS_OK && *path) return LS_OK;
+    ls_err_restore(&why);
+    return st;
+}
+
 /* The checkpoint of the last finished step was written while the next step ran: from parameters that may have been wrong already, as the
- * audit of that step found. It is renamed. */
+ * audit of that step found. It is renamed; copies in memory are removed. */
 static ls_status pass_over_suspect(const supervise *s)
 {
     char to[PATH_MAX], *path = NULL;
     int64_t step = 0;
     ls_str skipped = {0};
-    ls_status st = ls_ckpt_newest_whole(s->run_dir, &path, &skipped);
+    if (ls_ckpt_memory_step(s->run_dir) >= s->step) {
+        ls_progress_say("lockstep: the copy in memory is not used: it may have the wrong numbers\n");
+        ls_ckpt_memory_forget(s->run_dir);
+    }
+    ls_status st = read_newest(s, &path, &skipped);
     if (st == LS_OK && path) st = ls_ckpt_state(path, NULL, &step);
     if (st == LS_OK && path && step >= s->step) {
         st = ls_path_in(to, s->run_dir, "damaged-%s", ls_path_base(path));
@@ -354,14 +415,7 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     *step = 0;
     if (!s->resume) return LS_OK;
     if (s->corrupt && s->began) LS_TRY(pass_over_suspect(s));
-    ls_status st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
-    for (double wait = FIRST_WAIT; st == LS_E_IO && wait <= MOST_WAIT && !ls_stop_requested(); wait *= 2) {
-        ls_progress_say("lockstep: %s; the checkpoints are read again in %g s\n", ls_err_words(), wait);
-        ls_err_clear();
-        ls_str_fini(&skipped);
-        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)wait, .tv_nsec = (long)(fmod(wait, 1) * 1e9)}, NULL);
-        st = ls_ckpt_newest_whole(s->run_dir, path, &skipped);
-    }
+    const ls_status st = read_newest(s, path, &skipped);
     for (char *line = skipped.data, *next; line && *line; line = next) {
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
@@ -386,7 +440,12 @@ static bool repeats(supervise *s, ls_status st, const supervise_end *e, int64_t 
     s->last_step = s->step;
     s->last_from = from;
     s->disk = disk;
-    return s->same >= SUPERVISE_SAME;
+    return s->same >= SUPERVISE_SAME && (!disk || s->same > s->max_restarts);
+}
+
+static bool is_full(const char *words)
+{
+    return strstr(words, strerror(ENOSPC)) || strstr(words, strerror(EDQUOT)) || strstr(words, "MiB free");
 }
 
 /* Whether the attempt after this failure may start; prints why not. */
@@ -399,10 +458,10 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
     }
     s->count++;
     if (again && s->disk)
-        ls_progress_say(
-            "lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s); make room, "
-            "then: lockstep train --resume %s\n",
-            s->same, e->detail, ls_quoted(s->run_dir).text);
+        ls_progress_say("lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s); %s "
+                        "again with --resume %s\n",
+                        s->same, e->detail, is_full(e->detail) ? "make room, then start the run" : "start the run",
+                        ls_quoted(s->run_dir).text);
     else if (again)
         ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
                         (long long)s->step);
@@ -412,17 +471,11 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
     return !again && s->count <= s->max_restarts;
 }
 
-/* The wait before a restart. LS_E_STOPPED: a signal came. */
+/* The wait before a restart. */
 static ls_status pause_before(supervise *s)
 {
     s->waited = fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT);
-    for (const double until = ls_now() + s->waited; ls_now() < until;) {
-        if (ls_stop_requested())
-            return ls_fail(LS_E_STOPPED, "stopped before the restart; to continue: lockstep train --resume %s",
-                           s->run_dir);
-        (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    }
-    return LS_OK;
+    return pause_for(s, s->waited);
 }
 
 static ls_status choose_workers(supervise *s, const supervise_end *e)
@@ -442,7 +495,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
 {
     char *path = NULL;
     int64_t from = 0;
-    if (!s->restarting) s->failed_at = ls_now();
+    if (!s->restarting) s->failed_at = last_progress(s);
     if (s->began) s->resume = true;
     read_steps(s, INT64_MAX, &s->repeated);
     complete_end(s, st, e);

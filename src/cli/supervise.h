@@ -13,7 +13,7 @@
  *      memory. Not restarted: bad usage, configuration and data, a loss that is not a number, SIGTERM and SIGINT.
  *   2. A restart that does not begin from a newer checkpoint than the attempt before it is one without progress. After max_restarts of
  *      them in a row the failure is final. So it is if the same failure of the program comes SUPERVISE_SAME times in a row after the same
- *      step; SIGKILL is none. Failures of the disk are the same at any step.
+ *      step; SIGKILL is none. Failures of the disk are the same at any step, and final after max_restarts of them.
  *   3. The wait before a restart is 0.5 s, doubled for each further one without progress, at most 30 s.
  *   4. No attempt starts from a damaged checkpoint: it is renamed to damaged-<name>. */
 #ifndef LS_CLI_SUPERVISE_H
@@ -49,6 +49,8 @@ typedef struct supervise_ops {
     ls_status (*next)(void *ctx, supervise *s, const supervise_end *end);
     /* Whether s->wanted workers are possible, before anything is stopped; NULL: requests are not served. The message is the answer. */
     ls_status (*allows)(void *ctx, supervise *s, int wanted);
+    /* The host of a worker of the attempt; NULL: this one, or the one in `end`. */
+    void (*host_of)(void *ctx, int rank, char host[256]);
     /* About once per second: the number of workers that the run should continue with, 0: as it is; may be NULL. */
     int (*wants)(void *ctx, supervise *s);
 } supervise_ops;
@@ -66,17 +68,19 @@ struct supervise {
     /* of the attempt */
     int64_t events_at; /* bytes of events.jsonl that were read */
     bool began;        /* its first step has begun             */
-    int64_t from;      /* the step it continues from; -1: not known */
-    char reason[300];  /* why it ended, as rank 0 wrote it; "": not known */
-    bool corrupt;      /* its audit has found a wrong number   */
+    double began_at;
+    int64_t from;     /* the step it continues from; -1: not known */
+    char reason[300]; /* why it ended, as rank 0 wrote it; "": not known */
+    bool corrupt;     /* its audit has found a wrong number   */
     int corrupt_rank;
     int64_t oom_kills; /* of this machine, before it; -1: not known */
     double looked_at;
 
     /* of failures */
-    int count;    /* restarts without progress */
-    int64_t step; /* the last finished step that was seen */
-    double failed_at, waited, repeated;
+    int count;        /* restarts without progress */
+    int64_t step;     /* the last finished step that was seen */
+    double failed_at; /* since then nothing was done: the end of the last finished step */
+    double waited, repeated;
     int64_t lost_steps;
     int64_t reached;  /* the newest checkpoint that an attempt began from or left, 0: none */
     int64_t expected; /* the step that the next attempt continues from, if the hosts still have it in their memory */

@@ -148,7 +148,7 @@ static ls_status next(void *ctx, supervise *s, const supervise_end *e)
     else if (e && e->lost && v->spares) {
         v->spares--;
         ls_progress_say("lockstep: a spare replaces the lost worker (%d left)\n", v->spares);
-    } else if (e && e->lost && v->least) {
+    } else if (e && e->lost && v->least && most > v->least) { /* else it starts again with as many */
         most--;
         s->why = "a worker was lost";
     }

@@ -27,6 +27,7 @@ typedef struct agent {
     int left, code;
     double trouble_at, lost_at; /* 0: not */
     bool asked, deaf;           /* deaf: stdin has ended */
+    int signal;                 /* that killed the first worker to fail; 0: none */
 } agent;
 
 /* ---- the job ---- */
@@ -110,6 +111,7 @@ static void reap(agent *a)
         if (WIFSIGNALED(p->status) && !p->killed)
             fprintf(stderr, "lockstep: rank %d on %s (pid %d) was killed by signal %d (%s)\n", a->job.first + k,
                     a->host, (int)p->pid, WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
+        if (WIFSIGNALED(p->status) && !p->killed && a->trouble_at == 0) a->signal = WTERMSIG(p->status);
         if (code && a->trouble_at == 0) a->trouble_at = ls_now();
         if (proc_weight(code) > proc_weight(a->code)) a->code = code;
     }
@@ -191,5 +193,7 @@ ls_status ls_launch_agent(void)
     ls_argv_fini(&a.job.argv);
     ls_free(a.worker);
     ls_free(text);
+    if (a.signal && a.code == 4)
+        exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
     return st;
 }

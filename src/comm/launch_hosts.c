@@ -190,6 +190,8 @@ static void reap(team *t)
             t->l->failed = i;
             order(t, "failed\n");
         }
+        if (proc_weight(code) == 3 && code > 128 && !t->p[i].killed && !t->l->signal)
+            t->l->failed = i, t->l->signal = code - 128; /* workers of other hosts have ended because of it */
         if (proc_weight(code) > proc_weight(t->code)) t->code = code, t->worst = i;
         if (proc_weight(code) == 4) kill_hosts(t); /* its workers never come */
     }
@@ -259,6 +261,7 @@ ls_status ls_launch_hosts(ls_launch_plan *l)
     char token[2 * sizeof secret + 1], *folder = getcwd(NULL, 0);
     const char *given = getenv("LOCKSTEP_TOKEN");
     l->failed = -1;
+    l->signal = 0;
     meet_random(secret, sizeof secret);
     for (size_t i = 0; i < sizeof secret; i++) snprintf(token + 2 * i, 3, "%02x", secret[i]);
     t.p = ls_alloc((size_t)l->n_host * sizeof *t.p);

@@ -29,7 +29,8 @@ typedef struct ls_launch_plan {
     /* About 20 times per second; may be NULL. True: the workers are asked to stop, as by SIGTERM. */
     bool (*tick)(void *ctx);
     void *ctx;
-    int failed; /* out: the host that failed first; -1: none */
+    int failed; /* out: the first host of which a worker was killed, or that failed first; -1: none */
+    int signal; /* out: that killed a worker of it; 0: none, or not known */
 } ls_launch_plan;
 
 /* Parses "a,b:4,user@c" and completes the plan: workers of each host, from the numbers or in equal parts of `size` (0: the sum). LS_E_ARG. */

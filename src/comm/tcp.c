@@ -511,7 +511,7 @@ static void drop(net *n)
 static void tune(int fd, double silent)
 {
     const int on = 1, idle = silent > 0 && silent < 30 ? (int)(silent / 3) + 1 : 10, each = idle < 5 ? 1 : 5, tries = 5;
-    const unsigned ms = (unsigned)(silent * 1000);
+    const unsigned ms = silent < 4e6 ? (unsigned)(silent * 1000) : 4000000000u;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);

@@ -407,7 +407,8 @@ static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds,
 static void resolve_saves(const ls_train_options *o, ls_train_config *c)
 {
     c->save_async = o->save_async;
-    c->save_warn = o->save_failures ? !strcmp(o->save_failures, "warn") : o->max_restarts > 0;
+    const bool restarts = o->max_restarts > 0 || o->elastic || o->hot_spare || ls_train_given(o, "attempt");
+    c->save_warn = o->save_failures ? !strcmp(o->save_failures, "warn") : restarts;
     c->mtbf = o->mtbf;
     c->keep_hours = o->keep_hours;
     c->save_verify = !o->no_save_verify;

@@ -11,14 +11,21 @@
 
 #define SLICE ((size_t)4 << 20) /* bytes of a device that are copied and hashed at a time */
 
+typedef enum audit_point {
+    IN_STEP,
+    BEFORE_SAVE, /* the step was applied */
+    AFTER_SAVE
+} audit_point;
+
 struct ls_audit {
     ls_trainer *t;
     int n_unit, n_micro;  /* units; micro-batches of a replica that are repeated */
     int first;            /* the first of them                                   */
     int64_t step;         /* the newest one that was audited                     */
     bool runs;            /* the current step is                                 */
-    bool before_save;     /* the state after `step`, which was applied, is       */
+    audit_point point;    /* of the comparison                                   */
     int64_t hashed_after; /* `then` has the state after this step; -1: of none   */
+    int64_t saved_after;  /* this state is being saved, and compared again before it changes; -1: none */
     uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
     ls_audit_votes votes; /* of all ranks: hashes of passes                      */
     uint64_t *vote[LS_AUDIT_VOTES];
@@ -30,6 +37,11 @@ struct ls_audit {
 bool ls_audit_runs(const ls_audit *a)
 {
     return a && a->runs;
+}
+
+bool ls_audit_compares(const ls_audit *a)
+{
+    return a && (a->runs || a->saved_after == a->t->state.step);
 }
 
 int64_t ls_audit_step(const ls_audit *a)
@@ -61,8 +73,11 @@ ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
     const ls_device *d = t->compute.device;
     ls_audit *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "the audit");
-    *a = (ls_audit){
-        .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
+    *a = (ls_audit){.t = t,
+                    .n_unit = t->model->n_unit,
+                    .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1,
+                    .hashed_after = -1,
+                    .saved_after = -1};
     const int64_t nbytes = 8 * world * (2 * n_state(a) + LS_AUDIT_VOTES * n_pass(a));
     uint64_t *room = ls_comm_alloc(t->comm, (size_t)nbytes);
     ls_status st = room ? LS_OK : ls_nomem(nbytes, "the hashes of audits");
@@ -365,10 +380,11 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
             ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
                         f->what == LS_AUDIT_ACT ? "activations" : "a gradient", unit);
     }
+    static const char *const of[] = {"of", "before the checkpoint of", "after the checkpoint of"};
+    static const char *const then[] = {"the step was not applied", "it was not saved", "it may have the wrong number"};
     const ls_status st =
-        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)",
-                a->before_save ? "before the checkpoint of" : "of", (long long)a->step, s.data ? s.data : "",
-                a->before_save ? "it was not saved" : "the step was not applied");
+        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)", of[a->point],
+                (long long)a->step, s.data ? s.data : "", then[a->point]);
     ls_str_fini(&s);
     if (ls_comm_rank(t->comm)) ls_err_set_peers();
     return st;
@@ -447,13 +463,23 @@ ls_status ls_audit_after_passes(ls_audit *a)
     return LS_OK;
 }
 
+/* The state did not change since it was hashed. */
+static ls_status compare_again(ls_audit *a)
+{
+    LS_TRY(hash_state(a, a->now));
+    a->saved_after = -1;
+    return judge_state(a, a->then, a->now);
+}
+
 ls_status ls_audit_before_update(ls_audit *a)
 {
+    ls_trainer *t = a->t;
+    if (!ls_audit_compares(a)) return LS_OK;
+    a->step = t->state.step + 1;
+    TRAIN_PHASE(t, LS_PHASE_AUDIT, -1, compare_again(a));
     if (!a->runs) return LS_OK;
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, a->then, a->now));
     a->runs = false;
-    return ls_observe(a->t, &(ls_event){.kind = LS_ON_AUDIT});
+    return ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT});
 }
 
 ls_status ls_audit_after_update(ls_audit *a)
@@ -466,13 +492,20 @@ ls_status ls_audit_after_update(ls_audit *a)
 
 ls_status ls_audit_before_save(ls_audit *a)
 {
-    bool same[LS_AUDIT_N_STATE];
-    replicated(a, same);
-    if (ls_comm_size(a->t->dp) == 1 || (!same[0] && !same[1])) return LS_OK;
-    a->step = a->t->state.step;
-    a->before_save = true;
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, NULL, a->now));
-    a->before_save = false;
+    a->step = a->saved_after = a->t->state.step;
+    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
+    a->hashed_after = a->t->state.step;
+    a->point = BEFORE_SAVE;
+    LS_TRY(judge_state(a, NULL, a->then));
+    a->point = IN_STEP;
+    return LS_OK;
+}
+
+ls_status ls_audit_after_save(ls_audit *a)
+{
+    if (a->saved_after != a->t->state.step) return LS_OK;
+    a->point = AFTER_SAVE;
+    LS_TRY(compare_again(a));
+    a->point = IN_STEP;
     return LS_OK;
 }

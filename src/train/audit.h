@@ -34,10 +34,13 @@ ls_status ls_audit_grad(ls_audit *a, int u); /* this worker's gradient of unit u
 ls_status ls_audit_after_passes(ls_audit *a);
 ls_status ls_audit_before_update(ls_audit *a);
 ls_status ls_audit_after_update(ls_audit *a);
-/* Before a checkpoint: replicas that differ are not saved. */
+/* Before a checkpoint: replicas that differ are not saved. The state is compared again before the next update, when its bytes have been read, or, if there is
+ * none, by after_save: a bit that changes in between is in the checkpoint. */
 ls_status ls_audit_before_save(ls_audit *a);
+ls_status ls_audit_after_save(ls_audit *a);
 
 bool ls_audit_runs(const ls_audit *a);                             /* the current step is audited; false for NULL */
+bool ls_audit_compares(const ls_audit *a);                         /* before_update has something to do; likewise */
 int64_t ls_audit_step(const ls_audit *a);                          /* of the newest result; steps are numbered from 1 */
 const char *ls_audit_unit(const ls_model *m, int u, char buf[32]); /* "embed", "block 3", "head" */
 

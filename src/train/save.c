@@ -39,6 +39,12 @@ static bool has_hosts(const ls_trainer *t)
     return ls_comm_where(t->comm).n_host > 1;
 }
 
+/* With audits one more: the newest one may have a wrong number, as long as no audit has passed since. */
+static int kept(const ls_train_config *c)
+{
+    return (int)c->keep_last + (c->keep_last && c->audit);
+}
+
 typedef enum target {
     TO_DISK,
     TO_MEMORY,   /* posted */
@@ -67,8 +73,8 @@ static ls_status save_to(ls_trainer *t, const char *name, target to)
                              .tokenizer_path = t->cfg->tokenizer_path,
                              .optimizer = true,
                              .verify = t->cfg->save_verify && !memory,
-                             .keep_last = memory ? 1 : (int)t->cfg->keep_last,
-                             .keep_hours = t->cfg->keep_hours};
+                             .keep_last = memory ? 1 : kept(t->cfg),
+                             .keep_hours = memory ? 0 : t->cfg->keep_hours};
     ls_status st = to != BESIDE_WRITE          ? ls_ckpt_post(t->writer, &job)
                    : ls_comm_size(t->comm) > 1 ? ls_ckpt_save_hosts(t->writer, &job)
                                                : ls_ckpt_save(&job);
@@ -273,7 +279,7 @@ static ls_status save_memory(ls_trainer *t)
     if (!k || t->state.step % k) return LS_OK;
     /* a run that is restarted from a later step would not write the checkpoint of the epoch again */
     if (s->pending && !strncmp(s->name, EPOCH, sizeof EPOCH - 1)) return LS_OK;
-    if (t->audit && s->step != t->state.step) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
+    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
     if (has_hosts(t) || writes_to_disk(t)) return save_beside(t, name);
     LS_TRY(tolerate(t, wait_for_writer(t)));
@@ -309,7 +315,7 @@ ls_status train_save_due(ls_trainer *t)
 ls_status train_save_stop(ls_trainer *t)
 {
     if (t->saving.step == t->state.step && !strncmp(t->saving.name, "step-", 5)) { /* it was saved already */
-        const ls_status st = settle(t);
+        const ls_status st = train_save_end(t);
         if (st != LS_E_IO) return st;
     }
     LS_TRY(report_bad(t));
@@ -319,7 +325,8 @@ ls_status train_save_stop(ls_trainer *t)
 
 ls_status train_save_end(ls_trainer *t)
 {
-    const ls_status st = settle(t);
+    ls_status st = settle(t);
+    if (st == LS_OK && t->audit) st = train_own_failure(t, ls_audit_after_save(t->audit));
     ls_err_kept words;
     ls_err_keep(&words);
     (void)report_bad(t);

@@ -153,7 +153,7 @@ static ls_status micro_batch(ls_trainer *t, int m)
     pair[1] = (double)mb.n_counted;
     ls_strategy_begin(t->strategy, m);
     TRAIN_PHASE(t, LS_PHASE_PASS, m, run_pass(t, &mb, &hooks, m, LS_FWD));
-    const bool known = !t->compute.device; /* a device has not computed it yet */
+    const bool known = !t->compute.device && !ls_audit_compares(t->audit); /* a device has not computed it yet */
     if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair))
         return train_numbers_failed(t, "the loss", *pair, false);
     if (m == t->cfg->grad_accum - 1) LS_TRY(begin_update(t));
@@ -225,6 +225,16 @@ static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
+/* Memory that has changed explains numbers that are not finite, which end the run. */
+static ls_status explain_numbers(ls_trainer *t, const ls_step_result *r)
+{
+    int wrong = !isfinite(r->grad_norm) || !isfinite(r->loss);
+    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, wrong, LS_SITE, &wrong)); /* dp: rank 0 knows */
+    if (!wrong) return LS_OK;
+    LS_TRY(wait_for_writer(t));
+    return ls_audit_before_update(t->audit);
+}
+
 static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -280,6 +290,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
     if (t->audit) LS_TRY(ls_audit_after_passes(t->audit)); /* before a NaN that a wrong bit has made ends the run */
     LS_TRY(norm_and_loss(t, r, &loss_sum));
+    if (ls_audit_compares(t->audit)) LS_TRY(explain_numbers(t, r));
     LS_TRY(check_numbers(t, r));
     if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));

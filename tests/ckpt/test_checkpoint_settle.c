@@ -64,7 +64,7 @@ static void assert_newest(const char *dir, const char *name)
     assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
     assert_string_equal(path, test_path(dir, name, NULL));
     ls_free(path);
-    assert_int_equal(ls_ckpt_newest_whole(dir, &path, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_newest_whole(dir, false, &path, NULL), LS_OK);
     assert_string_equal(path, test_path(dir, name, NULL));
     ls_free(path);
 }
@@ -392,7 +392,7 @@ static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
     job = job_of(&b, m.dir, "step-6", 6);
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
     assert_latest_any(run, m.dir, "step-6"); /* the newer one */
-    assert_int_equal(ls_ckpt_newest_whole(run, &path, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_newest_whole(run, false, &path, NULL), LS_OK);
     assert_string_equal(path, test_path(m.dir, "step-6", NULL));
     ls_free(path);
     assert_int_equal(ls_ckpt_latest(run, &path), LS_OK); /* other commands use the run folder alone */

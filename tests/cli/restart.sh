@@ -96,15 +96,29 @@ LOCKSTEP_FAULT="$fault=1;$fault=2;$fault=3" expect 4 "not restarted: the same fa
 # a disk that stays full, wherever that is found: one line says what to do
 fault="kind=enospc,rank=0,path=metrics.jsonl"
 LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2;$fault,step=11,attempt=3" \
-  expect 3 "not restarted: the disk failed 3 times in a row without a new checkpoint (.*metrics.jsonl.*No space left.*); make room, then: lockstep train --resume full" \
-  "${train[@]}" --checkpoint_path full --max_restarts 10 --save_every 8
+  expect 3 "not restarted: the disk failed 3 times in a row without a new checkpoint (.*metrics.jsonl.*No space left.*); make room, then start the run again with --resume full" \
+  "${train[@]}" --checkpoint_path full --max_restarts 2 --save_every 8
 [ -e full/step-8 ] || bad "full: $(ls full)"
+# once training has begun, a disk that fails at the start of an attempt costs that attempt; the event names the worker whose file it is
+LOCKSTEP_FAULT="kind=kill,rank=1,step=10;kind=read,rank=0,attempt=2;$fault,attempt=3,path=options.json" expect 0 "attempt 3 failed after step 9: disk: " \
+  "${train[@]}" --checkpoint_path starts -n 2 --max_restarts 4 --save_every 8
+alike starts
+LOCKSTEP_FAULT="kind=enospc,rank=0,step=8" expect 0 "No space left" "${train[@]}" --checkpoint_path whose -n 4 --strategy zero1 --save_failures stop --max_restarts 2 --save_every 8
+grep -q '"failure", .*"rank": 0, .*"cause": "disk"' whose/events.jsonl || bad "whose: $(grep failure whose/events.jsonl)"
+# an elastic run that has as few workers as it may have starts again with them
+LOCKSTEP_FAULT="kind=kill,rank=1,step=4;kind=kill,rank=0,step=6,attempt=2" expect 0 "continuing with 1 worker instead of 2" \
+  "${train[@]}" --checkpoint_path fewest -n 2 --elastic 1:2 --save_every 1
+alike fewest
 # a worker that exits without a word
 LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
   "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1
 alike exits
 
 if [ -n "${LS_TEST_ALL:-}" ]; then
+  # a checkpoint that stays unreadable is passed over after half a minute: an older one is whole
+  LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,count=1000,path=step-16" expect 0 "restarting from unread/step-8" \
+    "${train[@]}" --checkpoint_path unread --max_restarts 1 --save_every 8
+  alike unread
   # a single worker that is stopped is killed after 30 s; one of several by the limit of a collective
   LOCKSTEP_FAULT="kind=stop,rank=0,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: stopped: " \
     "${train[@]}" --checkpoint_path stopped --max_restarts 1

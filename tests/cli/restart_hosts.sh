@@ -43,8 +43,17 @@ begin killed 12 launch --hosts a,b -n 4 --max_restarts 2 -- "${base[@]}" --check
 kill -9 "$(on_host killed a | tail -n 1)"
 alike killed
 grep -q "restarting from $SCRATCH/killed/step-[123]0" killed.log || bad "killed: $(grep lockstep: killed.log)"
-grep -q '"failure", .*"rank": 1, "host": "'"$(hostname)"'", "cause": "killed", "detail": "[^"]*rank 1 on ' killed/events.jsonl || bad "killed: $(grep failure killed/events.jsonl)"
+grep -q '"failure", .*"rank": 1, "host": "a", "cause": "killed", "detail": "[^"]*rank 1 on ' killed/events.jsonl || bad "killed: $(grep failure killed/events.jsonl)"
 
+# rank 0, which writes the events, is killed
+LOCKSTEP_FAULT="kind=kill,rank=0,step=12" begin first 11 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/first"
+alike first
+grep -q '"failure", .*"host": "a", "cause": "killed"' first/events.jsonl || bad "first: $(grep failure first/events.jsonl)"
+# a host that computes wrong numbers: a spare replaces it
+LOCKSTEP_FAULT="kind=flip,rank=1,step=12,tensor=grad" begin wrong 11 launch --hosts 127.0.0.1,127.0.0.2,127.0.0.3 -n 4 --hot_spare 1 -- "${base[@]}" --audit 1 --audit_depth step \
+  --checkpoint_path "$SCRATCH/wrong"
+alike wrong
+grep -q "host 127.0.0.1 is not used any more" wrong.log && grep -q "spare host 127.0.0.3 is used" wrong.log || bad "wrong: $(grep lockstep: wrong.log)"
 # a lost host: a spare replaces it
 begin spare 12 launch --hosts a,b,c -n 4 --hot_spare 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/spare"
 touch down.b

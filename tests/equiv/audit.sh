@@ -59,6 +59,18 @@ LOCKSTEP_FAULT="kind=flip,tensor=grad,rank=1,step=3,unit=1,element=70,bit=15" ru
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/again/epoch-1/model.safetensors"
 grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/again/events.jsonl" || bad "again: no failure event"
 
+# a bit that changes after the comparison, while the checkpoint is written: it is not used, on the disk and in memory; with --keep_last 1 there is an older one
+flipped="kind=flip,tensor=param,rank=0,step=3,unit=1,element=70,bit=15"
+wait_for="kind=slow,rank=0,step=2,phase=save,path=step-2,seconds=0.5"
+for how in "--save_every 1 --keep_last 1" "--save_every 1 --save_async" "--save_memory_every 2"; do
+  LOCKSTEP_FAULT="$wait_for;$flipped" run window -n 4 --audit 100 $how --max_restarts 1 || bad "$how: $(tail -n 3 "$SCRATCH/window.log")"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/window/epoch-1/model.safetensors"
+  [ "${how#*async}" != "$how" ] || grep -q "not used: it may have the wrong numbers" "$SCRATCH/window.log" || bad "$how: $(grep "^lockstep" "$SCRATCH/window.log")"
+done
+# numbers that are not finite because of a bit: the memory explains them
+LOCKSTEP_FAULT="${flipped/bit=15/bit=30}" run nan --audit 3
+[ $? = 4 ] && grep -q "rank 0 .*parameters of block 0 that changed in memory" "$SCRATCH/nan.log" || bad "nan: $(tail -n 2 "$SCRATCH/nan.log")"
+
 expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step
 for n in 1 2; do expect 2 "compares bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" -n $n --audit 1 --no_deterministic; done
 
