@@ -89,6 +89,7 @@ def main():
     a.add_argument("--threads", type=int, default=0)
     a.add_argument("--clip", type=float, default=1.0)
     a.add_argument("--compile", action="store_true")
+    a.add_argument("--bf16", action="store_true", help="forward and loss under torch.autocast in bfloat16")
     o = a.parse_args()
     if o.threads:
         torch.set_num_threads(o.threads)
@@ -106,7 +107,8 @@ def main():
         y = torch.from_numpy(ids[at + 1 : at + n + 1]).view(o.batch, o.seq)
         begin, used = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
-        loss = step_model(x, y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
+            loss = step_model(x, y)
         loss.backward()
         if o.clip > 0:
             nn.utils.clip_grad_norm_(model.parameters(), o.clip)
@@ -114,7 +116,7 @@ def main():
         losses.append(loss.item())
         times.append(time.perf_counter() - begin)
         cpu.append(time.process_time() - used)
-    print(json.dumps({"torch": torch.__version__, "mode": "compile" if o.compile else "eager", "adamw": adamw,
+    print(json.dumps({"torch": torch.__version__, "mode": "compile" if o.compile else "eager", "bf16": o.bf16, "adamw": adamw,
                       "threads": torch.get_num_threads(), "first_step": times[0], "steps": times[1:],
                       "cpu": cpu[1:], "loss": losses,
                       "tokens": n, "peak_rss": peak_rss(), "rss_of_libraries": libraries}))

@@ -17,6 +17,7 @@ LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
 [ -x "$LOCKSTEP" ] || LOCKSTEP=$(command -v lockstep || echo "$LOCKSTEP") # an installed package
 SRUN=${SRUN:-$(command -v srun || true)}
 attempt=${SLURM_RESTART_COUNT:-0}
+by_node=()
 
 # One folder per job, the same for all its attempts: without a date, which changes at midnight, and not shared by jobs, because an
 # attempt resumes the newest checkpoint in it. Tasks of an array use the job id of the array and their task id.
@@ -132,11 +133,27 @@ compose() {
   esac
 }
 
+# spares: with HOT_SPARE or ELASTIC `lockstep launch` starts the workers itself, so that it can choose their nodes, as `by_node`. A job that
+# goes on after a lost node is submitted with sbatch --no-kill; guard.sh queues it again if that is the node of this script.
+spares() {
+  local spare=${HOT_SPARE:-0}
+  [[ $spare =~ ^[0-9]+$ ]] || die "HOT_SPARE is '$spare'; it must be the number of nodes that are kept free"
+  if [ "$spare" = 0 ] && [ -z "${ELASTIC:-}" ]; then return 0; fi
+  [ "$spare" -lt "$SLURM_JOB_NUM_NODES" ] || die "HOT_SPARE=$spare: the job has $SLURM_JOB_NUM_NODES nodes; at least one must be used"
+  [ "$NSYS" = 0 ] || die "NSYS=1 is not possible with HOT_SPARE or ELASTIC"
+  export PATH=${SRUN%/*}:$PATH
+  by_node=("$LOCKSTEP" launch --slurm -n "$((each * (SLURM_JOB_NUM_NODES - spare)))" --hot_spare "$spare" --master_port "$MASTER_PORT")
+  [ -z "${ELASTIC:-}" ] || by_node+=(--elastic "$ELASTIC")
+  [ -z "${MAX_RESTARTS:-}" ] || by_node+=(--max_restarts "$MAX_RESTARTS")
+  env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK "$SRUN" --overlap --mpi=none --gres=none --nodes=1 --ntasks=1 --ntasks-per-node=1 \
+    --nodelist="${SLURM_HOSTS##*$'\n'}" "$ROOT/scripts/slurm/guard.sh" </dev/null >/dev/null 2>&1 &
+}
+
 near_limit() {
   if [ "$goes_on" = 0 ]; then say "the time limit is near; '${words[0]}' cannot resume, so it runs to the limit and is not requeued"; return; fi
   want_requeue=1
   say "the time limit is near: asking the workers to save"
-  scancel --signal=TERM "$SLURM_JOB_ID"
+  if [ ${#by_node[@]} -gt 0 ]; then kill -TERM "$pid"; else scancel --signal=TERM "$SLURM_JOB_ID"; fi # launch passes it on to all nodes
 }
 
 # launch COMMAND...: in the background, so that the shell hears signals; the exit code of the command.

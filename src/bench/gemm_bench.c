@@ -51,6 +51,7 @@ ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
         step.count += r.count;
         o->row(o->ctx, &r);
     }
+    memcpy(step.peak, t->peak, sizeof step.peak);
     o->row(o->ctx, &step);
     return LS_OK;
 }
@@ -134,7 +135,8 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
 static ls_status pick(side *s, const char *name, int n_thread)
 {
     if (!strcmp(name, "blas-own")) return LS_OK;
-    s->kernel = gemm_pick(name);
+    s->kernel = gemm_pick(false, name);
+    if (!s->kernel) s->kernel = gemm_pick(true, name);
     if (!s->kernel) {
         ls_str there = {0};
         bool usable;
@@ -153,13 +155,14 @@ static ls_status pick(side *s, const char *name, int n_thread)
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
 {
     ls_gemm_bench o = *given;
-    const char *const usual[] = {gemm_name(gemm_pick(NULL)), "blas-own"};
+    const char *const usual[] = {gemm_name(gemm_best(true)), gemm_name(gemm_best(false)), "blas-own"};
+    const int first = o.dtype == LS_BF16 ? 0 : 1;
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
     if (!o.chunk) o.chunk = o.device ? 16384 : 512;
-    if (!o.n_kernel) o.kernel = usual, o.n_kernel = 2;
+    if (!o.n_kernel) o.kernel = usual + first, o.n_kernel = 3 - first;
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
         return ls_fail(
@@ -172,6 +175,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
         t.side[s] = o.kernel[s];
         st = pick(&j.side[s], o.kernel[s], o.threads);
+        if (st == LS_OK && j.side[s].kernel) t.peak[s] = gemm_peak(j.side[s].kernel, o.threads);
     }
     if (st == LS_OK) st = gemm_bench_rows(&o, &t);
     for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(j.side[s].scratch);

@@ -21,12 +21,14 @@ typedef struct ls_gemm_row {
     const char *side[LS_GEMM_MAX_SIDE];
     double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE]; /* seconds per call; last row: per step */
     double flop;
+    double peak
+        [LS_GEMM_MAX_SIDE]; /* FLOP/s of the multiply instruction on registers alone, of the last row; 0: not known */
 } ls_gemm_row;
 
 typedef struct ls_gemm_bench {
     int threads, turns;                        /* threads 0: all cores */
     int64_t rows, width, layers, vocab, chunk; /* rows: sequences x tokens; chunk: rows of the classifier at a time */
-    const char *const *kernel;                 /* n_kernel 0: the best, and blas-own */
+    const char *const *kernel;                 /* n_kernel 0: the best (in bf16 also that of fp32), and blas-own */
     int n_kernel;
     const char *device; /* NULL: the CPU; "cuda": n_kernel, threads and cpu_time are ignored */
     int index;          /* device index; -1: first available */
@@ -48,6 +50,7 @@ typedef struct gemm_timer {
     int n_side, warm; /* warm: calls per side before the clock runs */
     const char *side[LS_GEMM_MAX_SIDE];
     int64_t vocab; /* rows of the classifier, with padding */
+    double peak[LS_GEMM_MAX_SIDE];
     ls_status (*once)(void *ctx, const struct gemm_shape *q, int side, double *seconds);
     void *ctx;
 } gemm_timer;

@@ -222,7 +222,7 @@ static bool on_device(const ls_verify_opts *o)
 
 static bool in_16_bits(const ls_verify_opts *o)
 {
-    return on_device(o) && (!o->precision || strcmp(o->precision, "fp32") != 0);
+    return strcmp(ls_precision_choose(o->precision, on_device(o)), "fp32") != 0;
 }
 
 double ls_verify_loss_limit(const ls_verify_opts *o)

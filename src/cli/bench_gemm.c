@@ -53,6 +53,8 @@ static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
         printf("  %-10s best %.4f s (%.1f %s), median %.4f s (%.1f %s)", r->side[s], r->best[s],
                r->flop / r->best[s] / j->unit, unit_word(j), r->median[s], r->flop / r->median[s] / j->unit,
                unit_word(j));
+        if (r->peak[s] > 0)
+            printf(", %.2f of the instruction's peak, %.1f", r->flop / r->median[s] / r->peak[s], r->peak[s] / j->unit);
         if (s) printf(", %.2f x the time of %s", r->median[s] / r->median[0], r->side[0]);
         printf("\n");
     }
@@ -97,6 +99,7 @@ static void json_row(ls_jsonw *w, const ls_gemm_row *r, bool sum)
         ls_jsonw_put_open(w, r->side[s], '{');
         ls_jsonw_members(w, LS_KV("best_sec", r->best[s]), LS_KV("median_sec", r->median[s]),
                          LS_KV("gflops", r->flop / r->median[s] * 1e-9));
+        if (r->peak[s] > 0) ls_jsonw_put_real(w, "peak_gflops", r->peak[s] * 1e-9);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

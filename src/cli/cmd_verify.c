@@ -22,8 +22,7 @@ static const ls_opt table[] = {
         "device", device, "auto|cpu|cuda[:N]", NULL,
         "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]"),
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
-    CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
-               "number format; bf16 and fp16 need a GPU [as in train]"),
+    CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16|auto", NULL, "number format; fp16 needs a GPU [as in train]"),
     CLI_CHOICE(
         "offload_optimizer", v.offload, "none|cpu", "none",
         "cpu: layouts with zero1 to zero3 keep the optimizer in host memory, also with --clip 0, where it is updated during the backward pass; needs a GPU"),

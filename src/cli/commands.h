@@ -101,8 +101,8 @@ typedef struct cli_device {
 #define CLI_DEVICE_ROWS                                                                           \
     CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                       \
             "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"), \
-        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16", NULL,                             \
-                   "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]"),   \
+        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16|auto", NULL,                        \
+                   "number format; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),           \
         CLI_SWITCH("tf32", on.tf32, "use TF32 for matrix products (fp32 on a GPU)")
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \

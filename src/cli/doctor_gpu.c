@@ -358,12 +358,14 @@ static ls_status try_type(const char *device, ls_dtype dtype, double *worst, cha
 void doctor_try_device(part *p, const char *device)
 {
     double full = 0, half = 0;
-    char words[LS_COMPUTE_WORDS] = "", room[32];
+    char words[LS_COMPUTE_WORDS] = "", unused[LS_COMPUTE_WORDS], room[32];
     ls_device_info info = {0};
     const bool gpu = strcmp(device, "cpu") != 0;
     const double begin = ls_now();
     ls_status st = try_type(device, LS_F32, &full, words, &info);
-    if (st == LS_OK && gpu) st = try_type(device, LS_BF16, &half, words, &info);
+    const char *gemm = getenv("LS_GEMM");
+    const bool bf16 = gpu || !gemm || !*gemm; /* a kernel that was asked for has one type */
+    if (st == LS_OK && bf16) st = try_type(device, LS_BF16, &half, gpu ? words : unused, &info);
     if (st != LS_OK) {
         doctor_put(p, PART_FAILED,
                    st == LS_E_NOMEM ? "other programs use the memory of the device; nvidia-smi lists them"
@@ -375,7 +377,10 @@ void doctor_try_device(part *p, const char *device)
     const bool right = full < 1e-6 && half < 4e-3; /* rounding: 1e-7 in fp32, 2^-9 of the result in bf16 */
     ls_str s = {0};
     ls_str_addf(&s, "%s: a product differs from sums in double by %.1e in fp32", words, full);
-    if (gpu) ls_str_addf(&s, " and %.1e in bf16", half);
+    if (bf16) ls_str_addf(&s, " and %.1e in bf16", half);
+    if (bf16 && !gpu)
+        ls_str_addf(&s, " (%s%s)", ls_compute_cpu_bf16().kernel,
+                    ls_compute_cpu_bf16().native ? "" : ": this CPU has no bf16 instructions, it is slow");
     ls_str_addf(&s, ", in %.2f s", ls_now() - begin);
     if (gpu)
         ls_str_addf(&s, "; %s, %s free; driver %s, API %s", info.name, ls_human_bytes(room, (double)info.free),

@@ -27,7 +27,7 @@ typedef struct agent {
     int left, code;
     double trouble_at, lost_at; /* 0: not */
     bool asked, deaf;           /* deaf: stdin has ended */
-    int signal;                 /* that killed the first worker to fail; 0: none */
+    int signal;                 /* that killed a worker; 0: none */
 } agent;
 
 /* ---- the job ---- */
@@ -111,14 +111,16 @@ static void reap(agent *a)
         if (WIFSIGNALED(p->status) && !p->killed)
             fprintf(stderr, "lockstep: rank %d on %s (pid %d) was killed by signal %d (%s)\n", a->job.first + k,
                     a->host, (int)p->pid, WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
-        if (WIFSIGNALED(p->status) && !p->killed && a->trouble_at == 0) a->signal = WTERMSIG(p->status);
+        if (WIFSIGNALED(p->status) && !p->killed && !a->signal) a->signal = WTERMSIG(p->status);
         if (code && a->trouble_at == 0) a->trouble_at = ls_now();
         if (proc_weight(code) > proc_weight(a->code)) a->code = code;
     }
 }
 
+/* Once: a second signal would end workers that are saving. The launcher and the scheduler may both pass on the same stop. */
 static void ask(agent *a, int sig)
 {
+    if (a->asked) return;
     a->asked = true;
     signal_all(a, sig);
 }
@@ -189,11 +191,15 @@ ls_status ls_launch_agent(void)
         ls_stop_ended_with(a.code);
         st = ls_launch_status(a.code);
     }
+    if (st == LS_OK) {
+        fputs(AGENT_DONE, stdout);
+        fflush(stdout);
+    }
     ls_argv_fini(&a.job.env);
     ls_argv_fini(&a.job.argv);
     ls_free(a.worker);
     ls_free(text);
     if (a.signal && a.code == 4)
-        exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
+        _exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
     return st;
 }

@@ -117,6 +117,7 @@ ls_status launch_compose(const ls_launch_plan *l, int i, const char *words, ls_a
         ls_argv_show(&agent, &text);
         st = ls_argv_add_all(out, &l->rsh);
         if (st == LS_OK) st = ls_argv_add(out, l->host[i].name);
+        if (st == LS_OK) st = ls_argv_add_all(out, &l->shell);
         if (st == LS_OK) st = ls_argv_addf(out, "exec %s", text.data ? text.data : "");
     }
     ls_str_fini(&text);
@@ -149,6 +150,7 @@ static ls_status start_host(team *t, int i, int first, const char *folder, const
     if (st == LS_OK) st = proc_start(&t->p[i], &words, &(ls_argv){0}, &t->in[i]);
     if (st == LS_OK) {
         t->left++;
+        t->p[i].out.mark = AGENT_DONE;
         (void)!write(t->in[i], text.data, text.len); /* a shell that has ended already is noticed below */
         ls_debug("comm", "host %s: ranks %d to %d, pid %d", l->host[i].name, first, first + job.n - 1,
                  (int)t->p[i].pid);
@@ -179,7 +181,12 @@ static void reap(team *t)
     for (int i = 0; i < t->l->n_host; i++) {
         if (!proc_ended(&t->p[i])) continue;
         const bool stopped = t->p[i].killed && t->asked_at > 0; /* by us, after a stop */
-        const int code = stopped ? 128 + (ls_stop_signal() ? ls_stop_signal() : SIGTERM) : proc_code(&t->p[i]);
+        int code = stopped ? 128 + (ls_stop_signal() ? ls_stop_signal() : SIGTERM) : proc_code(&t->p[i]);
+        proc_finish(&t->p[i], 1);
+        if (!code && !t->p[i].out.marked) {
+            fprintf(stderr, "lockstep: the connection to host %s ended before its workers did\n", t->l->host[i].name);
+            code = 4;
+        }
         t->left--;
         t->ended_at = ls_now();
         if (t->in[i] >= 0) close(t->in[i]);

@@ -1,4 +1,4 @@
-/* launch_hosts.h - `lockstep launch`: workers on several hosts, started over ssh or another command that runs a command on a host. */
+/* launch_hosts.h - `lockstep launch`: workers on several hosts, started over ssh, srun or another command that runs a command on a host. */
 #ifndef LS_COMM_LAUNCH_HOSTS_H
 #define LS_COMM_LAUNCH_HOSTS_H
 
@@ -19,7 +19,8 @@ typedef struct ls_launch_plan {
     ls_launch_host host[LS_LAUNCH_HOSTS];
     int n_host, size;
     int n_spare;         /* the last hosts of the list, which are not counted in size */
-    ls_argv rsh;         /* the command; the host and one word for its shell are added */
+    ls_argv rsh;         /* the command; the host, `shell` and one word for its shell are added */
+    ls_argv shell;       /* "sh -c" where the command does not start a shell itself */
     const char *program; /* lockstep on the hosts */
     const char *address; /* MASTER_ADDR; NULL: the first host */
     int port;

@@ -3,12 +3,13 @@
  *
  *   lockstep launch ── ssh HOST ── lockstep launch --agent ─┬─ worker
  *        │  stdin: job, then "term", "int", "failed", "kill" ► └─ worker
- *        ◄── stdout, stderr: lines of the workers, with their ranks
+ *        ◄── stdout, stderr: lines of the workers, with their ranks; AGENT_DONE when all have ended with 0
  *
  * Invariants
  *   1. the end of the agent's stdin ends its workers: nothing outlives the connection, whatever became of the other side;
  *   2. workers die with their agent (PR_SET_PDEATHSIG), and each worker is a session of its own, ended with all its processes;
- *   3. the token is part of the job, never of a command line. */
+ *   3. the token is part of the job, never of a command line;
+ *   4. only AGENT_DONE tells that workers were successful: srun ends with 0 when the node of its task fails. */
 #ifndef LS_COMM_LAUNCH_IMPL_H
 #define LS_COMM_LAUNCH_IMPL_H
 
@@ -19,7 +20,8 @@
 
 #include <sys/types.h>
 
-#define JOB_MAX (60 << 10) /* bytes: a pipe takes it without waiting */
+#define JOB_MAX    (60 << 10) /* bytes: a pipe takes it without waiting */
+#define AGENT_DONE "\036lockstep agent: done\n"
 
 typedef struct proc {
     pid_t pid; /* 0: not started */

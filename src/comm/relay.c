@@ -17,9 +17,21 @@ static void put_line(relay *r, const char *data, size_t n)
     r->n_line = 0;
 }
 
+/* Whether the line that ends with `data` is the mark. */
+static bool is_mark(const relay *r, const char *data, size_t n)
+{
+    return r->mark && strlen(r->mark) == r->n_line + n && !memcmp(r->mark, r->line, r->n_line) &&
+           !memcmp(r->mark + r->n_line, data, n);
+}
+
 /* Passes on what is kept of the line, and n bytes more. Between the first part of a long line and its end no status line is drawn. */
 static void put(relay *r, const char *data, size_t n, bool ends)
 {
+    if (ends && !r->midway && is_mark(r, data, n)) {
+        r->marked = true;
+        r->n_line = 0;
+        return;
+    }
     if (ls_progress_live() && !r->prefix[0] && !r->midway && ends && r->n_line + n <= sizeof r->line) {
         put_line(r, data, n);
         return;

@@ -12,7 +12,9 @@ typedef struct relay {
     char prefix[48]; /* in front of each line */
     char line[1024]; /* what has arrived of a line that has not ended */
     size_t n_line;
-    bool midway; /* a line longer than that is being passed on */
+    bool midway;      /* a line longer than that is being passed on */
+    const char *mark; /* a line that is noted and not passed on; NULL: none */
+    bool marked;      /* it has come */
 } relay;
 
 void relay_end(relay *r); /* what is left of the last line; closes fd */

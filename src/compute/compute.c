@@ -87,17 +87,20 @@ static void settle_team(int n_thread)
 static ls_status open_cpu(const char *name, ls_dtype dtype, int n_thread, ls_compute *c)
 {
     static const ls_compute_ops *const table[] = {&ls_compute_cpu, &ls_compute_ref_f32, &ls_compute_ref_f64};
+    const bool bf16 = dtype == LS_BF16 && !strcmp(name, ls_compute_cpu.name); /* stored as fp32 */
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (strcmp(table[i]->name, name) != 0 || table[i]->dtype != dtype) continue;
-        if (i == 0) LS_TRY(cpu_fast_check());
+        if (strcmp(table[i]->name, name) != 0 || table[i]->dtype != (bf16 ? LS_F32 : dtype)) continue;
+        if (i == 0) LS_TRY(cpu_fast_check(bf16));
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
         *c = (ls_compute){.ops = table[i], .backend = i == 0 ? &fast : &ref};
+        if (bf16) c->impl = (void *)(uintptr_t)cpu_fast_bf16();
         settle_team(n_thread);
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "no compute backend \"%s\" for %s; available are cpu (F32), cpu-ref (F32, F64) and plugins (cuda)",
-                   name, ls_dtype_word(dtype));
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "no compute backend \"%s\" for %s; available are cpu (F32, BF16), cpu-ref (F32, F64) and plugins (cuda)", name,
+        ls_dtype_word(dtype));
 }
 
 /* ---- any backend ---- */

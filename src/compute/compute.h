@@ -224,7 +224,8 @@ struct ls_compute {
 };
 
 typedef struct ls_compute_open_opts {
-    ls_dtype dtype; /* "cpu": LS_F32; "cpu-ref": LS_F32, LS_F64; "cuda": LS_F32, LS_BF16, LS_F16 */
+    /* "cpu" in LS_BF16: arrays stay LS_F32; the operands of matrix products and of attention's are rounded to bf16, their sums are fp32 */
+    ls_dtype dtype; /* "cpu": LS_F32, LS_BF16; "cpu-ref": LS_F32, LS_F64; "cuda": LS_F32, LS_BF16, LS_F16 */
     /* the remaining fields apply to devices */
     int device;         /* index; -1: chosen by local rank, round robin                     */
     int local_rank;     /* of this worker on its host                                       */
@@ -232,6 +233,13 @@ typedef struct ls_compute_open_opts {
     bool stochastic;    /* master weights are rounded stochastically, keyed by (seed, step) and element */
     bool deterministic; /* every sum has a fixed order: equal runs give equal bits          */
 } ls_compute_open_opts;
+
+/* Products in bf16 on this CPU: the kernel, and whether the CPU has its instructions. Without them it is emulated: slow, same definition. */
+typedef struct ls_cpu_bf16 {
+    const char *kernel;
+    bool native;
+} ls_cpu_bf16;
+ls_cpu_bf16 ls_compute_cpu_bf16(void);
 
 /* name: "cpu", "cpu-ref", or a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED lists the
  * available backends, or the reason why a plugin does not work. */

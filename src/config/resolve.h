@@ -105,8 +105,8 @@ typedef struct ls_train_config {
     const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
     int device_index;                   /* of "cuda"; -1: by the local rank, round robin                      */
     char device_words[LS_DEVICE_WORDS]; /* which, and why it was chosen (ls_device_choice)              */
-    ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
-    bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
+    ls_dtype dtype;        /* as precision says: of parameters and activations; on the CPU, of products' operands */
+    bool tf32, stochastic; /* fp32 products in TF32; master weights are rounded stochastically   */
     ls_loss_scale_config loss_scale;
     const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "tcp", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
@@ -155,6 +155,8 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows);
 ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
 void ls_train_paths_fini(ls_train_paths *p);
 
+/* --precision as given, or the choice of `auto` (bf16 where the device has it) and of NULL (bf16 on a GPU, fp32 on the CPU). */
+const char *ls_precision_choose(const char *asked, bool cuda);
 /* "fp32", "bf16", "fp16" of --precision. */
 ls_dtype ls_precision_dtype(const char *precision);
 /* How a run opens its backend, c->compute; local_rank must be set. */

@@ -2,7 +2,8 @@
  *
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
  *   precision   --precision, else the JSON's fp16 or bf16 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
- *               GPU. The CPU computes in fp32 alone.
+ *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
+ *               products, and everything is stored in fp32.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
  *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
  *               the command line changes nothing, so that strategies compute the same. */
@@ -16,6 +17,13 @@
 ls_dtype ls_precision_dtype(const char *precision)
 {
     return !strcmp(precision, "bf16") ? LS_BF16 : !strcmp(precision, "fp16") ? LS_F16 : LS_F32;
+}
+
+const char *ls_precision_choose(const char *asked, bool cuda)
+{
+    if (!asked) return cuda ? "bf16" : "fp32";
+    if (strcmp(asked, "auto") != 0) return asked;
+    return cuda || ls_compute_cpu_bf16().native ? "bf16" : "fp32";
 }
 
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
@@ -42,16 +50,25 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false),
                json = !o->precision && (fp16 || ls_ds_bool(ds, "bf16.enabled", false)),
                left_open = !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled");
-    c->precision = o->precision ? o->precision : json ? (fp16 ? "fp16" : "bf16") : cuda && left_open ? "bf16" : "fp32";
+    c->precision = o->precision        ? ls_precision_choose(o->precision, cuda)
+                   : json              ? (fp16 ? "fp16" : "bf16")
+                   : cuda && left_open ? "bf16"
+                                       : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
-    if (!cuda && json)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s enables %s, but the CPU supports only fp32; add --precision fp32 to train in fp32%s%s",
-                       ds->path ? ds->path : "the DeepSpeed JSON", c->precision,
-                       *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
-    if (!cuda && c->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 (--precision fp32); %s",
-                       c->precision, ls_device_no_gpu(d, no_gpu));
+    if (!cuda && json && c->dtype == LS_F16)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s enables fp16, but the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16%s%s",
+            ds->path ? ds->path : "the DeepSpeed JSON",
+            *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
+    if (!cuda && c->dtype == LS_F16)
+        return ls_fail(LS_E_UNSUPPORTED, "--precision fp16: the CPU supports only fp32 and bf16 (--precision fp32); %s",
+                       ls_device_no_gpu(d, no_gpu));
+    if (!cuda && c->dtype == LS_BF16 && strcmp(c->compute, "cpu") != 0)
+        return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",
+                       c->compute);
+    if (!cuda && c->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
+        ls_str_addf(&c->notes, "bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
     train_origin from = train_from(o, "--precision", json ? (fp16 ? "fp16.enabled" : "bf16.enabled") : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
         from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
@@ -60,10 +77,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
         return ls_fail(LS_E_CONFIG,
                        "--tf32 needs --device cuda --precision fp32, but this run uses %s on the %s; leave it out",
                        c->precision, cuda ? "GPU" : "CPU");
-    if (o->stochastic_rounding && c->dtype != LS_BF16)
-        return ls_fail(LS_E_CONFIG,
-                       "--stochastic_rounding needs --device cuda --precision bf16, but this run uses %s; leave it out",
-                       c->precision);
+    if (o->stochastic_rounding && (!cuda || c->dtype != LS_BF16))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--stochastic_rounding needs --device cuda --precision bf16, but this run uses %s on the %s; leave it out",
+            c->precision, cuda ? "GPU" : "CPU");
     c->tf32 = o->tf32;
     c->stochastic = o->stochastic_rounding;
     train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));

@@ -91,11 +91,11 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
     o->device = d->index;
-    o->dtype = ls_precision_dtype(precision ? precision : cuda ? "bf16" : "fp32");
+    o->dtype = ls_precision_dtype(ls_precision_choose(precision, cuda));
     o->compute = cuda ? "cuda" : compute;
     o->tf32 = tf32;
-    if (!cuda && o->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32; use --precision fp32; %s",
+    if (!cuda && o->dtype == LS_F16)
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 and bf16; use one of them; %s",
                        precision, ls_device_no_gpu(d, no_gpu));
     if (cuda && strcmp(compute, "cpu"))
         return ls_fail(LS_E_CONFIG, "--compute %s is a CPU backend, but --device is %s; remove one of them", compute,

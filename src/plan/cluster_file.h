@@ -147,6 +147,8 @@ typedef struct ls_crowd {
 ls_crowd ls_cluster_crowd(const ls_cluster *c, int world);
 /* Checks that the file has link data for `world` workers; LS_E_FORMAT names the missing key. */
 ls_status ls_cluster_check_links(const ls_cluster *c, int world);
+/* Bytes of a parameter or an activation: on CPUs fp32 in every precision. */
+double ls_cluster_element(const ls_cluster *c, ls_dtype dt);
 /* LS_E_UNSUPPORTED if the file has no times for this precision; the message lists those it has. */
 ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt);
 /* The default of `train`, or the first known precision: fp32 on CPUs; bf16, fp16, fp32 on GPUs. */

@@ -31,7 +31,7 @@ double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int 
 /* Bytes of an activation element that is sent. */
 static double width_of(const planner_worker *w)
 {
-    return w->c->dtype == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(w->c->dtype);
+    return w->cl->cpu || w->c->dtype == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(w->c->dtype);
 }
 
 /* All-reduces between T shards that the pass of a unit waits for (parallel/tensor.h): 4L + 2 of (R,C) per micro-batch; with sequence

@@ -456,8 +456,9 @@ ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
 {
     ls_measure_opts o = *given;
     const int cores = ls_cores_usable();
-    if (!o.cuda && o.dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: CPUs compute in fp32; use --precision fp32 or --device cuda",
+    if (!o.cuda && o.dtype == LS_F16)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--precision %s: CPUs compute in fp32 and bf16; use one of them or --device cuda",
                        ls_precision_word(o.dtype));
     if (!o.n_micro) {
         o.micro[o.n_micro++] = 1;

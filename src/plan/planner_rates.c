@@ -63,10 +63,15 @@ static ls_cluster_rates rates_of(const ls_cluster *c, ls_dtype dt)
     return r;
 }
 
+double ls_cluster_element(const ls_cluster *c, ls_dtype dt)
+{
+    return (double)ls_dtype_nbytes(c->cpu ? LS_F32 : dt);
+}
+
 static double by_rates(const ls_cluster *c, ls_dtype dt, shape s, ls_unit_time kind)
 {
     const ls_cluster_rates r = rates_of(c, dt);
-    const pass_work w = pass_of(s, (double)ls_dtype_nbytes(dt), kind);
+    const pass_work w = pass_of(s, ls_cluster_element(c, dt), kind);
     return w.products / r.matmul + w.attention / r.attention + w.bytes / c->bandwidth + w.depth * c->ramp +
            c->unit_overhead;
 }
@@ -82,7 +87,7 @@ static bool measured_in(const ls_cluster *c, ls_dtype dt)
 
 static bool computes(const ls_cluster *c, ls_dtype dt)
 {
-    if (c->cpu && dt != LS_F32) return false;
+    if (c->cpu && dt != LS_F32) return dt == LS_BF16 && measured_in(c, dt);
     return measured_in(c, dt) || (c->bandwidth > 0 && rates_of(c, dt).matmul > 0);
 }
 
@@ -98,8 +103,9 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
     if (c->cpu)
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "--precision %s: cluster %s has CPUs, which compute in fp32; use --precision fp32 or a GPU cluster (%s)",
-            ls_precision_word(dt), c->name, ls_cluster_presets);
+            "--precision %s: cluster %s has CPUs, whose times are known in %s%s; use --precision fp32 or a GPU cluster (%s)",
+            ls_precision_word(dt), c->name, known[0] ? known : "no precision",
+            dt == LS_BF16 ? " (plan --measure --precision bf16 measures it)" : "", ls_cluster_presets);
     return ls_fail(
         LS_E_UNSUPPORTED,
         "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device cuda --precision %s) or use another precision",
@@ -108,6 +114,7 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
 
 ls_dtype ls_cluster_default_precision(const ls_cluster *c)
 {
+    if (c->cpu && computes(c, LS_F32)) return LS_F32;
     return computes(c, LS_BF16) ? LS_BF16 : computes(c, LS_F16) ? LS_F16 : LS_F32;
 }
 
@@ -198,7 +205,7 @@ static ls_cluster_passes passes_of(const ls_cluster *c, int workers, ls_dtype dt
         if (best < 0 || far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;
     }
     if (best >= 0) return c->passes[best];
-    const double update = c->update_bytes + (dt == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(dt));
+    const double update = c->update_bytes + (c->cpu || dt == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(dt));
     return (ls_cluster_passes){.workers = workers,
                                .dtype = dt,
                                .adamw = update / c->bandwidth,

@@ -64,7 +64,7 @@ static void groups_close(ls_run_groups *g)
 static ls_status open_sizes(const ls_train_config *c, int threads, ls_compute *out)
 {
     if (!strcmp(c->compute, "cuda")) return ls_compute_open_sizes(out, c->dtype);
-    return ls_compute_open(out, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, threads);
+    return ls_compute_open(out, c->compute, &(ls_compute_open_opts){.dtype = c->dtype}, threads);
 }
 
 static bool always(const ls_plan_row *r)

@@ -39,8 +39,8 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
     ls_str_addf(out,
                 "model %s (%s, vocabulary %d), %lld sequences of %d tokens per step, %s, %d worker%s of %s (%s%s%s)\n",
                 q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
-                q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s",
-                cl->name, ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
+                q->seq_len, ls_precision_word(q->dtype), q->workers, q->workers == 1 ? "" : "s", cl->name,
+                ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
     if (q->batch_chosen)
         ls_str_addf(

@@ -11,20 +11,14 @@
 
 #define SLICE ((size_t)4 << 20) /* bytes of a device that are copied and hashed at a time */
 
-typedef enum audit_point {
-    IN_STEP,
-    BEFORE_SAVE, /* the step was applied */
-    AFTER_SAVE
-} audit_point;
-
 struct ls_audit {
     ls_trainer *t;
-    int n_unit, n_micro;  /* units; micro-batches of a replica that are repeated */
-    int first;            /* the first of them                                   */
-    int64_t step;         /* the newest one that was audited                     */
-    bool runs;            /* the current step is                                 */
-    audit_point point;    /* of the comparison                                   */
-    int64_t hashed_after; /* `then` has the state after this step; -1: of none   */
+    int n_unit, n_micro;                            /* units; micro-batches of a replica that are repeated */
+    int first;                                      /* the first of them                                   */
+    int64_t step;                                   /* the newest one that was audited                     */
+    bool runs;                                      /* the current step is                                 */
+    enum { OF_STEP, BEFORE_SAVE, AFTER_SAVE } when; /* of a save: the state after `step`, which was applied */
+    int64_t hashed_after;                           /* `then` has the state after this step; -1: of none   */
     int64_t saved_after;  /* this state is being saved, and compared again before it changes; -1: none */
     uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
     ls_audit_votes votes; /* of all ranks: hashes of passes                      */
@@ -320,9 +314,9 @@ static void choose(ls_audit *a)
 
 /* ---- results ---- */
 
-typedef struct place { /* of a rank, for the message */
+typedef struct where { /* of a rank, for the message */
     char device[64];
-} place;
+} where;
 
 static void list_ranks(const ls_audit *a, ls_str *s, int replica)
 {
@@ -351,9 +345,11 @@ static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
 /* Says what differs, on every worker; LS_E_CORRUPT. */
 static ls_status report(ls_audit *a, const ls_audit_fault *f)
 {
+    static const char *const place[] = {"of", "before the checkpoint of", "after the checkpoint of"};
+    static const char *const effect[] = {"the step was not applied", "it was not saved", "do not use that checkpoint"};
     ls_trainer *t = a->t;
     const ls_device *d = t->compute.device;
-    place here = {{0}}, *all = NULL;
+    where here = {{0}}, *all = NULL;
     if (d)
         snprintf(here.device, sizeof here.device, ", GPU %d%s%s", t->device.index, t->device.bus[0] ? " " : "",
                  t->device.bus);
@@ -380,11 +376,9 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
             ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
                         f->what == LS_AUDIT_ACT ? "activations" : "a gradient", unit);
     }
-    static const char *const of[] = {"of", "before the checkpoint of", "after the checkpoint of"};
-    static const char *const then[] = {"the step was not applied", "it was not saved", "it may have the wrong number"};
     const ls_status st =
-        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)", of[a->point],
-                (long long)a->step, s.data ? s.data : "", then[a->point]);
+        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)",
+                place[a->when], (long long)a->step, s.data ? s.data : "", effect[a->when]);
     ls_str_fini(&s);
     if (ls_comm_rank(t->comm)) ls_err_set_peers();
     return st;
@@ -495,17 +489,17 @@ ls_status ls_audit_before_save(ls_audit *a)
     a->step = a->saved_after = a->t->state.step;
     if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
     a->hashed_after = a->t->state.step;
-    a->point = BEFORE_SAVE;
+    a->when = BEFORE_SAVE;
     LS_TRY(judge_state(a, NULL, a->then));
-    a->point = IN_STEP;
+    a->when = OF_STEP;
     return LS_OK;
 }
 
 ls_status ls_audit_after_save(ls_audit *a)
 {
     if (a->saved_after != a->t->state.step) return LS_OK;
-    a->point = AFTER_SAVE;
+    a->when = AFTER_SAVE;
     LS_TRY(compare_again(a));
-    a->point = IN_STEP;
+    a->when = OF_STEP;
     return LS_OK;
 }

@@ -279,7 +279,7 @@ static ls_status save_memory(ls_trainer *t)
     if (!k || t->state.step % k) return LS_OK;
     /* a run that is restarted from a later step would not write the checkpoint of the epoch again */
     if (s->pending && !strncmp(s->name, EPOCH, sizeof EPOCH - 1)) return LS_OK;
-    if (t->audit) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
+    if (t->audit && s->step != t->state.step) LS_TRY(train_own_failure(t, ls_audit_before_save(t->audit)));
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
     if (has_hosts(t) || writes_to_disk(t)) return save_beside(t, name);
     LS_TRY(tolerate(t, wait_for_writer(t)));

@@ -64,8 +64,10 @@ for p in bf16 fp16; do
   echo "{\"train_micro_batch_size_per_gpu\": 1, \"$p\": {\"enabled\": true}}" >$p.json
   t $p LS_PLUGIN_DIR="$emu" -- --deepspeed_config $p.json
   is "$(metric $p device) $(metric $p precision)" "cuda $p" "a JSON with $p"
-  expect 2 "enables $p, .*--device auto found no GPU: no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --deepspeed_config $p.json
 done
+expect 2 "enables fp16, .*--device auto found no GPU: no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json
+t bf16-cpu LS_PLUGIN_DIR="$SCRATCH/none" -- --deepspeed_config bf16.json
+is "$(metric bf16-cpu device) $(metric bf16-cpu precision)" "cpu bf16" "a JSON with bf16 on the CPU"
 printf '{"bf16": {"enabled": "auto"}}' >open.json # as Hugging Face's trainer writes it: the default of the device
 expect 0 "precision  *bf16  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --print_config
 expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --device cpu --print_config
@@ -103,7 +105,7 @@ once both
 ranks mixed 1 0
 is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
 is "$(grep -c 'rank 1 on .* would use CPU (no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
-ranks neither 0 0 --deepspeed_config bf16.json
+ranks neither 0 0 --deepspeed_config fp16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
 is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "reported once: $(cat neither.log)"
 

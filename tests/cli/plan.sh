@@ -115,7 +115,7 @@ grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16
 expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global_batch 16 --cluster b200 --precision fp32 --workers 1
 expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
-expect 2 "--precision fp16: CPUs compute in fp32" plan --measure --precision fp16
+expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16
 expect 2 "precision" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
 expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global_batch 16 --cluster h200 --device cuda

@@ -10,6 +10,7 @@ export LOG=$SCRATCH/log PID=$SCRATCH/pid LOCKSTEP=$SCRATCH/bin/lockstep PATH=$SC
 cat >bin/srun <<'SH'
 #!/usr/bin/env bash
 echo "srun $*" >>"$LOG"
+case $* in *guard.sh) exit 0 ;; esac
 while [ "${1#--}" != "$1" ]; do shift; done
 export SLURM_LOCALID=0 SLURM_NODEID=0
 exec "$@"
@@ -69,7 +70,7 @@ limit() {
   shift 2
   rm -f "$PID" "$PID.end"
   : >"$SCRATCH/printed"
-  SLURM_JOB_ID=$1 SLURM_RESTART_COUNT=$2 SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 LOG=$LOG \
+  SLURM_JOB_ID=$1 SLURM_RESTART_COUNT=$2 SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=${JOB_NODES:-1} SLURM_NTASKS=${JOB_NODES:-1} LOG=$LOG \
     bash "$LS_SOURCE/scripts/slurm/$3" "${@:4}" >"$SCRATCH/printed" 2>&1 &
   pid=$!
   await "$pid" test -e "$PID" || bad "$*: never started: $(cat "$SCRATCH/printed")"
@@ -136,6 +137,56 @@ nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--mpi=pmix --ntasks=16 --ntask
 nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--mpi=pmix --ntasks=16 --ntasks-per-node=8 --overcommit"
 nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--mpi=pmix --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
 
+# --- spares: launch starts the workers, a guard is on the last node ---
+# hot NODES [VARIABLES] ARGUMENTS: launch must get the arguments
+hot() {
+  : >"$LOG"
+  env SLURM_JOB_ID=14 SLURM_SUBMIT_DIR="$SCRATCH/root" SLURM_JOB_NUM_NODES="$1" SLURM_NTASKS=$((2 * $1)) "${@:2:$#-2}" \
+    timeout 60 bash "$LS_SOURCE/scripts/slurm/train_2node.sbatch" >"$SCRATCH/printed" 2>&1 || bad "$*: $(cat "$SCRATCH/printed")"
+  has "^lockstep launch --slurm ${*: -1} -- train --checkpoint_path $SCRATCH/root/benchmarks/slurm_14/8gpu_2node --run_type" "spares, $*"
+  for _ in $(seq 100); do grep -q guard.sh "$LOG" && break; /bin/sleep 0.05; done # it is started in the background
+  has_not "srun .*task.sh" "spares, $*: the workers of launch alone"
+  has "^srun .*--gres=none .*--nodelist=$(hostname) [^ ]*scripts/slurm/guard.sh$" "spares, $*: the guard"
+}
+hot 3 HOT_SPARE=1 "-n 4 --hot_spare 1 --master_port 29511"
+hot 3 HOT_SPARE=1 WORKERS=4 MASTER_PORT=3000 MAX_RESTARTS=9 "-n 8 --hot_spare 1 --master_port 3000 --max_restarts 9"
+hot 3 ELASTIC=2:6 "-n 6 --hot_spare 0 --master_port 29511 --elastic 2:6"
+HOT_SPARE=0 job 15 0 train_2node.sbatch
+has "^srun --kill-on-bad-exit=0" "HOT_SPARE=0"
+HOT_SPARE=1 job 15 0 train_2node.sbatch && bad "no node left for workers"
+printed "at least one must be used"
+HOT_SPARE=one job 15 0 train_2node.sbatch && bad "HOT_SPARE=one"
+printed "HOT_SPARE is 'one'"
+ELASTIC=1:2 NSYS=1 job 15 0 train_2node.sbatch && bad "ELASTIC under nsys"
+printed "NSYS=1 is not possible with HOT_SPARE or ELASTIC"
+HOT_SPARE=1 job 15 0 train_1node.sbatch && bad "HOT_SPARE on one node"
+printed "are for several nodes"
+# the guard: queues the job again when its batch host is none of its nodes; with an answer that it does not understand it waits
+cat >bin/scontrol <<'SH'
+#!/usr/bin/env bash
+echo "scontrol $*" >>"$LOG"
+read -r now <"$SCRATCH/turn"
+echo $((now + 1)) >"$SCRATCH/turn"
+case "$* $now" in
+  "-o show job 16 0") exit 1 ;;
+  "-o show job 16 1") echo "JobId=16 something else" ;;
+  "-o show job 16 2") echo "JobId=16 ReqNodeList=n9 ExcNodeList=(null) NodeList=n[1-3] BatchHost=n1 NumNodes=3" ;;
+  "show hostnames n[1-3] 3") printf 'n1\nn2\nn3\n' ;;
+  "-o show job 16 4") echo "JobId=16 ReqNodeList=n1 ExcNodeList=(null) NodeList=n[1-3] BatchHost=n1 NumNodes=3" ;;
+  "show hostnames n[1-3] 5") exit 1 ;;
+  "-o show job 16 6") echo "JobId=16 ReqNodeList=n1 ExcNodeList=(null) NodeList=n[2-3] BatchHost=n1 NumNodes=2" ;;
+  "show hostnames n[2-3] 7") printf 'n2\nn3\n' ;;
+  "requeue 16 8") kill "$PPID" ;;
+  *) echo "unexpected: $* $now" >>"$LOG"; kill "$PPID" ;;
+esac
+SH
+: >"$LOG"
+echo 0 >turn
+(SLURM_JOB_ID=16 timeout 60 "$LS_SOURCE/scripts/slurm/guard.sh") 2>/dev/null
+has "^scontrol requeue 16$" "the guard"
+[ "$(cat turn)" = 9 ] || bad "the guard: $(cat "$LOG")"
+printf '#!/usr/bin/env bash\necho "scontrol $*" >>"$LOG"\nexit "${SCONTROL:-0}"\n' >bin/scontrol
+
 # under nsys a task starts all workers of its node: one report, of the master host, as R1; they join over TCP
 me=$(hostname)
 nodes NSYS=1 SLURM_GPUS_ON_NODE=3 "--mpi=none --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
@@ -156,6 +207,10 @@ NSYS=1 FAILS=1 WORKERS=2 RUN_DIR=$SCRATCH/fails job 13 0 train_2node.sbatch
 limit 143 143 30 0 train_1node.sbatch
 has "^scontrol requeue 30" "at the limit"
 printed "attempt 1 resumes"
+: >"$LOG"
+HOT_SPARE=1 JOB_NODES=2 limit 143 143 33 0 train_2node.sbatch # SIGTERM to launch
+has "^scontrol requeue 33" "at the limit, with spares"
+has_not "scancel" "at the limit, with spares"
 : >"$LOG"
 limit 0 0 31 0 train_2node.sbatch # done while the shell was in its trap
 has_not scontrol "a run that is done"

@@ -34,7 +34,7 @@ expect 2 "256" t --data "$d" --model tiny --seq_length 300
 expect 2 "" t --data "$d" --model tiny --embedding_size 100 --num_heads 3
 expect 2 "cpu, cuda, or cuda:N" t --data "$d" "${base[@]}" --device tpu
 expect 2 "only for the CPU" t --data "$d" "${base[@]}" --device cuda --compute cpu-ref
-expect 2 "the CPU supports only fp32.*--device cuda" t --data "$d" "${base[@]}" --precision bf16
+expect 2 "the CPU supports only fp32 and bf16.*--device cuda" t --data "$d" "${base[@]}" --precision fp16
 expect 2 "add --device cuda" t --data "$d" "${base[@]}" -n 2 --comm nccl
 expect 2 "pp 2 x --tp 1 needs a multiple of 2 workers, but this run has 1; use 2 or 4 workers" t --data "$d" "${base[@]}" --pp 2
 expect 2 "" t --data "$d" "${base[@]}" --global_batch_size 5

@@ -1,4 +1,4 @@
-/* test_gemm.c - every matrix-product kernel that this CPU supports, compared with sums in double. */
+/* test_gemm.c - every fp32 matrix-product kernel that this CPU supports, compared with sums in double (bf16: test_gemm_bf16.c). */
 /* ls-test: long */
 #include "gemm_check.h"
 
@@ -9,6 +9,7 @@ static void each(void (*f)(const gemm_kernel *k))
     bool usable;
     const gemm_kernel *k;
     for (int i = 0; (k = gemm_list(i, &usable)); i++) {
+        if (gemm_is_bf16(k)) continue;
         print_message("  %s%s\n", gemm_name(k), usable ? "" : ": not supported by this CPU");
         if (usable) f(k);
     }
@@ -48,7 +49,7 @@ static void large_products_satisfy_matrix_identities(void **state)
 static void error_of(const gemm_kernel *k)
 {
     if (strcmp(gemm_name(k), "blas") == 0) return; /* the order of a library's sums is unknown */
-    double plain = check_error(gemm_pick("plain"), 4), mine = check_error(k, 4);
+    double plain = check_error(gemm_pick(false, "plain"), 4), mine = check_error(k, 4);
     print_message("    error %.3f, plain %.3f (u sum|a||b|)\n", mine, plain);
     assert_true(mine <= 1.5 * plain);
 }
@@ -91,7 +92,7 @@ static void the_best_usable_kernel_is_picked(void **state)
     (void)state;
     unsetenv("LS_GEMM");
     bool usable;
-    const gemm_kernel *best = gemm_pick(NULL), *k;
+    const gemm_kernel *best = gemm_pick(false, NULL), *k;
     assert_non_null(best);
     for (int i = 0; (k = gemm_list(i, &usable)); i++) {
         if (usable) {
@@ -99,15 +100,15 @@ static void the_best_usable_kernel_is_picked(void **state)
             break;
         }
     }
-    assert_null(gemm_pick("no-such-kernel"));
+    assert_null(gemm_pick(false, "no-such-kernel"));
     assert_null(gemm_list(-1, &usable));
     setenv("LS_GEMM", "plain", 1);
-    assert_string_equal(gemm_name(gemm_pick(NULL)), "plain");
-    assert_string_equal(gemm_name(gemm_pick("blas")), "blas"); /* a name given in the call wins */
+    assert_string_equal(gemm_name(gemm_pick(false, NULL)), "plain");
+    assert_string_equal(gemm_name(gemm_pick(false, "blas")), "blas"); /* a name given in the call wins */
     setenv("LS_GEMM", "no-such-kernel", 1);
-    assert_null(gemm_pick(NULL));
+    assert_null(gemm_pick(false, NULL));
     setenv("LS_GEMM", "", 1);
-    assert_ptr_equal(gemm_pick(NULL), best);
+    assert_ptr_equal(gemm_pick(false, NULL), best);
     unsetenv("LS_GEMM");
 }
 

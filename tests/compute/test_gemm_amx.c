@@ -57,7 +57,7 @@ static void the_number_of_threads_changes_no_bit(void **state)
 static void amx_is_about_as_exact_as_plain(void **state)
 {
     (void)state;
-    double plain = check_error(gemm_pick("plain"), 4), mine = check_error(&gemm_amx_emulated, 4);
+    double plain = check_error(gemm_pick(false, "plain"), 4), mine = check_error(&gemm_amx_emulated, 4);
     print_message("  error %.3f, plain %.3f (u sum|a||b|)\n", mine, plain);
     assert_true(mine <= 1.5 * plain);
 }

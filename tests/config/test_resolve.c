@@ -456,14 +456,29 @@ static void automatic_devices_resolve_as_if_named(void **state)
     assert_source(&c, "device", LS_FROM_CLI, "--device auto: CPU (no driver)");
     ls_train_config_fini(&c);
     const char *const cases[][2] = {
-        {"", "add --precision fp32 to train in fp32; --device auto found no GPU: no driver"},
-        {"--precision bf16", "(--precision fp32); --device auto found no GPU: no driver"},
+        {"", "add --precision fp32 or --precision bf16; --device auto found no GPU: no driver"},
+        {"--precision fp16", "(--precision fp32); --device auto found no GPU: no driver"},
+        {"--precision bf16 --stochastic_rounding",
+         "needs --device cuda --precision bf16, but this run uses bf16 on the CPU"},
+        {"--precision bf16 --compute cpu-ref", "--compute cpu-ref: it supports only fp32"},
         {"-n 2 --precision fp32 --comm nccl", "--device auto found none: no driver"},
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
-        assert_int_equal(resolve_with(bf16, cases[i][0], &off, &c), LS_E_UNSUPPORTED);
+        assert_int_not_equal(resolve_with(fp16, cases[i][0], &off, &c), LS_OK);
         assert_contains(ls_err_words(), cases[i][1]);
     }
+    const bool native = ls_compute_cpu_bf16().native;
+    assert_int_equal(resolve_with(bf16, "", &off, &c), LS_OK); /* the CPU has bf16, if need be emulated */
+    assert_true(c.dtype == LS_BF16 && noted(&c, "bf16 is emulated") == !native);
+    assert_string_equal(c.precision_label, "bf16_mixed");
+    assert_source(&c, "precision", LS_FROM_JSON, "bf16.enabled");
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--precision auto", &off, &c), LS_OK); /* never emulated */
+    assert_true(c.dtype == (native ? LS_BF16 : LS_F32));
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(fp16, "--precision auto", &on, &c), LS_OK);
+    assert_true(c.dtype == LS_BF16);
+    ls_train_config_fini(&c);
     const ls_device_choice env = {.asked = "cpu", .index = -1, .from = "LS_DEVICE", .words = "CPU (LS_DEVICE cpu)"};
     assert_int_equal(resolve_with(NULL, "", &(ls_train_facts){.data_eos_id = -1, .device = &env}, &c), LS_OK);
     assert_source(&c, "device", LS_FROM_ENV, "LS_DEVICE");
@@ -526,7 +541,7 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     const struct {
         const char *line, *part;
     } all[] = {
-        {"--precision bf16", "--precision fp32"},
+        {"--precision fp16", "--precision fp32"},
         {"--precision fp16", "a GPU is needed (--device cuda)"},
         {"--device cpu --precision fp16", "fp16"},
         {"-n 2 --comm nccl", "add --device cuda"},
@@ -536,8 +551,8 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
         must_fail(NULL, all[i].line, LS_E_UNSUPPORTED, all[i].part);
         assert_null(strchr(ls_err_words(), '\n'));
     }
-    must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
-    must_fail("{\"bf16\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "or --device cuda");
+    must_fail("{\"fp16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables fp16");
+    must_fail("{\"fp16\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "or --device cuda");
     must_fail(NULL, "--device tpu", LS_E_ARG, "cpu, cuda, or cuda:N");
     must_fail(NULL, "--device cuda:", LS_E_ARG, "cuda:N");
     must_fail(NULL, "--device cuda:x", LS_E_ARG, "cuda:N");
@@ -853,11 +868,15 @@ static void names_of_other_trainers_give_the_same_settings(void **state)
         ls_free(theirs);
         ls_free(ours);
     }
-    /* the number formats need a GPU */
-    must_fail(NULL, "--device cpu --bf16", LS_E_UNSUPPORTED, "bf16");
+    ls_train_config c;
+    must(NULL, "--device cpu --bf16", &c);
+    assert_true(c.dtype == LS_BF16);
+    ls_train_config_fini(&c);
     must_fail(NULL, "--device cpu --fp16 true", LS_E_UNSUPPORTED, "fp16");
     must_fail(NULL, "--fp16=no", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
-    must_fail(NULL, "--device cpu --fp16 False --bf16 True", LS_E_UNSUPPORTED, "bf16");
+    must(NULL, "--device cpu --fp16 False --bf16 True", &c);
+    assert_true(c.dtype == LS_BF16);
+    ls_train_config_fini(&c);
 }
 
 static void betas_can_be_given_one_by_one(void **state)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A real Slurm on two hosts of namespaces (tests/support/slurm; needs root and Slurm's packages): the templates of scripts/slurm, submitted on
+# A real Slurm on five hosts of namespaces (tests/support/slurm; needs root and Slurm's packages): the templates of scripts/slurm, submitted on
 # 2 nodes x 2 workers and on 1 node. A job that is stopped near its limit, or by Slurm itself, saves, is queued again, resumes, and ends
-# with the bits of one that was not.
+# with the bits of one that was not. So does one that loses a node: a spare replaces it.
 # ls-test: serial
 . "$(dirname "$0")/../support/lib.sh"
-[ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes two minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
+[ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes four minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
 . "$(dirname "$0")/../support/mpi.sh"
 box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged needs a path that every user may search
 at_end() { "${box[@]}" down >/dev/null 2>&1; }
-"${box[@]}" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
+"${box[@]}" up 5 --cpus 4 --gpus 2 --ttl 1200 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
 chmod 755 "$SCRATCH"
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 60000 && tokens "$SCRATCH/d/val.bin" 2000 2
@@ -135,4 +135,39 @@ for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null &
 grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"
 ls -d "$SCRATCH"/timed/step-* >/dev/null 2>&1 || bad "nothing was saved before the limit: $(tail -3 "$SCRATCH/timed.log")"
 "${box[@]}" scancel "$job"
+timeout -k 5 60 "${box[@]}" wait "$job" 40 >/dev/null
+
+# 2 nodes x 2 workers and a spare. The network of a node is cut: its workers end by themselves, and the spare replaces it
+hosts=("$LS_SOURCE/tests/support/hosts" "${box[1]}/net")
+three=(--no-kill "${two[@]/--nodes=2/--nodes=3}")
+job=$(HOT_SPARE=1 EXTRA="--comm_timeout 5" submit cut $steps "${three[@]}")
+at_step cut 30
+"${hosts[@]}" on head ip link set to-n2 down
+ends cut "$job" 150
+resumed cut
+equal cut
+grep -q "spare host n3 is used" "$SCRATCH/cut.log" || bad "cut: $(grep lockstep: "$SCRATCH/cut.log")"
+grep -q '"event": "failure", "attempt": 1, .*"host": "n2", "cause": "host lost", "detail": "host n2 does not answer"' "$SCRATCH/cut/events.jsonl" ||
+  bad "cut: $(grep failure "$SCRATCH/cut/events.jsonl")"
+[ "$(grep -c '"event": "failure"' "$SCRATCH/cut/events.jsonl")" = 1 ] || bad "cut: more than one failure"
+"${hosts[@]}" on n2 pgrep -f "$SCRATCH/cut" >/dev/null && bad "cut: processes are left on n2"
+
+# the same job is stopped near its limit: launch passes it on to all nodes
+job=$(HOT_SPARE=1 submit spare_limit $steps "${three[@]}")
+at_step spare_limit 30
+"${box[@]}" scancel --batch --signal=USR1 "$job"
+ends spare_limit "$job" 120
+resumed spare_limit
+equal spare_limit
+grep -q "requeued: attempt 1" "$SCRATCH/spare_limit.log" || bad "spare_limit: the script did not queue the job again"
+
+# the first node is lost, and the script with it: the guard queues the job again
+job=$(HOT_SPARE=1 EXTRA="--comm_timeout 5" submit first $steps "${three[@]}")
+at_step first 30
+node=$(sed -n "s/^slurm: job $job attempt 0 on \([^ ]*\) .*/\1/p" "$SCRATCH/first.log")
+"${hosts[@]}" kill "$node"
+ends first "$job" 240
+resumed first
+equal first
+grep "job $job attempt 1 on " "$SCRATCH/first.log" | grep -qv " $node " || bad "first: $(grep slurm: "$SCRATCH/first.log")"
 done_tests

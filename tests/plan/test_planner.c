@@ -310,7 +310,7 @@ static void presets_know_their_precisions(void **state)
     cl = toy;
     cl.cpu = true;
     assert_int_equal(ls_cluster_check_precision(&cl, LS_F16), LS_E_UNSUPPORTED);
-    assert_non_null(strstr(ls_err_words(), "CPUs, which compute in fp32"));
+    assert_non_null(strstr(ls_err_words(), "CPUs, whose times are known in fp32"));
     ls_err_clear();
 }
 

@@ -1,13 +1,14 @@
-/* gemm_check.h - checks that every matrix-product kernel must pass, for the tests of the real kernels and of the emulated
- * AMX kernel.
+/* gemm_check.h - checks that every matrix-product kernel must pass, for the tests of the real kernels and of the emulated ones.
  *
  * Error bound: any order of K additions and multiplications, each rounded once, is within K u / (1 - K u) of
  * sum |a||b| (u = 2^-24); the initial C and the bias are two more terms. The split of AMX omits products below 2^-23 of
- * |a||b|, for which `extra` terms are allowed. */
+ * |a||b|, for which `extra` terms are allowed. Kernels for bf16 are given numbers that bf16 has; their bound is twice as large, because BFMMLA
+ * rounds to odd. */
 #ifndef LS_TESTS_GEMM_CHECK_H
 #define LS_TESTS_GEMM_CHECK_H
 
 #include "compute/cpu/gemm.h"
+#include "core/half.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
@@ -21,8 +22,8 @@
 #include <cmocka.h>
 
 typedef struct gemm_case {
-    bool ta, tb, acc, bias;
-    int64_t M, N, K, pad; /* pad: added to the leading dimensions */
+    bool ta, tb, acc, bias, bf16; /* bf16: A and B have numbers of that type */
+    int64_t M, N, K, pad;         /* pad: added to the leading dimensions */
 } gemm_case;
 
 typedef struct gemm_data {
@@ -39,6 +40,11 @@ static inline float *check_fill(int64_t n, uint64_t key)
     return p;
 }
 
+static inline void check_round(float *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) p[i] = ls_from_bf16(ls_to_bf16(p[i]));
+}
+
 static inline gemm_data check_make(const gemm_case *q, uint64_t seed)
 {
     gemm_data d = {0};
@@ -51,6 +57,10 @@ static inline gemm_data check_make(const gemm_case *q, uint64_t seed)
     d.c = check_fill(d.n_c, ls_rng_key(seed, LS_RNG_TEST, 3, 0));
     d.c0 = check_fill(d.n_c, ls_rng_key(seed, LS_RNG_TEST, 3, 0));
     d.bias = check_fill(q->N, ls_rng_key(seed, LS_RNG_TEST, 4, 0));
+    if (q->bf16) {
+        check_round(d.a, d.n_a);
+        check_round(d.b, d.n_b);
+    }
     d.args = (gemm_args){.ta = q->ta,
                          .tb = q->tb,
                          .M = q->M,
@@ -92,7 +102,7 @@ static inline void check_run(const gemm_kernel *k, const gemm_data *d, int n_thr
 static inline double check_values(const gemm_kernel *k, const gemm_data *d, double extra)
 {
     const gemm_args *a = &d->args;
-    const double u = 0x1p-24;
+    const double u = gemm_is_bf16(k) ? 0x1p-23 : 0x1p-24;
     double square = 0;
     for (int64_t i = 0; i < a->M; i++)
         for (int64_t j = 0; j < a->ldc; j++) {
@@ -133,6 +143,7 @@ static inline void check_shapes(const gemm_kernel *k, double extra, int n_random
     for (int r = 0; r < n_random; r++) {
         uint64_t bits = ls_rng_u64(key, draw++);
         gemm_case q = {.ta = bits & 1, .tb = bits & 2, .acc = bits & 4, .bias = bits & 8, .pad = bits & 16 ? 5 : 0};
+        q.bf16 = gemm_is_bf16(k);
         q.M = bits & 32 ? edge[ls_rng_u64(key, draw++) % N_EDGE] : (int64_t)(ls_rng_u64(key, draw++) % 150);
         q.N = bits & 64 ? edge[ls_rng_u64(key, draw++) % N_EDGE] : (int64_t)(ls_rng_u64(key, draw++) % 150);
         q.K = bits & 128 ? edge[ls_rng_u64(key, draw++) % N_EDGE] : deep[ls_rng_u64(key, draw++) % N_DEEP];
@@ -212,7 +223,7 @@ static inline void check_algebra(const gemm_kernel *k, const gemm_case *q, int n
 /* The mean error of a product with a K as large as in the model, in units of u * sum|a||b|. */
 static inline double check_error(const gemm_kernel *k, double extra)
 {
-    gemm_case q = {.M = 64, .N = 96, .K = 3072};
+    gemm_case q = {.M = 64, .N = 96, .K = 3072, .bf16 = gemm_is_bf16(k)};
     gemm_data d = check_make(&q, 3);
     check_run(k, &d, 2);
     double e = check_values(k, &d, extra);

@@ -11,8 +11,10 @@ extern const ls_compute_ops ls_compute_ref_f32, ls_compute_ref_f64, ls_compute_c
 size_t cpu_ref_scratch(const ls_compute *c, const ls_compute_shapes *s);
 size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s);
 void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
-/* LS_E_ARG when LS_GEMM or LS_SIMD names a kernel that this CPU does not have; the message lists those it has. */
-ls_status cpu_fast_check(void);
+/* LS_E_ARG when LS_GEMM or LS_SIMD names a kernel that this CPU does not have (for this type of operands); the message lists those it has. */
+ls_status cpu_fast_check(bool bf16);
+/* impl of a backend opened for bf16. */
+const void *cpu_fast_bf16(void);
 
 /* Element i survives iff its 32 random bits are >= this: the smallest integer that is not below p * 2^32. */
 static inline uint32_t drop_threshold(ls_drop d)

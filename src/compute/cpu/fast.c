@@ -21,9 +21,21 @@
 const ls_compute_ops ls_compute_cpu = {.name = "cpu", .dtype = LS_F32, .wide = LS_F32, COMPUTE_OPS(X)};
 #undef X
 
-size_t fast_gemm_scratch(int n_thread)
+const gemm_kernel *fast_kernel(const ls_compute *c)
 {
-    return (gemm_scratch(gemm_pick(NULL), n_thread) + 63) & ~(size_t)63;
+    return c->impl ? c->impl : gemm_pick(false, NULL);
+}
+
+size_t fast_gemm_scratch(const ls_compute *c)
+{
+    return (gemm_scratch(fast_kernel(c), c->n_thread) + 63) & ~(size_t)63;
+}
+
+/* Floats of one thread's attention. */
+static int64_t attn_floats(const ls_compute *c, const ls_compute_shapes *s, int64_t D)
+{
+    const gemm_kernel *k = fast_kernel(c);
+    return gemm_is_bf16(k) ? fast_attn_bf16_floats(k, s->T, D, s->backward) : simd_attn_floats(s->T, D, s->backward);
 }
 
 size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
@@ -32,21 +44,22 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
-    int64_t alone = D > 0 ? c->n_thread * LS_MAX(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
+    int64_t alone = D > 0 ? c->n_thread * LS_MAX(attn_floats(c, s, D), s->T + 16) : 0;
     alone = LS_MAX(alone, 2 * q8_groups(LS_MAX(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
     if (s->backward) {
         after_gemm = LS_MAX(after_gemm, fast_blocks(R) * N);
         alone = LS_MAX(alone, fast_blocks(R) * 2 * s->C);
     }
-    size_t with_gemm = fast_gemm_scratch(c->n_thread) + (size_t)after_gemm * sizeof(float);
+    size_t with_gemm = fast_gemm_scratch(c) + (size_t)after_gemm * sizeof(float);
     size_t without = (size_t)alone * sizeof(float);
     return with_gemm > without ? with_gemm : without;
 }
 
 void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    (void)c;
-    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul", simd_pick()->name, gemm_name(gemm_pick(NULL)));
+    const gemm_kernel *k = fast_kernel(c);
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul%s", simd_pick()->name, gemm_name(k),
+             gemm_is_emulated(k) ? " (slow: this CPU has no bf16 instructions)" : "");
 }
 
 static void add_name(char *list, size_t size, const char *name)
@@ -55,15 +68,16 @@ static void add_name(char *list, size_t size, const char *name)
     snprintf(list + n, size - n, "%s%s", n ? ", " : "", name);
 }
 
-ls_status cpu_fast_check(void)
+ls_status cpu_fast_check(bool bf16)
 {
     const char *gemm = getenv("LS_GEMM"), *simd = getenv("LS_SIMD");
-    char have[160] = "";
+    char have[240] = "";
     bool usable, found = false;
-    if (gemm && *gemm && !gemm_pick(gemm)) {
+    if (gemm && *gemm && !gemm_pick(bf16, gemm)) {
         for (int i = 0; gemm_list(i, &usable); i++)
-            if (usable) add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
-        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s", gemm, have);
+            if (usable && gemm_is_bf16(gemm_list(i, NULL)) == bf16)
+                add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
+        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s%s", gemm, have, bf16 ? " for bf16" : "");
     }
     if (!simd || !*simd) return LS_OK;
     for (int i = 0; simd_list(i, &usable); i++) {
@@ -72,4 +86,15 @@ ls_status cpu_fast_check(void)
         add_name(have, sizeof have, simd_list(i, &usable)->name);
     }
     return found ? LS_OK : ls_fail(LS_E_ARG, "LS_SIMD=%s: this CPU has %s", simd, have);
+}
+
+const void *cpu_fast_bf16(void)
+{
+    return gemm_pick(true, NULL);
+}
+
+ls_cpu_bf16 ls_compute_cpu_bf16(void)
+{
+    const gemm_kernel *k = gemm_best(true);
+    return (ls_cpu_bf16){.kernel = gemm_name(k), .native = !gemm_is_emulated(k)};
 }

@@ -1,6 +1,7 @@
 /* fast_attention.c - attention: the heads of all sequences are shared between the threads; one head is one thread's work from
- * end to end (simd_attention.inc), so its sums do not know how many threads there are. */
+ * end to end (simd_attention.inc, fast_attention_bf16.c), so its sums do not know how many threads there are. */
 #include "compute/cpu/fast_impl.h"
+#include "compute/cpu/gemm_impl.h"
 #include "compute/cpu/simd.h"
 
 #include <string.h>
@@ -11,39 +12,51 @@ static float *own_work(const ls_compute *c, int64_t n_float)
     return (float *)c->scratch + omp_get_thread_num() * n_float;
 }
 
+static void one_head(const gemm_kernel *g, const simd_attn *a)
+{
+    const simd_ops *k = simd_pick();
+    if (gemm_is_bf16(g)) (a->dq ? fast_attn_bf16_bwd : fast_attn_bf16_fwd)(g, a);
+    else (a->dq ? k->attn_bwd : k->attn_fwd)(a);
+}
+
 /* Every head of every sequence, forward or (with dqkv) backward. */
 static void each_head(ls_compute *c, simd_attn all, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop)
 {
-    const simd_ops *k = simd_pick();
-    const bool backward = all.dq != NULL;
-    const int64_t C = H * D, n_work = simd_attn_floats(T, D, backward);
+    const gemm_kernel *g = fast_kernel(c);
+    const bool backward = all.dq != NULL, bf16 = gemm_is_bf16(g);
+    const int64_t C = H * D,
+                  n_work = bf16 ? fast_attn_bf16_floats(g, T, D, backward) : simd_attn_floats(T, D, backward);
     all.ld = 3 * C;
     all.ldy = C;
     all.T = T;
     all.D = D;
     all.drop = simd_drop_of(drop);
-#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * H * T * T > 256)
-    for (int64_t bh = 0; bh < B * H; bh++) {
-        const int64_t b = bh / H, h = bh % H, at = b * T * C + h * D, at_qkv = b * T * 3 * C + h * D;
-        const int64_t first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* head of the sequence */
-        simd_attn a = all;
-        a.q += at_qkv;
-        a.k = a.q + C;
-        a.v = a.q + 2 * C;
-        a.lse += bh * T;
-        a.row0 = (uint32_t)((first + h) * T);
-        a.work = own_work(c, n_work);
-        if (backward) {
-            a.dq += at_qkv;
-            a.dk = a.dq + C;
-            a.dv = a.dq + 2 * C;
-            a.dy += at;
-            a.y += at;
-            k->attn_bwd(&a);
-        } else {
-            a.out += at;
-            k->attn_fwd(&a);
+#pragma omp parallel num_threads(c->n_thread) if (B * H * T * T > 256)
+    {
+        if (bf16 && g->enter) g->enter();
+#pragma omp for schedule(static)
+        for (int64_t bh = 0; bh < B * H; bh++) {
+            const int64_t b = bh / H, h = bh % H, at = b * T * C + h * D, at_qkv = b * T * 3 * C + h * D;
+            const int64_t first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* head of the sequence */
+            simd_attn a = all;
+            a.q += at_qkv;
+            a.k = a.q + C;
+            a.v = a.q + 2 * C;
+            a.lse += bh * T;
+            a.row0 = (uint32_t)((first + h) * T);
+            a.work = own_work(c, n_work);
+            if (backward) {
+                a.dq += at_qkv;
+                a.dk = a.dq + C;
+                a.dv = a.dq + 2 * C;
+                a.dy += at;
+                a.y += at;
+            } else {
+                a.out += at;
+            }
+            one_head(g, &a);
         }
+        if (bf16 && g->leave) g->leave();
     }
 }
 

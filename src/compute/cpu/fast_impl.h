@@ -6,6 +6,8 @@
 #define LS_COMPUTE_CPU_FAST_IMPL_H
 
 #include "compute/compute_impl.h"
+#include "compute/cpu/gemm.h"
+#include "compute/cpu/simd.h"
 
 #include <omp.h>
 
@@ -47,8 +49,15 @@ static inline int64_t fast_logit_ld(int64_t V)
 /* out[j] [+]= sum over blocks of part[block*ld + j], j < n; serial code, starts its own threads */
 void fast_add_blocks(const ls_compute *c, float *out, const float *part, int64_t n_block, int64_t ld, int64_t n,
                      bool acc);
+/* The matrix-product kernel: that of a backend opened for bf16, else the fp32 kernel. */
+const gemm_kernel *fast_kernel(const ls_compute *c);
 /* Bytes at the start of scratch that belong to matrix products. */
-size_t fast_gemm_scratch(int n_thread);
+size_t fast_gemm_scratch(const ls_compute *c);
+
+/* Attention of one head with bf16 products, and its working space in floats. */
+void fast_attn_bf16_fwd(const gemm_kernel *g, const simd_attn *a);
+void fast_attn_bf16_bwd(const gemm_kernel *g, const simd_attn *a);
+int64_t fast_attn_bf16_floats(const gemm_kernel *g, int64_t T, int64_t D, bool backward);
 
 /* The operations, as the table in compute.h declares them. */
 #define X(op) __typeof__(*((const ls_compute_ops *)NULL)->op) fast_##op;

@@ -18,19 +18,19 @@ static void matmul(ls_compute *c, gemm_args a)
     if (!a.lda) a.lda = a.ta ? a.M : a.K;
     if (!a.ldb) a.ldb = a.tb ? a.K : a.N;
     if (!a.ldc) a.ldc = a.N;
-    gemm_run(gemm_pick(NULL), &a, c->n_thread, c->scratch);
+    gemm_run(fast_kernel(c), &a, c->n_thread, c->scratch);
 }
 
 static float *after_gemm(const ls_compute *c)
 {
-    return (float *)(void *)((char *)c->scratch + fast_gemm_scratch(c->n_thread));
+    return (float *)(void *)((char *)c->scratch + fast_gemm_scratch(c));
 }
 
 ls_status fast_linear_fwd(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
                           int64_t N)
 {
     const simd_ops *k = simd_pick();
-    if (R > LS_FEW_ROWS) {
+    if (R > LS_FEW_ROWS || gemm_is_bf16(fast_kernel(c))) {
         matmul(c, (gemm_args){.M = R, .N = N, .K = K, .A = x, .B = w, .C = y, .bias = b});
         return LS_OK;
     }
@@ -69,7 +69,7 @@ ls_status fast_linear_bwd(ls_compute *c, void *dx, void *dw, void *db, const voi
 ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V)
 {
     const simd_ops *k = simd_pick();
-    if (R > LS_FEW_ROWS) {
+    if (R > LS_FEW_ROWS || gemm_is_bf16(fast_kernel(c))) {
         matmul(c, (gemm_args){.tb = true, .M = R, .N = V, .K = C, .A = x, .B = w, .C = y});
         return LS_OK;
     }

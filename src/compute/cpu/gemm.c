@@ -16,21 +16,34 @@
 #include "compute/cpu/gemm.h"
 
 #include "compute/cpu/gemm_impl.h"
+#include "core/clock.h"
 
 #include <omp.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Best first. AMX comes after AVX-512 because it was slower where both were measured (docs/decisions/0003): LS_GEMM=amx asks for it. */
+/* Best first, for each type of operands. AMX comes after AVX-512 in fp32 because it was slower where both were measured
+ * (docs/decisions/0003): LS_GEMM=amx asks for it. Emulated kernels come last, the one of this architecture before the others. */
 static const gemm_kernel *const kernels[] = {
 #if defined(__aarch64__)
     &gemm_kernel_neon,
 #elif defined(__x86_64__)
     &gemm_kernel_avx512, &gemm_kernel_amx,  &gemm_kernel_avx2,
 #endif
-    &gemm_kernel_plain,
-    &gemm_kernel_blas,
+    &gemm_kernel_plain, &gemm_kernel_blas,
+#if defined(__aarch64__)
+    &gemm_bf16_neon,    &gemm_bf16_neon_emulated, &gemm_bf16_avx512_emulated, &gemm_bf16_amx_emulated,
+#else
+#if defined(__x86_64__)
+    &gemm_bf16_amx,
+    &gemm_bf16_avx512,
+    &gemm_bf16_avx512_emulated_avx2,
+#endif
+    &gemm_bf16_avx512_emulated,
+    &gemm_bf16_amx_emulated,
+    &gemm_bf16_neon_emulated,
+#endif
 };
 enum { N_KERNEL = sizeof kernels / sizeof kernels[0] };
 
@@ -51,13 +64,33 @@ const char *gemm_name(const gemm_kernel *k)
     return k->name;
 }
 
-const gemm_kernel *gemm_pick(const char *name)
+bool gemm_is_bf16(const gemm_kernel *k)
+{
+    return k->bf16;
+}
+
+bool gemm_is_emulated(const gemm_kernel *k)
+{
+    return k->emulated;
+}
+
+static const gemm_kernel *find(bool bf16, const char *name)
+{
+    for (int i = 0; i < N_KERNEL; i++)
+        if (kernels[i]->bf16 == bf16 && (!name || strcmp(name, kernels[i]->name) == 0) && usable_here(kernels[i]))
+            return kernels[i];
+    return NULL;
+}
+
+const gemm_kernel *gemm_pick(bool bf16, const char *name)
 {
     if (!name) name = getenv("LS_GEMM");
-    if (name && !*name) name = NULL;
-    for (int i = 0; i < N_KERNEL; i++)
-        if ((!name || strcmp(name, kernels[i]->name) == 0) && usable_here(kernels[i])) return kernels[i];
-    return NULL;
+    return find(bf16, name && *name ? name : NULL);
+}
+
+const gemm_kernel *gemm_best(bool bf16)
+{
+    return find(bf16, NULL);
 }
 
 /* What one packed block may hold. A single thread takes less. */
@@ -71,11 +104,6 @@ static limits block_limits(const gemm_kernel *k, int n_thread)
     return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr)};
 }
 
-static size_t packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
-{
-    return (size_t)(w * gemm_round_up(kb, k->k_round)) * (size_t)k->elem_nbytes;
-}
-
 static size_t align64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
@@ -86,7 +114,7 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread)
     if (k->run) return 64;
     if (n_thread < 1) n_thread = 1;
     limits l = block_limits(k, n_thread);
-    return align64(packed_nbytes(k, l.nc, k->kc)) + align64(packed_nbytes(k, l.mc, k->kc)) +
+    return align64(gemm_packed_nbytes(k, l.nc, k->kc)) + align64(gemm_packed_nbytes(k, l.mc, k->kc)) +
            (size_t)n_thread * k->tmp_nbytes;
 }
 
@@ -184,13 +212,13 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
         int64_t q = n / items, it = n % items;
         span p = turn_block(turn, q);
         if (it < items_b) {
-            size_t panel = packed_nbytes(k, k->nr, p.n);
+            size_t panel = gemm_packed_nbytes(k, k->nr, p.n);
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
             k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb, a->tb,
                       LS_MIN(j.n - at, group_b), p.n);
         } else {
-            size_t panel = packed_nbytes(k, k->mr, p.n);
+            size_t panel = gemm_packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
             const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
             k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
@@ -210,7 +238,7 @@ static void compute_phase(member *me, span j, span i, const k_turn *turn)
         if (row >= i.n || col >= j.n) continue; /* rounding blocks up can leave the last one empty */
         for (int64_t q = 0; q < turn->n_block; q++) {
             span p = turn_block(turn, q);
-            size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
+            size_t panel_b = gemm_packed_nbytes(k, k->nr, p.n), panel_a = gemm_packed_nbytes(k, k->mr, p.n);
             bool last = p.at + p.n == a->K;
             k->block(&(gemm_block){
                 .pa = t->pa + (size_t)q * turn->a_block + (size_t)(row / k->mr) * panel_a,
@@ -252,8 +280,8 @@ static void work(team *t, int id)
                 span j = {jc, LS_MIN(nc, a->N - jc)}, i = {ic, LS_MIN(mc, a->M - ic)};
                 k_turn p = {.at = pc, .n = LS_MIN(step, a->K - pc), .kb = kb};
                 p.n_block = gemm_ceil_div(p.n, kb);
-                p.a_block = packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
-                p.b_block = packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
+                p.a_block = gemm_packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
+                p.b_block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
                 phase_open(&me);
                 pack_phase(&me, j, i, &p, ic == 0);
                 phase_close(&me);
@@ -262,6 +290,16 @@ static void work(team *t, int id)
                 phase_close(&me);
             }
     if (k->leave) k->leave();
+}
+
+double gemm_peak(const gemm_kernel *k, int n_thread)
+{
+    if (!k->spin) return 0;
+    double flop = 0;
+    const double end = ls_now() + 0.2;
+#pragma omp parallel num_threads(n_thread) reduction(+ : flop)
+    while (ls_now() < end) flop += k->spin(10000);
+    return flop / (ls_now() - (end - 0.2));
 }
 
 static void no_k(const gemm_args *a) /* an empty sum is 0 */
@@ -288,8 +326,8 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     }
     team t = {.k = k, .a = a, .n_thread = n_thread, .l = block_limits(k, n_thread)};
     t.pb = scratch;
-    t.pa = t.pb + align64(packed_nbytes(k, t.l.nc, k->kc));
-    t.tmp = t.pa + align64(packed_nbytes(k, t.l.mc, k->kc));
+    t.pa = t.pb + align64(gemm_packed_nbytes(k, t.l.nc, k->kc));
+    t.tmp = t.pa + align64(gemm_packed_nbytes(k, t.l.mc, k->kc));
     if (n_thread == 1) {
         work(&t, 0);
         return;

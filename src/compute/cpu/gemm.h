@@ -1,4 +1,4 @@
-/* gemm.h - single-precision matrix products for the CPU backend.
+/* gemm.h - matrix products for the CPU backend, with fp32 results.
  *
  *   C (M,N) = op(A) op(B) + beta C,   beta 0 or 1,   op = as stored or transposed,   row-major with leading dimensions
  *
@@ -9,6 +9,9 @@
  *   amx       fp32 results from three bf16 parts of each operand (six products), AMX tiles
  *   blas      CBLAS, called on fixed tiles from our own threads
  *   plain     C loops, for anything else
+ *
+ *   bfmmla, avx512-bf16, amx-bf16   fp32 operands are rounded to bf16 (nearest even) while they are packed; sums are fp32
+ *   ...-emulated                    the same with the arithmetic of the instructions, on any CPU (gemm_bf16_emulate.h)
  */
 #ifndef LS_COMPUTE_CPU_GEMM_H
 #define LS_COMPUTE_CPU_GEMM_H
@@ -19,10 +22,14 @@
 
 typedef struct gemm_kernel gemm_kernel;
 
-/* The best kernel of this CPU, or the one named by the environment variable LS_GEMM; NULL name = best. NULL if the name is
- * unknown or the CPU lacks it. */
-const gemm_kernel *gemm_pick(const char *name);
+/* The kernel of that name for operands in bf16 or fp32; NULL: the one named by the environment variable LS_GEMM, else the best of this CPU.
+ * NULL if the name is unknown, is one of the other type, or the CPU lacks it. */
+const gemm_kernel *gemm_pick(bool bf16, const char *name);
+/* The best kernel of this CPU, whatever LS_GEMM says. */
+const gemm_kernel *gemm_best(bool bf16);
 const char *gemm_name(const gemm_kernel *k);
+bool gemm_is_bf16(const gemm_kernel *k);
+bool gemm_is_emulated(const gemm_kernel *k);
 /* i-th kernel compiled into this program (usable here or not), NULL past the end; usable tells which work on this CPU. */
 const gemm_kernel *gemm_list(int i, bool *usable);
 
@@ -41,6 +48,9 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread);
 
 /* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
 void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);
+
+/* FLOP/s of the kernel's multiply instruction on registers alone, on n_thread threads at once; 0: not known for this kernel. Takes 0.2 s. */
+double gemm_peak(const gemm_kernel *k, int n_thread);
 
 /* The CBLAS used by the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
  * when called directly (gemm_run sets 1). */

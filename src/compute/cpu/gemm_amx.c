@@ -24,13 +24,11 @@
  * With GEMM_AMX_EMULATE (a test) the including file defines the four tile instructions; the rest is generic vector code and runs
  * anywhere. */
 #include "compute/cpu/gemm_impl.h"
+#include "compute/cpu/gemm_vec16.h"
 
 #include <string.h>
 #ifndef GEMM_AMX_EMULATE
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 enum {
@@ -50,12 +48,6 @@ enum {
 #define tile_dp(c, a, b) _tile_dpbf16ps(c, a, b)
 #endif
 
-/* 16 lanes; generic vectors become AVX-512 here and whatever there is in the emulation */
-typedef float vf __attribute__((vector_size(64), may_alias));
-typedef uint32_t vu __attribute__((vector_size(64), may_alias));
-typedef uint16_t vh __attribute__((vector_size(64), may_alias));
-typedef float vf_at __attribute__((vector_size(64), may_alias, aligned(4))); /* anywhere in memory */
-
 /* part[0..2] = the bits of h, m, l as fp32 (the lower 16 bits are zero) */
 GEMM_INLINE void split(vu part[3], const vf *value)
 {
@@ -71,36 +63,6 @@ GEMM_INLINE void split(vu part[3], const vf *value)
     part[0] = h;
     part[1] = m;
     part[2] = (vu)(rest - (vf)m) & 0xffff0000u;
-}
-
-#define SHUFFLE __builtin_shufflevector
-
-/* x[i][j] <-> x[j][i] */
-GEMM_INLINE void transpose16(vf x[16])
-{
-    vf y[16];
-    for (int i = 0; i < 16; i += 2) {
-        y[i] = SHUFFLE(x[i], x[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-        y[i + 1] = SHUFFLE(x[i], x[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-    }
-    for (int i = 0; i < 16; i += 4) { /* then lane L of x[i+j] holds column 4L+j of rows i..i+3 */
-        for (int e = 0; e < 2; e++) {
-            x[i + 2 * e] = SHUFFLE(y[i + e], y[i + 2 + e], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-            x[i + 2 * e + 1] =
-                SHUFFLE(y[i + e], y[i + 2 + e], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-        }
-    }
-#define EVEN_LANES(p, q) SHUFFLE(p, q, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
-#define ODD_LANES(p, q)  SHUFFLE(p, q, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
-    for (int j = 0; j < 4; j++) {
-        vf even0 = EVEN_LANES(x[j], x[4 + j]), odd0 = ODD_LANES(x[j], x[4 + j]);
-        vf even1 = EVEN_LANES(x[8 + j], x[12 + j]), odd1 = ODD_LANES(x[8 + j], x[12 + j]);
-        y[j] = EVEN_LANES(even0, even1);
-        y[4 + j] = EVEN_LANES(odd0, odd1);
-        y[8 + j] = ODD_LANES(even0, even1);
-        y[12 + j] = ODD_LANES(odd0, odd1);
-    }
-    for (int i = 0; i < 16; i++) x[i] = y[i];
 }
 
 /* One chunk's three tiles of 16 rows (columns): element (k, i) at src[i*ld + k] or src[k*ld + i]; out: the tile of h, those of
@@ -267,49 +229,6 @@ static void block(const gemm_block *b)
             }
 }
 
-#ifndef GEMM_AMX_EMULATE
-/* Palette 1, eight tiles of 16 rows x 64 bytes. In memory for good: the instruction reads all of it, whatever the compiler
- * believes. */
-static const struct {
-    _Alignas(64) uint8_t palette; /* aligned alone: the others follow it byte by byte */
-    uint8_t start_row, reserved[14];
-    uint16_t row_nbytes[16];
-    uint8_t rows[16];
-} config = {
-    .palette = 1,
-    .row_nbytes = {64, 64, 64, 64, 64, 64, 64, 64},
-    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-};
-
-_Static_assert(sizeof config == 64, "the layout of ldtilecfg's operand");
-
-static void enter(void)
-{
-    _tile_loadconfig(&config);
-}
-
-static void leave(void)
-{
-    _tile_release();
-}
-
-/* The instructions, the operating system's support for their registers (XCR0 bits 17, 18) and its permission to use them. */
-static bool usable(void)
-{
-    unsigned a, b, c, d;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512bf16"))
-        return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & (1u << 22)) || !(d & (1u << 24))) return false;
-    unsigned xcr0, high;
-    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
-    if ((xcr0 & (3u << 17)) != (3u << 17)) return false;
-    enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
-}
-#endif
-
 const gemm_kernel gemm_kernel_amx = {
     .name = "amx",
     .mr = W,
@@ -324,8 +243,8 @@ const gemm_kernel gemm_kernel_amx = {
     .pack_b = pack_b,
     .block = block,
 #ifndef GEMM_AMX_EMULATE
-    .usable = usable,
-    .enter = enter,
-    .leave = leave,
+    .usable = gemm_amx_usable,
+    .enter = gemm_amx_enter,
+    .leave = gemm_amx_leave,
 #endif
 };

@@ -3,12 +3,15 @@
 #include <immintrin.h>
 
 enum { GEMM_MR = 6, GEMM_NR = 16 };
-#define GEMM_A_STAYS 0
-#define EACH_ROW(X)  X(0) X(1) X(2) X(3) X(4) X(5)
-#define V            __m256
-#define V_(op)       _mm256_##op##_ps
-#define UNROLL_K     _Pragma("GCC unroll 4")
+#define GEMM_A_STAYS   0
+#define EACH_ROW(X)    X(0) X(1) X(2) X(3) X(4) X(5)
+#define V              __m256
+#define V_(op)         _mm256_##op##_ps
+#define UNROLL_K       _Pragma("GCC unroll 4")
+#define V_DOT(x, b, c) V_(fmadd)(x, b, c)
+#define STEPS(kb)      (kb)
 #include "compute/cpu/gemm_avx.h"
+#include "compute/cpu/gemm_pack.h"
 
 static bool usable(void)
 {

@@ -6,12 +6,15 @@
 #include <immintrin.h>
 
 enum { GEMM_MR = 14, GEMM_NR = 32 };
-#define GEMM_A_STAYS 1
-#define EACH_ROW(X)  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
-#define V            __m512
-#define V_(op)       _mm512_##op##_ps
-#define UNROLL_K     _Pragma("GCC unroll 2")
+#define GEMM_A_STAYS   1
+#define EACH_ROW(X)    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#define V              __m512
+#define V_(op)         _mm512_##op##_ps
+#define UNROLL_K       _Pragma("GCC unroll 2")
+#define V_DOT(x, b, c) V_(fmadd)(x, b, c)
+#define STEPS(kb)      (kb)
 #include "compute/cpu/gemm_avx.h"
+#include "compute/cpu/gemm_pack.h"
 
 static bool usable(void)
 {

@@ -4,8 +4,8 @@
  *
  *        panel of A: k=0: mr values | k=1: mr values | ...        panel of B: k=0: nr values | k=1: nr values | ...
  *
- *   (AMX has a layout of its own; the driver only knows the bytes.) Panels at the edge are padded with zeros, so every element
- *   of C goes through the same operations wherever it is. */
+ *   (AMX and the bf16 kernels have layouts of their own; the driver only knows the bytes.) Panels at the edge are padded with zeros, so
+ *   every element of C goes through the same operations wherever it is. */
 #ifndef LS_COMPUTE_CPU_GEMM_IMPL_H
 #define LS_COMPUTE_CPU_GEMM_IMPL_H
 
@@ -30,7 +30,9 @@ typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld,
 
 struct gemm_kernel {
     const char *name;
-    bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has */
+    bool bf16;            /* operands are rounded to bf16 while they are packed; sums are fp32   */
+    bool emulated;        /* an instruction that the CPU need not have                           */
+    bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has          */
     int mr, nr;           /* micro-tile                                                          */
     int kc;               /* steps of K in one block; fixed, because it is part of the sum's order */
     int k_round;          /* panels are padded to a multiple of so many steps                    */
@@ -41,16 +43,39 @@ struct gemm_kernel {
     void (*block)(const gemm_block *b);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);
+    double (*spin)(
+        int64_t n); /* n rounds of the multiply instruction on registers alone, returns their flop; or NULL */
     void (*run)(const gemm_args *a, int n_thread); /* whole products in another way (blas): nothing above is used */
 };
 
 #define GEMM_INLINE static inline __attribute__((always_inline))
 
+/* A bf16 kernel, or its emulation: the same file with GEMM_EMULATE. */
+#ifdef GEMM_EMULATE
+#ifdef __AVX2__
+#define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa##_emulated_avx2
+#else
+#define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa##_emulated
+#endif
+#define GEMM_BF16_SUFFIX "-emulated"
+#else
+#define GEMM_BF16_KERNEL(isa) gemm_bf16_##isa
+#define GEMM_BF16_SUFFIX      ""
+#endif
+
 extern const gemm_kernel gemm_kernel_plain, gemm_kernel_blas;
+extern const gemm_kernel gemm_bf16_avx512_emulated, gemm_bf16_amx_emulated, gemm_bf16_neon_emulated;
 #if defined(__aarch64__)
-extern const gemm_kernel gemm_kernel_neon;
+extern const gemm_kernel gemm_kernel_neon, gemm_bf16_neon;
 #elif defined(__x86_64__)
-extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx;
+extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx, gemm_bf16_avx512, gemm_bf16_amx,
+    gemm_bf16_avx512_emulated_avx2;
+/* The instructions of AMX (with those of AVX-512 that its kernels use), the operating system's support for their registers, and its
+ * permission to use them, which is asked for once. */
+bool gemm_amx_usable(void);
+/* Thread state around the work: the tile configuration is loaded and released. */
+void gemm_amx_enter(void);
+void gemm_amx_leave(void);
 #endif
 
 static inline int64_t gemm_ceil_div(int64_t a, int64_t b)
@@ -60,6 +85,12 @@ static inline int64_t gemm_ceil_div(int64_t a, int64_t b)
 static inline int64_t gemm_round_up(int64_t a, int64_t b)
 {
     return gemm_ceil_div(a, b) * b;
+}
+
+/* Bytes of kb steps of K of w rows (columns), a multiple of mr (nr). */
+static inline size_t gemm_packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
+{
+    return (size_t)(w * gemm_round_up(kb, k->k_round)) * (size_t)k->elem_nbytes;
 }
 
 #endif

@@ -6,7 +6,7 @@
 
 enum { GEMM_MR = 8, GEMM_NR = 12 };
 #define GEMM_A_STAYS 0
-#include "compute/cpu/gemm_tile.h"
+#include "compute/cpu/gemm_pack.h"
 
 #pragma GCC diagnostic ignored "-Woverlength-strings" /* the loop below is one string of more than 4095 characters */
 

@@ -2,7 +2,7 @@
  * round separately, so that the bits do not depend on whether the machine has a fused instruction. */
 enum { GEMM_MR = 4, GEMM_NR = 8 };
 #define GEMM_A_STAYS 0
-#include "compute/cpu/gemm_tile.h"
+#include "compute/cpu/gemm_pack.h"
 
 static void micro(int64_t kb, const float *pa, const float *pb, float *c, int64_t ldc, const float *bias, bool add)
 {

@@ -69,6 +69,8 @@ typedef struct simd_ops {
     void (*to_bf16)(uint16_t *y, const float *x, int64_t n); /* to the nearest */
     double (*sumsq)(const float *x, int64_t n);
 
+    /* p = exp(p - lse), ds = p (ds - delta), both zero from n to `filled` (a multiple of 16, rows are that long) */
+    void (*softmax_bwd_row)(float *p, float *ds, int64_t n, int64_t filled, float lse, float delta);
     void (*attn_fwd)(const simd_attn *a);
     void (*attn_bwd)(const simd_attn *a);
     /* y (D) = softmax(q k^T / sqrt(D)) v over n rows of k and v, D apart; p holds n floats */

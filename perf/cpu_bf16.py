@@ -1,0 +1,126 @@
+"""bf16 against fp32 on this CPU, and against PyTorch: GPT-2 training speed in interleaved rounds, and products against the instruction's peak.
+
+A round runs in sequence, each in a separate process: lockstep in fp32 and in bf16, then PyTorch in fp32 and in bf16 (autocast), eager and
+compiled (perf/torch_gpt2.py). All do the same work: forward, loss over all rows, backward, clipping at norm 1, AdamW; the same file of ids, the same
+batch. The first step of a process is not counted. Ratios are made within a round and printed with 95 % intervals:
+
+  bf16 / fp32        tokens/s of lockstep in bf16 over lockstep in fp32
+  bf16 / PyTorch     tokens/s of lockstep in bf16 over the fastest mode of PyTorch of that round
+
+Then `lockstep bench gemm --precision bf16`: the products of a step against the peak of the multiply instruction on registers alone.
+Where the CPU has no bf16 instructions the program emulates them, and these figures mean nothing: the script ends with exit code 77.
+
+  python perf/cpu_bf16.py --lockstep build/lockstep [--rounds 5] [--steps 3] [--threads N] [--no_torch] [--json]
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+
+import compare
+import train_vs_torch as base
+
+MODES = ("fp32 eager", "fp32 compile", "bf16 eager", "bf16 compile")
+
+
+def ours(o, precision, data, work):
+    run = os.path.join(work, "run-" + precision)
+    subprocess.run(["rm", "-rf", run], check=True)
+    args = [o.lockstep, "train", "--device", "cpu", "--precision", precision, "--model", o.model, "--train_data_path", data,
+            "--checkpoint_path", run, "--seq_length", o.seq, "--micro_batch_size_per_gpu", o.batch, "--grad_accum_steps", 1,
+            "--max_steps", o.steps + 1, "--dropout", 0, "--clip", 1.0, "--threads", o.threads]
+    r = base.run_child(args)
+    if r["rc"]:
+        raise SystemExit(f"lockstep {precision} failed ({r['rc']}): {r['err'][-2000:]}")
+    with open(os.path.join(run, "metrics.jsonl")) as f:
+        rows = [json.loads(line) for line in f]
+    return {"step": statistics.median(x["step_time_sec"] for x in rows[1:]), "loss": [x["loss"] for x in rows]}
+
+
+def peer(o, mode, data):
+    precision, how = mode.split()
+    args = [sys.executable, os.path.join(base.HERE, "torch_gpt2.py"), "--data", data, "--model", o.model, "--batch", o.batch, "--seq", o.seq,
+            "--steps", o.steps, "--threads", o.threads]
+    args += ["--compile"] * (how == "compile") + ["--bf16"] * (precision == "bf16")
+    r = base.run_child(args)
+    if r["rc"]:
+        print(f"PyTorch {mode} does not run here: {(r['err'].strip().splitlines() or ['no words'])[-1]}", file=sys.stderr)
+        return None
+    d = json.loads(r["out"].strip().splitlines()[-1])
+    return {"step": statistics.median(d["steps"]), "loss": d["loss"]}
+
+
+def native(lockstep):
+    """The bf16 kernel of this CPU; None: it is emulated."""
+    r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True)
+    return "no bf16 instructions" not in r.stdout
+
+
+def products(o):
+    r = subprocess.run([o.lockstep, "bench", "gemm", "--device", "cpu", "--precision", "bf16", "--threads", str(o.threads), "--batch", str(o.batch),
+                        "--seq", str(o.seq), "--json"], capture_output=True, text=True, check=True)
+    return json.loads(r.stdout)
+
+
+def rounds(o, data, work):
+    out = []
+    for n in range(o.rounds):
+        row = {"lockstep fp32": ours(o, "fp32", data, work), "lockstep bf16": ours(o, "bf16", data, work)}
+        for mode in MODES:
+            got = None if o.no_torch else peer(o, mode, data)
+            if got:
+                row["PyTorch " + mode] = got
+        out.append(row)
+        print(f"round {n + 1}: " + ", ".join(f"{k} {v['step']:.3f} s" for k, v in row.items()), file=sys.stderr)
+    return out
+
+
+def report(o, done, gemm):
+    tokens = o.batch * o.seq
+    print(f"{compare.machine()}; {o.model}, B {o.batch}, T {o.seq}, threads {o.threads or compare.cores()}")
+    for side in done[0]:
+        print(f"  {side:22} {tokens / statistics.median(r[side]['step'] for r in done):9.1f} tokens/s, last loss {done[-1][side]['loss'][-1]:.4f}")
+    print("bf16 / fp32: " + compare.describe([r["lockstep fp32"]["step"] / r["lockstep bf16"]["step"] for r in done]))
+    peers = [k for k in done[0] if k.startswith("PyTorch")]
+    if peers:
+        print("bf16 / PyTorch (fastest mode): " +
+              compare.describe([min(r[k]["step"] for k in peers) / r["lockstep bf16"]["step"] for r in done]))
+    for name, side in gemm["rows"][-1].items():
+        if isinstance(side, dict) and "peak_gflops" in side:
+            print(f"products of a step, {name}: {side['gflops']:.1f} GFLOP/s, {side['gflops'] / side['peak_gflops']:.2f} of the instruction's peak "
+                  f"({side['peak_gflops']:.1f})")
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--lockstep", default="build/lockstep")
+    a.add_argument("--model", default="gpt2", choices=sorted(compare.SIZES))
+    a.add_argument("--batch", type=int, default=4)
+    a.add_argument("--seq", type=int, default=512)
+    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--steps", type=int, default=3)
+    a.add_argument("--threads", type=int, default=0)
+    a.add_argument("--no_torch", action="store_true")
+    a.add_argument("--emulated", action="store_true", help="run on a CPU without bf16 instructions, to try the script")
+    a.add_argument("--json", action="store_true")
+    o = SimpleNamespace(**vars(a.parse_args()))
+    if not o.emulated and not native(o.lockstep):
+        print("SKIPPED: this CPU has no bf16 instructions")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as work:
+        data = os.path.join(work, "ids.bin")
+        base.write_ids(data, (o.steps + 2) * o.batch * o.seq + 1)
+        done = rounds(o, data, work)
+    gemm = products(o)
+    if o.json:
+        print(json.dumps({"machine": compare.machine(), "model": o.model, "batch": o.batch, "seq": o.seq, "rounds": done, "gemm": gemm["rows"][-1]}))
+    else:
+        report(o, done, gemm)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+/* gemm_bf16_amx.c - bf16 products on AMX tiles.
+ *
+ * A panel holds 32 rows of A or 32 columns of B as chunks of 32 steps of K, 2 KiB each, two tiles of 1 KiB:
+ *
+ *        the first 16 | the last 16         tile of A: 16 rows x 32 k;  of B: 16 pairs of k x 16 columns x 2
+ *
+ * Four tiles hold 32 x 32 of C, over all of kb: they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
+ * (64 cycles) and 4 tile loads (32 cycles of two load ports). kc = 512: the panel of A (32 KiB) stays in the first cache of 48 KiB while
+ * panels of B stream from the second at 32 bytes a cycle.
+ *
+ * Invariants: as in gemm_amx.c, and
+ *   1. at the edges of C the four tiles go through tmp: the same operations on every element as inside;
+ *   2. C is added to by the tiles themselves, so blocks of K are one running sum.
+ *
+ * With GEMM_EMULATE (gemm_bf16_amx_emulated.c) the tiles are memory and the instructions those of gemm_bf16_emulate.h. */
+#include "compute/cpu/gemm_bf16_pairs.h"
+
+enum {
+    W = 32,      /* rows or columns of a panel */
+    TILE = 1024, /* bytes                      */
+    CHUNK_NBYTES = 2 * TILE,
+    MT = 256,
+    NT = 512 /* block of C                 */
+};
+
+#ifdef GEMM_EMULATE
+static _Thread_local _Alignas(64) uint32_t tile[8][256];
+
+static void emu_tile_load(int t, const char *from, int64_t stride)
+{
+    for (int i = 0; i < 16; i++) memcpy(tile[t] + 16 * i, from + i * stride, 64);
+}
+
+static void emu_tile_store(int t, char *to, int64_t stride)
+{
+    for (int i = 0; i < 16; i++) memcpy(to + i * stride, tile[t] + 16 * i, 64);
+}
+#define tile_zero(t)             memset(tile[t], 0, TILE)
+#define tile_load(t, p, stride)  emu_tile_load(t, p, stride)
+#define tile_store(t, p, stride) emu_tile_store(t, p, stride)
+#define tile_dp(c, a, b)         emu_tdpbf16((float *)(void *)tile[c], tile[a], tile[b])
+#else
+#define tile_zero(t)             _tile_zero(t)
+#define tile_load(t, p, stride)  _tile_loadd(t, p, stride)
+#define tile_store(t, p, stride) _tile_stored(t, p, stride)
+#define tile_dp(c, a, b)         _tile_dpbf16ps(c, a, b)
+#endif
+
+static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    const pairs_layout l = {.w = W, .by_row = true, .whole = true, .unit = TILE, .stride = 64};
+    if (k_contig) pack_pairs(dst, panel, src, ld, true, w, kb, l);
+    else pack_pairs(dst, panel, src, ld, false, w, kb, l);
+}
+
+static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    const pairs_layout l = {.w = W, .whole = true, .unit = TILE, .stride = 64};
+    if (k_contig) pack_pairs(dst, panel, src, ld, true, w, kb, l);
+    else pack_pairs(dst, panel, src, ld, false, w, kb, l);
+}
+
+/* 32 x 32 of C, rows `stride` bytes apart, = or += n_chunk chunks of a panel of A and one of B */
+static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_t stride, bool add)
+{
+    char *below = c + 16 * stride;
+    if (add) {
+        tile_load(0, c, stride);
+        tile_load(1, c + 64, stride);
+        tile_load(2, below, stride);
+        tile_load(3, below + 64, stride);
+    } else {
+        tile_zero(0);
+        tile_zero(1);
+        tile_zero(2);
+        tile_zero(3);
+        for (int i = 0; i < W; i++) {
+            __builtin_prefetch(c + i * stride, 1);
+            __builtin_prefetch(c + i * stride + 64, 1);
+        }
+    }
+    for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += CHUNK_NBYTES) {
+        tile_load(4, a, 64);
+        tile_load(6, b, 64);
+        tile_dp(0, 4, 6);
+        tile_load(7, b + TILE, 64);
+        tile_dp(1, 4, 7);
+        tile_load(5, a + TILE, 64);
+        tile_dp(2, 5, 6);
+        tile_dp(3, 5, 7);
+    }
+    tile_store(0, c, stride);
+    tile_store(1, c + 64, stride);
+    tile_store(2, below, stride);
+    tile_store(3, below + 64, stride);
+}
+
+/* Copies (m,n) floats between two places with rows of their own length. */
+static void copy_rows(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t m, int64_t n)
+{
+    for (int64_t i = 0; i < m; i++) memcpy(to + i * ld_to, from + i * ld_from, (size_t)n * sizeof *to);
+}
+
+static void add_bias(float *c, int64_t ldc, const float *bias, int64_t m, int64_t n)
+{
+    for (int64_t i = 0; i < m; i++, c += ldc)
+        for (int64_t j = 0; j < n; j++) c[j] += bias[j];
+}
+
+static void block(const gemm_block *b)
+{
+    const int64_t n_chunk = gemm_ceil_div(b->kb, CHUNK);
+    const char *pa = b->pa;
+    for (int64_t i = 0; i < b->m; i += W, pa += b->a_panel) {
+        const char *pb = b->pb;
+        for (int64_t j = 0; j < b->n; j += W, pb += b->b_panel) {
+            const int64_t m = LS_MIN(b->m - i, W), n = LS_MIN(b->n - j, W);
+            float *c = b->c + i * b->ldc + j;
+            if (m == W && n == W) {
+                micro(n_chunk, pa, pb, (char *)c, b->ldc * (int64_t)sizeof *c, b->add);
+            } else {
+                if (b->add) {
+                    memset(b->tmp, 0, W * W * sizeof *b->tmp);
+                    copy_rows(b->tmp, W, c, b->ldc, m, n);
+                }
+                micro(n_chunk, pa, pb, (char *)b->tmp, W * (int64_t)sizeof *c, b->add);
+                copy_rows(c, b->ldc, b->tmp, W, m, n);
+            }
+            if (b->bias) add_bias(c, b->ldc, b->bias + j, m, n);
+        }
+    }
+}
+
+#ifndef GEMM_EMULATE
+static double spin(int64_t n)
+{
+    gemm_amx_enter();
+    for (int64_t k = 0; k < n; k++) {
+        tile_dp(0, 4, 6);
+        tile_dp(1, 4, 7);
+        tile_dp(2, 5, 6);
+        tile_dp(3, 5, 7);
+    }
+    gemm_amx_leave();
+    return (double)n * 4 * 16 * 16 * CHUNK * 2;
+}
+#endif
+
+const gemm_kernel GEMM_BF16_KERNEL(amx) = {
+    .name = "amx-bf16" GEMM_BF16_SUFFIX,
+    .bf16 = true,
+#ifdef GEMM_EMULATE
+    .emulated = true,
+#else
+    .usable = gemm_amx_usable,
+    .enter = gemm_amx_enter,
+    .leave = gemm_amx_leave,
+    .spin = spin,
+#endif
+    .mr = W,
+    .nr = W,
+    .kc = 512,
+    .k_round = CHUNK,
+    .elem_nbytes = 2,
+    .mt = MT,
+    .nt = NT,
+    .tmp_nbytes = W * W * sizeof(float),
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .block = block,
+};

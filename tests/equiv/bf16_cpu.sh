@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# --precision bf16 on the CPU: the same bits with any number of threads and workers under every strategy and pipeline; losses near those of fp32;
+# a checkpoint goes from one precision to the other; requests that the CPU cannot honour are refused.
+# The kernel is the best of this CPU, or the emulated one.
+. "$(dirname "$0")/../support/lib.sh"
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 9000 && tokens "$SCRATCH/d/val.bin" 300 2
+base=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --embedding_size 48 --num_heads 4 --seq_length 33 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --dropout 0.1 --epochs 1 --lr 1e-3)
+run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 || bad "$name: $(tail -3 "$SCRATCH/$name.log")"; }
+value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["lockstep"]["precision"], d["training_config"]["precision"])' "$SCRATCH/$1/training_metrics.json"; }
+
+run one --precision bf16 --threads 1 --max_steps 4
+[ "$(value one)" = "bf16 bf16_mixed" ] || bad "the record of a bf16 run: $(value one)"
+layout() {
+  local name=$1
+  shift
+  run "$name" --precision bf16 --max_steps 4 "$@"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$name/epoch-1/model.safetensors"
+}
+layout threads --threads 3
+layout ddp -n 2 --strategy ddp
+layout zero2 -n 4 --strategy zero2
+layout zero3 -n 2 --strategy zero3
+layout pp -n 2 --pp 2
+run tp --precision bf16 --max_steps 4 -n 2 --tp 2
+run tp2 --precision bf16 --max_steps 4 -n 4 --tp 2 --strategy zero3
+same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp2/epoch-1/model.safetensors"
+
+# bf16 changes the numbers, and by little; a longer run learns the same
+steps=40; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=100
+run exact --precision fp32 --max_steps 4
+cmp -s "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/exact/epoch-1/model.safetensors" && bad "bf16 has the bits of fp32"
+for p in fp32 bf16; do run long-$p --precision $p --max_steps $steps --epochs 2; done
+python3 - "$SCRATCH" $steps <<'PY' || bad "losses of bf16 and fp32"
+import json, sys
+def losses(p): return [json.loads(x)["loss"] for x in open(f"{sys.argv[1]}/long-{p}/metrics.jsonl") if '"loss"' in x]
+a, b = losses("fp32"), losses("bf16")
+assert len(a) == len(b) == int(sys.argv[2]) and a != b, (len(a), len(b))
+worst = max(abs(x - y) for x, y in zip(a, b))
+end = abs(sum(a[-10:]) - sum(b[-10:])) / 10
+print(f"{len(a)} steps: fp32 {a[0]:.4f} -> {a[-1]:.4f}, bf16 {b[0]:.4f} -> {b[-1]:.4f}; largest difference {worst:.4f}, last ten {end:.4f}")
+assert a[-1] < a[0] - 0.3 and worst < 0.05 and end < 0.01, (worst, end)
+PY
+
+# the weights of a checkpoint are fp32: either precision continues it
+cp -r "$SCRATCH/one" "$SCRATCH/back"
+run back --precision fp32 --resume --max_steps 6
+[ "$(value back)" = "fp32 fp32" ] || bad "resumed in fp32: $(value back)"
+expect 0 "" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
+
+expect 2 "the CPU supports only fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
+expect 2 "supports only fp32; use --compute cpu" "$LOCKSTEP" "${base[@]}" --precision bf16 --compute cpu-ref
+expect 2 "this CPU has .*bfmmla-emulated.* for bf16" env LS_GEMM=plain "$LOCKSTEP" "${base[@]}" --precision bf16
+expect 2 "this CPU has .*plain" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" "${base[@]}" --precision fp32
+done_tests
