@@ -5,7 +5,7 @@
 cd "$SCRATCH" || exit 1
 tokens t.bin 40000
 train=("$LOCKSTEP" train --train_data_path t.bin --model tiny --num_layers 2 --vocab_size 256 --seq_length 32
-       --micro_batch_size_per_gpu 1 --global_batch_size 8 --max_steps 60 --save_every 50 --threads 1)
+       --micro_batch_size_per_gpu 1 --global_batch_size 8 --max_steps 120 --save_every 50 --threads 1)
 "${train[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
 
 lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
@@ -20,7 +20,7 @@ alike() {
   wait $pid || bad "$1: exit code $?: $(tail -n 3 "$1.err")"
   same one/epoch-1/model.safetensors "$1/epoch-1/model.safetensors"
   same one/epoch-1/optimizer.safetensors "$1/epoch-1/optimizer.safetensors"
-  [ "$(wc -l <"$1/metrics.jsonl")" = 60 ] || bad "$1: $(wc -l <"$1/metrics.jsonl") lines in metrics.jsonl"
+  [ "$(wc -l <"$1/metrics.jsonl")" = 120 ] || bad "$1: $(wc -l <"$1/metrics.jsonl") lines in metrics.jsonl"
 }
 resize() {
   "$LOCKSTEP" resize "$1" "$2" >resize.log 2>&1 || bad "$1: resize to $2: $(cat resize.log)"
