@@ -41,8 +41,8 @@ for c in commands:
         fail(f"{c} --help does not end with a line that names --help_all")
     for page in (first, every):
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", page):
-            # of other programs: nsys (profile) and srun
-            if "-" in option[2:] and option not in ("--cuda-event-trace", "--force-overwrite"):
+            # of other programs: nsys (profile), srun and sbatch (launch)
+            if "-" in option[2:] and option not in ("--cuda-event-trace", "--force-overwrite", "--ntasks-per-node", "--no-kill"):
                 fail(f"{c}: the help has {option}; write options with _")
     by_name = {r["name"]: r for r in rows}
     for r in rows:
