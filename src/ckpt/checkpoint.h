@@ -143,6 +143,8 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder, or a checkpoint, cannot be read; unreadable: such checkpoints are passed over, too. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped);
+/* Renames those of `step` and later to damaged-<name>; *n (may be NULL): how many. */
+ls_status ls_ckpt_reject_from(const char *run_dir, int64_t step, int *n);
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 

@@ -425,6 +425,28 @@ static ls_status reject_one(const char *run_dir, const char *name)
     return ls_fs_rename(ls_path_of(run_dir, name).text, to);
 }
 
+ls_status ls_ckpt_reject_from(const char *run_dir, int64_t step, int *rejected)
+{
+    char **names;
+    size_t n_name, n;
+    entry *e;
+    ls_err_kept before;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
+    ls_status st = LS_OK;
+    ls_err_keep(&before);
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        const ls_status read = ls_ckpt_state(ls_path_of(run_dir, e[i].name).text, NULL, &e[i].step);
+        if (read != LS_OK || e[i].step < step) continue;
+        st = reject_one(run_dir, e[i].name);
+        if (rejected) *rejected += st == LS_OK;
+    }
+    if (st == LS_OK) ls_err_restore(&before);
+    ls_free(e);
+    ls_fs_list_free(names, n_name);
+    return st;
+}
+
 ls_status ls_ckpt_reject(const char *run_dir, const char *path)
 {
     char **names;

@@ -183,15 +183,18 @@ static void host_of(void *ctx, int rank, char host[256])
 }
 
 /* The hosts of the next attempt: those that answer and compute well, in the order of the list. If they are too few and the run is not elastic,
- * the first ones are tried again. The number of workers. */
+ * others fill up the number. The number of workers. */
 static int choose_hosts(const launched *v, int host[LS_LAUNCH_HOSTS], int *n)
 {
-    int sum = 0;
+    bool used[LS_LAUNCH_HOSTS] = {false};
+    int sum = 0, k = 0;
+    for (int worst = 0; worst <= (v->least ? 0 : 2);
+         worst++) /* good ones, then lost ones, then those with wrong numbers */
+        for (int i = 0; i < v->all->n_host && k < v->n_use; i++)
+            if (!used[i] && (v->bad[i] ? 2 : v->lost[i]) == worst) used[i] = true, k++;
     *n = 0;
-    for (int i = 0; i < v->all->n_host && *n < v->n_use; i++)
-        if (!v->lost[i] && !v->bad[i]) host[(*n)++] = i;
-    if (*n < v->n_use && !v->least)
-        for (*n = 0; *n < v->n_use; (*n)++) host[*n] = *n;
+    for (int i = 0; i < v->all->n_host; i++)
+        if (used[i]) host[(*n)++] = i;
     for (int i = 0; i < *n; i++) sum += v->all->host[host[i]].n;
     return sum < v->most || !v->most ? sum : v->most;
 }
@@ -222,7 +225,7 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
     const int place = wrong ? place_of(v, e->rank) : -1;
     if (place >= 0 && (v->least || v->all->n_spare)) {
         v->bad[v->host[place]] = true;
-        ls_progress_say("lockstep: host %s is not used any more: its numbers were wrong\n", v->use->host[place].name);
+        ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->use->host[place].name);
     }
     int host[LS_LAUNCH_HOSTS], n = 0, size = choose_hosts(v, host, &n);
     if (!v->least) size = s->workers;
@@ -336,6 +339,9 @@ static ls_status run(launched *v, const launch_limits *m)
     ls_status st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
     ls_lock_release(&lock);
+    if (st == LS_E_STOPPED && v->s.from >= 0)
+        ls_progress_say("lockstep: to continue, start the command again with --resume %s\n",
+                        ls_quoted(v->s.run_dir).text);
     if (!had_folder) (void)rmdir(v->s.run_dir); /* empty: refused before the run began */
     ls_stop_set_mode(before);
     return st;

@@ -123,6 +123,8 @@ static void take_event(supervise *s, const json_t *o)
     } else if (!strcmp(name, "end")) {
         const char *reason = json_string_value(json_object_get(o, "reason"));
         snprintf(s->reason, sizeof s->reason, "%s", reason ? reason : "");
+    } else if (!strcmp(name, "checkpoint")) {
+        s->saved = true;
     } else if (!strcmp(name, "audit")) {
         const char *result = json_string_value(json_object_get(o, "result"));
         s->corrupt = result && !strcmp(result, "mismatch");
@@ -334,7 +336,7 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
     const int64_t oom = oom_kills();
     if (s->reason[0] && (!e->cause || e->vague)) take_reason(s, e);
     if (s->corrupt) e->cause = "corruption", e->rank = s->corrupt_rank, e->lost = e->rank >= 0;
-    if (!e->cause && (st == LS_E_IO || st == LS_E_NOMEM)) take_writer(s, e);
+    if (!e->cause && (st == LS_E_IO || st == LS_E_NOMEM || st == LS_E_FORMAT)) take_writer(s, e);
     if (e->rank >= 0 && s->ops.host_of) s->ops.host_of(s->ops.ctx, e->rank, e->host);
     if (!e->host[0]) (void)gethostname(e->host, sizeof e->host - 1);
     if (!e->detail[0])
@@ -384,27 +386,21 @@ static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
 }
 
 /* The checkpoint of the last finished step was written while the next step ran: from parameters that may have been wrong already, as the
- * audit of that step found. It is renamed; copies in memory are removed. */
+ * audit of that step found. It is renamed, and copies in memory are removed, if the run has not done it. That from which the attempt began is not its
+ * own. */
 static ls_status pass_over_suspect(const supervise *s)
 {
-    char to[PATH_MAX], *path = NULL;
-    int64_t step = 0;
-    ls_str skipped = {0};
-    if (ls_ckpt_memory_step(s->run_dir) >= s->step) {
+    const int64_t first = s->step > s->from ? s->step : s->from + 1;
+    int n = 0;
+    if (ls_ckpt_memory_step(s->run_dir) >= first) {
         ls_progress_say("lockstep: the copy in memory is not used: it may have the wrong numbers\n");
         ls_ckpt_memory_forget(s->run_dir);
     }
-    ls_status st = read_newest(s, &path, &skipped);
-    if (st == LS_OK && path) st = ls_ckpt_state(path, NULL, &step);
-    if (st == LS_OK && path && step >= s->step) {
-        st = ls_path_in(to, s->run_dir, "damaged-%s", ls_path_base(path));
-        if (st == LS_OK) st = ls_fs_remove_tree(to);
-        if (st == LS_OK) st = ls_fs_rename(path, to);
-        if (st == LS_OK) ls_progress_say("lockstep: %s is not used: it may have the wrong numbers\n", path);
-    }
-    ls_str_fini(&skipped);
-    ls_free(path);
-    return st;
+    LS_TRY(ls_ckpt_reject_from(s->run_dir, first, &n));
+    if (n)
+        ls_progress_say("lockstep: the checkpoint of step %lld is not used: it may have the wrong numbers\n",
+                        (long long)first);
+    return LS_OK;
 }
 
 /* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. *path: ls_free. */
@@ -428,17 +424,16 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 }
 
 /* Whether the failure has come several times after the same step, and is one of the program; of the disk: at any step, on any worker, without a new
- * checkpoint since. */
-static bool repeats(supervise *s, ls_status st, const supervise_end *e, int64_t from)
+ * checkpoint on the disk since. */
+static bool repeats(supervise *s, ls_status st, const supervise_end *e)
 {
     const bool disk = !strcmp(e->cause, "disk");
-    const bool equal = disk ? s->disk && from <= s->last_from
+    const bool equal = disk ? s->disk && !s->saved
                             : st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->outside;
     s->same = equal ? s->same + 1 : 1;
     s->last = st;
     s->last_rank = e->rank;
     s->last_step = s->step;
-    s->last_from = from;
     s->disk = disk;
     return s->same >= SUPERVISE_SAME && (!disk || s->same > s->max_restarts);
 }
@@ -451,7 +446,7 @@ static bool is_full(const char *words)
 /* Whether the attempt after this failure may start; prints why not. */
 static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int64_t from)
 {
-    const bool again = repeats(s, st, e, from);
+    const bool again = repeats(s, st, e);
     if (s->began && from > s->from && from > s->reached) {
         s->count = 0;
         s->reached = from;
@@ -554,7 +549,7 @@ static ls_status one_attempt(supervise *s, supervise_end *e)
 {
     char number[16];
     ls_err_kept before;
-    s->began = s->corrupt = false;
+    s->began = s->corrupt = s->saved = false;
     s->reason[0] = '\0';
     s->wanted = 0;
     s->oom_kills = oom_kills();

@@ -72,6 +72,7 @@ struct supervise {
     int64_t from;     /* the step it continues from; -1: not known */
     char reason[300]; /* why it ended, as rank 0 wrote it; "": not known */
     bool corrupt;     /* its audit has found a wrong number   */
+    bool saved;       /* it has left a checkpoint on the disk */
     int corrupt_rank;
     int64_t oom_kills; /* of this machine, before it; -1: not known */
     double looked_at;
@@ -89,8 +90,8 @@ struct supervise {
     int same;              /* equal failures in a row */
     ls_status last;
     int last_rank;
-    int64_t last_step, last_from; /* the last finished one; that of the newest checkpoint */
-    bool disk;                    /* the last one was of the disk */
+    int64_t last_step; /* the last finished one */
+    bool disk;         /* the last one was of the disk */
 };
 
 ls_status supervise_run(supervise *s);

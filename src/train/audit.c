@@ -355,6 +355,7 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
                  t->device.bus);
     /* Every worker knows the result of the audit already. The first that returns from this gather ends the run, so it may fail on the others. */
     if (ls_comm_gather(t->comm, &here, sizeof here, LS_SITE, &all) != LS_OK) ls_err_clear();
+    if (a->saved_after == t->state.step) train_save_reject(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT, .audit = f}));
     ls_str s = {0};
     char unit[32];
@@ -461,8 +462,9 @@ ls_status ls_audit_after_passes(ls_audit *a)
 static ls_status compare_again(ls_audit *a)
 {
     LS_TRY(hash_state(a, a->now));
+    LS_TRY(judge_state(a, a->then, a->now));
     a->saved_after = -1;
-    return judge_state(a, a->then, a->now);
+    return LS_OK;
 }
 
 ls_status ls_audit_before_update(ls_audit *a)

@@ -334,6 +334,21 @@ ls_status train_save_end(ls_trainer *t)
     return st;
 }
 
+void train_save_reject(ls_trainer *t)
+{
+    ls_err_kept why;
+    const int64_t k = t->cfg->save_memory_every;
+    const bool copied = k && t->state.step % k == 0;
+    int n = 0;
+    ls_err_keep(&why);
+    (void)ls_ckpt_wait(t->writer); /* nothing is published later */
+    if (ls_comm_rank(t->comm) == 0 && ls_ckpt_reject_from(t->cfg->run_dir, t->state.step, &n) != LS_OK)
+        ls_warn("checkpoint", "remove the checkpoint of step %lld: %s", (long long)t->state.step, ls_err_words());
+    if (copied) train_save_forget(t);
+    if (n || copied) tell(t, "the checkpoint of this step is not used: it may have the wrong numbers");
+    ls_err_restore(&why);
+}
+
 /* ---- during a step ---- */
 
 int train_save_busy(const ls_trainer *t)

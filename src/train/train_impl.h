@@ -65,6 +65,8 @@ ls_status train_save_epoch(ls_trainer *t, bool last);
 ls_status train_save_due(ls_trainer *t);
 ls_status train_save_stop(ls_trainer *t);
 ls_status train_save_end(ls_trainer *t);
+/* The state that was saved last has wrong numbers: its checkpoint is renamed to damaged-<name>, its copy in memory removed. Collective; failures are warnings. */
+void train_save_reject(ls_trainer *t);
 /* In a step: whether this worker's writer has work; what can be finished if none has (not collective if busy); and before the update,
  * that the parameters may change. */
 int train_save_busy(const ls_trainer *t);

@@ -53,7 +53,7 @@ grep -q '"failure", .*"host": "a", "cause": "killed"' first/events.jsonl || bad 
 LOCKSTEP_FAULT="kind=flip,rank=1,step=12,tensor=grad" begin wrong 11 launch --hosts 127.0.0.1,127.0.0.2,127.0.0.3 -n 4 --hot_spare 1 -- "${base[@]}" --audit 1 --audit_depth step \
   --checkpoint_path "$SCRATCH/wrong"
 alike wrong
-grep -q "host 127.0.0.1 is not used any more" wrong.log && grep -q "spare host 127.0.0.3 is used" wrong.log || bad "wrong: $(grep lockstep: wrong.log)"
+grep -q "host 127.0.0.1 is avoided from now on" wrong.log && grep -q "spare host 127.0.0.3 is used" wrong.log || bad "wrong: $(grep lockstep: wrong.log)"
 # a lost host: a spare replaces it
 begin spare 12 launch --hosts a,b,c -n 4 --hot_spare 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/spare"
 touch down.b
