@@ -341,7 +341,7 @@ void train_save_reject(ls_trainer *t)
     const bool copied = k && t->state.step % k == 0;
     int n = 0;
     ls_err_keep(&why);
-    (void)ls_ckpt_wait(t->writer); /* nothing is published later */
+    (void)ls_ckpt_settle(t->writer); /* nothing is published or renamed later */
     if (ls_comm_rank(t->comm) == 0 && ls_ckpt_reject_from(t->cfg->run_dir, t->state.step, &n) != LS_OK)
         ls_warn("checkpoint", "remove the checkpoint of step %lld: %s", (long long)t->state.step, ls_err_words());
     if (copied) train_save_forget(t);

@@ -71,7 +71,7 @@ done
 LOCKSTEP_FAULT="$wait_for;$flipped" run alone -n 4 --audit 100 --save_every 2
 [ $? = 4 ] && [ -d "$SCRATCH/alone/damaged-step-2" ] && [ ! -e "$SCRATCH/alone/step-2" ] || bad "alone: $(ls "$SCRATCH/alone")"
 # the checkpoint that an attempt began from is not suspect
-LOCKSTEP_FAULT="kind=kill,rank=0,step=3;$flipped,attempt=2" run began -n 4 --audit 1 --save_every 2 --max_restarts 2 || bad "began: $(tail -n 3 "$SCRATCH/began.log")"
+LOCKSTEP_FAULT="kind=kill,rank=0,step=4;$flipped,attempt=2" run began -n 4 --audit 1 --save_every 2 --max_steps 4 --max_restarts 2 || bad "began: $(tail -n 3 "$SCRATCH/began.log")"
 [ "$(grep -c '"event": "restart".*"from_step": 2,' "$SCRATCH/began/events.jsonl")" = 2 ] || bad "began: $(grep restart "$SCRATCH/began/events.jsonl")"
 # numbers that are not finite because of a bit: the memory explains them
 LOCKSTEP_FAULT="${flipped/bit=15/bit=30}" run nan --audit 3
