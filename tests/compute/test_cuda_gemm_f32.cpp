@@ -46,6 +46,7 @@ struct matrices {
 
 /* ---- the sum of an element, in its order ---- */
 
+#ifdef LS_EMU
 static float bits_cut(float x, uint32_t plus)
 {
     uint32_t u;
@@ -81,6 +82,8 @@ static float plain_sum(const matrices &d, const shape &p, int m, int n)
     }
     return all;
 }
+
+#endif
 
 static int launch(const matrices &d, const shape &p, void *stream, const array *part)
 {
@@ -227,7 +230,7 @@ static void errors_are_at_most_those_of_float(void **state)
 #ifdef LS_EMU
     const int lengths[] = {64, 768}, side = 24;
 #else
-    const int lengths[] = {64, 768, 3072, 50257}, side = 64;
+    const int lengths[] = {768, 3072, 50257}, side = 64;
 #endif
     for (int K : lengths) {
         const shape p = {side, side, K, true, false, 1, 64, 0, false, false, false};
