@@ -2,7 +2,10 @@
  * prints what the library fuses, the selected algorithms and their speed.
  *
  *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]
+ *   cuda_gemm --fp32 [--batch B --seq T] [--deterministic] [--turns N]
  *
+ * --fp32: float products by the library, by kernels/gemm_f32.cu with tiles of 128 and of 64 columns, and by the library in TF32: times, and the
+ * error of some elements against sums in double. Without --batch: 4, 8, 16, 32 and 64 sequences of 1024.
  * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all four. Exit code 1 if a check fails. */
 #include "compute/compute.h"
 #include "compute/cuda/gemm_impl.h"
@@ -28,7 +31,7 @@ enum {
 typedef struct options {
     int64_t batch, seq, turns, small;
     const char *type;
-    bool check, deterministic;
+    bool check, deterministic, fp32;
 } options;
 
 typedef struct device {
@@ -60,10 +63,11 @@ static void must(ls_status st)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Normal numbers of deviation `scale`, a block of 2^20 of them over and over. */
+enum { BLOCK = 1048573 }; /* a prime: rows are not repeated */
+
+/* Normal numbers of deviation `scale`, a block of them over and over. */
 static void fill(const device *d, void *to, size_t nbytes, double scale, uint64_t key)
 {
-    enum { BLOCK = 1 << 20 };
     const size_t size = ls_dtype_nbytes(d->dt), all = (size_t)BLOCK * size;
     char *host = ls_alloc(all);
     if (!host) exit(5);
@@ -141,6 +145,19 @@ static int step_rows(row *r, int64_t R)
     r[k++] = (row){"dw vocabulary", VOCAB_EVEN, C, n, chunks, .ta = true, .wide = true, .lda = VOCAB_PAD};
     r[k++] = (row){"dw, the rest", VOCAB - VOCAB_EVEN, C, n, chunks, .ta = true, .wide = true, .lda = VOCAB_PAD};
     return k;
+}
+
+/* Leaves out the classifier's, whose size is all there is to them; small > 1: tiny ones. */
+static int small_rows(row *r, int n_row, int64_t small)
+{
+    int n = 0;
+    for (int i = 0; i < n_row; i++) {
+        if (r[i].lda || r[i].ldo) continue;
+        if (small > 1)
+            r[i].M = r[i].M > 48 ? 48 : r[i].M, r[i].N = r[i].N > 64 ? 64 : r[i].N, r[i].K = r[i].K > 80 ? 80 : r[i].K;
+        r[n++] = r[i];
+    }
+    return n;
 }
 
 static cu_product product_of(const device *d, const row *r)
@@ -384,6 +401,29 @@ static void check_few(device *d, const row *given)
     ls_free(all);
 }
 
+/* Our own kernel for float against the library. */
+static void check_tensor(device *d, const row *r)
+{
+    cu_product p = product_of(d, r), q = p;
+    const int64_t n = p.M * p.ldo;
+    q.out = d->out2;
+    if (p.epilogue == CU_GELU) q.aux = d->aux2;
+    if (p.b_sums) q.b_sums = d->sums2;
+    must(cu_gemm_run(d->g, &q, d->workspace));
+    for (d->g->tensor = 128; d->g->tensor >= 64; d->g->tensor -= 64) {
+        const int before = d->g->n_tensor;
+        must(cu_gemm_run(d->g, &p, d->workspace));
+        float *x = to_host(d, p.out, p.out_dt, n), *y = to_host(d, q.out, p.out_dt, n);
+        const double off = farthest(x, y, n);
+        judge(d, off <= 2e-5, d->g->n_tensor > before ? "3xTF32 kernel against library" : "(the library's own)", r,
+              off);
+        ls_free(x);
+        ls_free(y);
+        check_laws(d, r);
+    }
+    d->g->tensor = 0;
+}
+
 static void check_all(device *d, int64_t small)
 {
     row r[32], odd[] = {{"odd", 77, 50257 / small, 65, 1, .tb = true},
@@ -391,20 +431,135 @@ static void check_all(device *d, int64_t small)
                         {"odd", 131, 96, 77, 1, .bias = true, .epilogue = CU_GELU},
                         {"odd", 131, 96, 77, 1, .tb = true, .epilogue = CU_DGELU},
                         {"odd", 91, 131, 1001 / small, 1, .ta = true, .sums = true, .wide = true}};
-    const int n_step = step_rows(r, 2048 / small);
-    int n = 0;
-    for (int i = 0; i < n_step; i++) {
-        if (r[i].lda || r[i].ldo) continue; /* the classifier's: their size is all there is to them */
-        if (small > 1)
-            r[i].M = r[i].M > 48 ? 48 : r[i].M, r[i].N = r[i].N > 64 ? 64 : r[i].N, r[i].K = r[i].K > 80 ? 80 : r[i].K;
-        r[n++] = r[i];
-    }
+    int n = small_rows(r, step_rows(r, 2048 / small), small);
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) r[n++] = odd[i];
     for (int i = 0; i < n; i++) {
         check_fused(d, &r[i]);
         check_laws(d, &r[i]);
         if (!r[i].ta && !r[i].epilogue && !r[i].add) check_few(d, &r[i]);
+        if (d->dt == LS_F32 && !d->g->tf32) check_tensor(d, &r[i]);
     }
+}
+
+/* ---- float products compared ------------------------------------------------------------------------------------- */
+
+/* Numbers that fill() repeats. */
+static float *block_of(double scale, uint64_t key)
+{
+    float *x = ls_alloc(BLOCK * sizeof *x);
+    if (!x) exit(5);
+    for (int64_t i = 0; i < BLOCK; i++) x[i] = (float)(ls_rng_normal(key, (uint64_t)i) * scale);
+    return x;
+}
+
+typedef struct error {
+    double rms, worst; /* of the root mean square of results; of sum |a||b| */
+} error;
+
+/* Of some elements of op(a) op(b), which is in d->out. */
+static error error_of(const device *d, const cu_product *p, const float *a, const float *b)
+{
+    const int64_t n = p->K > 8192 ? 96 : 384;
+    double squares = 0, results = 0, worst = 0;
+    CU(cudaStreamSynchronize(d->stream));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t m = (int64_t)(ls_rng_u64(5, (uint64_t)(2 * i)) % (uint64_t)p->M);
+        const int64_t c = (int64_t)(ls_rng_u64(5, (uint64_t)(2 * i + 1)) % (uint64_t)p->N);
+        double sum = 0, size = 0;
+        float got;
+        for (int64_t k = 0; k < p->K; k++) {
+            const double x = (double)a[(p->ta ? k * p->lda + m : m * p->lda + k) % BLOCK] *
+                             (double)b[(p->tb ? c * p->ldb + k : k * p->ldb + c) % BLOCK];
+            sum += x, size += fabs(x);
+        }
+        CU(cudaMemcpy(&got, (const float *)p->out + m * p->ldo + c, sizeof got, cudaMemcpyDeviceToHost));
+        const double e = fabs((double)got - sum);
+        squares += e * e, results += sum * sum;
+        if (!(e / size <= worst)) worst = e / size;
+    }
+    return (error){sqrt(squares / results), worst};
+}
+
+enum { WAYS = 4 };
+static const struct {
+    const char *name;
+    int tensor;
+    bool tf32;
+} ways[WAYS] = {{"library", 0, false}, {"kernel 128", 128, false}, {"kernel 64", 64, false}, {"TF32", 0, true}};
+
+static void compare_fp32(device *d, cu_gemm *tf32, const options *o, int64_t R, const float *a, const float *b)
+{
+    row r[20];
+    cu_gemm *own = d->g;
+    double step[WAYS] = {0}, flop = 0;
+    int n = step_rows(r, R);
+    if (o->small > 1) n = small_rows(r, n, o->small);
+    printf(
+        "\nfloat, %lld rows%s: usec of each way; errors in 2^-24: root mean square of the result's, largest of sum |a||b|\n",
+        (long long)R, o->deterministic ? ", deterministic" : "");
+    printf("%-16s %6s %6s %6s %3s %6s", "product", "M", "N", "K", "n", "shares");
+    for (int w = 0; w < WAYS; w++) printf("  %10s", ways[w].name);
+    for (int w = 0; w < WAYS; w++)
+        if (w != 2) printf("  %18s", ways[w].name); /* both tiles have the same bits */
+    printf("\n");
+    for (int i = 0; i < n; i++) {
+        const cu_product p = product_of(d, &r[i]);
+        cu_product q = p; /* the product alone, for its error */
+        error e[WAYS];
+        q.bias = NULL, q.add = NULL, q.aux = NULL, q.b_sums = NULL, q.epilogue = CU_PLAIN;
+        printf("%-16s %6lld %6lld %6lld %3lld %6d", r[i].what, (long long)p.M, (long long)p.N, (long long)p.K,
+               (long long)r[i].count, gemm_f32_shares(&p));
+        flop += 2.0 * (double)p.M * (double)p.N * (double)p.K * (double)r[i].count;
+        for (int w = 0; w < WAYS; w++) {
+            d->g = ways[w].tf32 ? tf32 : own;
+            d->g->tensor = ways[w].tensor;
+            must(cu_gemm_run(d->g, &p, d->workspace));
+            const double ms = (double)time_of(d, &p, o->turns);
+            step[w] += ms * (double)r[i].count;
+            const int tune = (int)d->g->tune;
+            d->g->tune = TUNE_OFF; /* its time is not printed */
+            must(cu_gemm_run(d->g, &q, d->workspace));
+            d->g->tune = tune;
+            e[w] = error_of(d, &q, a, b);
+            printf("  %10.1f", ms * 1e3);
+        }
+        for (int w = 0; w < WAYS; w++)
+            if (w != 2) printf("  %10.2f %7.2f", e[w].rms * 0x1p24, e[w].worst * 0x1p24);
+        printf("\n");
+        fflush(stdout);
+        if (e[1].rms > 1.1 * e[0].rms && e[1].rms > 4 * 0x1p-24) {
+            printf("  BAD  the kernel's error is larger than the library's\n");
+            d->failed = true;
+        }
+    }
+    own->tensor = 0;
+    d->g = own;
+    for (int w = 0; w < WAYS; w++)
+        printf("%-10s all products of a step: %8.2f ms, %6.1f TFLOP/s, %.2f x the library\n", ways[w].name, step[w],
+               flop / step[w] * 1e-9, step[0] / step[w]);
+}
+
+static bool compare_all(const options *o)
+{
+    static const int64_t batches[] = {4, 8, 16, 32, 64};
+    const int64_t seq = o->seq ? o->seq : 1024, most_rows = (o->batch ? o->batch : 64) * seq;
+    const int64_t n = most_rows < CHUNK ? most_rows : CHUNK;
+    int64_t most = most_rows * 4 * C;
+    if (n * VOCAB_PAD > most) most = n * VOCAB_PAD;
+    if ((int64_t)VOCAB_PAD * C > most) most = (int64_t)VOCAB_PAD * C;
+    if (o->small > 1) most = 1 << 22;
+    device d = open_device(LS_F32, false, o->deterministic, most);
+    float *a = block_of(1, 0), *b = block_of(0.03, 1); /* as open_device fills them */
+    cu_gemm *tf32 = NULL;
+    must(cu_gemm_open(&tf32, d.stream, true, o->deterministic));
+    for (size_t i = 0; i < (o->batch ? 1 : sizeof batches / sizeof batches[0]); i++)
+        compare_fp32(&d, tf32, o, (o->batch ? o->batch : batches[i]) * seq, a, b);
+    const bool failed = d.failed;
+    cu_gemm_close(&tf32);
+    close_device(&d);
+    ls_free(a);
+    ls_free(b);
+    return failed;
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------------- */
@@ -426,6 +581,7 @@ static bool read_options(int argc, char **argv, options *o)
                               : NULL;
         if (!strcmp(argv[i], "--check")) o->check = true;
         else if (!strcmp(argv[i], "--deterministic")) o->deterministic = true;
+        else if (!strcmp(argv[i], "--fp32")) o->fp32 = true;
         else if (!strcmp(argv[i], "--type") && i + 1 < argc) o->type = argv[++i];
         else if (!number || i + 1 >= argc || !ls_parse_i64(argv[++i], number) || *number < 1) return false;
     }
@@ -441,9 +597,10 @@ int main(int argc, char **argv)
     if (!read_options(argc, argv, &o)) {
         fprintf(
             stderr,
-            "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]\n");
+            "usage: cuda_gemm [--check | --fp32] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]\n");
         return 2;
     }
+    if (o.fp32) return compare_all(&o) ? 1 : 0;
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         if (o.type && strcmp(o.type, types[t].name)) continue;
         const int64_t R = o.batch ? o.batch * (o.seq ? o.seq : 1024) : 65536;

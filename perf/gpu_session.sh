@@ -7,6 +7,7 @@
 #   perf/gpu_session.sh determinism               compares the bits of two runs, and of 1, 2, 4 workers on one GPU with every strategy; cost of determinism
 #   perf/gpu_session.sh speed [CASE...]           lockstep and PyTorch, alternating; checks the bars (gpu_vs_torch.py)
 #   perf/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
+#   perf/gpu_session.sh fp32                      fp32 products by the library and by our kernel (LS_GEMM_FP32): errors, times, losses, speed beside PyTorch
 #   perf/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, with the roofline (b64)
 #   perf/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
 #   perf/gpu_session.sh offload                   gpt2-xl B8 T1024 zero1 with and without --offload_optimizer cpu: memory, throughput, bars (gpu_offload.py)
@@ -122,7 +123,7 @@ do_build() {
     [[ $device == emu || ${CMAKE_ARGS:-} == *LS_CUDA=* ]] || words+=(-DLS_CUDA=ON)
     try configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "${words[@]}" || return
     local targets=(lockstep)
-    local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels)
+    local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels device_cuda_gemm_f32)
     [[ $device != emu ]] || wanted=(lockstep_cuda_emu fake_nccl_plugin)
     known=$(ninja -C "$build" -t targets all) || { bad "ninja cannot list its targets"; return; }
     for t in "${wanted[@]}"; do
@@ -245,6 +246,34 @@ do_parity() {
     else
         note "TEXT is not set: the comparison of 2,000 steps with PyTorch is skipped"
     fi
+}
+
+do_fp32() {
+    local how t=device_cuda_gemm_f32
+    local -a job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --max_steps 3 --lr 1e-3 --precision fp32)
+    if [[ $(tool $t) ]]; then try $t 120 "$build/$t"; else note "$t is not built (it needs cmocka)"; fi
+    if [[ $(tool cuda_gemm) ]]; then
+        try check 120 "$build/cuda_gemm" --check --type f32 --deterministic
+        for how in 64 4 16; do TAIL=30 try "compare-b$how" 120 "$build/cuda_gemm" --fp32 --deterministic --batch $how; done
+    else
+        note "cuda_gemm is not built: products are not compared"
+    fi
+    ids "$dir/ids.bin" 60000 300
+    for how in library tensor; do
+        LS_GEMM_FP32=$how try "train-$how" 120 train "$dir/run-$how" "${job[@]}"
+    done
+    "$python" - "$dir"/run-{library,tensor}/metrics.jsonl <<'P' || bad "losses or norms of both differ by more than 1e-5"
+import json, sys
+a, b = ([json.loads(x) for x in open(p)] for p in sys.argv[1:])
+apart = max(abs(x[k] - y[k]) / abs(x[k]) for x, y in zip(a, b) for k in ("loss", "grad_norm"))
+print(f"losses and norms of {len(a)} steps: {apart:.1e} apart")
+sys.exit(not (len(a) == len(b) > 0 and apart < 1e-5))
+P
+    [[ $device == cuda ]] || return
+    for how in library tensor; do
+        LS_GEMM_FP32=$how TAIL=20 try "speed-$how" "$(left)" "$python" perf/gpu_vs_torch.py --cases fp32 --modes "${MODES:-compile,eager}" \
+            --rounds "${ROUNDS:-5}" --segment-s "${SEGMENT:-2}" --out "$dir/$how" --ours-args "${TRAIN_ARGS:-}"
+    done
 }
 
 do_profile() {

@@ -255,6 +255,59 @@ static void tf32_is_less_exact_and_wrong_use_fails(void **state)
     close_bench(&b);
 }
 
+/* ---- float products by our own kernel ---- */
+
+static void tensor_products_match_sums_in_double(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{140, 72, 96}, {37, 132, 40}, {130, 20, 68}};
+    setenv("LS_GEMM_FP32", "tensor", 1);
+    bench b = open_bench(false, true);
+    int n = 0, taken = 0;
+    for (int bits = 0; bits < 8; bits++)
+        for (int e = CU_PLAIN; e <= CU_DGELU; e++, n++) {
+            option o = {.ta = bits & 1, .tb = bits >> 1 & 1, .bias = bits >> 2 & 1, .dt = LS_F32, .out_dt = LS_F32};
+            o.epilogue = (cu_epilogue)e, o.add = e ? 2 * (n % 2) : n % 3, o.pad = n % 2 ? 4 : 0;
+            o.M = shapes[n % 3][0], o.N = shapes[n % 3][1], o.K = shapes[n % 3][2];
+            if (!o.tb) o.sums = n % 3, o.pad = o.sums ? 0 : o.pad;
+            try(&b, &o, (uint64_t)n);
+            taken += o.M % 4 == 0 || !o.ta; /* rows of a that 16-byte copies can read */
+            assert_int_equal(b.g->n_tensor, taken);
+        }
+    assert_true(taken > 12 && taken < n);
+    const option deep = {.M = 12, .N = 20, .K = 6000, .ta = true, .dt = LS_F32, .out_dt = LS_F32, .add = 1, .sums = 2};
+    const cu_product wide = {.M = 65536, .N = 768, .K = 3072}, dwqkv = {.M = 768, .N = 2304, .K = 65536};
+    try(&b, &deep, 99);
+    assert_int_equal(b.g->n_tensor, taken + 1);
+    assert_true(gemm_f32_shares(&(cu_product){.M = 12, .N = 20, .K = 6000}) > 1); /* it had several */
+    assert_int_equal(gemm_f32_shares(&wide), 1);
+    assert_in_range(gemm_f32_shares(&dwqkv), 2, 9); /* partial sums fit into the workspace */
+    /* the library's: few rows, an address or a stride that is not aligned, other types */
+    const option not [] = {{.M = LS_FEW_ROWS, .N = 20, .K = 40, .dt = LS_F32, .out_dt = LS_F32},
+                           {.M = 20, .N = 20, .K = 40, .off = 1, .dt = LS_F32, .out_dt = LS_F32},
+                           {.M = 20, .N = 20, .K = 40, .pad = 3, .dt = LS_F32, .out_dt = LS_F32},
+                           {.M = 20, .N = 24, .K = 40, .dt = LS_BF16, .out_dt = LS_F32}};
+    for (size_t i = 0; i < N_OF(not ); i++) try(&b, &not [i], i);
+    assert_int_equal(b.g->n_tensor, taken + 1);
+    char words[200];
+    cu_gemm_describe(b.g, words, sizeof words);
+    assert_non_null(strstr(words, "3xTF32"));
+    close_bench(&b);
+    cu_gemm *g = NULL; /* refused requests */
+    assert_int_equal(cu_gemm_open(&g, NULL, true, false), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "--tf32"));
+    setenv("LS_GEMM_FP32", "tensors", 1);
+    assert_int_equal(cu_gemm_open(&g, NULL, false, false), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "use library or tensor"));
+    assert_null(g);
+    setenv("LS_GEMM_FP32", "library", 1);
+    b = open_bench(false, true);
+    try(&b, &deep, 100);
+    assert_int_equal(b.g->n_tensor, 0);
+    close_bench(&b);
+    unsetenv("LS_GEMM_FP32");
+}
+
 /* ---- choosing ---- */
 
 static char *folder;
@@ -748,6 +801,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_option_matches_sums_in_double),
         cmocka_unit_test(tf32_is_less_exact_and_wrong_use_fails),
+        cmocka_unit_test(tensor_products_match_sums_in_double),
         cmocka_unit_test_setup_teardown(few_rows_share_one_algorithm, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(a_cached_algorithm_must_fit_all_few_rows, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(a_refused_proposal_is_skipped, with_folder, without_folder),

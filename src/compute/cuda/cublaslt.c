@@ -255,7 +255,7 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 
 /* ---- carrying out ------------------------------------------------------------------------------------------------- */
 
-static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
+ls_status gemm_issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
     if (p->tb || p->ldb != p->N) return ls_fail(LS_E_INTERNAL, "column sums of b need b dense and not transposed");
     int64_t rows = p->K; /* at a time */
@@ -283,7 +283,7 @@ static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, boo
     if (rest & GEMM_GELU && p->epilogue == CU_DGELU)
         CU_TRY(cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH));
     if (rest & GEMM_ADD) CU_TRY(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n));
-    if (rest & GEMM_SUMS) LS_TRY(issue_sums(g, p, workspace));
+    if (rest & GEMM_SUMS) LS_TRY(gemm_issue_sums(g, p, workspace));
     if (sums_aside) CU_TRY(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, gemm_side(workspace), p->N));
     return LS_OK;
 }

@@ -7,6 +7,8 @@
  *            each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the first
  *            proposal, until a call outside of a capture measures.
  *
+ *            LS_GEMM_FP32=tensor: gemm_f32.c makes most float products itself; none of this is about them.
+ *
  * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
  *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own
  *            (GEMM_ROWS). The library may accept an algorithm and still not start it: one that does not start for one row alone is not
@@ -189,6 +191,7 @@ ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministi
         goto failed;
     }
     snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
+    LS_TRY_GOTO(st, failed, gemm_f32_open(g, 10 * gpu.major + gpu.minor));
     LS_TRY_GOTO(st, failed, cu_gemm_cache_open(&g->cache, name, cublasLtGetVersion(), g->tune != TUNE_OFF));
     *out = g;
     return LS_OK;
@@ -224,6 +227,7 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
     if (!p.ldb) p.ldb = p.tb ? p.K : p.N;
     if (!p.ldo) p.ldo = p.N;
     LS_TRY(check(&p));
+    if (gemm_f32_takes(g, &p)) return gemm_f32_issue(g, &p, workspace);
     const cu_gemm_key key = key_of(g, &p);
     const cu_gemm_choice *known = cu_gemm_cache_find(g->cache, &key);
     bool queued = false;
@@ -238,6 +242,6 @@ void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
     char counts[64] = "";
     if (g->n_timed || g->n_found || g->n_proposed)
         snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
-    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s%s", v / 10000, v / 100 % 100, v % 100, g->tf32 ? " TF32" : "",
-             counts);
+    snprintf(words, room, "%scuBLASLt %zu.%zu.%zu%s%s", g->tensor ? "3xTF32 kernel, " : "", v / 10000, v / 100 % 100,
+             v % 100, g->tf32 ? " TF32" : "", counts);
 }

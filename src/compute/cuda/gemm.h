@@ -3,7 +3,7 @@
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
  *
  * gemm.c and cublaslt.c make them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
- * user's cache folder); the emulator of the tests implements the library's functions with plain loops (tests/fake_cuda/cublaslt.cpp). */
+ * user's cache folder); float products are made by our own kernel where that is asked for (gemm_f32.c); the emulator of the tests implements the library's functions with plain loops (tests/fake_cuda/cublaslt.cpp). */
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H
 

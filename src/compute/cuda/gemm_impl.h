@@ -1,5 +1,5 @@
 /* gemm_impl.h - shared by gemm.c (which algorithm), gemm_tune.c (the fastest), cublaslt.c (a product, as the library's call and what follows it),
- * and by the program that checks them on a device. */
+ * gemm_f32.c (our own kernel for float), and by the program that checks them on a device. */
 #ifndef LS_CUDA_GEMM_IMPL_H
 #define LS_CUDA_GEMM_IMPL_H
 
@@ -30,8 +30,9 @@ struct cu_gemm {
     cu_gemm_cache *cache;
     bool tf32, deterministic;
     enum { TUNE_OFF, TUNE_ON, TUNE_AGAIN } tune;
-    int only; /* -1, or: fuse exactly this where it is wanted (perf/cuda_gemm) */
-    int n_timed, n_found, n_proposed;
+    int only;   /* -1, or: fuse exactly this where it is wanted (perf/cuda_gemm) */
+    int tensor; /* 0, or: float products are made by kernels/gemm_f32.cu, tiles of so many columns (128, 64) */
+    int n_timed, n_found, n_proposed, n_tensor;
     cu_gemm_choice last; /* of the last product, for those who ask */
 };
 
@@ -59,6 +60,16 @@ bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c,
 /* Queues p as the choice says, and what the library does not do itself. *no (may be NULL): the library does not start it, and nothing was
  * queued. */
 ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace, bool *no);
+
+/* Queues the sums of b over K, by a kernel of their own. */
+ls_status gemm_issue_sums(cu_gemm *g, const cu_product *p, void *workspace);
+
+/* Reads LS_GEMM_FP32. capability: of the device, 90 for 9.0. LS_E_CONFIG, LS_E_UNSUPPORTED. */
+ls_status gemm_f32_open(cu_gemm *g, int capability);
+/* Whether p is made by our own kernel; then gemm_f32_issue queues it, with what follows. */
+bool gemm_f32_takes(const cu_gemm *g, const cu_product *p);
+int gemm_f32_shares(const cu_product *p);
+ls_status gemm_f32_issue(cu_gemm *g, const cu_product *p, void *workspace);
 
 /* The fastest of all proposals, timed; LS_OK with *found false: there was no room to measure in. */
 ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *best, bool *found);

@@ -75,6 +75,13 @@ LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
                  : "memory");
 }
 
+/* As cp_async16; of the 16 bytes the first nbytes are read, and the rest becomes 0. */
+LS_DEVICE void cp_async16_part(void *dst, const void *src, int nbytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nbytes)
+                 : "memory");
+}
+
 LS_DEVICE void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -34,6 +34,11 @@ static inline void cp_async16(void *dst, const void *src, bool take = true)
     emu_cp_async(dst, src, 16, take ? 16 : 0);
 }
 
+static inline void cp_async16_part(void *dst, const void *src, int nbytes)
+{
+    emu_cp_async(dst, src, 16, (size_t)nbytes);
+}
+
 static inline void cp_async_commit()
 {
     emu_cp_async_commit();
