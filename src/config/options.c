@@ -92,7 +92,7 @@ const ls_opt ls_train_opts[] = {
         "round bf16 weights stochastically; the result depends only on seed, step and element (with --tp: its place in the shard)"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "CPU threads per worker; 0 = share all cores; the result does not depend on it", IN(0, 4096)),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
-        "data-parallel strategy [single; ddp with several workers]", COMMON),
+        "data-parallel strategy; ddp on CPUs of one host shares the optimizer state (--replicate_optimizer) [single; ddp with several workers]", COMMON),
     ROW("bucket", LS_OPT_INT, bucket, "N", NULL,
         "gradient bucket size in elements [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "]", IN(1, 1e15)),
     ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", TEXT_OF(LS_GATHER_BUCKET),
