@@ -22,6 +22,8 @@ import os
 import resource
 import time
 
+import compare
+
 
 def options():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -42,7 +44,7 @@ def options():
 
 
 def take_cores(rank, world):
-    mine = sorted(os.sched_getaffinity(0))
+    mine = compare.cpus()
     if len(mine) >= world:
         os.sched_setaffinity(0, mine[len(mine) * rank // world : len(mine) * (rank + 1) // world])
 

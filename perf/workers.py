@@ -1,6 +1,6 @@
 """Shared by the benchmarks with several workers: runs of lockstep, of PyTorch, of independent copies, and of memory bandwidth.
 
-Every measurement is a separate group of processes on the first `workers * threads` cores available to this process;
+Every measurement is a separate group of processes on the first `workers * threads` cores available to this process, by NUMA node and physical core;
 worker r uses the r-th share of them on both sides. At its time limit the whole group is killed. A measurement is
 a dict: tokens_per_s (of all workers, from the median of the counted steps), steps (seconds), first (seconds of the
 warm-up step), loss; or {"refused": message}.
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 VOCAB = {"tiny": 4096}  # small, or the classifier is all of the model
@@ -121,7 +123,7 @@ class Group:
 
 
 def cores(n):
-    return sorted(os.sched_getaffinity(0))[:n]
+    return compare.cpus()[:n]
 
 
 def summed(tokens, times, skip=1):
@@ -154,7 +156,7 @@ def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copi
     for i, run in enumerate(runs):
         shutil.rmtree(run, ignore_errors=True)
         args = train_args(o, data, run, strategy, workers, threads, batch, need + 1000) + list(extra)
-        mine = sorted(os.sched_getaffinity(0))[i * each : (i + 1) * each] or cores(each)
+        mine = compare.cpus()[i * each : (i + 1) * each] or cores(each)
         g.start(args, mine)
     # stopped here when the lines are written: the checkpoint at the end of a run is not measured
     well = g.wait(limit, enough=lambda: all(len(metrics(r)) >= need for r in runs))
@@ -229,7 +231,7 @@ def triad(o, copies, threads, seconds=2.0, limit=1e9):
         return {"refused": f"no {program}: build perf/triad.c"}
     g, outs = Group(), [tempfile.TemporaryFile() for _ in range(copies)]
     for i, out in enumerate(outs):
-        mine = sorted(os.sched_getaffinity(0))[i * threads : (i + 1) * threads] or cores(threads)
+        mine = compare.cpus()[i * threads : (i + 1) * threads] or cores(threads)
         g.start([program, "--threads", threads, "--seconds", seconds], mine, out=out)
     if not g.wait(min(limit, seconds + 30)):
         return {"refused": g.words()}
