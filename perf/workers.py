@@ -147,7 +147,7 @@ def metrics(run):
         return []
 
 
-def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copies=1, extra=(), limit=1e9, skip=1):
+def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copies=1, extra=(), env=None, limit=1e9, skip=1):
     """`lockstep train`: a run of `workers`; with copies, that many runs at once, which do not know of each other."""
     batch, steps = batch or o.global_batch, steps or o.steps
     need, each = steps + skip, workers * threads
@@ -157,7 +157,7 @@ def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copi
         shutil.rmtree(run, ignore_errors=True)
         args = train_args(o, data, run, strategy, workers, threads, batch, need + 1000) + list(extra)
         mine = compare.cpus()[i * each : (i + 1) * each] or cores(each)
-        g.start(args, mine)
+        g.start(args, mine, dict(os.environ, **env) if env else None)
     # stopped here when the lines are written: the checkpoint at the end of a run is not measured
     well = g.wait(limit, enough=lambda: all(len(metrics(r)) >= need for r in runs))
     rows = [metrics(r)[:need] for r in runs]
