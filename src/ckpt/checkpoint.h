@@ -59,8 +59,9 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *
  *   directly   The buffers must not change between post and wait: the trainer continues with forward and backward and waits before the
  *              optimizer step.
- *   copy       (ls_ckpt_writer_room) They must not change between post and wait_buffers, which waits for the copy alone. The trainer
- *              goes on with later steps; at each it lets the workers meet if they can (advance), so that nobody waits.
+ *   with room  (ls_ckpt_writer_room) They must not change between post and wait_buffers, which copies what is not written yet
+ *              to the room. The trainer goes on with later steps; at each it lets the workers meet if they can (advance), so that
+ *              nobody waits for the disk. Device memory is copied first.
  *
  *            post                          thread                        meet (wait, or advance)
  *   rank 0   its pieces checked   ┐        folder, files, space         ┐
@@ -73,14 +74,14 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *   rank r                                                              ┴agree
  *   rank 0                                 read back, prune
  *
- * Directly, post creates the folder, and wait does all after the writes. A single worker does everything on the thread. create, post,
+ * Without a copy at the beginning, post creates the folder; without room, wait does all after the writes. A single worker does everything on the thread. create, post,
  * wait, advance and settle are collective over comm (NULL or one worker: single); all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm);
 /* A single worker finishes a posted job first; call wait before to get its status. A pending job of several workers is
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
-/* Memory for a copy of all that this worker writes, in use until destroy; pinned if the model is on a device. On all workers or none;
+/* Memory for a copy of all that this worker writes (a disk may be slow), in use until destroy; pinned if the model is on a device. On all workers or none;
  * before the first post. */
 void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes);
 
@@ -91,7 +92,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 /* Waits for the last job and returns its status once; LS_OK if there is none or it was already returned. The error message and
  * trail are passed to the caller. Without a posted job it costs one atomic load and no communication. */
 ls_status ls_ckpt_wait(ls_ckpt_writer *w);
-/* Waits until the buffers may change: for the copy if there is room for one (its failure is returned later), else as ls_ckpt_wait. */
+/* Waits until the buffers may change: with room copies what is not written yet, else as ls_ckpt_wait. */
 ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w);
 /* in_flight: a job was posted and its status not returned; the same on all workers. busy: this worker's thread has work left. advance, when
  * no worker is busy, lets them meet; returns the status of the job when that ends it. It does not wait. */

@@ -140,25 +140,20 @@ static ls_status flush(out *o)
     return st;
 }
 
-static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
+static ls_status room_in_block(void *ctx, int64_t at, size_t *n, char **to)
 {
     out *o = ctx;
-    for (int64_t left = (int64_t)n; left;) {
-        const int64_t k = left < BLOCK - at % BLOCK ? left : BLOCK - at % BLOCK;
-        if (at != o->to || at % BLOCK == 0) {
-            LS_TRY(flush(o));
-            o->from = at;
-        }
-        memcpy(o->buf + at % BLOCK, data, (size_t)k);
-        data += k;
-        at += k;
-        left -= k;
-        o->to = at;
+    if (at != o->to || at % BLOCK == 0) {
+        LS_TRY(flush(o));
+        o->from = at;
     }
+    if ((int64_t)*n > BLOCK - at % BLOCK) *n = (size_t)(BLOCK - at % BLOCK);
+    *to = o->buf + at % BLOCK;
+    o->to = at + (int64_t)*n;
     return LS_OK;
 }
 
-ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *path, int64_t file_nbytes, bool direct,
+ls_status ckpt_part_write(ckpt_part *p, ckpt_stage *stage, const char *path, int64_t file_nbytes, bool direct,
                           int64_t *block)
 {
     void *memory;
@@ -171,7 +166,7 @@ ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *pat
         return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
     }
     if (direct) o.direct = open(path, O_WRONLY | O_CLOEXEC | O_DIRECT);
-    ls_status st = ckpt_stage_put(stage, p, put_bytes, &o);
+    ls_status st = ckpt_stage_put(stage, p, room_in_block, &o);
     if (st == LS_OK) st = flush(&o);
     if (o.direct >= 0) close(o.direct);
     ls_free(memory);

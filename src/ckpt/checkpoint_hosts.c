@@ -102,10 +102,11 @@ typedef struct collect {
     int64_t at;
 } collect;
 
-static ls_status take_bytes(void *ctx, int64_t at, const char *data, size_t n)
+static ls_status room_in_piece(void *ctx, int64_t at, size_t *n, char **to)
 {
     const collect *c = ctx;
-    memcpy(c->to + (at - c->at), data, n);
+    (void)n;
+    *to = c->to + (at - c->at);
     return LS_OK;
 }
 
@@ -128,7 +129,7 @@ static ls_status fill_part(pass *p, int file, int64_t at, char *buf, int64_t n)
                                                   .data = (const char *)x->data + (from - x->at),
                                                   .device = x->device};
     }
-    return ckpt_stage_put(c->save->stage, &c->piece, take_bytes, c);
+    return ckpt_stage_put(c->save->stage, &c->piece, room_in_piece, c);
 }
 
 static ls_status store_sum(pass *p, int file, int64_t at, const char *buf, int64_t n)
@@ -136,7 +137,7 @@ static ls_status store_sum(pass *p, int file, int64_t at, const char *buf, int64
     const collect *c = p->ctx;
     const ckpt_file *f = &c->save->layout->file[file];
     ckpt_span whole = {.at = at, .nbytes = (size_t)n, .data = buf};
-    const ckpt_part part = {.span = &whole, .n = 1, .nbytes = n};
+    ckpt_part part = {.span = &whole, .n = 1, .nbytes = n};
     return ckpt_part_write(&part, c->save->stage, ls_path_of(c->save->tmp, f->name).text, f->nbytes, false, c->block);
 }
 

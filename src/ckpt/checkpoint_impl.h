@@ -6,6 +6,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/safetensors.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #define CKPT_FORMAT    "lockstep-checkpoint"
@@ -123,8 +124,8 @@ ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_
 
 /* Writes the part to an existing file, syncs it, and stores the hashes of the blocks that are completely in it. direct: past the page cache. */
 struct ckpt_stage;
-ls_status ckpt_part_write(const ckpt_part *p, struct ckpt_stage *stage, const char *path, int64_t file_nbytes,
-                          bool direct, int64_t *block);
+ls_status ckpt_part_write(ckpt_part *p, struct ckpt_stage *stage, const char *path, int64_t file_nbytes, bool direct,
+                          int64_t *block);
 /* The hash of block b of a file, read back. */
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash);
 
@@ -145,20 +146,25 @@ bool ckpt_no_direct(int error);
 typedef struct ckpt_stage {
     const ls_device *device;
     int lane;
-    char *buf[2];  /* pinned host memory*/
-    ls_mark ready; /* copies wait for operations queued before*/
+    char *buf[2];             /* pinned host memory*/
+    ls_mark ready;            /* copies wait for operations queued before*/
+    pthread_mutex_t *reading; /* may be NULL: held while spans of host memory are read and changed */
 } ckpt_stage;
 ls_status ckpt_stage_open(ckpt_stage *s, const ls_compute *c); /* on failure nothing needs cleanup */
 void ckpt_stage_close(ckpt_stage *s);
 /* Later reads wait for the operations that are queued now, not for those queued after. */
 ls_status ckpt_stage_mark(ckpt_stage *s);
 bool ckpt_on_device(const ls_compute *c, const void *p);
-/* The part's bytes in order, in pieces. */
-typedef ls_status ckpt_put_fn(void *ctx, int64_t at, const char *data, size_t n);
-ls_status ckpt_stage_put(ckpt_stage *s, const ckpt_part *p, ckpt_put_fn *put, void *ctx);
-/* Copies the bytes of the part, except those at `head`, to *room (pinned if there is a device), which moves on, and lets the part refer
+/* Where bytes of a part go: *to has room for those at `at` in the file, *n or fewer; *n becomes how many. */
+typedef ls_status ckpt_room_fn(void *ctx, int64_t at, size_t *n, char **to);
+/* The part's bytes in order, in pieces; spans of host memory become what is left of them. */
+ls_status ckpt_stage_put(ckpt_stage *s, ckpt_part *p, ckpt_room_fn *room, void *ctx);
+/* `reading`, if there is one. */
+void ckpt_stage_lock(const ckpt_stage *s);
+void ckpt_stage_unlock(const ckpt_stage *s);
+/* Copies what is left of the part, except bytes of `head`, to *room (pinned if there is a device), which moves on, and lets the part refer
  * to the copy. */
-ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const void *head, char **room);
+ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const ls_str *head, char **room);
 
 /* Copies to the device: write the next *n bytes (at most nbytes) for `to` at *room, and call again for the rest. *room is `to` itself in
  * host memory; for device memory the next call or close copies the bytes. */
@@ -184,7 +190,7 @@ typedef struct ckpt_save {
     json_t *state;
     char tmp[PATH_MAX]; /* the folder, or "" */
     int lock;
-    bool copied; /* ckpt_save_copy was called: training goes on */
+    bool background; /* training goes on meanwhile */
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
 
@@ -194,7 +200,8 @@ typedef enum ckpt_work { CKPT_OPEN, CKPT_WRITE, CKPT_HASH, CKPT_PUBLISH } ckpt_w
  * are not. open: begin does CKPT_OPEN too. No cleanup is needed after a failed begin or meet, after the last meet, or after drop,
  * which abandons the checkpoint. After the last meet call ls_ckpt_clean. */
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open);
-/* Copies what this worker writes to `room`, of n bytes: from then on its buffers are not read. */
+/* Copies what this worker has not written yet to `room`, of n bytes: from then on its buffers are not read. With stage->reading another thread may
+ * be at work meanwhile. */
 ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n);
 ls_status ckpt_save_work(ckpt_save *s, ckpt_work work);
 ls_status ckpt_save_meet(ckpt_save *s, ckpt_work work, ls_status st);

@@ -158,13 +158,17 @@ static void release(ckpt_save *s, bool remove)
     if (s->lock >= 0) close(s->lock);
     json_decref(s->state);
     ls_str_fini(&s->sums.text);
-    for (int f = 0; f < CKPT_N_FILE; f++) ls_free(s->part[f].span);
+    ckpt_stage_lock(s->stage); /* the trainer may want to copy: there is nothing left */
+    for (int f = 0; f < CKPT_N_FILE; f++) {
+        ls_free(s->part[f].span);
+        s->part[f] = (ckpt_part){0};
+    }
+    ckpt_stage_unlock(s->stage);
 }
 
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open)
 {
     s->lock = -1;
-    s->copied = false;
     s->tmp[0] = '\0';
     s->state = NULL;
     s->sums.text = (ls_str){0};
@@ -177,19 +181,26 @@ ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open)
     return st;
 }
 
-ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n)
+static ls_status copy_parts(ckpt_save *s, char *room, int64_t n)
 {
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         const int64_t head = ckpt_rank(s->comm) ? 0 : (int64_t)file->head.len;
-        n -= s->part[f].nbytes - head;
+        n -= s->part[f].n ? s->part[f].nbytes - head : 0;
         if (n < 0)
             return ls_fail(LS_E_INTERNAL, "the memory for a copy of the checkpoint is %lld bytes too small",
                            -(long long)n);
-        LS_TRY(ckpt_stage_take(s->stage, &s->part[f], file->head.data, &room));
+        LS_TRY(ckpt_stage_take(s->stage, &s->part[f], &file->head, &room));
     }
-    s->copied = true;
     return LS_OK;
+}
+
+ls_status ckpt_save_copy(ckpt_save *s, char *room, int64_t n)
+{
+    ckpt_stage_lock(s->stage);
+    const ls_status st = copy_parts(s, room, n);
+    ckpt_stage_unlock(s->stage);
+    return st;
 }
 
 /* ---- write ---- */
@@ -202,7 +213,7 @@ static ls_status write_files(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         LS_TRY(ls_path_in(path, s->tmp, "%s", file->name));
-        LS_TRY(ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, s->copied && !s->stage->device, block));
+        LS_TRY(ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, s->background && !s->stage->device, block));
         block += file->n_block;
     }
     return LS_OK;

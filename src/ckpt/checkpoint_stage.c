@@ -86,8 +86,23 @@ static ls_status fetch(ckpt_stage *s, const ckpt_part *p, cursor *next, int whic
     return d->copy(d->ctx, s->lane, s->buf[which], begin, c->n, after, &c->there);
 }
 
+/* n bytes of host memory that does not change. */
+static ls_status put_chunk(const char *data, size_t n, int64_t at, ckpt_room_fn *room, void *ctx)
+{
+    while (n) {
+        size_t k = n;
+        char *to;
+        LS_TRY(room(ctx, at, &k, &to));
+        memcpy(to, data, k);
+        data += k;
+        at += (int64_t)k;
+        n -= k;
+    }
+    return LS_OK;
+}
+
 /* Spans from *i on while they are in device memory. */
-static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_fn *put, void *ctx)
+static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_room_fn *room, void *ctx)
 {
     cursor at = {*i, 0}, next = at;
     chunk c[2];
@@ -99,7 +114,7 @@ static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_
             const int64_t to = p->span[at.span].at + (int64_t)at.off;
             const char *data = s->buf[which] + done;
             const size_t k = advance(p, &at, c[which].n - done);
-            LS_TRY(put(ctx, to, data, k));
+            LS_TRY(put_chunk(data, k, to, room, ctx));
             done += k;
         }
     }
@@ -107,15 +122,38 @@ static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_
     return LS_OK;
 }
 
-ls_status ckpt_stage_put(ckpt_stage *s, const ckpt_part *p, ckpt_put_fn *put, void *ctx)
+void ckpt_stage_lock(const ckpt_stage *s)
+{
+    if (s->reading) pthread_mutex_lock(s->reading);
+}
+
+void ckpt_stage_unlock(const ckpt_stage *s)
+{
+    if (s->reading) pthread_mutex_unlock(s->reading);
+}
+
+/* `room` may write to a disk: the span may refer to a copy afterwards. */
+static ls_status put_host(const ckpt_stage *s, ckpt_span *x, ckpt_room_fn *room, void *ctx)
+{
+    while (x->nbytes) {
+        size_t n = x->nbytes;
+        char *to;
+        LS_TRY(room(ctx, x->at, &n, &to));
+        ckpt_stage_lock(s);
+        memcpy(to, x->data, n);
+        x->data = (const char *)x->data + n;
+        x->at += (int64_t)n;
+        x->nbytes -= n;
+        ckpt_stage_unlock(s);
+    }
+    return LS_OK;
+}
+
+ls_status ckpt_stage_put(ckpt_stage *s, ckpt_part *p, ckpt_room_fn *room, void *ctx)
 {
     for (int i = 0; i < p->n;) {
-        const ckpt_span *x = &p->span[i];
-        if (x->device) LS_TRY(put_device(s, p, &i, put, ctx));
-        else {
-            LS_TRY(put(ctx, x->at, x->data, x->nbytes));
-            i++;
-        }
+        if (p->span[i].device) LS_TRY(put_device(s, p, &i, room, ctx));
+        else LS_TRY(put_host(s, &p->span[i++], room, ctx));
     }
     return LS_OK;
 }
@@ -138,7 +176,12 @@ static ls_status take_device(ckpt_stage *s, ckpt_part *p, int *i, char **room, l
     return s->device->copy(s->device->ctx, s->lane, to, begin, n, after, last);
 }
 
-ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const void *head, char **room)
+static bool within(const ls_str *s, const void *p)
+{
+    return (uintptr_t)p >= (uintptr_t)s->data && (uintptr_t)p < (uintptr_t)s->data + s->len;
+}
+
+ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const ls_str *head, char **room)
 {
     ls_mark last = 0;
     for (int i = 0; i < p->n;) {
@@ -148,7 +191,7 @@ ls_status ckpt_stage_take(ckpt_stage *s, ckpt_part *p, const void *head, char **
             continue;
         }
         i++;
-        if (x->data == head) continue;
+        if (!x->nbytes || within(head, x->data)) continue;
         memcpy(*room, x->data, x->nbytes);
         x->data = *room;
         *room += x->nbytes;

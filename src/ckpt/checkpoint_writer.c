@@ -5,7 +5,8 @@
  * For a single worker the thread does the whole job. Several workers begin it in post, and meet on the trainer's thread between the
  * steps of the job (ckpt_work), because messages must be in one order and those of the trainer are in flight. Without room for a copy the
  * thread only writes, and wait does the rest; with room the thread does the work of every step, and a trainer that looks at each of its
- * steps never waits.
+ * steps never waits for the disk: the thread begins to write from the buffers, and before the trainer changes them it copies what is not written yet
+ * to the room. Device memory is copied first, by the thread (COPYING): that takes nothing from training.
  *
  * After a job the thread of rank 0 settles it: reads the folder back, removes what is replaced. Only the next post waits for that.
  *
@@ -41,6 +42,8 @@ struct ls_ckpt_writer {
     ckpt_work work;       /* of several workers: what the thread does, or did last */
     char *room;           /* for a copy of what this worker writes; NULL: none */
     int64_t n_room;
+    bool released;           /* the buffers of the job are not read any more */
+    pthread_mutex_t reading; /* the buffers, or the copy */
     ls_ckpt_bad bad;
     ls_status verified; /* of the last job */
     ls_lane *lane;      /* trace lane of the thread; NULL: no trace */
@@ -89,12 +92,16 @@ static void to_phase(ls_ckpt_writer *w, int phase)
     pthread_mutex_unlock(&w->mutex);
 }
 
+static bool copies_first(const ls_ckpt_writer *w)
+{
+    return w->room && w->stage.device;
+}
+
 /* The whole job of a single worker, or one step of it. */
 static ls_status do_work(ls_ckpt_writer *w)
 {
     ckpt_save *s = &w->save;
     ls_status st = LS_OK;
-    if (!w->comm) LS_TRY(ckpt_save_begin(s, LS_OK, false));
     if (atomic_load(&w->phase) == COPYING) {
         st = ckpt_save_copy(s, w->room, w->n_room);
         to_phase(w, WORKING);
@@ -205,6 +212,7 @@ static ls_status prepare(ls_ckpt_writer *w, const ls_model *m)
     w->save.layout = &w->layout;
     w->save.comm = w->comm;
     w->save.stage = &w->stage;
+    w->stage.reading = &w->reading;
     w->save.block = w->comm ? ls_comm_alloc(w->comm, nbytes) : ls_alloc(nbytes);
     return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
 }
@@ -213,6 +221,7 @@ static void free_writer(ls_ckpt_writer *w)
 {
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->mutex);
+    pthread_mutex_destroy(&w->reading);
     ckpt_layout_fini(&w->layout);
     ckpt_hosts_fini(&w->hosts);
     ckpt_stage_close(&w->stage);
@@ -225,6 +234,7 @@ static ls_status create(ls_ckpt_writer **out, const ls_model *m, ls_comm *team)
     ls_ckpt_writer *w = ls_alloc(sizeof *w);
     if (!w) return ls_nomem(sizeof *w, "the checkpoint writer");
     pthread_mutex_init(&w->mutex, NULL);
+    pthread_mutex_init(&w->reading, NULL);
     pthread_cond_init(&w->changed, NULL);
     atomic_init(&w->phase, IDLE);
     w->comm = team;
@@ -300,7 +310,8 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     w->save.job.name = w->name = ls_strdup(job->name);
     w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
     w->save.job.timings_json = w->timings_json = job->timings_json ? ls_strdup(job->timings_json) : NULL;
-    w->published = false;
+    w->save.background = w->room != NULL;
+    w->published = w->released = false;
     w->verified = LS_OK;
     ls_status st = w->name && w->state_json && !job->timings_json == !w->timings_json
                        ? LS_OK
@@ -308,13 +319,13 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */
-    if (w->comm) st = ckpt_save_begin(&w->save, st, !w->room);
+    st = ckpt_save_begin(&w->save, st, w->comm && !copies_first(w));
     if (st != LS_OK) {
         free_job(w);
         return st;
     }
-    w->work = w->room ? CKPT_OPEN : CKPT_WRITE;
-    to_phase(w, w->room ? COPYING : WORKING);
+    w->work = copies_first(w) ? CKPT_OPEN : CKPT_WRITE;
+    to_phase(w, copies_first(w) ? COPYING : WORKING);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
     return LS_OK;
 }
@@ -379,13 +390,17 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
 ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w)
 {
     if (!w->room) return ls_ckpt_wait(w);
-    if (atomic_load(&w->phase) != COPYING) return LS_OK;
+    if (w->released || atomic_load(&w->phase) == IDLE) return LS_OK;
     const int64_t traced = ls_span_begin();
-    pthread_mutex_lock(&w->mutex);
-    while (atomic_load(&w->phase) == COPYING) pthread_cond_wait(&w->changed, &w->mutex);
-    pthread_mutex_unlock(&w->mutex);
+    ls_status st = LS_OK;
+    if (copies_first(w)) {
+        pthread_mutex_lock(&w->mutex);
+        while (atomic_load(&w->phase) == COPYING) pthread_cond_wait(&w->changed, &w->mutex);
+        pthread_mutex_unlock(&w->mutex);
+    } else st = ckpt_save_copy(&w->save, w->room, w->n_room);
+    w->released = true;
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "copy"});
-    return LS_OK;
+    return st;
 }
 
 bool ls_ckpt_in_flight(const ls_ckpt_writer *w)

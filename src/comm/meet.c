@@ -216,6 +216,8 @@ static bool trusted(const meeting *m, int fd)
     return !m->local || (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) && who.uid == geteuid());
 }
 
+#define LEFT "connected and left"
+
 __attribute__((format(printf, 3, 4))) static void stranger(meeting *m, const struct sockaddr_storage *from,
                                                            const char *fmt, ...)
 {
@@ -225,9 +227,10 @@ __attribute__((format(printf, 3, 4))) static void stranger(meeting *m, const str
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
     address_of(from, at, sizeof at);
-    snprintf(m->stranger, sizeof m->stranger, "%.60s %s", at, what);
     m->n_stranger++;
-    ls_debug("comm", "start-up: %s", m->stranger);
+    ls_debug("comm", "start-up: %s %s", at, what);
+    if (m->stranger[0] && !strcmp(what, LEFT)) return; /* says less than what is noted */
+    snprintf(m->stranger, sizeof m->stranger, "%.60s %s", at, what);
 }
 
 /* Bytes of a message of `want` bytes; whether it is whole. *lost: the connection has ended. */
@@ -335,7 +338,7 @@ static ls_status hear_pending(meeting *m)
         } else if (whole) {
             LS_TRY(judge(m, i));
         } else if (lost || ls_now() - p->since > HANDSHAKE_TIME) {
-            stranger(m, &p->from, lost ? "connected and left" : "connected and sent nothing useful");
+            stranger(m, &p->from, lost ? LEFT : "connected and sent nothing useful");
             drop_pending(m, i);
         }
     }
@@ -478,7 +481,7 @@ static ls_status name_missing(meeting *m)
         }
     }
     if (m->n_stranger)
-        snprintf(how, sizeof how, "; %d other connections were refused, the last one: %.159s", m->n_stranger,
+        snprintf(how, sizeof how, "; %d other connections were refused, one of them: %.159s", m->n_stranger,
                  m->stranger);
     if (m->me.rank)
         return ls_fail(LS_E_COMM, "rank %d could not connect to rank%s %s within %.0f s%s%s", m->me.rank,

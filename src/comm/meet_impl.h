@@ -77,7 +77,7 @@ typedef struct meeting {
     struct sockaddr_storage *from;
     meet_pending pending[MEET_PENDING];
     int n_pending, n_stranger;
-    char stranger[160]; /* what the last one did */
+    char stranger[160]; /* what one of them did */
 } meeting;
 
 /* The key of a run: from LOCKSTEP_TOKEN, else from `instead`. */

@@ -128,7 +128,7 @@ const ls_opt ls_train_opts[] = {
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep only the K newest step-N checkpoints; 0 = all", IN(0, INT32_MAX)),
     ROW("keep_hours", LS_OPT_REAL, keep_hours, "H", "0", "with --keep_last: also keep step-N checkpoints that are younger than H hours", IN(0, 1e6)),
     ROW("save_async", LS_OPT_SWITCH, save_async, NULL, NULL,
-        "copy what is saved to memory of its own (in the plan) and write the copy during later steps; saves that are due while the last one is still being written are left out"),
+        "copy what is not written before the next update to memory of its own (in the plan), and write the copy during later steps; saves that are due while the last one is still being written are left out"),
     ROW("save_memory_every", LS_OPT_INT, save_memory_every, "K", "0",
         "every K optimizer steps write a checkpoint to the memory of every host (/dev/shm), which a restart after a failure reads: at most K finished steps are repeated (more while --save_async writes the checkpoint of an epoch); it is removed at the end of the run; 0 = never", IN(0, 1e15)),
     ROW("save_failures", LS_OPT_CHOICE, save_failures, "warn|stop", NULL,

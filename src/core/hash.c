@@ -1,5 +1,7 @@
 #include "core/hash.h"
 
+#include "core/hash_impl.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -175,8 +177,18 @@ void ls_sha256_hex(ls_sha256 *s, char hex[65])
     for (int i = 0; i < 8; i++) snprintf(hex + 8 * i, 9, "%08x", s->h[i]);
 }
 
+#ifdef __x86_64__
+static bool has_avx2(size_t n) /* worth it for n bytes */
+{
+    return n >= 1024 && __builtin_cpu_supports("avx2");
+}
+#endif
+
 uint64_t ls_xxh64(const void *data, size_t n)
 {
+#ifdef __x86_64__
+    if (has_avx2(n)) return hash_xxh64_avx2(data, n);
+#endif
     return XXH3_64bits(data, n);
 }
 
@@ -191,6 +203,12 @@ void ls_xxh_init(ls_xxh *s)
 
 void ls_xxh_add(ls_xxh *s, const void *data, size_t n)
 {
+#ifdef __x86_64__
+    if (has_avx2(n)) {
+        hash_xxh_add_avx2(s->state, data, n);
+        return;
+    }
+#endif
     (void)XXH3_64bits_update((XXH3_state_t *)(void *)s->state, data, n);
 }
 

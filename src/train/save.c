@@ -1,7 +1,7 @@
 /* save.c - when a run saves, and what becomes of a save that fails.
  *
  *   directly       post | forward, backward … | wait for the write | update          the writer reads the buffers that the update changes
- *   --save_async   post | forward, backward … | wait for the copy  | update | more steps while the copy is written
+ *   --save_async   post | forward, backward … | copy what is left  | update | more steps while the copy is written
  *
  * A checkpoint of several workers is complete after they met a few times. Before each step they agree anyway whether to stop; with
  * --save_async the same message tells whether a writer is busy, and when none is they meet without waiting. */

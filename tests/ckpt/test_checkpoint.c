@@ -479,18 +479,23 @@ static void a_background_writer_reports_each_error_once(void **state)
     assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(a.m, b.m, 1));
 
-    ls_ckpt_job job = job_of(&a, dir, "no/name", 21);
+    ls_ckpt_job job = job_of(&a, "/dev/null/run", "step-21", 21);
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     ls_err_clear();
-    assert_int_equal(ls_ckpt_wait(w), LS_E_INTERNAL); /* the message reaches this thread */
-    assert_words("no/name");
+    assert_int_equal(ls_ckpt_wait(w), LS_E_IO); /* the message reaches this thread */
+    assert_words("/dev/null/run");
     assert_non_null(strstr(ls_err_trail(), "checkpoint"));
     assert_int_equal(ls_ckpt_wait(w), LS_OK); /* an error is reported once */
-    job.name = ".hidden";
     assert_int_equal(ls_ckpt_post(w, &job), LS_OK);
     job.name = "step-22";
-    assert_int_equal(ls_ckpt_post(w, &job), LS_E_INTERNAL); /* the next post reports the error and posts nothing */
-    assert_words(".hidden");
+    job.dir = dir;
+    assert_int_equal(ls_ckpt_post(w, &job), LS_E_IO); /* the next post reports the error and posts nothing */
+    assert_words("/dev/null/run");
+    job.name = "no/name";
+    assert_int_equal(ls_ckpt_post(w, &job), LS_E_INTERNAL);
+    assert_words("no/name");
+    assert_int_equal(ls_ckpt_wait(w), LS_OK);
+    job.name = "step-22";
     job.state_json = "[]";
     assert_int_equal(ls_ckpt_save(&job), LS_E_INTERNAL);
     job.state_json = "{\"a\"}";

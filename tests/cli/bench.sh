@@ -49,7 +49,7 @@ expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --war
 grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 weak/scaling_report.json)"
 
 # --- stop and resume ---
-"$LOCKSTEP" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop -- "${train[@]}" >out 2>err &
+"$LOCKSTEP" bench scaling -n 1,2 --repeat 2 --steps 60 --warmup 2 --out stop -- "${train[@]}" >out 2>err &
 pid=$!
 await $pid grep -q "^\[1/4\]" err || bad "the first of 4 runs did not end: $(cat err)"
 kill -INT $pid
@@ -58,7 +58,7 @@ code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
 grep -q "stopped by SIGINT.*runs are finished and kept in stop.*--resume" err || bad "stopped: $(cat err)"
 [ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run was removed"
-expect 0 "run_1  exists" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
+expect 0 "run_1  exists" bench scaling -n 1,2 --repeat 2 --steps 60 --warmup 2 --out stop --resume -- "${train[@]}"
 
 # --- strategies ---
 bench strategies -n 1,2 --repeat 2 --steps 5 --warmup 1 --layouts ddp,zero3,pp-1f1b,ddp+pp2 --out t -- "${train[@]}" --global_batch_size 4 >out 2>err ||

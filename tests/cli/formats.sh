@@ -140,12 +140,12 @@ build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 measure=
 if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_nccl.so" ] && [ -e "$build/fake_nvml.so" ]; then
   export LS_PLUGIN_DIR=$build/emu_nccl LS_EMU_DEVICES=2 LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache LS_NVML=$build/fake_nvml.so
-  "$LOCKSTEP" plan --measure --device cuda --seconds 1 --model tiny --seq_length 16 --micro 1 --measure_workers 1 --out gpu.json >measure.log 2>&1 &
-  measure=$!
-  has cluster.json gpu.json
-  go train --data data --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 3 --max_val_steps 1 --threads 1 \
+  go train --data data --model tiny --num_layers 2 --num_heads 2 --embedding_size 32 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 3 --max_val_steps 1 --threads 1 \
     --device cuda --precision fp16 -n 2 --strategy zero1 --comm nccl --nccl_proof full --profile --checkpoint_path gpu
   folder gpu
+  "$LOCKSTEP" plan --measure --device cuda --seconds 0.2 --model gpu/epoch-1/config.json --seq_length 16 --micro 1 --measure_workers 1 --out gpu.json >measure.log 2>&1 &
+  measure=$!
+  has cluster.json gpu.json
   has nccl/summary.json gpu/nccl/summary.json
   has profiles/profile_summary.json gpu/profiles/profile_summary.json
   has profiles/trace.json gpu/profiles/trace.json

@@ -5,7 +5,7 @@
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 session=$LS_SOURCE/perf/gpu_session.sh
-export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200 TRAIN_ARGS="--num_layers 2 --num_heads 2"
+export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200 TRAIN_ARGS="--num_layers 2 --num_heads 2 --embedding_size 32"
 mkdir -p "$TMPDIR"
 
 # no target is missed: the names are searched in the whole list
@@ -41,14 +41,15 @@ LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOU
 grep -q "^== tiny-2-ddp: FAILED, .*2 of 2 losses differ" "$SCRATCH/differs" || bad "losses that differ: $(cat "$SCRATCH/differs")"
 grep -q "^== tiny-2-tp2: FAILED, .*more than 0.005" "$SCRATCH/differs" || bad "losses that are not near: $(cat "$SCRATCH/differs")"
 
+idle=$((100000 + $$)) # seconds, which no other process sleeps
 # a case that hangs is ended with its processes, and reported
 cat >"$SCRATCH/other" <<O
 #!/bin/sh
-case "\$*" in *"-n 2"*) sleep 1000 & sleep 1000 ;; esac
+case "\$*" in *"-n 2"*) sleep $idle & sleep $idle ;; esac
 exec "$LOCKSTEP" "\$@"
 O
 LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/perf/gpu_nccl.py" tiny --only '^tiny-2-ddp$' --work "$SCRATCH/w" --limit 3 >"$SCRATCH/hangs" 2>&1
 [ $? = 1 ] && grep -q "^== tiny-2-ddp: FAILED, .*has not ended" "$SCRATCH/hangs" || bad "a case that hangs: $(cat "$SCRATCH/hangs")"
-pgrep -f "sleep 1000" >/dev/null && bad "a process of a case outlived it"
+pgrep -f "sleep $idle" >/dev/null && bad "a process of a case outlived it"
 expect 2 "unknown part none" "$session" none
 done_tests

@@ -30,26 +30,17 @@ export SCRATCH PATH=$SCRATCH/bin:$PATH
 unset LOCKSTEP_RSH SLURM_NTASKS_PER_NODE
 export SLURM_JOB_ID=7 SLURM_JOB_NODELIST="2 3 4"
 launch() { timeout -k 5 120 "$LOCKSTEP" launch --slurm --master_port "$(free_port)" "$@"; }
-tokens t.bin 20000
-base=(train --train_data_path "$SCRATCH/t.bin" --model tiny --num_layers 2 --vocab_size 256 --seq_length 32 --micro_batch_size_per_gpu 1
-      --global_batch_size 4 --max_steps 40 --save_every 10 --threads 1 --comm_timeout 5)
-"$LOCKSTEP" "${base[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
+restarted_run
 
-lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
-on_node() { for p in $(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)"); do tr '\0' '\n' <"/proc/$p/environ" | grep -qx "LOCKSTEP_HOST_ID=$2" && echo "$p"; done; }
 lost() { # RUN NODE SPARE COMMAND...: the node is lost after 12 steps, the run ends with the bits of one worker
-  local run=$1 node=$2 spare=$3 pid
+  local run=$1 node=$2 spare=$3
   shift 3
-  "$@" -- "${base[@]}" --checkpoint_path "$SCRATCH/$run" >"$run.log" 2>&1 &
-  pid=$!
-  await $pid lines "$run/metrics.jsonl" 12 || bad "$run: no step 12: $(tail -n 3 "$run.log")"
+  begin "$run" 12 "$@" -- "${base[@]}" --checkpoint_path "$SCRATCH/$run"
   touch "down.$node"
   # shellcheck disable=SC2046
-  kill -9 $(on_node "$run" "$node") 2>/dev/null
-  wait $pid || bad "$run: exit code $?: $(tail -n 3 "$run.log")"
+  kill -9 $(on_host "$run" "$node") 2>/dev/null
+  alike "$run"
   rm "down.$node"
-  same one/epoch-1/model.safetensors "$run/epoch-1/model.safetensors"
-  same one/epoch-1/optimizer.safetensors "$run/epoch-1/optimizer.safetensors"
   grep -q "spare host $spare is used" "$run.log" || bad "$run: $(grep lockstep: "$run.log")"
   grep -q '"failure", .*"host": "'"$node"'", "cause": "host lost"' "$run/events.jsonl" || bad "$run: $(grep failure "$run/events.jsonl")"
 }

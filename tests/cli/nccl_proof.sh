@@ -6,7 +6,7 @@
 LS_BUILD=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 for v in ${!NCCL_@}; do unset "$v"; done
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 2000
-train=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1)
+train=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --num_layers 1 --num_heads 2 --embedding_size 32 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1)
 
 expect 2 "does not use NCCL" "${train[@]}" --nccl_proof log --checkpoint_path "$SCRATCH/cpu"
 expect 2 "does not use NCCL" "${train[@]}" -n 2 --nccl_proof full --checkpoint_path "$SCRATCH/cpu"

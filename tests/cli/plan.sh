@@ -266,19 +266,20 @@ emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 if [ -f "$emu/lockstep_cuda.so" ]; then
   gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
   expect 2 "plan --measure, worker 0: no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq_length 8
-  expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq_length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
-  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
-  expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --json
-  expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model tiny --seq_length 8 --global_batch 1 --workers 1 --cluster h200 --json
-  expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16)" plan --model tiny --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
   for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
-    gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
+    gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --num_layers 2 --num_heads 2 --embedding_size 32 --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
       --device cuda --checkpoint_path "$SCRATCH/gpu run" $f >/dev/null 2>"$SCRATCH/err" || bad "train --device cuda $f: $(tail -2 "$SCRATCH/err")"
     for where in gpu env; do # with the device, and on a machine without one
       expect 0 "tokens/s" $where "$LOCKSTEP" plan --check "$SCRATCH/gpu run" --cluster h200
       grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" && ! grep -q "NOT EQUAL" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
     done
   done
+  small="$SCRATCH/gpu run/epoch-1/config.json"
+  expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model "$small" --seq_length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
+  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model "$small" --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
+  expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model "$small" --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --json
+  expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model "$small" --seq_length 8 --global_batch 1 --workers 1 --cluster h200 --json
+  expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16)" plan --model "$small" --seq_length 8 --global_batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
 fi
 
 # the run uses the vocabulary and the val.bin of the data: the best command, run as printed, allocates what was planned

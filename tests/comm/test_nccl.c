@@ -58,43 +58,46 @@ static void overlapping(worker *w, on_device *o)
     device_splits(o, 3001);
 }
 
+/* Chunks have 8 to 16 MiB. Two workers: four chunks, of which the last uses the scratch of the first again; three: two chunks; four: three chunks in
+ * two rounds. */
 static void many_chunks(worker *w, on_device *o)
 {
-    (void)w;
+    static const int64_t length[] = {[2] = 13 << 20, [3] = 5 << 20, [4] = 9 << 20};
+    const int64_t n = length[w->size];
     o->d->nap_us = 0;
-    if (!device_open(o, (size_t)40 << 20)) return;
-#ifdef SLOW
-    device_kinds(o, LS_F32, (9 << 17) / w->size, w->size - 1, 3); /* 4.5 MiB: four chunks and more */
-#else
-    device_kinds(o, LS_F32, (9 << 20) / w->size, w->size - 1, 3); /* 36 MiB: five chunks and more */
-#endif
+    if (!device_open(o, (size_t)(n + 64) * 4)) return;
+    device_kinds(o, LS_F32, n / w->size, w->size - 1, 3);
     device_close(o);
+}
+
+static const int sizes[] = {1, 2, 3, 4, 8}; /* numbers of workers; eight with LS_TEST_ALL */
+
+static int n_sizes(void)
+{
+    return (int)N_OF(sizes) - !getenv("LS_TEST_ALL");
 }
 
 static void one_host_gives_the_bits_of_local(void **state)
 {
     (void)state;
-    static const int sizes[] = {1, 2, 3, 4, 8};
     run_world(1, (worker){.body = every_kind, .alone = true});
-    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = every_kind});
+    for (int i = 0; i < n_sizes(); i++) run_world(sizes[i], (worker){.body = every_kind});
 }
 
 static void tickets_overlap_and_communicators_split(void **state)
 {
     (void)state;
-    static const int sizes[] = {1, 2, 3, 4, 8};
-    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = overlapping});
+    for (int i = 0; i < n_sizes(); i++) run_world(sizes[i], (worker){.body = overlapping});
 }
 
 static void large_arrays_are_sent_in_chunks(void **state)
 {
     (void)state;
-#ifdef SLOW
-    static const int sizes[] = {3, 4};
-#else
-    static const int sizes[] = {2, 3, 4};
+#ifndef SLOW
+    run_world(2, (worker){.body = many_chunks});
 #endif
-    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = many_chunks});
+    run_world(3, (worker){.body = many_chunks});
+    if (getenv("LS_TEST_ALL")) run_world(4, (worker){.body = many_chunks});
 }
 
 static void several_hosts_give_the_bits_of_local(void **state)
@@ -161,8 +164,10 @@ static void hidden(worker *w, on_device *o)
     (void)double_alloc(o->d, N * 4, &x);
     CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, N, LS_F32}, LS_SITE, NULL) == LS_OK); /* connects */
     (void)double_sync(o->d);
-    for (int late = 0; late < 2;
-         late++) { /* in the second round the device of rank 1 is late: the queues of the others wait */
+    /* in the second half the device of rank 1 is late: the queues of the others wait */
+    double blocked[2] = {1, 1}, exposed = 1, waited = 0; /* the best of three rounds each: a busy machine may be late */
+    for (int k = 0; k < 6; k++) {
+        const bool late = k >= 3;
         ls_ticket t = 0;
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
         ls_comm_stats_reset(o->c);
@@ -171,14 +176,16 @@ static void hidden(worker *w, on_device *o)
         if (!late) double_call(o->d, nap, (void *)(uintptr_t)&long_work);
         const double begin = ls_now();
         CHECK(&w->error, ls_wait(o->c, t) == LS_OK);
-        const double blocked = ls_now() - begin;
+        blocked[late] = fmin(blocked[late], ls_now() - begin);
         (void)double_sync(o->d);
         const ls_comm_stat s = ls_comm_stats(o->c, LS_COLL_ALL_REDUCE);
-        CHECK(&w->error, blocked < 0.2);
         CHECK(&w->error, s.busy > 0 && s.calls == 1);
-        if (!late) CHECK(&w->error, s.exposed < 0.1);
-        else if (w->rank == 0) CHECK(&w->error, s.exposed > 0.25 && s.busy > 0.25);
+        if (late) waited = fmax(waited, fmin(s.exposed, s.busy));
+        else exposed = fmin(exposed, s.exposed);
     }
+    CHECK(&w->error, blocked[0] < 0.2 && blocked[1] < 0.2);
+    CHECK(&w->error, exposed < 0.1);
+    CHECK(&w->error, w->rank || waited > 0.25);
     double_release(o->d, x);
 }
 
@@ -189,6 +196,13 @@ static void waiting_is_measured_on_the_device(void **state)
 }
 
 /* ---- trouble ---- */
+
+static atomic_int n_waiting; /* workers that wait for the late one; set before a test */
+
+static void wait_for_the_others(void)
+{
+    while (atomic_load(&n_waiting)) usleep(20000);
+}
 
 static void broken(worker *w, on_device *o)
 {
@@ -225,18 +239,19 @@ static void late(worker *w, on_device *o)
     for (int k = 0; k < N; k++)
         CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK);
     CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
-    ls_comm_set_limit(o->c, 1);
+    ls_comm_set_limit(o->c, 2); /* seconds; on a busy machine a worker may be late by a part of it */
     if (w->rank != 2)
         CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK); /* only queued */
     pthread_mutex_unlock(&nccl->lock);
-    if (w->rank == 2) usleep(2500000);
-    else {
+    if (w->rank != 2) {
         (void)double_sync(o->d); /* returns although rank 2 does not take part */
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
         CHECK(&w->error, strstr(ls_err_words(), "look at rank 2") && strstr(ls_err_words(), hangs));
         CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), waits));
         CHECK(&w->error, strstr(ls_err_words(), behind));
+        atomic_fetch_sub(&n_waiting, 1);
     }
+    wait_for_the_others(); /* to answer their questions */
     double_release(o->d, x);
 }
 
@@ -246,12 +261,13 @@ static void alone_in_a_pair(worker *w, on_device *o)
     ls_ticket t = 0;
     (void)double_alloc(o->d, 4096, &x);
     ls_comm_set_limit(o->c, 1);
-    if (w->rank == 1) usleep(2500000);
-    else {
+    if (w->rank == 0) {
         CHECK(&w->error, ls_send(o->c, (ls_view){x, 1024, LS_F32}, 1, LS_SITE, &t) == LS_OK);
         CHECK(&w->error, ls_wait(o->c, t) == LS_E_COMM);
         CHECK(&w->error, strstr(ls_err_words(), "no progress"));
+        atomic_fetch_sub(&n_waiting, 1);
     }
+    wait_for_the_others();
     double_release(o->d, x);
 }
 
@@ -284,9 +300,13 @@ static void a_failure_names_the_rank(void **state)
     (void)state;
     run_world(4, (worker){.body = broken});
     hook("fake_nccl_fail", -1);
+    n_waiting = 2;
     run_world(3, (worker){.body = late});
+    n_waiting = 2;
     run_hosts((const int[]){2, 1, 0}, (worker){.body = late});
+    n_waiting = 2;
     run_hosts((const int[]){1, 1, 1, 0}, (worker){.body = late});
+    n_waiting = 1;
     run_world(2, (worker){.body = alone_in_a_pair});
     run_world(3, (worker){.body = gone});
     run_world(3, (worker){.body = gone, .any_order = true});

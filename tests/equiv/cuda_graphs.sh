@@ -9,9 +9,9 @@ tokens "$SCRATCH/ids.bin" 3000
 run() {
   local name=$1 micro=$2
   shift 2
-  timeout -k 5 120 "$LOCKSTEP" train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
-    --global_batch_size "$micro" --max_steps 3 --threads 1 --device cuda --precision fp32 --bucket 49999 --gather_bucket 29999 \
-    --prefetch_bucket 9999 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
+  timeout -k 5 120 "$LOCKSTEP" train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 16 --micro_batch_size_per_gpu 1 \
+    --global_batch_size "$micro" --max_steps 3 --threads 1 --device cuda --precision fp32 --bucket 12499 --gather_bucket 7499 \
+    --prefetch_bucket 2499 --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"; return 1; }
 }
 check() { # MICRO STRATEGY...

@@ -100,7 +100,7 @@ cp -r over over-again && rm -rf over-again/epoch-1 over-again/step-10
 t --checkpoint_path over-again --grad_accum_steps 2 "${over[@]}" --save_every 5 --resume
 same over/epoch-1/model.safetensors over-again/epoch-1/model.safetensors
 same over/epoch-1/optimizer.safetensors over-again/epoch-1/optimizer.safetensors
-for s in ddp zero1 zero3; do
+for s in ${LS_TEST_ALL:+ddp} zero1 zero3; do
   t --checkpoint_path over-$s --grad_accum_steps 1 "${over[@]}" -n 2 --strategy $s
   same over/epoch-1/model.safetensors over-$s/epoch-1/model.safetensors
   same over/epoch-1/optimizer.safetensors over-$s/epoch-1/optimizer.safetensors

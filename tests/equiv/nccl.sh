@@ -7,7 +7,7 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
 tokens "$SCRATCH/ids.bin" 3000
-base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 8 --micro_batch_size_per_gpu 1
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 8 --micro_batch_size_per_gpu 1
       --global_batch_size 4 --max_steps 3 --threads 1 --device cuda --precision fp32)
 # run NAME [options]: a run into $SCRATCH/NAME that must succeed within a minute and leave nothing
 run() {
@@ -77,11 +77,9 @@ run named -n 2 --reference_output --strategy ddp --device cuda:1 --comm local
 grep -q '"shared": *true' "$SCRATCH/named/training_metrics.json" || bad "cuda:1 for two ranks is not shared"
 LS_EMU_DEVICES=1 run wrapped -n 2 --reference_output --strategy ddp --comm local
 [ "$(grep -c 'torch.cuda.current_device=0$' "$SCRATCH/wrapped.log")" = 2 ] || bad "start lines: $(grep Startup "$SCRATCH/wrapped.log")"
-# ddp, zero1-3, gpipe and 1f1b are tested below, under harder conditions
+# ddp (with tp), zero1-3, gpipe and 1f1b are tested elsewhere here, under harder conditions; dp and interleaved with LS_TEST_ALL
 each 0 <<'E2'
--n 2 --strategy dp
 -n 2 --pp 2 --schedule zb
--n 2 --pp 2 --interleave 2
 -n 4 --pp 2 --strategy zero1
 E2
 each 1e-4 <<'E2'
@@ -97,14 +95,13 @@ E2
 # As many collectives and marks as GPT-2 124M has in a step (160 buckets of a million elements in each of two micro-batches, about thirty marks per
 # bucket): the slots of the ring of marks are reused several times
 each 0 <<'E2'
--n 2 --strategy zero3 --bucket 1600
--n 2 --strategy ddp --bucket 1600
+-n 2 --strategy zero3 --bucket 450
 E2
 
 # NCCL accepts its calls late: the messages of the update are not queued yet when the next step begins, and no other operation may use their memory
 # first (an operation on freed memory loses the device)
 FAKE_NCCL_SLOW=500 each 0 <<'E2'
--n 2 --strategy zero1 --bucket 1600
+-n 2 --strategy zero1 --bucket 450
 E2
 
 # a device whose streams share hardware queues, and which waits until it is idle when a graph is created or code is loaded: no waiting kernel may be
@@ -116,7 +113,10 @@ E2
 
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   each 0 <<'E2'
--n 2 --strategy zero2 --bucket 1600 --gather_bucket 5000
+-n 2 --strategy dp
+-n 2 --pp 2 --interleave 2
+-n 2 --strategy ddp --bucket 450
+-n 2 --strategy zero2 --bucket 450 --gather_bucket 1400
 E2
   LS_EMU_QUEUES=2 LS_EMU_SYNC=all each 0 <<'E2'
 -n 2 --strategy dp

@@ -7,7 +7,7 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
 tokens "$SCRATCH/ids.bin" 3000
-base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --seq_length 8 --micro_batch_size_per_gpu 1
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 8 --micro_batch_size_per_gpu 1
       --global_batch_size 4 --max_steps 10 --save_every 2 --threads 1 --device cuda --precision fp32 --comm_timeout 4)
 timeout -k 5 200 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -n 2 "$SCRATCH/one.log")"
 
@@ -49,7 +49,7 @@ ends 4 "rank 1.*was killed by signal 9"
 resumes -n 2 --strategy ddp
 
 # streams are full: threads wait for room in them, and the watchdog still ends the run and names the rank
-LS_EMU_DEPTH=200 start stopped -n 2 --strategy zero3 --bucket 700 && first_checkpoint
+LS_EMU_DEPTH=200 start stopped -n 2 --strategy zero3 --bucket 200 && first_checkpoint
 kill -STOP "$(rank 1)"
 begin=$SECONDS
 ends 4 "no progress for .*rank 1 is stopped"
@@ -70,7 +70,7 @@ ends 4 "rank 1"
 FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1 --comm_timeout 25
 await $pid grep -q "^step 2/" "$SCRATCH/failed.log"
 ends 4 "rank 1.*remote process exited"
-resumes -n 2 --strategy zero1
+[ -z "${LS_TEST_ALL:-}" ] || resumes -n 2 --strategy zero1
 FAKE_NCCL_FAIL=1:20 FAKE_NCCL_HANG_ABORT=1 start pipe -n 2 --pp 2
 await $pid grep -q "^step 1/" "$SCRATCH/pipe.log"
 ends 4 "rank 1"

@@ -10,7 +10,7 @@ mkdir -p "$d" && tokens "$d/train.bin" 3000
 run() {
   local name=$1
   shift
-  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max_steps 2 \
+  timeout 120 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 2 --max_steps 2 \
     --device cuda --verbose --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
     { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
 }
@@ -73,7 +73,7 @@ PY
 expect 2 "needs a GPU" "$LOCKSTEP" verify --device cpu -n 1 --offload_optimizer cpu
 
 # once units are updated, a step is completed before a signal stops the run: what is saved is the state of a step
-LS_EMU_PROTECT=1 timeout 60 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 1 --max_steps 40 \
+LS_EMU_PROTECT=1 timeout 60 "$LOCKSTEP" train --data "$d" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 16 --micro_batch_size_per_gpu 1 --global_batch_size 1 --max_steps 40 \
   --lr_schedule constant --device cuda --strategy zero1 --precision bf16 --clip 0 --offload_optimizer cpu --checkpoint_path "$SCRATCH/stopped" >"$SCRATCH/stopped.out" 2>&1 &
 pid=$!
 until [ "$(cat "$SCRATCH/stopped/metrics.jsonl" 2>/dev/null | wc -l)" -ge 2 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.03; done
@@ -86,7 +86,7 @@ for f in model optimizer; do same "$SCRATCH/stopped/step-$n/$f.safetensors" "$SC
 
 # a validation after such an update is stopped at once, and the step before it is saved
 mkdir "$SCRATCH/dv" && cp "$d/train.bin" "$SCRATCH/dv" && cp "$d/train.bin" "$SCRATCH/dv/val.bin"
-LOCKSTEP_FAULT=kind=term,step=2,phase=validate timeout 60 "$LOCKSTEP" train --data "$SCRATCH/dv" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 \
+LOCKSTEP_FAULT=kind=term,step=2,phase=validate timeout 60 "$LOCKSTEP" train --data "$SCRATCH/dv" --model tiny --vocab_size 301 --num_layers 2 --num_heads 2 --embedding_size 64 --seq_length 16 --micro_batch_size_per_gpu 1 \
   --global_batch_size 2 --max_steps 2 --device cuda --strategy zero1 --precision bf16 --clip 0 --offload_optimizer cpu --checkpoint_path "$SCRATCH/checked" >"$SCRATCH/checked.out" 2>&1
 [ $? = 143 ] || bad "SIGTERM in a validation: $(tail -n 2 "$SCRATCH/checked.out")"
 for f in model optimizer; do same "$SCRATCH/free/epoch-1/$f.safetensors" "$SCRATCH/checked/step-2/$f.safetensors"; done

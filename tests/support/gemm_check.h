@@ -32,11 +32,16 @@ typedef struct gemm_data {
     gemm_args args;
 } gemm_data;
 
+/* Numbers with 24 bits and different exponents, of both signs; cheaper than normal ones, which would take longer than the products. */
 static inline float *check_fill(int64_t n, uint64_t key)
 {
+    static const float scale[] = {0x1p-31f, 0x1p-30f, 0x1p-32f, 0x1p-34f};
     float *p = ls_alloc((size_t)(n + 1) * sizeof *p);
     assert_non_null(p);
-    for (int64_t i = 0; i < n; i++) p[i] = (float)ls_rng_normal(key, (uint64_t)i);
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t r = ls_rng_u64(key, (uint64_t)i);
+        p[i] = (float)(int32_t)(r >> 32) * scale[r & 3];
+    }
     return p;
 }
 
@@ -55,7 +60,9 @@ static inline gemm_data check_make(const gemm_case *q, uint64_t seed)
     d.a = check_fill(d.n_a, ls_rng_key(seed, LS_RNG_TEST, 1, 0));
     d.b = check_fill(d.n_b, ls_rng_key(seed, LS_RNG_TEST, 2, 0));
     d.c = check_fill(d.n_c, ls_rng_key(seed, LS_RNG_TEST, 3, 0));
-    d.c0 = check_fill(d.n_c, ls_rng_key(seed, LS_RNG_TEST, 3, 0));
+    d.c0 = ls_alloc((size_t)(d.n_c + 1) * sizeof *d.c0);
+    assert_non_null(d.c0);
+    memcpy(d.c0, d.c, (size_t)d.n_c * sizeof *d.c0);
     d.bias = check_fill(q->N, ls_rng_key(seed, LS_RNG_TEST, 4, 0));
     if (q->bf16) {
         check_round(d.a, d.n_a);
@@ -195,18 +202,20 @@ static inline void check_algebra(const gemm_kernel *k, const gemm_case *q, int n
     const gemm_args *a = &d.args;
     check_run(k, &d, n_thread);
     double *wt = ls_alloc((size_t)a->K * sizeof *wt), *awt = ls_alloc((size_t)a->K * sizeof *awt);
+    double *t = ls_alloc((size_t)a->N * sizeof *t);
     assert_non_null(wt);
     assert_non_null(awt);
+    assert_non_null(t);
+    for (int64_t j = 0; j < a->N; j++) t[j] = ls_rng_normal(99, (uint64_t)j);
     for (int64_t p = 0; p < a->K; p++)
         for (int64_t j = 0; j < a->N; j++) {
-            double t = ls_rng_normal(99, (uint64_t)j);
             double w = a->tb ? a->B[j * a->ldb + p] : a->B[p * a->ldb + j];
-            wt[p] += w * t;
-            awt[p] += fabs(w * t);
+            wt[p] += w * t[j];
+            awt[p] += fabs(w * t[j]);
         }
     for (int64_t i = 0; i < a->M; i++) {
         double left = 0, right = 0, size = 0;
-        for (int64_t j = 0; j < a->N; j++) left += (double)a->C[i * a->ldc + j] * ls_rng_normal(99, (uint64_t)j);
+        for (int64_t j = 0; j < a->N; j++) left += (double)a->C[i * a->ldc + j] * t[j];
         for (int64_t p = 0; p < a->K; p++) {
             double x = a->ta ? a->A[p * a->lda + i] : a->A[i * a->lda + p];
             right += x * wt[p];
@@ -217,6 +226,7 @@ static inline void check_algebra(const gemm_kernel *k, const gemm_case *q, int n
     }
     ls_free(wt);
     ls_free(awt);
+    ls_free(t);
     check_free(&d);
 }
 

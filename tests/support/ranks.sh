@@ -26,3 +26,30 @@ ranks() {
   for ((k = 0; k < size; k++)); do l=$(cat "$SCRATCH/$name.$k.code"); [ "$l" -le "$worst" ] || worst=$l; done
   return "$worst"
 }
+
+# For runs that restart (cli/restart_hosts, cli/launch_slurm): a small run of 40 steps in base, which one worker has done in the folder one.
+restarted_run() {
+  tokens t.bin 20000
+  base=(train --train_data_path "$SCRATCH/t.bin" --model tiny --num_layers 2 --vocab_size 256 --seq_length 32 --micro_batch_size_per_gpu 1
+        --global_batch_size 4 --max_steps 40 --save_every 10 --threads 1 --comm_timeout 5)
+  "$LOCKSTEP" "${base[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
+}
+lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
+# on_host RUN HOST: the process ids of the workers that a pretended host has
+on_host() { for p in $(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)"); do tr '\0' '\n' <"/proc/$p/environ" | grep -qx "LOCKSTEP_HOST_ID=$2" && echo "$p"; done; }
+# begin RUN STEP COMMAND...: in the background, with its process id in $pid, until so many steps are done
+begin() {
+  local run=$1 step=$2
+  shift 2
+  "$@" >"$run.log" 2>&1 &
+  pid=$!
+  await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.log")"
+}
+# alike RUN: ends well, with the bits of one worker
+alike() {
+  wait $pid || bad "$1: exit code $?: $(tail -n 3 "$1.log")"
+  same one/epoch-1/model.safetensors "$1/epoch-1/model.safetensors"
+  same one/epoch-1/optimizer.safetensors "$1/epoch-1/optimizer.safetensors"
+  [ "$(wc -l <"$1/metrics.jsonl")" = 40 ] || bad "$1: $(wc -l <"$1/metrics.jsonl") lines in metrics.jsonl"
+  pgrep -f "checkpoint_path $SCRATCH/$1( |\$)" >/dev/null && bad "$1: processes are left"
+}

@@ -111,14 +111,9 @@ GEMM_INLINE void pack_tile(char *out, const float *src, int64_t ld, bool k_conti
 {
     float copy[CHUNK * 16];
     if (w < 16 || kb < CHUNK) {
-        int64_t ld_copy = k_contig ? CHUNK : 16;
-        memset(copy, 0, sizeof copy);
-        for (int64_t i = 0; i < w; i++)
-            for (int64_t k = 0; k < kb; k++)
-                if (k_contig) copy[i * CHUNK + k] = src[i * ld + k];
-                else copy[k * 16 + i] = src[k * ld + i];
+        copy_with_zeros(copy, CHUNK, src, ld, k_contig, w, kb);
         src = copy;
-        ld = ld_copy;
+        ld = k_contig ? CHUNK : 16;
     }
     if (is_b) pack_tile_b(out, src, ld, k_contig);
     else pack_tile_a(out, src, ld, k_contig);

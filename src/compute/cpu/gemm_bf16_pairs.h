@@ -59,11 +59,7 @@ GEMM_INLINE void pack_unit(char *out, const float *src, int64_t ld, bool k_conti
     float copy[CHUNK * 16];
     vf d[16];
     if (room < 16 || kb < CHUNK) {
-        memset(copy, 0, sizeof copy);
-        for (int64_t i = 0; i < w; i++)
-            for (int64_t k = 0; k < kb; k++)
-                if (k_contig) copy[i * CHUNK + k] = src[i * ld + k];
-                else copy[k * 16 + i] = src[k * ld + i];
+        copy_with_zeros(copy, CHUNK, src, ld, k_contig, w, kb);
         src = copy;
         ld = k_contig ? CHUNK : 16;
     }

@@ -5,10 +5,23 @@
 
 #include "compute/cpu/gemm_impl.h"
 
+#include <string.h>
+
 typedef float vf __attribute__((vector_size(64), may_alias));
 typedef uint32_t vu __attribute__((vector_size(64), may_alias));
 typedef uint16_t vh __attribute__((vector_size(64), may_alias));
 typedef float vf_at __attribute__((vector_size(64), may_alias, aligned(4))); /* anywhere in memory */
+
+/* Copies w <= 16 rows (columns) of kb <= n_k steps to `to` (16 x n_k, zero elsewhere), laid out as the source is. */
+GEMM_INLINE void copy_with_zeros(float *to, int64_t n_k, const float *src, int64_t ld, bool k_contig, int64_t w,
+                                 int64_t kb)
+{
+    memset(to, 0, (size_t)(16 * n_k) * sizeof *to);
+    for (int64_t i = 0; i < w; i++)
+        for (int64_t k = 0; k < kb; k++)
+            if (k_contig) to[i * n_k + k] = src[i * ld + k];
+            else to[k * 16 + i] = src[k * ld + i];
+}
 
 #define SHUFFLE __builtin_shufflevector
 
