@@ -37,6 +37,28 @@ def cores():
     return len(os.sched_getaffinity(0))
 
 
+def numbers(text):
+    """A list of the kernel, as 0-3,8"""
+    out = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            out += range(int(first), int(last or first) + 1)
+    return out
+
+
+def cpus():
+    """The CPUs of this process in the order in which lockstep hands them out: by NUMA node, then by physical core (src/core/cores.h)."""
+    def read(path):
+        try:
+            with open("/sys/devices/system/" + path) as f:
+                return numbers(f.read())
+        except OSError:
+            return []
+    node = {c: n for n in read("node/online") for c in read(f"node/node{n}/cpulist")}
+    return sorted(os.sched_getaffinity(0), key=lambda c: (node.get(c, 0), min(read(f"cpu/cpu{c}/topology/thread_siblings_list") or [c]), c))
+
+
 def machine():
     name = ""
     try:

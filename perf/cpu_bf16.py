@@ -32,7 +32,7 @@ def ours(o, precision, data, work):
     subprocess.run(["rm", "-rf", run], check=True)
     args = [o.lockstep, "train", "--device", "cpu", "--precision", precision, "--model", o.model, "--train_data_path", data,
             "--checkpoint_path", run, "--seq_length", o.seq, "--micro_batch_size_per_gpu", o.batch, "--grad_accum_steps", 1,
-            "--max_steps", o.steps + 1, "--dropout", 0, "--clip", 1.0, "--threads", o.threads]
+            "--max_steps", o.steps + 1, "--dropout", 0, "--clip", 1.0, "--threads", o.threads, "--vocab_size", base.VOCAB]
     r = base.run_child(args)
     if r["rc"]:
         raise SystemExit(f"lockstep {precision} failed ({r['rc']}): {r['err'][-2000:]}")

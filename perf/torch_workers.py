@@ -2,7 +2,8 @@
 (ls-bench: by name; started by other scripts.)
 
 The model is that of perf/torch_gpt2.py. A step does the same work as in lockstep: `accumulation` micro-batches forward and
-backward, gradients averaged over workers, clipping at norm 1, AdamW, fp32, no dropout.
+backward, gradients averaged over workers, clipping at norm 1, AdamW, no dropout. fp32, or with --bf16: forward under autocast (ddp), the
+bf16 mode of DeepSpeed with fp32 master weights (zeroN).
 
   ddp    DistributedDataParallel, gradient_as_bucket_view, no_sync for all but the last micro-batch, fused AdamW if available
   zeroN  deepspeed.initialize with that stage, overlap_comm, contiguous_gradients. Adam is the CPU Adam of DeepSpeed if its C++
@@ -21,6 +22,8 @@ import os
 import resource
 import time
 
+import compare
+
 
 def options():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -34,13 +37,14 @@ def options():
     a.add_argument("--steps", type=int, default=3)
     a.add_argument("--threads", type=int, default=1)
     a.add_argument("--compile", action="store_true")
+    a.add_argument("--bf16", action="store_true")
     a.add_argument("--no-cpp", action="store_true", help="DeepSpeed: do not use its C++ extensions")
     a.add_argument("--build-only", action="store_true", help="DeepSpeed: compile its C++ extensions and exit")
     return a.parse_args()
 
 
 def take_cores(rank, world):
-    mine = sorted(os.sched_getaffinity(0))
+    mine = compare.cpus()
     if len(mine) >= world:
         os.sched_setaffinity(0, mine[len(mine) * rank // world : len(mine) * (rank + 1) // world])
 
@@ -53,8 +57,8 @@ class Ddp:
         ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         self.ddp, self.step_model = ddp, torch.compile(ddp) if o.compile else ddp
         self.optimizer, self.words = torch_gpt2.make_optimizer(model)
-        self.words = f"AdamW {self.words}, gloo"
-        self.accumulation = o.accumulation
+        self.words = f"AdamW {self.words}, gloo{', autocast in bf16' if o.bf16 else ''}"
+        self.accumulation, self.bf16 = o.accumulation, o.bf16
 
     def micro(self, m, x, y):
         """Loss of micro-batch m after its backward."""
@@ -62,7 +66,8 @@ class Ddp:
             self.optimizer.zero_grad(set_to_none=True)
         last = m == self.accumulation - 1
         with contextlib.nullcontext() if last else self.ddp.no_sync():
-            loss = self.step_model(x, y)
+            with self.torch.autocast("cpu", dtype=self.torch.bfloat16, enabled=self.bf16):
+                loss = self.step_model(x, y)
             (loss / self.accumulation).backward()
         if last:
             self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -91,13 +96,15 @@ class DeepSpeed:
                                   "reduce_bucket_size": 6553600, "allgather_bucket_size": 6553600},
             "steps_per_print": 1 << 30,
         }
+        if o.bf16:
+            config["bf16"] = {"enabled": True}
         if stage == 3:
             for key in ("reduce_bucket_size", "allgather_bucket_size"):
                 config["zero_optimization"].pop(key)  # its defaults for stage 3 go with its prefetch
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
         backend = getattr(deepspeed.comm.comm, "cdb", None)
         shm = getattr(backend, "shm_comm_op", None)
-        self.words = f"DeepSpeed {deepspeed.__version__}, {words}, {'shared-memory all-reduce and ' if shm else ''}gloo"
+        self.words = f"DeepSpeed {deepspeed.__version__}, {words}, {'shared-memory all-reduce and ' if shm else ''}gloo{', bf16' if o.bf16 else ''}"
 
     def micro(self, m, x, y):
         loss = self.engine(x, y)

@@ -1,6 +1,6 @@
 """Shared by the benchmarks with several workers: runs of lockstep, of PyTorch, of independent copies, and of memory bandwidth.
 
-Every measurement is a separate group of processes on the first `workers * threads` cores available to this process;
+Every measurement is a separate group of processes on the first `workers * threads` cores available to this process, by NUMA node and physical core;
 worker r uses the r-th share of them on both sides. At its time limit the whole group is killed. A measurement is
 a dict: tokens_per_s (of all workers, from the median of the counted steps), steps (seconds), first (seconds of the
 warm-up step), loss; or {"refused": message}.
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 VOCAB = {"tiny": 4096}  # small, or the classifier is all of the model
@@ -121,7 +123,7 @@ class Group:
 
 
 def cores(n):
-    return sorted(os.sched_getaffinity(0))[:n]
+    return compare.cpus()[:n]
 
 
 def summed(tokens, times, skip=1):
@@ -145,7 +147,7 @@ def metrics(run):
         return []
 
 
-def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copies=1, extra=(), limit=1e9, skip=1):
+def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copies=1, extra=(), env=None, limit=1e9, skip=1):
     """`lockstep train`: a run of `workers`; with copies, that many runs at once, which do not know of each other."""
     batch, steps = batch or o.global_batch, steps or o.steps
     need, each = steps + skip, workers * threads
@@ -154,8 +156,8 @@ def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copi
     for i, run in enumerate(runs):
         shutil.rmtree(run, ignore_errors=True)
         args = train_args(o, data, run, strategy, workers, threads, batch, need + 1000) + list(extra)
-        mine = sorted(os.sched_getaffinity(0))[i * each : (i + 1) * each] or cores(each)
-        g.start(args, mine)
+        mine = compare.cpus()[i * each : (i + 1) * each] or cores(each)
+        g.start(args, mine, dict(os.environ, **env) if env else None)
     # stopped here when the lines are written: the checkpoint at the end of a run is not measured
     well = g.wait(limit, enough=lambda: all(len(metrics(r)) >= need for r in runs))
     rows = [metrics(r)[:need] for r in runs]
@@ -184,13 +186,15 @@ def peer_env():
 
 
 def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e9):
-    """perf/torch_workers.py on `workers` processes: "ddp" is PyTorch's, "zero1", "zero2", "zero3" DeepSpeed's."""
+    """perf/torch_workers.py on `workers` processes: "ddp" is PyTorch's, "zero1", "zero2", "zero3" DeepSpeed's; with "-bf16" in bf16."""
     batch, steps = batch or o.global_batch, steps or o.steps
     all_cores, meet = cores(workers * threads), os.path.join(work, f"meet-{time.monotonic_ns()}")
     port = str(20000 + time.monotonic_ns() // 1000000 % 40000)  # a name only: DeepSpeed's shared memory bears it, and outlives it
+    kind, _, precision = kind.partition("-")
     args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data,
             "--model", o.model, "--seq", o.seq, "--micro", o.micro, "--accumulation",
             batch // (workers * o.micro), "--steps", steps + 1, "--threads", threads]
+    args += ["--bf16"] if precision == "bf16" else []
     args += ["--compile"] if kind == "ddp" and getattr(o, "compile", False) else []
     args += ["--no-cpp"] if kind != "ddp" and not getattr(o, "deepspeed_cpp", False) else []
     g = Group()
@@ -227,7 +231,7 @@ def triad(o, copies, threads, seconds=2.0, limit=1e9):
         return {"refused": f"no {program}: build perf/triad.c"}
     g, outs = Group(), [tempfile.TemporaryFile() for _ in range(copies)]
     for i, out in enumerate(outs):
-        mine = sorted(os.sched_getaffinity(0))[i * threads : (i + 1) * threads] or cores(threads)
+        mine = compare.cpus()[i * threads : (i + 1) * threads] or cores(threads)
         g.start([program, "--threads", threads, "--seconds", seconds], mine, out=out)
     if not g.wait(min(limit, seconds + 30)):
         return {"refused": g.words()}

@@ -158,7 +158,7 @@ static ls_status keep(ls_trainer *t, outcome *out, bool judge)
     LS_ASSERT(m->shard.size <= LS_VERIFY_MAX_TP);
     for (int p = 0; p < m->shard.size && st == LS_OK; p++)
         st = ls_model_create_shard(&shard[p], &m->cfg, &t->compute,
-                                   ls_strategy_pad(t->cfg->strategy, ls_comm_size(t->dp)),
+                                   ls_strategy_pad(t->cfg->strategy, t->cfg->one_state, ls_comm_size(t->dp)),
                                    (ls_shard){.rank = p, .size = m->shard.size});
     if (st == LS_OK) st = keep_units(t, shard, out, judge);
     for (int p = 0; p < m->shard.size; p++) ls_model_destroy(&shard[p]);

@@ -124,7 +124,7 @@ static void exit_line(int rank)
 static ls_status configure(const job *j, int world, ls_train_config *c)
 {
     ls_train_paths paths = {0};
-    ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
+    ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .several_hosts = j->several, .device = &j->device};
     ls_status st = train_start_facts(j->o, &paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
     ls_train_paths_fini(&paths);

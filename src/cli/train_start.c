@@ -279,11 +279,17 @@ ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls
 /* The same options with one worker: a trial measures what all cores, or one GPU, can do. */
 static ls_train_options alone(const ls_train_options *o)
 {
-    static const char *const several[] = {"n",          "pp",
-                                          "tp",         "strategy",
-                                          "schedule",   "stages",
-                                          "interleave", "sequence_parallel",
-                                          "comm",       "offload_optimizer"};
+    static const char *const several[] = {"n",
+                                          "pp",
+                                          "tp",
+                                          "strategy",
+                                          "schedule",
+                                          "stages",
+                                          "interleave",
+                                          "sequence_parallel",
+                                          "comm",
+                                          "offload_optimizer",
+                                          "replicate_optimizer"};
     ls_train_options one = *o;
     for (size_t i = 0; i < CLI_COUNT(several); i++) ls_train_forget(&one, several[i]);
     return one;

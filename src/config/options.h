@@ -50,6 +50,7 @@ typedef struct ls_train_options {
     int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     double comm_timeout;
     const char *offload_optimizer;
+    bool replicate_optimizer;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
     int64_t save_every, keep_last, save_memory_every;

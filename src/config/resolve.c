@@ -321,25 +321,38 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
+/* CPU workers of one host share one optimizer state under ddp: the memory that they have in common bounds the speed of the update
+ * (parallel/ddp.c). An audit compares the states of replicas, which checks the update: then each has its own. */
+static void resolve_state(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
+{
+    const bool ddp = !strcmp(c->strategy, "ddp") && c->mesh.n[LS_AXIS_DP] > 1;
+    c->one_state = ddp && !strcmp(c->device, "cpu") && !facts->several_hosts && !c->audit && !o->replicate_optimizer;
+    train_put_bool(c, "replicate_optimizer", ddp && !c->one_state,
+                   o->replicate_optimizer ? train_from(o, "--replicate_optimizer", NULL)
+                                          : train_rule("ddp, but not on the CPUs of one host without --audit"));
+}
+
 /* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
  * that one command line works for all numbers of workers; --max_val_steps 0 turns --eval_every off. */
 static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
 {
     const char *s = c->strategy;
-    const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
-               reduces = strcmp(s, "single") && strcmp(s, "dp");
+    const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2") || c->one_state,
+               reduces = strcmp(s, "single") && strcmp(s, "dp"), ddp = !strcmp(s, "ddp");
     const struct {
         const char *name, *users;
         bool used;
-    } bucket[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
-                  {"gather_bucket", "zero1 and zero2 use it", gathers},
-                  {"prefetch_bucket", "zero3 uses it", zero3}};
-    for (size_t i = 0; i < sizeof bucket / sizeof *bucket; i++) {
-        if (bucket[i].used || !ls_train_given(o, bucket[i].name)) continue;
+    } row[] = {
+        {"bucket", "ddp and zero1 to zero3 use it", reduces},
+        {"gather_bucket", ddp ? "zero1, zero2 and a shared optimizer state use it" : "zero1 and zero2 use it", gathers},
+        {"prefetch_bucket", "zero3 uses it", zero3},
+        {"replicate_optimizer", "ddp uses it", ddp}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        if (row[i].used || !ls_train_given(o, row[i].name)) continue;
         if (c->world_size > 1)
-            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", bucket[i].name, s,
-                           bucket[i].users);
-        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", bucket[i].name, s);
+            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", row[i].name, s,
+                           row[i].users);
+        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", row[i].name, s);
     }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
@@ -569,6 +582,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
+    resolve_state(o, facts, &c);
     LS_TRY_GOTO(st, done, check_unused(o, &c));
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");

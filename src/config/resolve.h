@@ -45,6 +45,7 @@ typedef struct ls_train_facts {
     int world_size;      /* workers of this run; 0 or 1 = one                                                */
     int data_vocab_size; /* of the tokenizer beside the data, 0 when there is none                           */
     int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
+    bool several_hosts;  /* workers are on more than one                                                     */
     const ls_device_choice *device; /* what was chosen for --device; NULL: as --device stands, and auto is the CPU */
 } ls_train_facts;
 
@@ -121,7 +122,8 @@ typedef struct ls_train_config {
     double comm_timeout;    /* longest time of a collective in seconds; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
-    bool offload; /* the optimizer's state is in host memory; never on the CPU */
+    bool offload;   /* the optimizer's state is in host memory; never on the CPU */
+    bool one_state; /* ddp: the workers share one state of the optimizer (parallel/ddp.c); CPU workers of one host */
 
     const char *run_type; /* "baseline", "optimized", NULL                                     */
     bool engine;          /* R1's rule: optimized, or a distributed environment     */

@@ -1,13 +1,112 @@
 #include "core/cores.h"
 
+#include <ctype.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static cpu_set_t own;
-static int n_own;
+static int n_own, own_cpu[CPU_SETSIZE]; /* own_cpu: where computing threads go */
+
+/* ---- the machine ---- */
+
+/* A list of the kernel, as "0-3,8,10-11". False: there is no such file, or it has something else. */
+static bool read_list(const char *path, cpu_set_t *out)
+{
+    char text[4096], *at = text;
+    FILE *f = fopen(path, "r");
+    CPU_ZERO(out);
+    if (!f) return false;
+    const size_t n = fread(text, 1, sizeof text - 1, f);
+    (void)fclose(f);
+    text[n] = 0;
+    while (isdigit((unsigned char)*at)) {
+        const long first = strtol(at, &at, 10), last = *at == '-' ? strtol(at + 1, &at, 10) : first;
+        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET((int)cpu, out);
+        if (*at == ',') at++;
+    }
+    return CPU_COUNT(out) > 0;
+}
+
+typedef struct place {
+    int cpu, node;
+    int core;   /* the first hardware thread of the physical core */
+    int thread; /* how many of the list are before it on the same core */
+} place;
+
+static int by_core(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    if (x->core != y->core) return x->core < y->core ? -1 : 1;
+    return (x->cpu > y->cpu) - (x->cpu < y->cpu);
+}
+
+static int by_thread(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    if (x->thread != y->thread) return x->thread < y->thread ? -1 : 1;
+    return by_core(a, b);
+}
+
+/* at: n places, of which cpu is set. */
+static void find_nodes(const char *root, int n, place *at)
+{
+    char path[512];
+    cpu_set_t nodes, here;
+    snprintf(path, sizeof path, "%s/devices/system/node/online", root);
+    if (!read_list(path, &nodes)) return;
+    for (int k = 0; k < CPU_SETSIZE; k++) {
+        if (!CPU_ISSET(k, &nodes)) continue;
+        snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", root, k);
+        if (!read_list(path, &here)) continue; /* memory without CPUs */
+        for (int i = 0; i < n; i++)
+            if (CPU_ISSET(at[i].cpu, &here)) at[i].node = k;
+    }
+}
+
+static void find_cores(const char *root, int n, place *at)
+{
+    char path[512];
+    cpu_set_t siblings;
+    for (int i = 0; i < n; i++) {
+        at[i].core = at[i].cpu;
+        snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, at[i].cpu);
+        if (!read_list(path, &siblings)) continue;
+        for (int cpu = at[i].cpu; cpu >= 0; cpu--)
+            if (CPU_ISSET(cpu, &siblings)) at[i].core = cpu;
+    }
+}
+
+static void order(const char *root, int n, int *cpu, bool apart)
+{
+    place at[CPU_SETSIZE];
+    if (n < 1 || n > CPU_SETSIZE) return;
+    for (int i = 0; i < n; i++) at[i] = (place){.cpu = cpu[i]};
+    find_nodes(root, n, at);
+    find_cores(root, n, at);
+    qsort(at, (size_t)n, sizeof *at, by_core);
+    for (int i = 1; i < n; i++)
+        if (at[i].node == at[i - 1].node && at[i].core == at[i - 1].core) at[i].thread = at[i - 1].thread + 1;
+    if (apart) qsort(at, (size_t)n, sizeof *at, by_thread);
+    for (int i = 0; i < n; i++) cpu[i] = at[i].cpu;
+}
+
+void ls_cores_order(const char *root, int n, int *cpu)
+{
+    order(root, n, cpu, false);
+}
+
+void ls_cores_apart(const char *root, int n, int *cpu)
+{
+    order(root, n, cpu, true);
+}
+
+/* ---- this process ---- */
 
 static cpu_set_t usable(void)
 {
@@ -37,13 +136,17 @@ int ls_cores_usable(void)
 void ls_cores_own(int first, int last)
 {
     const cpu_set_t have = usable();
+    int all[CPU_SETSIZE], n = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &have)) all[n++] = cpu;
+    ls_cores_order("/sys", n, all);
     CPU_ZERO(&own);
-    for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &have)) continue;
-        if (k >= first && k < last) CPU_SET(cpu, &own);
-        k++;
+    n_own = 0;
+    for (int k = first < 0 ? 0 : first; k < last && k < n; k++) {
+        CPU_SET(all[k], &own);
+        own_cpu[n_own++] = all[k];
     }
-    n_own = CPU_COUNT(&own);
+    ls_cores_apart("/sys", n_own, own_cpu);
     ls_cores_roam();
 }
 
@@ -60,8 +163,7 @@ void ls_cores_keep(int i)
         return;
     }
     CPU_ZERO(&one);
-    for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &own) && k++ == i) CPU_SET(cpu, &one);
+    CPU_SET(own_cpu[i], &one);
     (void)sched_setaffinity(0, sizeof one, &one);
 }
 

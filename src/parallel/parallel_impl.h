@@ -32,6 +32,8 @@ static inline ls_view parallel_param(const ls_strategy *s, const void *x, int64_
 
 /* Posts the reduce_scatter of n elements at x, in buckets; this worker's shard goes to out. */
 ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out);
+/* The same for the gradient of unit u, in place (zero1 and ddp with one state). */
+ls_status parallel_scatter_post(ls_strategy *s, int u);
 
 /* all_gather of a whole unit after this worker updated its shard (zero1, zero2), and the wait before its use. */
 ls_status parallel_gather_post(ls_strategy *s, int u);

@@ -21,9 +21,16 @@ static const ls_strategy_ops *find(const char *name)
     return NULL;
 }
 
-int64_t ls_strategy_pad(const char *name, int n_worker)
+/* The table of a run: ddp has two. */
+static const ls_strategy_ops *table_of(const char *name, bool one_state)
 {
     const ls_strategy_ops *ops = find(name);
+    return ops == &ls_strategy_ddp && one_state ? &ls_strategy_ddp_one_state : ops;
+}
+
+int64_t ls_strategy_pad(const char *name, bool one_state, int n_worker)
+{
+    const ls_strategy_ops *ops = table_of(name, one_state);
     return LS_NORM_BLOCK * (int64_t)(ops && ops->parts ? n_worker : 1);
 }
 
@@ -171,7 +178,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, ls_comm *c, const ls_strategy_opts *o,
                              ls_plan *plan)
 {
-    const ls_strategy_ops *ops = find(name);
+    const ls_strategy_ops *ops = table_of(name, o->one_state);
     const size_t U = (size_t)m->n_unit;
     LS_TRY(ls_strategy_check(name, ls_comm_size(c), o->n_micro, o->deterministic));
     ls_strategy *s = ls_alloc(sizeof *s);

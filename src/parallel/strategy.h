@@ -4,6 +4,7 @@
  *   single                                             carry in the tree
  *   dp       (moments: rank 0)                         carry; reduce to rank 0 at the step   broadcast from 0
  *   ddp                                                carry; last: all_reduce in buckets
+ *   ddp, one state   moments                           as zero1 (opts.one_state)
  *   zero1    moments                                   carry; last: reduce_scatter           all_gather
  *   zero2    moments, gradients                        reduce_scatter, carry the shard       all_gather
  *   zero3    all three           all_gather, free      reduce_scatter, carry the shard
@@ -57,8 +58,8 @@ typedef struct ls_strategy_ops {
     ls_status (*step_done)(ls_strategy *s);         /* (optional)                                   */
 } ls_strategy_ops;
 
-extern const ls_strategy_ops ls_strategy_single, ls_strategy_dp, ls_strategy_ddp, ls_strategy_zero1, ls_strategy_zero2,
-    ls_strategy_zero3;
+extern const ls_strategy_ops ls_strategy_single, ls_strategy_dp, ls_strategy_ddp, ls_strategy_ddp_one_state,
+    ls_strategy_zero1, ls_strategy_zero2, ls_strategy_zero3;
 
 /* In a pipeline a worker has the units of its stage. The stage of embed updates the tied embedding; the stage of head has a copy. */
 enum { LS_ROLE_HERE, LS_ROLE_AWAY, LS_ROLE_COPY };
@@ -73,6 +74,7 @@ typedef struct ls_strategy_opts {
     bool overlap;    /* with offload: nothing that backward computes decides about the update (no clipping, no loss
                                 * scale), so units may be updated while it goes on */
     bool stochastic; /* ls_compute_open_opts has it, too                          */
+    bool one_state;  /* ddp: the workers share one optimizer state, each updates a part of it; others ignore it */
     bool adds_alike; /* see compute.h, for the shapes of this run                 */
     const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all LS_ROLE_HERE. Read by ls_strategy_create only */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
@@ -155,8 +157,8 @@ struct ls_strategy {
     int norm_row, unit_sum_row, tie_row, params_row, grads_row;
 };
 
-/* Elements that a unit's buffers must be a multiple of under this strategy. */
-int64_t ls_strategy_pad(const char *name, int n_worker);
+/* Elements that a unit's buffers must be a multiple of under this strategy. one_state: as in ls_strategy_opts. */
+int64_t ls_strategy_pad(const char *name, bool one_state, int n_worker);
 
 /* LS_E_CONFIG, with the arithmetic, if n_worker replicas of n_micro micro-batches cannot keep the summation order. */
 ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic);

@@ -24,6 +24,20 @@ ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out)
     return LS_OK;
 }
 
+static ls_status scatter_in_place(ls_strategy *s, void *x, int64_t n)
+{
+    const int64_t part = parallel_part(s, n);
+    return parallel_scatter(s, x, n, ls_at_wide(s->model->compute, x, part * ls_comm_rank(s->comm)));
+}
+
+ls_status parallel_scatter_post(ls_strategy *s, int u)
+{
+    const ls_unit *unit = &s->model->unit[u];
+    LS_TRY(scatter_in_place(s, unit->grad, unit->n_pad));
+    if (unit->n_grad == unit->n_pad) return LS_OK;
+    return scatter_in_place(s, ls_at_wide(s->model->compute, unit->grad, unit->n_pad), unit->n_grad - unit->n_pad);
+}
+
 /* ---- parameters that are whole ---- */
 
 ls_status parallel_gather_post(ls_strategy *s, int u)

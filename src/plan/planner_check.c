@@ -76,6 +76,8 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     ls_ds_config_fini(&ds);
     LS_TRY(st);
     r->cfg.model.vocab_size = (int)vocab;
+    r->cfg.one_state =
+        json_is_true(ls_json_at(root, "lockstep.shared_optimizer")); /* absent in runs of older versions */
     return LS_OK;
 }
 

@@ -327,9 +327,9 @@ void planner_buckets(const ls_cluster *cl, ls_train_config *c)
     planner_worker w = {0};
     begin(&w, cl, c);
     if (w.D < 2) return;
-    const bool all = !strcmp(c->strategy, "ddp");
+    const bool all = !strcmp(c->strategy, "ddp") && !c->one_state;
     c->bucket = bucket_for(&w, all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER, w.cl->wire_bytes, c->bucket);
-    if (!strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2"))
+    if (!strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2") || c->one_state)
         c->gather_bucket = bucket_for(&w, LS_COLL_ALL_GATHER, width_of(&w), c->gather_bucket);
 }
 
@@ -363,10 +363,11 @@ static double least_comm(const planner_worker *w, double n)
     if (!strcmp(c->strategy, "dp"))
         return planner_collective_sec(w, LS_COLL_REDUCE, D, span, wide) +
                planner_collective_sec(w, LS_COLL_BROADCAST, D, span, bytes);
-    if (!strcmp(c->strategy, "ddp")) return planner_collective_sec(w, LS_COLL_ALL_REDUCE, D, span, wide);
+    if (!strcmp(c->strategy, "ddp") && !c->one_state)
+        return planner_collective_sec(w, LS_COLL_ALL_REDUCE, D, span, wide);
     const double scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, D, span, wide),
                  gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, D, span, bytes);
-    if (!strcmp(c->strategy, "zero1")) return scatter + gather;
+    if (!strcmp(c->strategy, "zero1") || c->one_state) return scatter + gather;
     return M * scatter + gather;
 }
 
@@ -378,7 +379,7 @@ double planner_least(const ls_cluster *cl, const ls_train_config *c)
                                     (c->mesh.n[LS_AXIS_PP] * c->mesh.n[LS_AXIS_TP]); /* parameters of a worker */
     begin(&w, cl, c);
     unit_times(&w);
-    const bool dp = !strcmp(c->strategy, "dp"), sharded = !strncmp(c->strategy, "zero", 4);
+    const bool dp = !strcmp(c->strategy, "dp"), sharded = !strncmp(c->strategy, "zero", 4) || c->one_state;
     const double compute = least_compute(&w), comm = least_comm(&w, n);
     return (dp ? compute + comm : fmax(compute, comm)) + w.pass.step +
            n / (sharded ? w.D : 1) * fmin(w.pass.adamw, w.pass.alone);

@@ -308,6 +308,7 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     ls_jsonw_members(w, LS_KV("compute", m->compute_words), LS_KV("backend", c->compute));
     if (c->threads_asked) ls_jsonw_put_int(w, "threads", c->threads_asked);
     ls_jsonw_put_str(w, "strategy", c->strategy);
+    if (c->one_state) ls_jsonw_put_bool(w, "shared_optimizer", true);
     if (c->mesh.world > 1) {
         ls_jsonw_members(w, LS_KV("dp", c->mesh.n[LS_AXIS_DP]), LS_KV("pp", c->mesh.n[LS_AXIS_PP]),
                          LS_KV("tp", c->mesh.n[LS_AXIS_TP]));

@@ -37,7 +37,7 @@ ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, 
 /* The tables, or those of this worker's shard. */
 static ls_status make_model(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, ls_model **out)
 {
-    const int64_t pad = ls_strategy_pad(c->strategy, ls_comm_size(g->dp));
+    const int64_t pad = ls_strategy_pad(c->strategy, c->one_state, ls_comm_size(g->dp));
     if (!g->tp) return ls_model_create(out, &c->model, compute, pad);
     const ls_shard shard = {.rank = ls_comm_rank(g->tp), .size = ls_comm_size(g->tp), .rows = c->sequence_parallel};
     return ls_model_create_shard(out, &c->model, compute, pad, shard);
@@ -75,6 +75,7 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
                                  .overlap = c->offload && c->clip == 0 && c->loss_scale.rule == LS_SCALE_NONE &&
                                             !c->audit, /* which decides about the update, too */
                                  .stochastic = c->stochastic,
+                                 .one_state = c->one_state,
                                  .adds_alike = adds_alike(c, out->model, g),
                                  .role = role,
                                  .pipe = g->pp,

@@ -90,13 +90,15 @@ static ls_status take_shared(ls_trainer *t)
 /* Parameters, gradients and optimizer state of the model on one worker: what this worker has, times the shards of each part. */
 static int64_t whole_state(const ls_trainer *t)
 {
-    static const char *const sharded_from[] = {"zero3", "zero2", "zero1"}; /* parameters, gradients, optimizer state */
-    static const ls_part part[] = {LS_PART_PARAM, LS_PART_GRAD, LS_PART_OPT};
+    static const struct {
+        ls_part part;
+        unsigned sharded;
+    } all[] = {{LS_PART_PARAM, LS_SHARD_PARAM}, {LS_PART_GRAD, LS_SHARD_GRAD}, {LS_PART_OPT, LS_SHARD_OPT}};
     const ls_mesh *m = &t->cfg->mesh;
     int64_t sum = 0;
     for (int i = 0; i < 3; i++) {
-        const bool sharded = !strncmp(t->cfg->strategy, "zero", 4) && strcmp(t->cfg->strategy, sharded_from[i]) >= 0;
-        sum += ls_plan_part_bytes(&t->plan, part[i]) * (sharded ? m->n[LS_AXIS_DP] : 1);
+        const bool sharded = t->strategy->ops->parts & all[i].sharded;
+        sum += ls_plan_part_bytes(&t->plan, all[i].part) * (sharded ? m->n[LS_AXIS_DP] : 1);
     }
     return sum * m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP];
 }

@@ -309,6 +309,47 @@ static void kernels_are_chosen_by_type(void **state)
     unsetenv("LS_GEMM");
 }
 
+/* Packed B that a product has kept serves products with other numbers of rows; the bits are those of a product that packs it. */
+static void kept_panels_give_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        bool tb;
+        int64_t N, K;
+    } shape[] = {{true, 200, 70}, {false, 70, 1300}, {false, 3, 5}, {true, 3100, 33}};
+    bool usable;
+    const gemm_kernel *k;
+    for (int i = 0; (k = gemm_list(i, &usable)); i++) {
+        if (!usable || !gemm_is_bf16(k)) continue;
+        for (size_t s = 0; s < sizeof shape / sizeof shape[0]; s++)
+            for (int n_thread = 1; n_thread <= 3; n_thread += 2) {
+                const gemm_case big = {.tb = shape[s].tb, .M = 37, .N = shape[s].N, .K = shape[s].K, .bf16 = true};
+                gemm_data d = check_make(&big, s + 1);
+                const size_t n = gemm_keep_nbytes(k, n_thread, big.N, big.K), room = n + 64;
+                float *want = ls_alloc((size_t)d.n_c * sizeof *want);
+                char *keep = ls_alloc(room);
+                assert_true(want && keep);
+                check_run(k, &d, n_thread);
+                memcpy(want, d.c, (size_t)d.n_c * sizeof *want);
+                memset(keep, 0xff, room);
+                d.args.keep = keep;
+                check_run(k, &d, n_thread); /* packs and keeps */
+                assert_memory_equal(want, d.c, (size_t)d.n_c * sizeof *want);
+                for (size_t at = n; at < room; at++) assert_int_equal((unsigned char)keep[at], 0xff);
+                memset(d.b, 0xff, (size_t)d.n_b * sizeof *d.b); /* B itself is not read again */
+                d.args.kept = true;
+                for (int64_t M = 37; M; M /= 3) { /* rows from the first on */
+                    d.args.M = M;
+                    check_run(k, &d, n_thread);
+                    assert_memory_equal(want, d.c, (size_t)(M * d.args.ldc) * sizeof *want);
+                }
+                ls_free(want);
+                ls_free(keep);
+                check_free(&d);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +360,7 @@ int main(void)
         cmocka_unit_test(kernels_are_chosen_by_type),
         cmocka_unit_test(every_shape_matches_sums_in_double),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
+        cmocka_unit_test(kept_panels_give_the_same_bits),
         cmocka_unit_test(operands_are_rounded_once),
         cmocka_unit_test(nan_and_infinity_stay_in_their_places),
         cmocka_unit_test(instructions_match_their_emulation),

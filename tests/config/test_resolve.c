@@ -465,8 +465,8 @@ static void options_that_a_run_does_not_use_are_refused(void **state)
 {
     (void)state;
     ls_train_config c;
-    must_fail(NULL, "--model tiny -n 2 --gather_bucket 10", LS_E_CONFIG,
-              "--gather_bucket has no effect with strategy ddp; zero1 and zero2 use it; leave it out");
+    must_fail(NULL, "--model tiny -n 2 --strategy zero3 --gather_bucket 10", LS_E_CONFIG,
+              "--gather_bucket has no effect with strategy zero3; zero1 and zero2 use it; leave it out");
     must_fail(NULL, "--model tiny -n 2 --prefetch_bucket 10", LS_E_CONFIG, "with strategy ddp; zero3 uses it");
     must_fail(NULL, "--model tiny -n 2 --strategy dp --bucket 10", LS_E_CONFIG, "with strategy dp");
     must_fail(NULL, "--model tiny --profile_spans 10", LS_E_CONFIG, "--profile_spans needs --profile");
@@ -540,6 +540,41 @@ static void a_failed_allocation_leaks_nothing(void **state)
     assert_int_equal(ls_mem_live(), live);
 }
 
+/* ddp: who shares one optimizer state. */
+static void cpu_workers_of_a_host_share_a_state(void **state)
+{
+    (void)state;
+    const struct {
+        const char *line;
+        int workers;
+        bool several_hosts, shared;
+    } all[] = {{"--strategy ddp", 2, false, true},
+               {"--strategy ddp --pp 2", 4, false, true},
+               {"--strategy ddp --gather_bucket 5000", 2, false, true},
+               {"--strategy ddp", 2, true, false},
+               {"--strategy ddp --replicate_optimizer", 2, false, false},
+               {"--strategy ddp --audit 5", 2, false, false},
+               {"--strategy ddp --device cuda", 2, false, false},
+               {"--strategy ddp --pp 2", 2, false, false},
+               {"--strategy zero1", 2, false, false},
+               {"", 1, false, false}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        ls_train_config c = {0};
+        const ls_train_facts f = {
+            .world_size = all[i].workers, .several_hosts = all[i].several_hosts, .data_eos_id = -1};
+        assert_int_equal(resolve_with(NULL, all[i].line, &f, &c), LS_OK);
+        assert_true(c.one_state == all[i].shared);
+        ls_train_config_fini(&c);
+    }
+    ls_train_config c = {0};
+    const ls_train_facts two = {.world_size = 2, .data_eos_id = -1}, far = {2, 0, -1, .several_hosts = true};
+    assert_int_equal(resolve_with(NULL, "--strategy zero1 --replicate_optimizer", &two, &c), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "--replicate_optimizer has no effect with strategy zero1; ddp uses it"));
+    assert_int_equal(resolve_with(NULL, "--strategy ddp --gather_bucket 5000", &far, &c), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "a shared optimizer state"));
+    ls_err_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -560,6 +595,7 @@ int main(void)
         cmocka_unit_test(options_that_a_run_does_not_use_are_refused),
         cmocka_unit_test(data_files_are_found_or_reported),
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
+        cmocka_unit_test(cpu_workers_of_a_host_share_a_state),
     };
     return cmocka_run_group_tests(tests, clean_environment, NULL);
 }

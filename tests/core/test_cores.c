@@ -3,6 +3,7 @@
 #include "compute/compute.h"
 #include "core/cores.h"
 #include "cmocka_all.h"
+#include "test_folder.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -136,9 +137,91 @@ static void a_worker_gets_its_part_of_the_cores(void **state)
     in_child(a_part);
 }
 
+/* ---- machines that are described in files ---- */
+
+/* `cores` physical cores on `nodes` nodes with `threads` hardware threads each. adjacent: the threads of a core have adjacent numbers, else the
+ * first threads of all cores come first. */
+static void describe(const char *folder, int nodes, int cores, int threads, bool adjacent)
+{
+    char path[128], list[512] = "";
+    for (int c = 0; c < cores; c++) {
+        int n = 0;
+        for (int t = 0; t < threads; t++)
+            n += snprintf(list + n, sizeof list - (size_t)n, "%s%d", t ? "," : "",
+                          adjacent ? c * threads + t : t * cores + c);
+        snprintf(list + n, sizeof list - (size_t)n, "\n");
+        for (int t = 0; t < threads; t++) {
+            snprintf(path, sizeof path, "devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                     adjacent ? c * threads + t : t * cores + c);
+            test_write(folder, path, list);
+        }
+    }
+    snprintf(list, sizeof list, "0-%d\n", nodes - 1);
+    test_write(folder, "devices/system/node/online", list);
+    for (int k = 0; k < nodes; k++) {
+        const int each = cores / nodes;
+        snprintf(path, sizeof path, "devices/system/node/node%d/cpulist", k);
+        if (adjacent) snprintf(list, sizeof list, "%d-%d\n", k * each * threads, (k + 1) * each * threads - 1);
+        else if (threads == 1) snprintf(list, sizeof list, "%d-%d\n", k * each, (k + 1) * each - 1);
+        else
+            snprintf(list, sizeof list, "%d-%d,%d-%d\n", k * each, (k + 1) * each - 1, cores + k * each,
+                     cores + (k + 1) * each - 1);
+        test_write(folder, path, list);
+    }
+}
+
+static void expect_order(const char *root, bool apart, int n, const int *in, const int *want)
+{
+    int cpu[32];
+    memcpy(cpu, in, (size_t)n * sizeof *cpu);
+    if (apart) ls_cores_apart(root, n, cpu);
+    else ls_cores_order(root, n, cpu);
+    for (int i = 0; i < n; i++)
+        if (cpu[i] != want[i]) fail_msg("place %d has CPU %d, not %d", i, cpu[i], want[i]);
+}
+
+static void parts_of_the_cores_are_whole_physical_cores_of_one_node(void **state)
+{
+    (void)state;
+    static const int all[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    char *folder = test_dir();
+    describe(folder, 2, 8, 2, false); /* CPU i and i + 8 are one core; cores 0 to 3 are node 0 */
+    expect_order(folder, false, 16, all, (int[]){0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15});
+    /* two threads of a worker with two cores: one on each */
+    expect_order(folder, true, 4, (int[]){0, 8, 1, 9}, (int[]){0, 1, 8, 9});
+    /* a process that may use some CPUs only */
+    expect_order(folder, false, 5, (int[]){1, 4, 6, 9, 12}, (int[]){1, 9, 4, 12, 6});
+    test_dir_close(folder);
+
+    folder = test_dir();
+    describe(folder, 2, 8, 2, true); /* CPU 2i and 2i + 1 are one core */
+    expect_order(folder, false, 16, all, all);
+    expect_order(folder, true, 4, (int[]){4, 5, 6, 7}, (int[]){4, 6, 5, 7});
+    test_dir_close(folder);
+
+    folder = test_dir();
+    describe(folder, 1, 16, 1, false);
+    test_write(folder, "devices/system/node/online", "0-1,5\n");
+    test_write(folder, "devices/system/node/node0/cpulist", "0,2,4,6,8,10,12,14\n"); /* nodes in turns */
+    test_write(folder, "devices/system/node/node1/cpulist", "1,3,5,7,9,11,13,15\n");
+    test_write(folder, "devices/system/node/node5/cpulist", "\n"); /* memory without CPUs */
+    expect_order(folder, false, 16, all, (int[]){0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15});
+    test_dir_close(folder);
+
+    /* files that are missing, or that have something else: the numbers of the CPUs */
+    expect_order("/nowhere", false, 16, all, all);
+    expect_order("/nowhere", true, 16, all, all);
+    folder = test_dir();
+    test_write(folder, "devices/system/node/online", "all of them\n");
+    test_write(folder, "devices/system/cpu/cpu3/topology/thread_siblings_list", "-1,99999999999999999999\n");
+    expect_order(folder, true, 16, all, all);
+    test_dir_close(folder);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_process_without_own_cores_is_not_pinned),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_the_cores_are_whole_physical_cores_of_one_node),
+                                       cmocka_unit_test(a_process_without_own_cores_is_not_pinned),
                                        cmocka_unit_test(each_computing_thread_keeps_one_core),
                                        cmocka_unit_test(two_threads_share_the_only_core),
                                        cmocka_unit_test(a_worker_gets_its_part_of_the_cores)};

@@ -16,8 +16,9 @@ run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "${base[@]}" --checkpoint_
 steps=(--max_steps 8)
 
 run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
-for s in ddp dp zero1 zero2 zero3; do
-  run $s -n 4 --strategy $s --reference_output "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
+for s in ddp dp zero1 zero2 zero3 each; do
+  how=(--strategy $s); [ $s = each ] && how=(--strategy ddp --replicate_optimizer)
+  run $s -n 4 "${how[@]}" --reference_output "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
   for r in 0 1 2 3; do grep -q "^\[Rank $r\] EXITING cleanly" "$SCRATCH/$s.log" || bad "$s: rank $r did not print its last line"; done
@@ -25,15 +26,25 @@ done
 python3 - "$SCRATCH" <<'PY' || bad "metrics of 4 workers differ from those of one"
 import json, sys
 def load(n): return json.load(open(f"{sys.argv[1]}/{n}/training_metrics.json"))
-a, b = load("one"), load("ddp")
+a, b, d = load("one"), load("each"), load("ddp")
 assert b["hardware"]["world_size"] == 4 and b["training_config"]["global_batch_size"] == 8 == a["training_config"]["global_batch_size"]
-# the volume of ddp: every step sums each gradient element once (P, and the second part of the token embedding)
+# the volume of ddp with a state for each: every step sums each gradient element once (P, and the second part of the token embedding)
 comm, P, V, C, steps = b["lockstep"]["comm"], b["lockstep"]["parameters"], 257, 128, 8
-def pad(n): return -(-n // 1024) * 1024
-embed = pad(V * C + 256 * C)
-units = [embed] + [pad(12 * C * C + 13 * C)] * 2 + [pad(2 * C) + embed]
-assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * sum(units), (comm["all_reduce"], sum(units))
+def units(block):
+    def pad(n): return -(-n // block) * block
+    embed = pad(V * C + 256 * C)
+    return [embed] + [pad(12 * C * C + 13 * C)] * 2 + [pad(2 * C) + embed]
+n = sum(units(1024))
+assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * n, (comm["all_reduce"], n)
 assert comm["all_reduce"]["bytes_moved"] == 2 * 3 * comm["all_reduce"]["elements"] * 4 // 4, comm["all_reduce"]
+# and with one state: parts of the sums, and the parameters; the moments exist once
+one, n, e = d["lockstep"]["comm"], sum(units(4096)), units(4096)[0]
+assert d["lockstep"]["shared_optimizer"] is True and "shared_optimizer" not in b["lockstep"]
+assert one["reduce_scatter"]["elements"] == steps * n, (one["reduce_scatter"], n)
+assert one["all_gather"]["elements"] >= steps * (n - e), (one["all_gather"], n - e) # and the sums of squares and the losses
+assert one.get("all_reduce", {"elements": 0})["elements"] == 0, one["all_reduce"]
+def state(m): return [r["optimizer"] for r in m["lockstep"]["memory"]["per_rank"]]
+assert state(d) == [8 * (n - e) // 4] * 4 and state(b) == [8 * (sum(units(1024)) - units(1024)[0])] * 4, (state(d), state(b))
 # only the steps count, not start-up, validation and checkpoints: the waiting time is that of the steps
 assert comm["steps"] == steps, comm
 waited = sum(k["exposed_sec"] for k in comm.values() if isinstance(k, dict))

@@ -154,7 +154,7 @@ static void lab_open(lab *l, const char *name, int M, ls_variant variant, bool o
     dev.n = 0;
     assert_int_equal(ls_compute_open(&l->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
     assert_int_equal(ls_comm_self(&l->comm), LS_OK);
-    assert_int_equal(ls_model_create(&l->model, &cfg, &l->compute, ls_strategy_pad(name, 1)), LS_OK);
+    assert_int_equal(ls_model_create(&l->model, &cfg, &l->compute, ls_strategy_pad(name, false, 1)), LS_OK);
     const ls_strategy_opts o = {.n_micro = M,
                                 .bucket = 700,
                                 .gather_bucket = 1500,

@@ -32,15 +32,23 @@ static ls_status on_ready(void *ctx, int u)
     return ls_strategy_grad_ready(((lab *)ctx)->s, u);
 }
 
+#define ONE_STATE "ddp with one state"
+
 static void lab_open(lab *l, const char *name, int rank, int W, int M, ls_variant variant, int64_t bucket)
 {
     ls_model_config cfg = small_config(variant, 0);
+    const bool one = !strcmp(name, ONE_STATE);
+    if (one) name = "ddp";
     *l = (lab){.M = M};
     assert_int_equal(ls_compute_open(&l->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
     assert_int_equal(ls_comm_dry(rank, W, &l->comm), LS_OK);
-    assert_int_equal(ls_model_create(&l->model, &cfg, &l->compute, ls_strategy_pad(name, W)), LS_OK);
-    const ls_strategy_opts o = {
-        .n_micro = M, .bucket = bucket, .gather_bucket = 1500, .prefetch_bucket = 2000, .deterministic = true};
+    assert_int_equal(ls_model_create(&l->model, &cfg, &l->compute, ls_strategy_pad(name, one, W)), LS_OK);
+    const ls_strategy_opts o = {.n_micro = M,
+                                .bucket = bucket,
+                                .gather_bucket = 1500,
+                                .prefetch_bucket = 2000,
+                                .deterministic = true,
+                                .one_state = one};
     assert_int_equal(ls_strategy_create(&l->s, name, l->model, l->comm, &o, &l->plan), LS_OK);
     assert_int_equal(ls_acts_plan(&l->acts, l->model, &(ls_acts_opts){.B = 1, .T = 8, .train = true}, &l->plan), LS_OK);
     assert_int_equal(ls_plan_layout(&l->plan), LS_OK);
@@ -116,7 +124,7 @@ static void check_laws(const char *name, int rank, int W, int M, ls_variant vari
 
     int64_t want[LS_N_COLL] = {0};
     const bool dp = !strcmp(name, "dp"), zero = !strncmp(name, "zero", 4);
-    const int stage = zero ? name[4] - '0' : 0;
+    const int stage = zero ? name[4] - '0' : !strcmp(name, ONE_STATE) ? 1 : 0; /* it sends and stores as zero1 */
     if (dp) want[LS_COLL_REDUCE] = G, want[LS_COLL_BROADCAST] = P;
     if (!strcmp(name, "ddp")) want[LS_COLL_ALL_REDUCE] = G;
     if (stage) want[LS_COLL_REDUCE_SCATTER] = stage == 1 ? G : M * G;
@@ -142,7 +150,7 @@ static void check_laws(const char *name, int rank, int W, int M, ls_variant vari
 static void each_strategy_sends_and_stores_as_documented(void **state)
 {
     (void)state;
-    const char *const name[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
+    const char *const name[] = {"single", "dp", "ddp", ONE_STATE, "zero1", "zero2", "zero3"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++)
         for (int W = 1; W <= 4; W *= 2)
             for (int r = 0; r < W; r++)
@@ -156,8 +164,8 @@ static void each_strategy_sends_and_stores_as_documented(void **state)
 static void saved_pieces_cover_each_element_once(void **state)
 {
     (void)state;
-    const char *const name[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
-    for (size_t i = 0; i < 5; i++) {
+    const char *const name[] = {"dp", "ddp", ONE_STATE, "zero1", "zero2", "zero3"};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         for (int W = 1; W <= 4; W++) {
             static unsigned char seen[LS_N_FLAT][4][100000];
             memset(seen, 0, sizeof seen);
@@ -198,7 +206,8 @@ static void layouts_that_cannot_work_are_refused(void **state)
         ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
         assert_int_equal(ls_compute_open(&l.compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
         assert_int_equal(ls_comm_dry(0, all[i].W, &l.comm), LS_OK);
-        assert_int_equal(ls_model_create(&l.model, &cfg, &l.compute, ls_strategy_pad(all[i].name, all[i].W)), LS_OK);
+        assert_int_equal(ls_model_create(&l.model, &cfg, &l.compute, ls_strategy_pad(all[i].name, false, all[i].W)),
+                         LS_OK);
         ls_strategy_opts o = {.n_micro = all[i].M, .bucket = 1, .gather_bucket = 1, .deterministic = true};
         assert_int_equal(ls_strategy_create(&l.s, all[i].name, l.model, l.comm, &o, &l.plan), LS_E_CONFIG);
         assert_non_null(strstr(ls_err_words(), all[i].word));

@@ -136,14 +136,38 @@ ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
     float *dx = a->dx, *p = a->packed ? (float *)(void *)((char *)c->scratch + packed_scratch(a->C)) : after_gemm(c);
     int64_t C = a->C, V = a->V, ld = fast_logit_ld(V);
     cpu_row *parts = (cpu_row *)(void *)(p + (a->R < FAST_LOGIT_ROWS ? a->R : FAST_LOGIT_ROWS) * ld);
+    const gemm_kernel *k = fast_kernel(c);
+    const bool keep = !a->packed && fast_kept_nbytes(c, a->R, C, V, dx != NULL) > 0;
+    const uintptr_t after = (uintptr_t)(parts + (a->n_part > 1 ? a->n_part * FAST_LOGIT_ROWS : 0));
+    char *w_kept = keep ? (char *)((after + 63) & ~(uintptr_t)63) : NULL,
+         *wt_kept = keep ? w_kept + gemm_keep_nbytes(k, c->n_thread, V, C) : NULL;
     if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, (size_t)(V * C) * sizeof(float));
     for (int64_t r0 = 0; r0 < a->R; r0 += FAST_LOGIT_ROWS) {
         int64_t n = a->R - r0 < FAST_LOGIT_ROWS ? a->R - r0 : FAST_LOGIT_ROWS;
         const float *xr = x + r0 * C;
         if (a->packed) packed_product(c, a->form, p, ld, xr, a->packed, NULL, n, C, V);
-        else matmul(c, (gemm_args){.tb = true, .M = n, .N = V, .K = C, .A = xr, .B = a->w, .C = p, .ldc = ld});
+        else
+            matmul(c, (gemm_args){.tb = true,
+                                  .M = n,
+                                  .N = V,
+                                  .K = C,
+                                  .A = xr,
+                                  .B = a->w,
+                                  .C = p,
+                                  .ldc = ld,
+                                  .keep = w_kept,
+                                  .kept = keep && r0});
         LS_TRY(loss_rows(c, a, p, ld, r0, n, parts));
-        if (dx) matmul(c, (gemm_args){.M = n, .N = C, .K = V, .A = p, .lda = ld, .B = a->w, .C = dx + r0 * C});
+        if (dx)
+            matmul(c, (gemm_args){.M = n,
+                                  .N = C,
+                                  .K = V,
+                                  .A = p,
+                                  .lda = ld,
+                                  .B = a->w,
+                                  .C = dx + r0 * C,
+                                  .keep = wt_kept,
+                                  .kept = keep && r0});
         if (!a->dw) continue;
         const bool acc = a->acc || r0 > 0;
         matmul(c, (gemm_args){.ta = true, .M = V, .N = C, .K = n, .A = p, .lda = ld, .B = xr, .C = a->dw, .acc = acc});

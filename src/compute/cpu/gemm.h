@@ -41,10 +41,16 @@ typedef struct gemm_args {
     float *C;
     const float *bias; /* (N) added once to every row, or NULL */
     bool acc;          /* beta = 1 */
+    void *
+        keep; /* (optional) gemm_keep_nbytes bytes, 64-byte aligned, for all of packed B; kernels without panels ignore it */
+    bool kept; /* packed B is in it, from a product with the same B, tb, N, K, kernel and n_thread */
 } gemm_args;
 
 /* Bytes of scratch (packed panels) that gemm_run needs at most for shapes up to these with n_thread threads. */
 size_t gemm_scratch(const gemm_kernel *k, int n_thread);
+
+/* Bytes of gemm_args.keep. */
+size_t gemm_keep_nbytes(const gemm_kernel *k, int n_thread, int64_t N, int64_t K);
 
 /* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
 void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);

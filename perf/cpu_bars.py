@@ -1,0 +1,320 @@
+"""Everything that is promised of CPUs with many cores and of bf16 on CPUs, measured in one call of less than 8 minutes.
+
+Rounds run, in sequence and on the same cores, each in separate processes (GPT-2 124M, T512, no dropout; the first step is not counted):
+
+  8 x 2      ours ddp on W workers with cores / W threads each, global batch 16: bf16, fp32, and fp32 with --replicate_optimizer
+  part       one worker on the cores of one of them, its share of the batch, the other cores idle
+  copies     W of those at once that do not communicate: what the cores and the memory give
+  peers      PyTorch DDP over gloo and DeepSpeed ZeRO-2 and 3 on W workers, in fp32 and bf16
+  all cores  one worker, batch 4: ours in bf16 (also with LS_GEMM_KEEP=1) and fp32; PyTorch in fp32 and bf16, eager and compiled
+  products   `lockstep bench gemm`: the products of a step against the measured peak of the instruction (once, at the begin)
+  triad      STREAM triad with cores / W and with all threads: the memory's limit
+
+After round 1, of the modes of a peer only the fastest is measured again. Ratios are made within a round; a bar is met if their median reaches it.
+What cannot be measured here is listed with the reason: no bf16 instructions (--emulated measures them anyway, which tests the script and nothing
+else), no PyTorch, no DeepSpeed (perf/fetch_deepspeed.sh), no time left. The validation loss after 1,000 steps is not part of it.
+
+  python perf/cpu_bars.py [--lockstep build/lockstep] [--workers 8] [--budget-s 460] [--rounds 5] [--out FILE] [--json]
+  python perf/cpu_bars.py --emulated --model tiny --seq 64 --workers 2 --steps 1 --rounds 2 --budget-s 60      # a trial of the script
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+
+import compare
+import workers as w
+
+ALONE = ("fp32 eager", "bf16 eager", "bf16 compile", "fp32 compile")
+PEERS = ("torch ddp", "deepspeed zero2", "deepspeed zero3")
+
+
+def options():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
+    a.add_argument("--model", default="gpt2", choices=["tiny", "gpt2", "gpt2-medium"])
+    a.add_argument("--seq", type=int, default=512)
+    a.add_argument("--global_batch", type=int, default=16, help="sequences per step over all workers")
+    a.add_argument("--micro", type=int, default=2, help="sequences per micro-batch of the workers, on both sides")
+    a.add_argument("--alone_batch", type=int, default=4, help="sequences of one worker on all cores")
+    a.add_argument("--workers", type=int, default=8)
+    a.add_argument("--steps", type=int, default=1, help="timed steps per run, after one warm-up step")
+    a.add_argument("--rounds", type=int, default=5, help="at most")
+    a.add_argument("--budget-s", type=float, default=460)
+    a.add_argument("--emulated", action="store_true", help="also bf16 on a CPU without its instructions")
+    a.add_argument("--no_peers", action="store_true")
+    a.add_argument("--json", action="store_true")
+    a.add_argument("--out", help="JSON file, updated after each result")
+    o = a.parse_args()
+    if not os.access(o.lockstep, os.X_OK):
+        a.error(f"no program {o.lockstep}: build it, or name it with --lockstep")
+    o.cores = compare.cores()
+    o.threads = max(1, o.cores // o.workers)
+    o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
+    if o.global_batch % (o.workers * o.micro):
+        a.error(f"global batch {o.global_batch} does not divide into {o.workers} workers x micro-batches of {o.micro}")
+    return o
+
+
+def has_module(name):
+    g = w.Group()
+    g.start([sys.executable, "-c", f"import {name}"], w.cores(10**6), w.peer_env())
+    return g.wait(60)
+
+
+def has_bf16(o):
+    r = subprocess.run([o.lockstep, "doctor", "--json"], capture_output=True, text=True)
+    return "no bf16 instructions" not in r.stdout
+
+
+def torch_alone(o, data, mode, limit=1e9):
+    """perf/torch_gpt2.py on all cores."""
+    precision, how = mode.split()
+    args = [sys.executable, os.path.join(w.HERE, "torch_gpt2.py"), "--data", data, "--model", o.model, "--batch", o.alone_batch, "--seq", o.seq,
+            "--steps", o.steps, "--threads", o.cores]
+    args += ["--compile"] * (how == "compile") + ["--bf16"] * (precision == "bf16")
+    g = w.Group()
+    with tempfile.TemporaryFile() as out:
+        g.start(args, w.cores(o.cores), w.peer_env(), out)
+        well = g.wait(limit)
+        out.seek(0)
+        lines = [x for x in out.read().decode().splitlines() if x.startswith("{")]
+    if not well or not lines:
+        return {"refused": g.words()}
+    r = json.loads(lines[-1])
+    return {**w.summed(o.alone_batch * o.seq, r["steps"], 0), "loss": r["loss"], "words": f"torch {r['torch']}"}
+
+
+def products(o, precision, limit=1e9):
+    """Of the kernel that this precision uses: GFLOP/s of all products of a step, and of its instruction."""
+    args = [o.lockstep, "bench", "gemm", "--device", "cpu", "--precision", precision, "--threads", o.cores, "--batch", o.alone_batch, "--seq", o.seq,
+            "--turns", 3, "--json"]
+    if o.model == "tiny":
+        args += ["--layers", 2, "--width", 128, "--vocab", 512]
+    g = w.Group()
+    with tempfile.TemporaryFile() as out:
+        g.start(args, w.cores(o.cores), None, out)
+        if not g.wait(min(limit, 120)):
+            return {"refused": g.words()}
+        out.seek(0)
+        whole = json.loads(out.read().decode())["rows"][-1]
+    kernels = [(k, v) for k, v in whole.items() if isinstance(v, dict)]
+    with_peak = [(k, v) for k, v in kernels if "peak_gflops" in v]
+    name, v = (with_peak or kernels)[0]
+    return {"kernel": name, "gflops": v["gflops"], "peak_gflops": v.get("peak_gflops")}
+
+
+class Table:
+    def __init__(self, o):
+        self.o, self.rounds, self.missing, self.words, self.products = o, [], {}, {}, {}
+
+    def add(self, name, r):
+        if r is None:
+            return
+        if "refused" in r:
+            self.missing[name] = r["refused"]
+            w.say(f"  {name}: {r['refused']}")
+            return
+        self.rounds[-1][name] = r
+        if "words" in r:
+            self.words[name] = r["words"]
+        if "bytes_per_s" in r:
+            w.say(f"  {name}: {r['bytes_per_s'] / 1e9:.1f} GB/s")
+        else:
+            w.say(f"  {name}: {r['tokens_per_s']:.1f} tokens/s")
+        self.save()
+
+    def rates(self, name):
+        return [r[name].get("tokens_per_s", r[name].get("bytes_per_s")) for r in self.rounds if name in r]
+
+    def ratios(self, top, below, factor=1.0):
+        """Of the rounds that have `top` and one of `below`, the fastest of which counts."""
+        out = []
+        for r in self.rounds:
+            found = [r[k]["tokens_per_s"] for k in below if k in r]
+            if top in r and found:
+                out.append(r[top]["tokens_per_s"] / (factor * max(found)))
+        return out
+
+    def fastest(self, names):
+        """The name whose last result is the best; None: no result."""
+        seen = [(self.rates(k)[-1], k) for k in names if self.rates(k)]
+        return max(seen)[1] if seen else None
+
+    def bars(self):
+        """(words, bar or None, ratios)"""
+        o, W = self.o, self.o.workers
+        ours = "ours ddp bf16"
+        rows = []
+        for p in ("bf16", "fp32"):
+            rows += [(f"ddp x{W} {p} / {W} x one of them alone", 0.85 if p == "bf16" else None, self.ratios(f"ours ddp {p}", [f"part {p}"], W)),
+                     (f"ddp x{W} {p} / {W} silent copies", 0.98 if p == "bf16" else None, self.ratios(f"ours ddp {p}", [f"copies {p}"])),
+                     (f"{W} silent copies {p} / {W} x one alone (what the machine allows)", None, self.ratios(f"copies {p}", [f"part {p}"], W))]
+        rows += [(f"ddp x{W} fp32, one optimizer state / a state each", None, self.ratios("ours ddp fp32", ["ours ddp fp32 replicated"])),
+                 (f"ddp x{W} bf16 / PyTorch DDP (gloo), its best precision", 1.5, self.ratios(ours, modes("torch ddp"))),
+                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-2, its best precision", 2.0, self.ratios(ours, modes("deepspeed zero2"))),
+                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-3, its best precision", 2.0, self.ratios(ours, modes("deepspeed zero3"))),
+                 (f"ddp x{W} fp32 / PyTorch DDP (gloo), fp32", None, self.ratios("ours ddp fp32", ["torch ddp fp32"])),
+                 ("all cores, bf16 / fp32", 2.5, self.ratios("ours alone bf16", ["ours alone fp32"])),
+                 ("all cores, bf16, packed weights of the classifier kept (LS_GEMM_KEEP=1) / not kept", None,
+                  self.ratios("ours alone bf16 kept", ["ours alone bf16"])),
+                 ("all cores, bf16 / the best mode of PyTorch", 3.0, self.ratios("ours alone bf16", ["torch " + m for m in ALONE])),
+                 ("all cores, fp32 / the best mode of PyTorch", None, self.ratios("ours alone fp32", ["torch " + m for m in ALONE]))]
+        for p, r in self.products.items():
+            bar = 0.6 if "amx" in r.get("kernel", "") else 0.85
+            share = [r["gflops"] / r["peak_gflops"]] if r.get("peak_gflops") else []
+            rows.append((f"products of a step, {p} ({r.get('kernel', 'not measured')}) / the instruction's peak", bar, share))
+        return rows
+
+    def result(self):
+        rows = [{"what": a, "bar": b, "rounds": c, "median": statistics.median(c) if c else None, "interval_95": compare.interval(c)}
+                for a, b, c in self.bars()]
+        return {"machine": compare.machine(), "siblings_of_core_0": w.siblings(), "cores": self.o.cores, "workers": self.o.workers,
+                "threads": self.o.threads, "model": self.o.model, "seq": self.o.seq, "global_batch": self.o.global_batch,
+                "micro": self.o.micro, "alone_batch": self.o.alone_batch, "counted_steps": self.o.steps, "emulated": self.o.emulated,
+                "bars": rows, "missing": self.missing, "peers": self.words, "products": self.products, "rounds": self.rounds}
+
+    def save(self):
+        if self.o.out:
+            with open(self.o.out + ".new", "w") as f:
+                json.dump(self.result(), f, indent=1)
+            os.replace(self.o.out + ".new", self.o.out)
+
+
+def modes(peer):
+    return [f"{peer} fp32", f"{peer} bf16"]
+
+
+def one_round(o, t, budget, data, work):
+    def measure(name, f, *args, **kw):
+        if name not in t.missing:
+            t.add(name, budget.run(name, f, *args, **kw))
+
+    def ours(name, precision, workers, **kw):
+        kw.setdefault("strategy", "ddp" if workers > 1 else "single")
+        if precision == "bf16" and not o.bf16:
+            return
+        extra = ["--precision", precision, *kw.pop("more", ())]
+        measure(name, w.ours, kw.pop("o", o), data, work, kw.pop("strategy"), workers, kw.pop("threads", o.threads), extra=extra, **kw)
+
+    def peer_modes(names):
+        """In round 1 all of them, later the fastest of those that have a result."""
+        best = t.fastest(names)
+        return [k for k in names if k not in t.missing and (len(t.rounds) == 1 or k == best)]
+
+    share, W = o.global_batch // o.workers, o.workers
+    ours("ours ddp bf16", "bf16", W)
+    ours("part bf16", "bf16", 1, batch=share)
+    ours("copies bf16", "bf16", 1, batch=share, copies=W)
+    for peer in PEERS:
+        for name in peer_modes(modes(peer)):
+            kind = peer.split()[1]
+            measure(name, w.peer, o, data, work, kind + ("-bf16" if name.endswith("bf16") else ""), W, o.threads)
+    alone = SimpleNamespace(**{**vars(o), "micro": o.alone_batch})
+    for p in ("bf16", "fp32"):
+        ours(f"ours alone {p}", p, 1, o=alone, batch=o.alone_batch, threads=o.cores)
+    ours("ours alone bf16 kept", "bf16", 1, o=alone, batch=o.alone_batch, threads=o.cores, env={"LS_GEMM_KEEP": "1"})
+    torch = peer_modes(["torch " + m for m in ALONE])
+    for name in torch:
+        if len(t.rounds) > 1 or name.endswith("eager"):
+            measure(name, torch_alone, o, data, name.split(" ", 1)[1])
+    ours("ours ddp fp32", "fp32", W)
+    ours("ours ddp fp32 replicated", "fp32", W, more=["--replicate_optimizer"])
+    ours("part fp32", "fp32", 1, batch=share)
+    ours("copies fp32", "fp32", 1, batch=share, copies=W)
+    measure("triad of one", w.triad, o, 1, o.threads, seconds=1.0)
+    measure("triad of all", w.triad, o, W, o.threads, seconds=1.0)
+    if len(t.rounds) == 1:  # compiling takes long: nothing else waits for it
+        for name in torch:
+            if name.endswith("compile"):
+                measure(name, torch_alone, o, data, name.split(" ", 1)[1])
+
+
+def find_what_is_missing(o, t):
+    native = has_bf16(o)
+    o.bf16 = native or o.emulated
+    if not native:
+        t.missing["bf16"] = "this CPU has no bf16 instructions" + ("; emulated, so no figure of bf16 means anything" if o.emulated else "")
+    torch = not o.no_peers and has_module("torch")
+    if not torch:
+        t.missing["PyTorch"] = "--no_peers" if o.no_peers else f"{sys.executable} has no module torch"
+    deepspeed = torch and has_module("deepspeed")
+    if not deepspeed:
+        t.missing["DeepSpeed"] = "--no_peers" if o.no_peers else f"no module deepspeed in {w.deepspeed_folder()} (perf/fetch_deepspeed.sh)"
+    for peer in PEERS:
+        for name in modes(peer):
+            if not torch or (peer != "torch ddp" and not deepspeed):
+                t.missing[name] = "not installed"
+    for m in ALONE:
+        if not torch:
+            t.missing["torch " + m] = "not installed"
+    return deepspeed
+
+
+def describe(t):
+    o = t.o
+    print(f"{compare.machine()}, hardware threads of the first core: {w.siblings()}; {o.model}, T{o.seq}, {o.workers} workers x {o.threads} threads, "
+          f"global batch {o.global_batch}, micro-batch {o.micro}; one worker: batch {o.alone_batch}")
+    for name, text in t.words.items():
+        print(f"{name}: {text}")
+    names = list(dict.fromkeys(k for r in t.rounds for k in r))
+    print("\n| run | median | rounds | optimizer, s | exposed communication, s |\n| --- | --- | --- | --- | --- |")
+    for name in names:
+        rates = t.rates(name)
+        splits = [r[name].get("split", {}) for r in t.rounds if name in r]
+        parts = [" ".join(f"{s[k]:.3f}" for s in splits if k in s) for k in ("optimizer_sec", "comm_exposed_sec")]
+        value = f"{statistics.median(rates) / 1e9:.1f} GB/s" if "triad" in name else f"{statistics.median(rates):.1f} tokens/s"
+        print(f"| {name} | {value} | {len(rates)} | {parts[0]} | {parts[1]} |")
+    print("\n| figure | bar | found | |\n| --- | --- | --- | --- |")
+    for what, bar, ratios in t.bars():
+        found = compare.describe(ratios) if ratios else "not measured"
+        verdict = "" if bar is None or not ratios else "met" if statistics.median(ratios) >= bar else "missed"
+        if verdict and "bf16" in what and "bf16" in t.missing:
+            verdict = "emulated: no figure"
+        print(f"| {what} | {'' if bar is None else bar} | {found} | {verdict} |")
+    for p, r in t.products.items():
+        if "gflops" in r:
+            print(f"products of a step, {p}, {r['kernel']}: {r['gflops']:.1f} GFLOP/s"
+                  + (f" of {r['peak_gflops']:.1f}" if r.get("peak_gflops") else " (the peak of its instruction is not measured)"))
+    whole = [k for k in t.missing if k in ("bf16", "PyTorch", "DeepSpeed")]
+    for name in whole + [k for k in t.missing if k not in whole and t.missing[k] != "not installed"]:
+        print(f"missing: {name}: {t.missing[name]}")
+
+
+def main():
+    o = options()
+    t, budget = Table(o), w.Budget(o.budget_s)
+    w.say(f"{compare.machine()}; {compare.load()}")
+    if find_what_is_missing(o, t):
+        w.say(f"DeepSpeed: {w.build_deepspeed(o, limit=min(120, budget.left() / 4))} ({w.deepspeed_folder()})")
+    for p in ("bf16", "fp32") if o.bf16 else ("fp32",):
+        r = products(o, p, limit=budget.left())
+        t.products[p] = r if "refused" not in r else {}
+        if "refused" in r:
+            t.missing[f"products {p}"] = r["refused"]
+    with tempfile.TemporaryDirectory(prefix="lockstep-cpu-") as work:
+        data = os.path.join(work, "ids.bin")
+        w.write_ids(data, o.model, o.global_batch * o.seq * (o.steps + 4) + 1)
+        for number in range(o.rounds):
+            t.rounds.append({})
+            w.say(f"round {number + 1}, {budget.left():.0f} s left")
+            one_round(o, t, budget, data, work)
+            if not t.rounds[-1]:
+                t.rounds.pop()
+                break
+    for name in budget.out:
+        t.missing.setdefault(name + ", later rounds", "no time left")
+    t.save()
+    if o.json:
+        print(json.dumps(t.result(), indent=1))
+    else:
+        describe(t)
+    sys.exit(0 if t.rounds else 1)
+
+
+if __name__ == "__main__":
+    main()
