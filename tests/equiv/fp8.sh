@@ -27,16 +27,17 @@ run one --precision fp8 --max_steps 4
 value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["lockstep"]["precision"], d["training_config"]["precision"])' "$SCRATCH/$1/training_metrics.json"; }
 [ "$(value one)" = "fp8 fp8_mixed" ] || bad "the record of an fp8 run: $(value one)"
 LS_CUDA_GRAPHS=0 layout direct
-layout ddp -n 2 --strategy ddp
 layout zero3 -n 2 --strategy zero3
 layout pp -n 2 --pp 2 --schedule zb
-layout recomputed --recompute
-run tp --precision fp8 --max_steps 4 -n 2 --tp 2
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
-  for s in zero1 zero2 zero3; do layout "$s-4" -n 4 --strategy $s; done
+  layout recomputed --recompute
+  layout ddp -n 2 --strategy ddp
+  for s in ddp zero1 zero2 zero3; do layout "$s-4" -n 4 --strategy $s; done
   layout pp-1f1b -n 2 --pp 2
-  layout hybrid -n 4 --pp 2 --strategy zero1
+  layout pp-zero1 -n 4 --pp 2 --strategy zero1
   layout audited -n 2 --strategy ddp --audit 2
+  layout offloaded -n 2 --strategy zero1 --offload_optimizer cpu
+  run tp --precision fp8 --max_steps 4 -n 2 --tp 2
   run tp-zero3 --precision fp8 --max_steps 4 -n 4 --tp 2 --strategy zero3 && bits tp tp-zero3
   run tp-rows --precision fp8 --max_steps 4 -n 2 --tp 2 --sequence_parallel && bits tp tp-rows
 fi
@@ -49,10 +50,12 @@ h = json.load(open(sys.argv[1]))["trainer"]["fp8_amax_history"]
 assert len(h) == 4 and all(len(step) == 2 * 4 * 3 and min(step) > 0 for step in h), h
 PY
 
-# fp8 changes the numbers, and by little; the first step is bf16's
-steps=24
-for p in bf16 fp8; do run long-$p --precision $p --max_steps $steps --seq_length 32 --lr 3e-3; done
-run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 --max_steps $steps --seq_length 32 --lr 3e-3
+# fp8 changes the numbers, and by little; the first step computes in bf16
+steps=10; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
+long=(--max_steps $steps --global_batch_size 2 --lr 1e-2)
+run long-bf16 --precision bf16 "${long[@]}"
+run long-fp8 --precision fp8 "${long[@]}"
+run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 "${long[@]}"
 python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
 import json, sys
 def steps(p): return [json.loads(x) for x in open(f"{sys.argv[1]}/long-{p}/metrics.jsonl") if '"loss"' in x]
@@ -60,7 +63,7 @@ a = steps("bf16")
 for p in ("fp8", "e4m3"):
     b = steps(p)
     assert len(a) == len(b) == int(sys.argv[2])
-    assert a[0]["loss"] == b[0]["loss"], p
+    assert abs(a[0]["loss"] - b[0]["loss"]) < 1e-3, p
     worst = max(abs(x["loss"] - y["loss"]) for x, y in zip(a, b))
     norm = max(abs(x["grad_norm"] / y["grad_norm"] - 1) for x, y in zip(a, b))
     print(f"{p}: {a[0]['loss']:.4f} -> {b[-1]['loss']:.4f} (bf16 {a[-1]['loss']:.4f}); largest difference {worst:.4f}, of norms {100 * norm:.1f} %")
