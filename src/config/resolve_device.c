@@ -44,45 +44,43 @@ static bool is_auto(const ls_ds_config *ds, const char *key)
     return text && !strcmp(text, "auto");
 }
 
-/* The text or number of an option, else of the JSON's fp8 block under one of two names, else the option's default. */
-static const char *fp8_key(const ls_ds_config *ds, const char *key, const char *other)
+/* A number of fp8: the option's, else the JSON's, else the option's default. */
+static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const char *flag, int64_t typed,
+                      const char *key, ls_train_config *c)
 {
-    return ls_ds_get(ds, key) || !other ? key : other;
+    const bool given = ls_train_given(o, flag + 2), json = !given && ls_ds_get(ds, key);
+    const int64_t value = json ? ls_ds_int(ds, key, typed) : typed;
+    train_put_int(c, flag + 2, value, train_from(o, flag, json ? key : NULL));
+    return (int)value;
 }
 
-/* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one step. */
+/* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
+ * step. */
 static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, bool cuda, ls_train_config *c)
 {
     static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
-    const bool on = !strcmp(c->precision, "fp8");
-    const char *format = fp8_key(ds, "fp8.format", "fp8.fp8_format");
+    const char *key = ls_ds_get(ds, "fp8.format") ? "fp8.format" : "fp8.fp8_format";
+    const bool on = !strcmp(c->precision, "fp8"), json = !ls_train_given(o, "fp8_format") && ls_ds_get(ds, key);
     const bool recent = !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent");
     for (size_t i = 0; i < sizeof flag / sizeof *flag && !on; i++)
         if (ls_train_given(o, flag[i]))
             return ls_fail(LS_E_CONFIG, "--%s needs --precision fp8, but this run uses %s; leave it out", flag[i],
                            c->precision);
-    if (!on) return LS_OK;
-    if (!cuda)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--precision fp8 needs a GPU of compute capability 8.9 or later; the CPU supports "
-                       "fp32 and bf16");
-    const bool asked = ls_train_given(o, "fp8_amax_history_len"), one = recent && !asked;
-    c->fp8.on = true;
-    c->fp8.e4m3 =
-        !strcasecmp(ls_train_given(o, "fp8_format") ? o->fp8_format : ls_ds_text(ds, format, o->fp8_format), "e4m3");
-    c->fp8.history = (int)(one     ? 1
-                           : asked ? o->fp8_amax_history_len
-                                   : ls_ds_int(ds, "fp8.amax_history_len", o->fp8_amax_history_len));
-    c->fp8.margin = (int)(ls_train_given(o, "fp8_margin") ? o->fp8_margin : ls_ds_int(ds, "fp8.margin", o->fp8_margin));
-    train_put_text(c, "fp8_format", c->fp8.e4m3 ? "e4m3" : "hybrid",
-                   train_from(o, "--fp8_format", ls_ds_get(ds, format) ? format : NULL));
-    train_put_int(c, "fp8_amax_history_len", c->fp8.history,
-                  train_from(o, "--fp8_amax_history_len",
-                             one                                     ? "fp8.amax_compute_algo"
-                             : ls_ds_get(ds, "fp8.amax_history_len") ? "fp8.amax_history_len"
-                                                                     : NULL));
-    train_put_int(c, "fp8_margin", c->fp8.margin,
-                  train_from(o, "--fp8_margin", ls_ds_get(ds, "fp8.margin") ? "fp8.margin" : NULL));
+    if (on && !cuda)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision fp8 needs a GPU of compute capability 8.9 or later; the CPU supports fp32 and bf16");
+    const char *format = json ? ls_ds_text(ds, key, o->fp8_format) : o->fp8_format;
+    c->fp8 = (ls_fp8_opts){.on = on, .e4m3 = !strcasecmp(format, "e4m3")};
+    train_put_text(c, "fp8_format", c->fp8.e4m3 ? "e4m3" : "hybrid", train_from(o, "--fp8_format", json ? key : NULL));
+    if (recent && !ls_train_given(o, "fp8_amax_history_len")) {
+        c->fp8.history = 1;
+        train_put_int(c, "fp8_amax_history_len", 1, (train_origin){LS_FROM_JSON, "fp8.amax_compute_algo"});
+    } else {
+        c->fp8.history =
+            fp8_number(o, ds, "--fp8_amax_history_len", o->fp8_amax_history_len, "fp8.amax_history_len", c);
+    }
+    c->fp8.margin = fp8_number(o, ds, "--fp8_margin", o->fp8_margin, "fp8.margin", c);
     return LS_OK;
 }
 

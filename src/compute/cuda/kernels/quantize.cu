@@ -3,7 +3,7 @@
  *
  * Bytes   of an element 2 read (4 with GELU's slope), 1 written for each of q and qt; and 4N per 128 rows for the partial column sums.
  * Tiles   a block has 128 x 128 elements, a thread 8 columns of 4 neighbouring rows, twice, all read before the first is used. The 4 rows of a
- *         column are one word of the transposed tile, which goes through shared memory. Its words are permuted by an exclusive or, so that
+ *         column are one word of the transposed tile, which goes through shared memory. The tile is permuted by an exclusive or, so that
  *         the lanes of a warp use different banks in both directions.
  * Order   column sums: 8 rows of a thread, then the 16 threads of a tile, then tiles (cu_fold); R alone decides it. A maximum has no order. */
 #include "compute/cuda/kernels/gelu.cuh"
