@@ -2,6 +2,7 @@
  * transposed copy, maxima and column sums; products compared with sums in double. */
 #include "compute/cuda/cuda_impl.h"
 #include "cuda_numbers.h"
+#include "fp8_codes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,34 +30,6 @@ static void close_bench(bench *b)
     cuda_close(&b->c);
 }
 
-/* The number of a code, from the definition of the formats; NaN and infinity are NaN. */
-static double value_of(uint8_t code, ls_fp8 form)
-{
-    const int bits = form == LS_E5M2 ? 2 : 3, bias = form == LS_E5M2 ? 15 : 7, e = (code & 127) >> bits,
-              m = code & ((1 << bits) - 1);
-    if (form == LS_E5M2 ? e == 31 : (code & 127) == 127) return NAN;
-    const double a = e ? ldexp(1 + ldexp(m, -bits), e - bias) : ldexp(m, 1 - bias - bits);
-    return code & 128 ? -a : a;
-}
-
-static double most_of(ls_fp8 form)
-{
-    return form == LS_E5M2 ? 57344 : 448;
-}
-
-/* The code of x: the nearest of all codes, the even one of two that are equally near, the largest for what is larger. */
-static uint8_t code_of(double x, ls_fp8 form)
-{
-    const uint8_t sign = signbit(x) ? 128 : 0;
-    const double a = fmin(fabs(x), most_of(form));
-    int best = 0;
-    for (int k = 1; k < 127 && !isnan(value_of((uint8_t)k, form)); k++) {
-        const double near = fabs(value_of((uint8_t)k, form) - a), was = fabs(value_of((uint8_t)best, form) - a);
-        if (near < was || (near == was && k % 2 == 0)) best = k;
-    }
-    return (uint8_t)(sign | best);
-}
-
 static uint8_t *bytes_host(const void *p, int64_t n)
 {
     uint8_t *x = ls_alloc((size_t)n);
@@ -76,7 +49,7 @@ static void every_code_is_rounded_to_nearest_even(void **state)
         double x[N];
         int n = 0;
         for (int code = 0; code < 256; code++) {
-            const double v = value_of((uint8_t)code, form), next = value_of((uint8_t)(code + 1), form);
+            const double v = fp8_value((uint8_t)code, form), next = fp8_value((uint8_t)(code + 1), form);
             if (isnan(v)) continue;
             x[n++] = v;
             if (isnan(next) || (code & 127) == 127) continue;
@@ -85,7 +58,7 @@ static void every_code_is_rounded_to_nearest_even(void **state)
             x[n++] = middle * (1 + 0x1p-7);
             x[n++] = middle * (1 - 0x1p-7);
         }
-        const double large[] = {most_of(form) * (1 + 0x1p-4), 1e9, -1e30, 0x1p-120, -0x1p-120};
+        const double large[] = {fp8_most(form) * (1 + 0x1p-4), 1e9, -1e30, 0x1p-120, -0x1p-120};
         for (size_t k = 0; k < sizeof large / sizeof *large; k++) x[n++] = large[k];
         assert_true(n < N);
         while (n < N) x[n++] = 0;
@@ -100,8 +73,8 @@ static void every_code_is_rounded_to_nearest_even(void **state)
         assert_int_equal(b.c.ops->quantize(&b.c, &a), LS_OK);
         uint8_t *got = bytes_host(q, N);
         for (int k = 0; k < N; k++)
-            if (got[k] != code_of(x[k], form))
-                fail_msg("%s: %.9g is code %d, expected %d", f ? "e5m2" : "e4m3", x[k], got[k], code_of(x[k], form));
+            if (got[k] != fp8_code(x[k], form))
+                fail_msg("%s: %.9g is code %d, expected %d", f ? "e5m2" : "e4m3", x[k], got[k], fp8_code(x[k], form));
         ls_free(got);
         num_free(LS_BF16, dx, 0), num_free(LS_F32, scale, 0), num_free(LS_F32, amax, 0);
         CU(cudaFree(q));
@@ -147,7 +120,7 @@ static void quantize_case(bench *b, int64_t R, int64_t N, int what, ls_gelu kind
         for (int64_t i = 0; i < R; i++) {
             const int64_t k = i * N + j;
             const double v = what == PLAIN ? x[k] : what == GELU ? gelu(pre[k], kind) : x[k] * slope(pre[k], kind);
-            const uint8_t want = code_of(v * scale, form);
+            const uint8_t want = fp8_code(v * scale, form);
             const int apart = abs((got[k] & 127) - (want & 127));
             assert_int_equal(turned[j * R + i], got[k]);
             if (what == PLAIN ? got[k] != want : apart > 1)
@@ -224,8 +197,8 @@ static void check_product(bench *b, const product_case *o)
         x[k] = num_normal(LS_F32, len, ls_rng_key(9, LS_RNG_TEST, (uint64_t)k, 0), 8);
         code[k] = ls_alloc((size_t)len);
         for (int64_t i = 0; i < len; i++) {
-            code[k][i] = code_of(x[k][i], form);
-            x[k][i] = value_of(code[k][i], form) * factor[k];
+            code[k][i] = fp8_code(x[k][i], form);
+            x[k][i] = fp8_value(code[k][i], form) * factor[k];
         }
         CU(cudaMalloc(&q[k], (size_t)len));
         CU(cudaMemcpy(q[k], code[k], (size_t)len, cudaMemcpyHostToDevice));
