@@ -305,9 +305,9 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     int busy = 0;
     TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
     if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
+    if (t->model->fp8) ls_fp8_begin_step(t->model); /* before any pass, also those of an audit */
     if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
     LS_TRY(train_optimizer_begin(t, r->lr));
-    if (t->model->fp8) ls_fp8_begin_step(t->model);
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));

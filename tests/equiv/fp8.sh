@@ -27,7 +27,7 @@ run one --precision fp8 --max_steps 4
 value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["lockstep"]["precision"], d["training_config"]["precision"])' "$SCRATCH/$1/training_metrics.json"; }
 [ "$(value one)" = "fp8 fp8_mixed" ] || bad "the record of an fp8 run: $(value one)"
 LS_CUDA_GRAPHS=0 layout direct
-layout zero3 -n 2 --strategy zero3
+layout zero3 -n 2 --strategy zero3 --audit 3
 layout pp -n 2 --pp 2 --schedule zb
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   layout recomputed --recompute
@@ -39,7 +39,7 @@ if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   layout offloaded -n 2 --strategy zero1 --offload_optimizer cpu
   run tp --precision fp8 --max_steps 4 -n 2 --tp 2
   run tp-zero3 --precision fp8 --max_steps 4 -n 4 --tp 2 --strategy zero3 && bits tp tp-zero3
-  run tp-rows --precision fp8 --max_steps 4 -n 2 --tp 2 --sequence_parallel && bits tp tp-rows
+  run tp-rows --precision fp8 --max_steps 4 -n 2 --tp 2 --sequence_parallel && same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp-rows/epoch-1/model.safetensors"
 fi
 
 # a resumed run has the history of the checkpoint
@@ -52,7 +52,7 @@ PY
 
 # fp8 changes the numbers, and by little; the first step computes in bf16
 steps=10; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
-long=(--max_steps $steps --global_batch_size 2 --lr 1e-2)
+long=(--max_steps $steps --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
 run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 "${long[@]}"
@@ -65,9 +65,9 @@ for p in ("fp8", "e4m3"):
     assert len(a) == len(b) == int(sys.argv[2])
     assert abs(a[0]["loss"] - b[0]["loss"]) < 1e-3, p
     worst = max(abs(x["loss"] - y["loss"]) for x, y in zip(a, b))
-    norm = max(abs(x["grad_norm"] / y["grad_norm"] - 1) for x, y in zip(a, b))
+    norm = max(abs(x["grad_norm"] / y["grad_norm"] - 1) for x, y in zip(a[:10], b)) # later the weights differ
     print(f"{p}: {a[0]['loss']:.4f} -> {b[-1]['loss']:.4f} (bf16 {a[-1]['loss']:.4f}); largest difference {worst:.4f}, of norms {100 * norm:.1f} %")
-    assert a[-1]["loss"] < a[0]["loss"] - 0.2 and 0 < worst < 0.03 and norm < 0.1, (worst, norm)
+    assert a[-1]["loss"] < a[0]["loss"] - 0.1 and 0 < worst < 0.01 and norm < 0.04, (worst, norm)
 PY
 
 expect 2 "the CPU supports fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp8 --device cpu
