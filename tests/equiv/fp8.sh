@@ -52,7 +52,7 @@ PY
 
 # fp8 changes the numbers, and by little; the first step computes in bf16
 steps=10; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
-long=(--max_steps $steps --lr 3e-3)
+long=(--max_steps "$steps" --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
 run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 "${long[@]}"
