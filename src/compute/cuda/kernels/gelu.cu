@@ -16,7 +16,7 @@ template <ls_gelu KIND> struct fwd {
     template <int N> __device__ void all(float (&v)[1][N], int64_t) const
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) v[0][i] = gelu<KIND>(v[0][i]);
+        for (int i = 0; i < N; i++) v[0][i] = gelu_value<KIND>(v[0][i]);
     }
 };
 
@@ -25,7 +25,7 @@ template <ls_gelu KIND> struct bwd {
     template <int N> __device__ void all(float (&v)[2][N], int64_t) const /* dy, x */
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) v[0][i] *= slope<KIND>(v[1][i]);
+        for (int i = 0; i < N; i++) v[0][i] *= gelu_slope<KIND>(v[1][i]);
     }
 };
 

@@ -37,11 +37,11 @@ struct plain {
 };
 template <ls_gelu KIND> struct activated {
     enum { X = 0, PRE = 1 };
-    static __device__ __forceinline__ float of(float, float pre) { return gelu<KIND>(pre); }
+    static __device__ __forceinline__ float of(float, float pre) { return gelu_value<KIND>(pre); }
 };
 template <ls_gelu KIND> struct sloped {
     enum { X = 1, PRE = 1 };
-    static __device__ __forceinline__ float of(float x, float pre) { return x * slope<KIND>(pre); }
+    static __device__ __forceinline__ float of(float x, float pre) { return x * gelu_slope<KIND>(pre); }
 };
 
 template <bool E5M2> LS_DEVICE uint32_t code4(float a, float b, float c, float d)
