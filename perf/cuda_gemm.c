@@ -1,12 +1,13 @@
 /* cuda_gemm.c - checks and times the matrix products of a GPT-2 step on a GPU: fused and separate results are equal, the rules of gemm.c hold;
  * prints what the library fuses, the selected algorithms and their speed.
  *
- *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]
+ *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32|fp8] [--deterministic] [--turns N]
  *   cuda_gemm --fp32 [--batch B --seq T] [--deterministic] [--turns N]
  *
  * --fp32: float products by the library, by kernels/gemm_f32.cu with tiles of 128 and of 64 columns, and by the library in TF32: times, and the
  * error of some elements against sums in double. Without --batch: 4, 8, 16, 32 and 64 sequences of 1024.
- * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all four. Exit code 1 if a check fails. */
+ * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all five. fp8: the products of blocks with 8-bit operands; checks also compare
+ * elements with sums in double. Exit code 1 if a check fails. */
 #include "compute/compute.h"
 #include "compute/cuda/gemm_impl.h"
 #include "core/clock.h"
@@ -40,6 +41,7 @@ typedef struct device {
     void *workspace;
     char *a, *b, *out, *out2, *aux, *aux2, *bias, *add;
     float *sums, *sums2;
+    float *factor; /* fp8: of a and b; else NULL */
     size_t nbytes; /* of a, b, out, … each */
     ls_dtype dt;
     bool failed;
@@ -87,6 +89,32 @@ static void fill(const device *d, void *to, size_t nbytes, double scale, uint64_
     ls_free(host);
 }
 
+/* Codes of e4m3 or e5m2 below 2, the same block of 2^20 over and over: what the device and the host read. */
+enum { CODES = 1 << 20 };
+static uint8_t code_at(uint64_t key, int64_t i)
+{
+    return (uint8_t)(ls_rng_u64(key, (uint64_t)(i % CODES)) & 0xbf);
+}
+
+static void fill_codes(void *to, size_t nbytes, uint64_t key)
+{
+    uint8_t *host = ls_alloc(CODES);
+    if (!host) exit(5);
+    for (int64_t i = 0; i < CODES; i++) host[i] = code_at(key, i);
+    for (size_t at = 0; at < nbytes; at += CODES)
+        CU(cudaMemcpy((char *)to + at, host, nbytes - at < CODES ? nbytes - at : CODES, cudaMemcpyHostToDevice));
+    ls_free(host);
+}
+
+static void use_fp8(device *d)
+{
+    const float factor[] = {0.5f, 0.25f};
+    CU(cudaMalloc((void **)&d->factor, sizeof factor));
+    CU(cudaMemcpy(d->factor, factor, sizeof factor, cudaMemcpyHostToDevice));
+    fill_codes(d->a, d->nbytes, 0);
+    fill_codes(d->b, d->nbytes, 1);
+}
+
 static device open_device(ls_dtype dt, bool tf32, bool deterministic, int64_t elements)
 {
     device d = {.dt = dt, .nbytes = (size_t)elements * ls_dtype_nbytes(dt)};
@@ -107,7 +135,8 @@ static device open_device(ls_dtype dt, bool tf32, bool deterministic, int64_t el
 
 static void close_device(device *d)
 {
-    void *all[] = {d->a, d->b, d->out, d->out2, d->aux, d->aux2, d->add, d->bias, d->sums, d->sums2, d->workspace};
+    void *all[] = {d->a,   d->b,    d->out,  d->out2,  d->aux,    d->aux2,
+                   d->add, d->bias, d->sums, d->sums2, d->factor, d->workspace};
     CU(cudaStreamSynchronize(d->stream));
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CU(cudaFree(all[i]));
     cu_gemm_close(&d->g);
@@ -160,8 +189,38 @@ static int small_rows(row *r, int n_row, int64_t small)
     return n;
 }
 
+/* Those of fp8: as model/layers_fp8.c asks for them. Gradients have e5m2. */
+static int fp8_rows(row *r, int64_t R)
+{
+    const int n = step_rows(r, R);
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        if (r[i].lda || r[i].ldo || r[i].count != LAYERS) continue; /* the classifier's */
+        r[k] = r[i];
+        r[k].sums = false;
+        r[k].epilogue = CU_PLAIN;
+        k++;
+    }
+    return k;
+}
+
+static cu_product product_of_fp8(const device *d, const row *r)
+{
+    const bool dx = r->tb, dw = r->ta;
+    cu_product p = {.out = d->out, .a = d->a, .b = d->b, .M = r->M, .N = r->N, .K = r->K, .tb = true};
+    p.lda = p.ldb = r->K, p.ldo = r->N;
+    p.dt = d->dt, p.out_dt = r->wide ? LS_F32 : d->dt;
+    p.bias = r->bias ? d->bias : NULL;
+    p.add = r->add ? d->add : NULL;
+    p.fp8 = (cu_fp8){.on = true, .a_factor = d->factor, .b_factor = d->factor + 1, .fast = !dx && !dw};
+    p.fp8.a_form = dx ? LS_E5M2 : LS_E4M3;
+    p.fp8.b_form = dw ? LS_E5M2 : LS_E4M3;
+    return p;
+}
+
 static cu_product product_of(const device *d, const row *r)
 {
+    if (d->factor) return product_of_fp8(d, r);
     return (cu_product){.out = d->out,
                         .a = d->a,
                         .b = d->b,
@@ -235,7 +294,7 @@ static float time_of(device *d, const cu_product *p, int64_t turns)
 static void time_step(device *d, const options *o, int64_t R, const char *type)
 {
     row r[20];
-    const int n = step_rows(r, R);
+    const int n = d->factor ? fp8_rows(r, R) : step_rows(r, R);
     double step = 0, flop = 0;
     printf("\n%s, %lld rows%s\n%-16s %6s %6s %6s %3s  %8s %8s  %-14s %-14s %s\n", type, (long long)R,
            o->deterministic ? ", deterministic" : "", "product", "M", "N", "K", "n", "usec", "TFLOP/s", "fused",
@@ -263,8 +322,8 @@ static void time_step(device *d, const options *o, int64_t R, const char *type)
                config(c, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), chose);
         fflush(stdout);
     }
-    printf("all products of a step: %.2f ms, %.1f TFLOP/s; products alone would do %.0f thousand tokens/s\n", step,
-           flop / step * 1e-9, (double)R / step);
+    printf("all %sproducts of a step: %.2f ms, %.1f TFLOP/s; products alone would do %.0f thousand tokens/s\n",
+           d->factor ? "blocks' " : "", step, flop / step * 1e-9, (double)R / step);
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------- */
@@ -359,6 +418,39 @@ static void check_fused(device *d, const row *r)
     }
 }
 
+static double code_value(uint8_t code, ls_fp8 form)
+{
+    const int bits = form == LS_E5M2 ? 2 : 3, bias = form == LS_E5M2 ? 15 : 7, e = (code & 127) >> bits,
+              m = code & ((1 << bits) - 1);
+    const double a = e ? ldexp(1 + ldexp(m, -bits), e - bias) : ldexp(m, 1 - bias - bits);
+    return code & 128 ? -a : a;
+}
+
+/* Some elements of a product in fp8 against sums in double: the layouts, the factors, the formats. Tensor cores keep about 14
+ * bits of the sums that they make at once. */
+static void check_codes(device *d, const row *given)
+{
+    row r = *given;
+    r.bias = r.add = false;
+    const cu_product p = product_of(d, &r);
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    float *got = to_host(d, p.out, p.out_dt, p.M * p.N);
+    double worst = 0;
+    for (int64_t k = 0; k < 64; k++) {
+        const int64_t m = k * 7919 % p.M, n = k * 104729 % p.N;
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < p.K; i++) {
+            const double t = 0.125 * code_value(code_at(0, m * p.K + i), p.fp8.a_form) *
+                             code_value(code_at(1, n * p.K + i), p.fp8.b_form);
+            sum += t, size += fabs(t);
+        }
+        const double off = fabs((double)got[m * p.N + n] - sum) / (size + 1e-30);
+        if (!(off <= worst)) worst = off;
+    }
+    judge(d, worst <= (r.wide ? 1e-4 : 4e-3), "against double", &r, worst);
+    ls_free(got);
+}
+
 static void check_laws(device *d, const row *r)
 {
     cu_product p = product_of(d, r);
@@ -431,13 +523,14 @@ static void check_all(device *d, int64_t small)
                         {"odd", 131, 96, 77, 1, .bias = true, .epilogue = CU_GELU},
                         {"odd", 131, 96, 77, 1, .tb = true, .epilogue = CU_DGELU},
                         {"odd", 91, 131, 1001 / small, 1, .ta = true, .sums = true, .wide = true}};
-    int n = small_rows(r, step_rows(r, 2048 / small), small);
-    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) r[n++] = odd[i];
+    int n = small_rows(r, d->factor ? fp8_rows(r, 2048 / small) : step_rows(r, 2048 / small), small);
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0] && !d->factor; i++) r[n++] = odd[i];
     for (int i = 0; i < n; i++) {
+        if (d->factor) check_codes(d, &r[i]);
         check_fused(d, &r[i]);
         check_laws(d, &r[i]);
-        if (!r[i].ta && !r[i].epilogue && !r[i].add) check_few(d, &r[i]);
-        if (d->dt == LS_F32 && !d->g->tf32) check_tensor(d, &r[i]);
+        if (!r[i].ta && !r[i].epilogue && !r[i].add && !d->factor) check_few(d, &r[i]);
+        if (d->dt == LS_F32 && !d->g->tf32 && !d->factor) check_tensor(d, &r[i]);
     }
 }
 
@@ -567,8 +660,12 @@ static bool compare_all(const options *o)
 static const struct {
     const char *name;
     ls_dtype dt;
-    bool tf32;
-} types[] = {{"bf16", LS_BF16, false}, {"f16", LS_F16, false}, {"tf32", LS_F32, true}, {"f32", LS_F32, false}};
+    bool tf32, fp8;
+} types[] = {{"bf16", LS_BF16, false, false},
+             {"f16", LS_F16, false, false},
+             {"tf32", LS_F32, true, false},
+             {"f32", LS_F32, false, false},
+             {"fp8", LS_BF16, false, true}};
 
 static bool read_options(int argc, char **argv, options *o)
 {
@@ -597,7 +694,7 @@ int main(int argc, char **argv)
     if (!read_options(argc, argv, &o)) {
         fprintf(
             stderr,
-            "usage: cuda_gemm [--check | --fp32] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]\n");
+            "usage: cuda_gemm [--check | --fp32] [--batch B --seq T] [--type bf16|f16|tf32|f32|fp8] [--deterministic] [--turns N]\n");
         return 2;
     }
     if (o.fp32) return compare_all(&o) ? 1 : 0;
@@ -609,6 +706,7 @@ int main(int argc, char **argv)
         if ((int64_t)VOCAB_PAD * C * 2 > most) most = (int64_t)VOCAB_PAD * C * 2; /* dw in float over a 16-bit type */
         if (o.small > 1) most = 1 << 22;
         device d = open_device(types[t].dt, types[t].tf32, o.deterministic, most);
+        if (types[t].fp8) use_fp8(&d);
         if (o.check) {
             printf("\n%s%s\n", types[t].name, o.deterministic ? ", deterministic" : "");
             check_all(&d, o.small);

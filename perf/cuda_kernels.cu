@@ -333,6 +333,34 @@ static void points(bench &b)
     b.time("column_sums", E * (double)n, columns);
 }
 
+/* Operands in 8 bits, as it is and transposed; tests/compute/test_cuda_kernels.cpp checks them. */
+static void operands(bench &b)
+{
+    if (b.o.dt != LS_BF16) return;
+    const int64_t n = b.R * b.F;
+    const int turns = b.o.small ? 1 : 2;
+    array x(LS_BF16, n, turns, 1, 4), pre(LS_BF16, n, turns, 2), q(LS_BF16, n / 2, turns, 3),
+        qt(LS_BF16, n / 2, turns, 4), scale(LS_F32, 1, 1, 5), sums(LS_F32, b.F, 1, 6),
+        scratch(LS_F32, (int64_t)cu_quantize_nbytes(b.R, b.F) / 4, 1, 7);
+    const auto run = [&](int k, bool with_x, bool with_pre, bool with_sums, int64_t N) {
+        ls_quantize a = {};
+        a.x = with_x ? x.at(k) : nullptr;
+        a.pre = with_pre ? pre.at(k) : nullptr;
+        a.q = q.at(k), a.qt = qt.at(k);
+        a.scale = a.amax = scale.f(0);
+        a.sums = with_sums ? sums.f(0) : nullptr;
+        a.R = b.R, a.N = N;
+        a.form = with_sums ? LS_E5M2 : LS_E4M3;
+        return cu_quantize(b.stream, &a, scratch.at(0));
+    };
+    const double of_c = 4.0 * (double)(b.R * b.C), of_f = (double)n;
+    b.time("quantize width C", of_c, [&](int k) { return run(k, true, false, false, b.C); });
+    b.time("quantize", 4 * of_f, [&](int k) { return run(k, true, false, false, b.F); });
+    b.time("quantize, sums", 4 * of_f, [&](int k) { return run(k, true, false, true, b.F); });
+    b.time("quantize gelu", 4 * of_f, [&](int k) { return run(k, false, true, false, b.F); });
+    b.time("quantize slope, sums", 6 * of_f, [&](int k) { return run(k, true, true, true, b.F); });
+}
+
 static void embeddings(bench &b)
 {
     const ls_dtype dt = b.o.dt;
@@ -526,6 +554,7 @@ static int run(const options &o, int64_t B, int64_t T)
     }
     if (b.wanted("norm")) norms(b);
     if (b.wanted("point")) points(b);
+    if (b.wanted("quantize")) operands(b);
     if (b.wanted("embed")) embeddings(b);
     if (b.wanted("softmax")) classifier(b);
     if (b.wanted("optimizer") && (T > 512 || o.B || o.small)) optimizer(b, o.small ? 5003 : 124439808);

@@ -147,7 +147,7 @@ do_smoke() {
     ids "$dir/ids.bin" 60000 300
     local -a job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 --lr 1e-3)
     [[ $device == cuda ]] || job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --max_steps 5 --lr 1e-3)
-    for p in fp32 bf16 fp16; do
+    for p in fp32 bf16 fp16 fp8; do
         try "train-$p" 120 train "$dir/run-$p" "${job[@]}" --precision $p || continue
         "$python" - "$dir/run-$p/metrics.jsonl" <<'P' || bad "train-$p: the loss does not decrease"
 import json, sys

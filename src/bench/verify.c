@@ -232,6 +232,7 @@ double ls_verify_loss_limit(const ls_verify_opts *o)
 
 double ls_verify_grad_limit(const ls_verify_opts *o)
 {
+    if (o->precision && !strcmp(o->precision, "fp8")) return LS_VERIFY_GRAD_8;
     return in_16_bits(o) ? LS_VERIFY_GRAD_16 : LS_VERIFY_GRAD;
 }
 

@@ -17,7 +17,8 @@
 #define LS_VERIFY_GRAD      1e-4 /* of the last step's, against the largest element                 */
 #define LS_VERIFY_LOSS_16   5e-3 /* the same where the operations compute in 16 bits                */
 #define LS_VERIFY_GRAD_16   5e-2
-#define LS_VERIFY_TP_STEPS  20 /* of layouts with split layers, however many the others take      */
+#define LS_VERIFY_GRAD_8    5e-1 /* fp8: another rounding of an input is another code, 1/8 to 1/4 away         */
+#define LS_VERIFY_TP_STEPS  20   /* of layouts with split layers, however many the others take      */
 #define LS_VERIFY_MAX_STEP  64
 #define LS_VERIFY_WORDS     1024 /* of an error message */
 

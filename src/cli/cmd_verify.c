@@ -22,7 +22,8 @@ static const ls_opt table[] = {
         "device", device, "auto|cpu|cuda[:N]", NULL,
         "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]"),
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
-    CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16|auto", NULL, "number format; fp16 needs a GPU [as in train]"),
+    CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16|fp8|auto", NULL,
+               "number format; fp16 and fp8 need a GPU [as in train]"),
     CLI_CHOICE(
         "offload_optimizer", v.offload, "none|cpu", "none",
         "cpu: layouts with zero1 to zero3 keep the optimizer in host memory, also with --clip 0, where it is updated during the backward pass; needs a GPU"),
@@ -41,7 +42,7 @@ static const ls_opt table[] = {
 static const cli_page page = {
     table, CLI_COUNT(table), "verify [-n LIST] [OPTIONS]",
     "Train a small model for a few steps under every strategy and number of workers, with and without dropout and with 1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single worker, bit by bit.\n\nTensor parallelism (tp 2 and 4; 2s in column tp: tp 2 with --sequence_parallel) changes the order of sums: over 20 steps, losses must stay "
-    "within 1e-5 and gradients within 1e-4; with bf16 or fp16, within 5e-3 and 5e-2. On the CPU, each layout runs in its own processes."};
+    "within 1e-5 and gradients within 1e-4; with bf16 or fp16, within 5e-3 and 5e-2; with fp8, within 5e-3 and 5e-1. On the CPU, each layout runs in its own processes."};
 
 typedef struct printer {
     const options *o;

@@ -34,6 +34,34 @@ typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
 /* The number type of a packed matrix. Int8: 64 consecutive elements along K have one fp32 scale. NONE: no copy, the matrix in dtype. */
 typedef enum ls_pack { LS_PACK_NONE, LS_PACK_BF16, LS_PACK_INT8 } ls_pack;
 
+/* 8-bit formats of operands: e4m3 has 3 bits of mantissa and magnitudes up to 448, e5m2 has 2 bits and magnitudes up to 57344. */
+typedef enum ls_fp8 { LS_E4M3, LS_E5M2 } ls_fp8;
+
+/* An operand of a product in 8 bits: v * scale, rounded to nearest even and saturated. v (R,N) is x, gelu(pre) if x is NULL, or x * gelu'(pre). */
+typedef struct ls_quantize {
+    const void *x, *pre; /* (R,N) each, one of them may be NULL                                          */
+    ls_gelu kind;        /* with pre                                                                     */
+    void *q, *qt;        /* (R,N) and transposed (N,R), one byte per element; NULL: not wanted           */
+    const float *scale;  /* one number, a power of two; may be NULL without q and qt                     */
+    float *amax;         /* one number: becomes the maximum of itself and of all |v|; NaN if v has one   */
+    float *sums;         /* (N) column sums of v, overwritten, or added to with acc; NULL: not wanted    */
+    bool acc;
+    int64_t R, N; /* multiples of 16 */
+    ls_fp8 form;
+} ls_quantize;
+
+/* y (M,N) = a b^T + bias + add, or y (+)= a b^T in `wide`; a (M,K), b (N,K) in 8 bits, each times its factor. Sums are fp32. */
+typedef struct ls_product8 {
+    void *y;
+    const void *a, *b;
+    ls_fp8 a_form, b_form;            /* not both LS_E5M2                                                  */
+    const float *a_factor, *b_factor; /* one number each: 1/scale                                          */
+    const void *bias, *add;           /* (N) or NULL; (M,N) or NULL, may be y; not with wide               */
+    bool wide, acc;                   /* y is of type `wide`; it is added to                               */
+    bool fast;                        /* partial sums may keep fewer bits than fp32 while K is summed      */
+    int64_t M, N, K;                  /* multiples of 16 */
+} ls_product8;
+
 /* Values that change between two replays of a recorded pass. Stored before a micro-batch's ids, in memory that operations read. */
 typedef struct ls_pass_head {
     uint64_t drop_key;
@@ -117,6 +145,7 @@ typedef struct ls_compute_shapes {
     bool backward;
     int n_part;  /* shards of the vocabulary; V is the size of this one */
     bool packed; /* linear_packed or a packed classifier is used */
+    bool fp8;    /* quantize is used                             */
 } ls_compute_shapes;
 
 typedef struct ls_compute_ops {
@@ -194,6 +223,10 @@ typedef struct ls_compute_ops {
     /* y (R,N) = x (R,K) w + b for a packed copy w; b may be NULL. Int8: x is rounded as the matrix is. */
     ls_status (*linear_packed)(ls_compute *c, ls_pack form, void *y, const void *x, const void *w, const void *b,
                                int64_t R, int64_t K, int64_t N);
+
+    /* (optional, both) Products with operands in 8 bits (--precision fp8). NULL: not supported. dtype is LS_BF16. */
+    ls_status (*quantize)(ls_compute *c, const ls_quantize *a);
+    ls_status (*product8)(ls_compute *c, const ls_product8 *a);
 
     /* Updates master, m and v from g in one pass; p = master rounded to dtype. If dtype == wide, p is master. */
     ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,

@@ -16,6 +16,7 @@ static size_t scratch(const ls_compute *c, const ls_compute_shapes *s)
     if (!s->backward) return cu_scratch_nbytes(most);
     most = LS_MAX(most, cu_embed_bwd_nbytes(R, s->C));
     most = LS_MAX(most, cu_norm_bwd_nbytes(R, s->C));
+    if (s->fp8) most = LS_MAX(most, cu_quantize_nbytes(R, LS_MAX(s->ffn, 3 * s->C)));
     return cu_scratch_nbytes(LS_MAX(most, cu_sums_nbytes(R, LS_MAX(s->ffn, 3 * s->C))));
 }
 

@@ -50,6 +50,16 @@ static const ds_row bf16_rows[] = {
     BOOL("bf16_optimizer_states"),
 };
 
+/* TransformerEngine's DelayedScaling, under DeepSpeed's usual name for a block of a precision. */
+static const ds_row fp8_rows[] = {
+    BOOL("enabled"),
+    {.key = "format", .kind = DS_TEXT, .words = "hybrid|e4m3"},
+    {.key = "fp8_format", .kind = DS_TEXT, .words = "hybrid|e4m3"},
+    INT("margin", 0, 16),
+    INT("amax_history_len", 1, 1024),
+    {.key = "amax_compute_algo", .kind = DS_TEXT, .words = "max|most_recent"},
+};
+
 static const ds_row offload_rows[] = {
     {.key = "device", .kind = DS_TEXT, .words = "none|cpu|nvme"},
     INERT("nvme_path", DS_TEXT), BOOL("pin_memory"), INERT("buffer_count", DS_INT), INERT("buffer_size", DS_INT),
@@ -182,6 +192,7 @@ static const ds_row top_rows[] = {
     BLOCK("fp16", fp16_rows),
     BLOCK("bf16", bf16_rows),
     BLOCK("bfloat16", bf16_rows),
+    BLOCK("fp8", fp8_rows),
     BLOCK("zero_optimization", zero_rows),
     REAL("gradient_clipping", 0, 1e300),
     {.key = "communication_data_type", .kind = DS_TEXT, .words = "fp16|bf16|fp32"},
@@ -221,6 +232,7 @@ const ds_table train_ds_tables[] = {
     {"scheduler.params", warmup_cosine_rows, COUNT(warmup_cosine_rows)},
     {"fp16", fp16_rows, COUNT(fp16_rows)},
     {"bf16", bf16_rows, COUNT(bf16_rows)},
+    {"fp8", fp8_rows, COUNT(fp8_rows)},
     {"zero_optimization", zero_rows, COUNT(zero_rows)},
     {"activation_checkpointing", activation_rows, COUNT(activation_rows)},
     {"data_types", data_types_rows, COUNT(data_types_rows)},
@@ -246,6 +258,12 @@ const ds_flag train_ds_flags[] = {
     {"fp16.enabled", "--precision fp16"},
     {"bf16.enabled", "--precision bf16"},
     {"bfloat16.enabled", "--precision bf16"},
+    {"fp8.enabled", "--precision fp8"},
+    {"fp8.format", "--fp8_format"},
+    {"fp8.fp8_format", "--fp8_format"},
+    {"fp8.amax_history_len", "--fp8_amax_history_len"},
+    {"fp8.amax_compute_algo", "--fp8_amax_history_len 1"},
+    {"fp8.margin", "--fp8_margin"},
     {"zero_optimization.stage", "--strategy"},
     {"zero_optimization.reduce_bucket_size", "--bucket"},
     {"zero_optimization.allgather_bucket_size", "--gather_bucket"},

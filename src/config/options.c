@@ -1,5 +1,6 @@
 #include "config/options.h"
 #include "config/preset.h"
+#include "model/fp8.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -85,9 +86,12 @@ const ls_opt ls_train_opts[] = {
     ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
         "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu", COMMON),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)"),
-    ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16|auto", NULL,
-        "number format of training; overrides fp16 and bf16 of the JSON; bf16 and fp16 keep fp32 master weights; fp16 needs a GPU; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32 [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
+    ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16|fp8|auto", NULL,
+        "number format of training; overrides fp16, bf16 and fp8 of the JSON; bf16, fp16 and fp8 keep fp32 master weights; fp16 and fp8 need a GPU; fp8: bf16, and linear layers of blocks with 8-bit operands; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32 [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
     ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "use TF32 for matrix products (with --precision fp32 on a GPU)"),
+    ROW("fp8_format", LS_OPT_CHOICE, fp8_format, "hybrid|e4m3", "hybrid", "with --precision fp8: the format of gradients: e5m2 (hybrid) or e4m3; activations and weights have e4m3"),
+    ROW("fp8_amax_history_len", LS_OPT_INT, fp8_amax_history_len, "N", "16", "with --precision fp8: the number of steps whose largest magnitudes decide a scale", IN(1, LS_FP8_HISTORY)),
+    ROW("fp8_margin", LS_OPT_INT, fp8_margin, "N", "0", "with --precision fp8: divide scales by 2^N", IN(0, 16)),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
         "round bf16 weights stochastically; the result depends only on seed, step and element (with --tp: its place in the shard)"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "CPU threads per worker; 0 = share all cores; the result does not depend on it", IN(0, 4096)),
@@ -213,6 +217,7 @@ const ls_opt ls_train_opts[] = {
     {.name = "world_size", .of = "n"},
     {.name = "bf16", .of = "precision", .value = "bf16"},
     {.name = "fp16", .of = "precision", .value = "fp16"},
+    {.name = "fp8", .of = "precision", .value = "fp8"},
     {.name = "gradient_checkpointing", .of = "recompute"},
     {.name = "activation_checkpointing", .of = "recompute"},
     {.name = "pipeline_model_parallel_size", .of = "pp"},

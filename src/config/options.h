@@ -52,6 +52,8 @@ typedef struct ls_train_options {
     const char *offload_optimizer;
     bool replicate_optimizer;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
+    const char *fp8_format;
+    int64_t fp8_amax_history_len, fp8_margin;
     /* checkpoints */
     int64_t save_every, keep_last, save_memory_every;
     double mtbf, keep_hours;

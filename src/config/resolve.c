@@ -541,7 +541,10 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                                 : (train_origin){LS_FROM_DEFAULT, ""});
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         ls_str_addf(&c->notes, "ZeRO stage %d has no effect with one worker: nothing is sharded\n", c->zero_stage);
-    const char *bits = c->fp16_enabled ? "fp16" : ls_ds_bool(ds, "bf16.enabled", false) ? "bf16" : NULL;
+    const char *bits = ls_ds_bool(ds, "fp8.enabled", false)    ? "fp8"
+                       : c->fp16_enabled                       ? "fp16"
+                       : ls_ds_bool(ds, "bf16.enabled", false) ? "bf16"
+                                                               : NULL;
     const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
     const bool scheduler = ls_ds_get(ds, "scheduler");
     if (bits && strcmp(bits, c->precision))

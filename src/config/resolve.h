@@ -10,6 +10,7 @@
 
 #include "compute/compute.h"
 #include "model/config.h"
+#include "model/fp8.h"
 #include "parallel/mesh.h"
 #include "config/device_choice.h"
 #include "config/dsconfig.h"
@@ -101,13 +102,14 @@ typedef struct ls_train_config {
     bool lr_by_length;        /* learning rates depend on total_steps; set by fit                  */
     double clip;              /* 0 = off                                                           */
 
-    const char *precision;              /* "fp32", "bf16", "fp16"                                            */
+    const char *precision;              /* "fp32", "bf16", "fp16", "fp8"                                     */
     const char *precision_label;        /* training_config.precision of the metrics file                     */
     const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
     int device_index;                   /* of "cuda"; -1: by the local rank, round robin                      */
     char device_words[LS_DEVICE_WORDS]; /* which, and why it was chosen (ls_device_choice)              */
     ls_dtype dtype;        /* as precision says: of parameters and activations; on the CPU, of products' operands */
     bool tf32, stochastic; /* fp32 products in TF32; master weights are rounded stochastically   */
+    ls_fp8_opts fp8;       /* dtype is LS_BF16                                                   */
     ls_loss_scale_config loss_scale;
     const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "tcp", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
@@ -159,7 +161,7 @@ void ls_train_paths_fini(ls_train_paths *p);
 
 /* --precision as given, or the choice of `auto` (bf16 where the device has it) and of NULL (bf16 on a GPU, fp32 on the CPU). */
 const char *ls_precision_choose(const char *asked, bool cuda);
-/* "fp32", "bf16", "fp16" of --precision. */
+/* "fp32", "bf16", "fp16", "fp8" of --precision; fp8 is LS_BF16, as all but the operands of products are. */
 ls_dtype ls_precision_dtype(const char *precision);
 /* How a run opens its backend, c->compute; local_rank must be set. */
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);

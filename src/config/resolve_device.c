@@ -1,7 +1,7 @@
 /* resolve_device.c - where a run computes, and in how many bits.
  *
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
- *   precision   --precision, else the JSON's fp16 or bf16 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
+ *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
  *               products, and everything is stored in fp32.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
@@ -16,7 +16,9 @@
 
 ls_dtype ls_precision_dtype(const char *precision)
 {
-    return !strcmp(precision, "bf16") ? LS_BF16 : !strcmp(precision, "fp16") ? LS_F16 : LS_F32;
+    return !strcmp(precision, "bf16") || !strcmp(precision, "fp8") ? LS_BF16
+           : !strcmp(precision, "fp16")                            ? LS_F16
+                                                                   : LS_F32;
 }
 
 const char *ls_precision_choose(const char *asked, bool cuda)
@@ -42,19 +44,67 @@ static bool is_auto(const ls_ds_config *ds, const char *key)
     return text && !strcmp(text, "auto");
 }
 
+/* A number of fp8: the option's, else the JSON's, else the option's default. */
+static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const char *flag, int64_t typed,
+                      const char *key, ls_train_config *c)
+{
+    const bool given = ls_train_given(o, flag + 2), json = !given && ls_ds_get(ds, key);
+    const int64_t value = json ? ls_ds_int(ds, key, typed) : typed;
+    train_put_int(c, flag + 2, value, train_from(o, flag, json ? key : NULL));
+    return (int)value;
+}
+
+/* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
+ * step. */
+static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, bool cuda, ls_train_config *c)
+{
+    static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
+    const char *key = ls_ds_get(ds, "fp8.format") ? "fp8.format" : "fp8.fp8_format";
+    const bool on = !strcmp(c->precision, "fp8"), json = !ls_train_given(o, "fp8_format") && ls_ds_get(ds, key);
+    const bool recent = !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent");
+    for (size_t i = 0; i < sizeof flag / sizeof *flag && !on; i++)
+        if (ls_train_given(o, flag[i]))
+            return ls_fail(LS_E_CONFIG, "--%s needs --precision fp8, but this run uses %s; leave it out", flag[i],
+                           c->precision);
+    if (on && !cuda)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision fp8 needs a GPU of compute capability 8.9 or later; the CPU supports fp32 and bf16");
+    const char *format = json ? ls_ds_text(ds, key, o->fp8_format) : o->fp8_format;
+    c->fp8 = (ls_fp8_opts){.on = on, .e4m3 = !strcasecmp(format, "e4m3")};
+    train_put_text(c, "fp8_format", c->fp8.e4m3 ? "e4m3" : "hybrid", train_from(o, "--fp8_format", json ? key : NULL));
+    if (recent && !ls_train_given(o, "fp8_amax_history_len")) {
+        c->fp8.history = 1;
+        train_put_int(c, "fp8_amax_history_len", 1, (train_origin){LS_FROM_JSON, "fp8.amax_compute_algo"});
+    } else {
+        c->fp8.history =
+            fp8_number(o, ds, "--fp8_amax_history_len", o->fp8_amax_history_len, "fp8.amax_history_len", c);
+    }
+    c->fp8.margin = fp8_number(o, ds, "--fp8_margin", o->fp8_margin, "fp8.margin", c);
+    return LS_OK;
+}
+
 static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
-    const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false),
-               json = !o->precision && (fp16 || ls_ds_bool(ds, "bf16.enabled", false)),
+    /* fp8 beside bf16 is fp8, as in TransformerEngine; beside fp16 it is refused below */
+    const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false), fp8 = ls_ds_bool(ds, "fp8.enabled", false),
+               json = !o->precision && (fp16 || fp8 || ls_ds_bool(ds, "bf16.enabled", false)),
                left_open = !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled");
+    const char *key = fp8 ? "fp8.enabled" : fp16 ? "fp16.enabled" : "bf16.enabled";
+    if (json && fp16 && fp8)
+        return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
+                       ds->path ? ds->path : "the DeepSpeed JSON");
     c->precision = o->precision        ? ls_precision_choose(o->precision, cuda)
-                   : json              ? (fp16 ? "fp16" : "bf16")
+                   : json              ? (fp8    ? "fp8"
+                                          : fp16 ? "fp16"
+                                                 : "bf16")
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
+    LS_TRY(resolve_fp8(o, ds, cuda, c));
     if (!cuda && json && c->dtype == LS_F16)
         return ls_fail(
             LS_E_UNSUPPORTED,
@@ -69,7 +119,7 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                        c->compute);
     if (!cuda && c->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
         ls_str_addf(&c->notes, "bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
-    train_origin from = train_from(o, "--precision", json ? (fp16 ? "fp16.enabled" : "bf16.enabled") : NULL);
+    train_origin from = train_from(o, "--precision", json ? key : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
         from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
     train_put_text(c, "precision", c->precision, from);
@@ -144,6 +194,7 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
  * word on any number of workers, so that they can be compared. */
 static const char *label_of(const ls_train_config *c)
 {
+    if (c->fp8.on) return "fp8_mixed";
     if (c->dtype == LS_BF16) return "bf16_mixed";
     if (c->dtype == LS_F16) return c->loss_scale.rule == LS_SCALE_AMP ? "fp16_torch_amp" : "fp16_deepspeed";
     return c->tf32 ? "tf32" : "fp32";

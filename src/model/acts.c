@@ -10,6 +10,7 @@
 #include "model/model_impl.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 
 #include <stdio.h>
 
@@ -18,6 +19,7 @@ typedef struct shape {
     int64_t H, A, F;      /* this shard's heads, their channels and its MLP columns */
     int64_t cache;        /* elements of one cache: B * cache_len * C */
     int64_t esize, wsize; /* bytes of an element; in the optimizer's type */
+    int64_t fp8;          /* bytes of an 8-bit operand's element; 0: there are none */
 } shape;
 
 /* clang-format off */
@@ -33,6 +35,10 @@ typedef struct shape {
     X(mean2,  "mean2",   s->S * s->wsize)                   \
     X(rstd2,  "rstd2",   s->S * s->wsize)                   \
     X(fc,     "fc",      s->R * s->F * s->esize)            \
+    X(ln1_t,  "ln1 fp8", s->R * s->C * s->fp8)              \
+    X(atty_t, "atty fp8", s->R * s->A * s->fp8)             \
+    X(ln2_t,  "ln2 fp8", s->R * s->C * s->fp8)              \
+    X(gelu_t, "gelu fp8", s->R * s->F * s->fp8)             \
     X(gelu,   "gelu",    s->R * s->F * s->esize)            \
     X(kcache, "k cache", s->cache * s->esize)               \
     X(vcache, "v cache", s->cache * s->esize)               \
@@ -43,7 +49,7 @@ typedef struct shape {
     X(dqkv,   "d qkv",   3 * s->R * s->A * s->esize)        \
     X(dnorm,  "d norms", 4 * s->C * s->wsize)
 /* Members of ls_acts: the buffers of a single pass. */
-#define SHARED_ROWS(X) X(ln) X(tmp) X(ffn) X(ffn_again) X(dffn) X(da) X(db) X(row_loss) X(work) X(head_work)
+#define SHARED_ROWS(X) X(ln) X(tmp) X(ffn) X(ffn_again) X(dffn) X(da) X(db) X(x8) X(dy8) X(dy8_t) X(row_loss) X(work) X(head_work)
 
 #define X(member, word, nbytes) ROW_##member,
 enum { SLOT_ROWS(X) N_SLOT_ROW };
@@ -118,6 +124,12 @@ static void plan_shared(const planner *p, int *sh)
         if (!o->pipe) sh[ROW_da] = add_act(p, local, turn, end, "gradient of the block input");
         sh[ROW_db] = add_act(p, local, loss, end, "gradient of the residual");
     }
+    if (s->fp8) {
+        const int64_t widest = s->R * LS_MAX(s->F, LS_MAX(3 * s->A, s->C)); /* outputs of fc, qkv and projections */
+        sh[ROW_x8] = add_act(p, s->R * LS_MAX(s->F, s->C), 0, end, "fp8 input");
+        sh[ROW_dy8] = add_act(p, widest, turn, end, "fp8 gradient");
+        sh[ROW_dy8_t] = add_act(p, widest, turn, end, "fp8 gradient, transposed");
+    }
     ls_compute_shapes shapes = {.B = o->B,
                                 .T = o->T > o->cache_len ? o->T : o->cache_len,
                                 .C = s->C,
@@ -125,7 +137,8 @@ static void plan_shared(const planner *p, int *sh)
                                 .ffn = s->F,
                                 .backward = o->train,
                                 .n_part = m->shard.size,
-                                .packed = o->packed};
+                                .packed = o->packed,
+                                .fp8 = s->fp8 > 0};
     sh[ROW_work] = ls_plan_add(p->plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS,
                                "operations");
     if (o->last <= head) return; /* this stage has no classifier */
@@ -141,7 +154,9 @@ static void plan_set(planner *p, int *set)
     if (p->o.train && !p->o.recompute) return;
     p->set = set;
     for (int k = ROW_x + 1; k < ROW_gelu; k++)
-        set[k] = other ? other->row[k] : add_act(p, slot_bytes(&p->s, k), 0, p->end, slot_word(k));
+        set[k] = other                   ? other->row[k]
+                 : !slot_bytes(&p->s, k) ? -1
+                                         : add_act(p, slot_bytes(&p->s, k), 0, p->end, slot_word(k));
 }
 
 /* Row k of unit u, or -1: it has none. */
@@ -152,7 +167,7 @@ static int plan_slot_row(const planner *p, int u, int k)
     const int64_t nbytes = slot_bytes(&p->s, k);
     /* after the last unit there is only its output */
     if (u < o->first || u > o->last || (u == o->last && k != ROW_x)) return -1;
-    if (u == head && k > ROW_rstd1) return -1;
+    if ((u == head && k > ROW_rstd1) || !nbytes) return -1;
     if (k >= ROW_dout) return o->split ? add(p, LS_PART_ACT, nbytes, 0, p->end, slot_word(k), u) : -1;
     if (k >= ROW_kcache)
         return o->cache_len ? ls_plan_add(p->plan, LS_PART_ACT, nbytes, LS_PLAN_ALWAYS, "unit %d %s", u, slot_word(k))
@@ -179,7 +194,8 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
                        .F = model_ffn(m),
                        .cache = o->B * o->cache_len * model_width(m),
                        .esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
-                       .wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide)}};
+                       .wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide),
+                       .fp8 = m->fp8 && o->train}};
     if (!p.o.last) p.o.last = U;
     ls_acts *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "the activation plan");

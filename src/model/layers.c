@@ -1,5 +1,7 @@
 #include "model/layers.h"
 
+#include "model/layers_fp8.h"
+
 #define OPS p->m->compute->ops
 #define CTX p->m->compute
 
@@ -34,6 +36,7 @@ ls_status model_layernorm(const model_pass *p, void *y, model_norm n)
 
 ls_status model_layernorm_again(const model_pass *p, model_norm n, uint64_t *ticket)
 {
+    if (model_fp8(p)) return LS_OK; /* the slot has it, transposed */
     LS_TRY(OPS->layernorm_again(CTX, local_rows(p->m, p->a->ln, p->R), n.x, n.mean, n.rstd, param(p, n.weight),
                                 param(p, n.weight + 1), p->S, p->C));
     return tp_gather(p->m, p->a->ln, p->R, ticket);
@@ -75,11 +78,17 @@ static ls_status linear(const model_pass *p, int weight, void *y, const void *x,
     const void *b = bias ? param(p, weight + 1) : NULL;
     const ls_packed *w = p->mb->packed;
     if (w) return OPS->linear_packed(CTX, w->form, y, x, model_packed_matrix(w, p->index, weight), b, p->R, K, N);
+    if (model_fp8(p)) return model_fp8_linear(p, weight, y, x, b, NULL);
+    LS_TRY(model_fp8_record(p, weight, LS_FP8_X, x, K));
     return OPS->linear_fwd(CTX, y, x, param(p, weight), b, p->R, K, N);
 }
 
 ls_status model_linear_bwd_w(const model_pass *p, int weight, const void *dy, const void *x)
 {
+    if (model_fp8(p)) {
+        LS_TRY(model_fp8_dy(p, weight, dy, false, true));
+        return model_fp8_dw(p, weight);
+    }
     return OPS->linear_bwd(CTX, NULL, model_grad(p->m, p->u, weight), model_grad(p->m, p->u, weight + 1), dy, x, NULL,
                            p->R, n_in(p, weight), n_out(p, weight), p->u->acc);
 }
@@ -93,7 +102,9 @@ ls_status model_linear_column(const model_pass *p, int weight, void *y, void *x)
 ls_status model_linear_column_gelu(const model_pass *p, int weight, void *y, void *pre, void *x)
 {
     const int64_t K = n_in(p, weight), N = n_out(p, weight);
-    if (!OPS->linear_gelu_fwd || p->mb->packed) {
+    if (model_fp8(p)) return model_linear_column(p, weight, pre, x); /* y is not needed (layers_fp8.h) */
+    /* without a kept GELU, a pass that records for fp8 computes it as model_gelu_again does */
+    if (!OPS->linear_gelu_fwd || p->mb->packed || model_fp8_records(p)) {
         LS_TRY(model_linear_column(p, weight, pre, x));
         return OPS->gelu_fwd(CTX, y, pre, p->R * N, p->m->cfg.gelu);
     }
@@ -101,9 +112,21 @@ ls_status model_linear_column_gelu(const model_pass *p, int weight, void *y, voi
     return OPS->linear_gelu_fwd(CTX, y, pre, x, param(p, weight), param(p, weight + 1), p->R, K, N, p->m->cfg.gelu);
 }
 
+static ls_status column_bwd_fp8(const model_pass *p, int weight, const void *dy)
+{
+    uint64_t dx = 0;
+    LS_TRY(model_fp8_dy(p, weight, dy, true, !p->split));
+    LS_TRY(model_fp8_dx(p, weight, p->a->tmp));
+    LS_TRY(tp_reduce(p->m, p->a->tmp, p->R, &dx));
+    if (!p->split) LS_TRY(model_fp8_dw(p, weight));
+    return tp_wait(p->m, dx);
+}
+
 ls_status model_linear_column_bwd(const model_pass *p, int weight, model_norm input, const void *dy)
 {
     uint64_t ln = 0, dx = 0; /* collectives in flight */
+    if (model_fp8(p)) return column_bwd_fp8(p, weight, dy);
+    LS_TRY(model_fp8_record(p, weight, LS_FP8_DY, dy, n_out(p, weight)));
     if (!p->split) LS_TRY(model_layernorm_again(p, input, &ln));
     LS_TRY(OPS->linear_bwd(CTX, p->a->tmp, NULL, NULL, dy, NULL, param(p, weight), p->R, n_in(p, weight),
                            n_out(p, weight), false));
@@ -129,6 +152,8 @@ static bool can_fuse_residual(const model_pass *p, ls_drop drop)
 
 static ls_status fused_residual(const model_pass *p, int weight, void *y, const void *res, const void *x)
 {
+    if (model_fp8(p)) return model_fp8_linear(p, weight, y, x, param(p, weight + 1), res);
+    LS_TRY(model_fp8_record(p, weight, LS_FP8_X, x, n_in(p, weight)));
     return OPS->linear_add_fwd(CTX, y, res, x, param(p, weight), param(p, weight + 1), p->R, n_in(p, weight),
                                n_out(p, weight));
 }
@@ -164,8 +189,17 @@ ls_status model_dropout_bwd(const model_pass *p, void *d, ls_drop drop, void *ke
     return tp_gather(p->m, all, p->R, NULL);
 }
 
+static ls_status row_bwd_fp8(const model_pass *p, int weight, void *dx, const void *dy)
+{
+    LS_TRY(model_fp8_dy(p, weight, dy, true, !p->split));
+    LS_TRY(model_fp8_dx(p, weight, dx));
+    return p->split ? LS_OK : model_fp8_dw(p, weight);
+}
+
 ls_status model_linear_row_bwd(const model_pass *p, int weight, void *dx, const void *dy, const void *x)
 {
+    if (model_fp8(p)) return row_bwd_fp8(p, weight, dx, dy);
+    LS_TRY(model_fp8_record(p, weight, LS_FP8_DY, dy, n_out(p, weight)));
     return OPS->linear_bwd(CTX, dx, grad(p, weight), grad(p, weight + 1), dy, x, param(p, weight), p->R,
                            n_in(p, weight), n_out(p, weight), p->u->acc);
 }
@@ -173,6 +207,7 @@ ls_status model_linear_row_bwd(const model_pass *p, int weight, void *dx, const 
 ls_status model_gelu_again(const model_pass *p, const void **y)
 {
     *y = p->s->gelu ? p->s->gelu : p->a->ffn_again;
+    if (model_fp8(p)) return LS_OK; /* the slot has it, transposed */
     /* with recompute the block's forward has just written it there; a product fused with GELU may round differently from gelu_fwd */
     if (p->s->gelu || p->a->recompute) return LS_OK;
     return OPS->gelu_fwd(CTX, p->a->ffn_again, p->s->fc, p->R * model_ffn(p->m), p->m->cfg.gelu);
@@ -181,12 +216,14 @@ ls_status model_gelu_again(const model_pass *p, const void **y)
 ls_status model_linear_row_gelu_bwd(const model_pass *p, int weight, void *dpre, const void *dy)
 {
     const int64_t K = n_in(p, weight), N = n_out(p, weight);
-    const void *x = NULL; /* a split backward does not need it yet */
+    const void *x = NULL;                                      /* a split backward does not need it yet */
+    if (model_fp8(p)) return row_bwd_fp8(p, weight, dpre, dy); /* GELU's slope follows with the next layer's dy */
     if (!p->split) LS_TRY(model_gelu_again(p, &x));
     if (!OPS->linear_gelu_bwd) {
         LS_TRY(model_linear_row_bwd(p, weight, dpre, dy, x));
         return OPS->gelu_bwd(CTX, dpre, dpre, p->s->fc, p->R * K, p->m->cfg.gelu);
     }
+    LS_TRY(model_fp8_record(p, weight, LS_FP8_DY, dy, N));
     if (!p->split) LS_TRY(model_linear_bwd_w(p, weight, dy, x));
     return OPS->linear_gelu_bwd(CTX, dpre, dy, param(p, weight), p->s->fc, p->R, K, N, p->m->cfg.gelu);
 }

@@ -4,6 +4,7 @@
  *   tensor parallelism   a product with a matrix split by columns first gathers the rows of its input (tp_gather);
  *                        one with a matrix split by rows gives partial sums, which are added over the shards
  *                        (tp_reduce), and only rank 0 contributes the bias
+ *   fp8                  operands in 8 bits (layers_fp8.h)
  *   fused operations     a product together with GELU or with the residual sum, where the backend has them (compute.h)
  *   generation           packed matrices (ls_packed) and cached keys and values
  *   recomputation        norm outputs, and GELU outputs that were not kept, are computed again in backward

@@ -193,6 +193,7 @@ int64_t ls_unit_run(const ls_unit *u, int64_t i, int64_t *whole, bool *everywher
 void ls_model_destroy(ls_model **m)
 {
     if (!*m) return;
+    ls_fp8_destroy(&(*m)->fp8);
     ls_free((*m)->unit);
     ls_free(*m);
     *m = NULL;

@@ -19,6 +19,7 @@
 #include "compute/compute.h"
 #include "core/plan.h"
 #include "model/config.h"
+#include "model/fp8.h"
 
 #define LS_UNIT_MAX_TENSOR 12
 
@@ -115,9 +116,10 @@ typedef struct ls_tp_ops {
 typedef struct ls_model {
     ls_model_config cfg; /* of the whole model */
     ls_compute *compute;
-    ls_shard shard; /* size 1: the whole model                  */
-    ls_tp_ops tp;   /* must be set before a pass if size > 1    */
-    int n_unit;     /* L + 2                                    */
+    ls_shard shard;    /* size 1: the whole model                  */
+    ls_tp_ops tp;      /* must be set before a pass if size > 1    */
+    ls_fp8_state *fp8; /* products in fp8 (fp8.h), or NULL      */
+    int n_unit;        /* L + 2                                    */
     ls_unit *unit;
 } ls_model;
 
@@ -187,6 +189,8 @@ typedef struct ls_slot {
     void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                */
     void *fc;                  /* (R,4C) input of GELU                           */
     void *gelu;                /* (R,4C) output of GELU if it is kept, else NULL */
+    /* fp8, else NULL: the inputs of the linear layers in 8 bits, transposed: (C,R), (C,R), (C,R), (4C,R) */
+    void *ln1_t, *atty_t, *ln2_t, *gelu_t;
     /* kept between the two halves of a split backward, else NULL: gradients of each product's output, and of the
      * norms */
     void *dout, *dfc, *dproj, *dqkv, *dnorm; /* (R,C), (R,4C), (R,C), (R,3C), (4C)      */
@@ -201,6 +205,7 @@ typedef struct ls_acts {
     void *ffn, *ffn_again;  /* (R,4C) GELU's output in forward; in backward      */
     void *dffn;             /* (R,4C) gradient of fc, then of qkv                */
     void *da, *db;          /* (R,C) gradients of x and of the residual          */
+    void *x8, *dy8, *dy8_t; /* (R,4C) fp8: the operands of a product, in 8 bits; else NULL */
     double *row_loss;       /* (R)                                               */
     void *work, *head_work; /* scratch of the operations: of blocks, of the classifier */
     int *row;               /* plan rows: of each slot, then the shared ones      */

@@ -1,5 +1,5 @@
 /* walk.c - the loop over units, for every pass. Strategies attach hooks to it (ls_hooks). */
-#include "model/model_impl.h"
+#include "model/layers_fp8.h"
 
 #include "core/hash.h"
 #include "core/inject.h"
@@ -39,9 +39,22 @@ static uint64_t region_key(const ls_model *m, const ls_acts *a, const ls_micro *
 {
     const struct {
         const void *param, *grad, *table, *acts, *d, *ids, *at, *loss;
-        int64_t B, T, unit, pass, train, acc;
-    } all = {m->unit[u].param, m->unit[u].grad, m->unit[0].param, a, a->da, mb->ids, mb->at, mb->loss, mb->B, mb->T, u,
-             (int64_t)pass,    mb->train,       m->unit[u].acc};
+        int64_t B, T, unit, pass, train, acc, fp8;
+    } all = {m->unit[u].param,
+             m->unit[u].grad,
+             m->unit[0].param,
+             a,
+             a->da,
+             mb->ids,
+             mb->at,
+             mb->loss,
+             mb->B,
+             mb->T,
+             u,
+             (int64_t)pass,
+             mb->train,
+             m->unit[u].acc,
+             m->fp8 && m->fp8->history.used};
     return ls_xxh64(&all, sizeof all);
 }
 
@@ -106,6 +119,7 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
         if (ls_inject_on && pass == LS_FWD && mb->train && !h->repeats && !h->unit && !m->compute->device)
             ls_inject_flip(LS_FLIP_ACT, u, a->slot[u].x, u ? ls_model_stream(m, mb->B * mb->T) : 0,
                            ls_dtype_nbytes(m->compute->ops->dtype));
+        if (m->fp8 && mb->train && pass != LS_BWD_W && !h->unit) LS_TRY(model_fp8_weights(m, u));
         LS_TRY(run_unit(m, a, mb, h, u, pass));
         ls_unit_end(begin, &span);
         if (h->computed) LS_TRY(h->computed(h->ctx, u, pass, a));

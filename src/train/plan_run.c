@@ -87,8 +87,8 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
 
 static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
 {
-    /* on a device the pass over memory that makes it again costs more than the memory */
-    const bool keep_gelu = out->model->compute->device != NULL;
+    /* on a device the pass over memory that makes it again costs more than the memory; fp8 does not need it */
+    const bool keep_gelu = out->model->compute->device != NULL && !c->fp8.on;
     if (!out->schedule)
         return ls_acts_plan(
             &out->acts, out->model,
@@ -115,6 +115,23 @@ ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, co
     return plan_strategy(c, g, out);
 }
 
+/* Copies of weights and the numbers of --precision fp8. */
+static ls_status plan_fp8(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
+{
+    const size_t U = (size_t)out->model->n_unit;
+    const int64_t R = (int64_t)c->micro_batch * c->seq_len;
+    const bool each_use = !strcmp(c->strategy, "zero3"); /* parameters are gathered for each use */
+    unsigned char *role = ls_alloc(U);
+    bool *here = ls_alloc(U * sizeof *here);
+    ls_status st = role && here ? LS_OK : ls_nomem(U, "the stages");
+    if (st == LS_OK && out->schedule) ls_pipe_roles(out->stages, c->model.tied, g->at.at[LS_AXIS_PP], role);
+    for (size_t u = 0; st == LS_OK && u < U; u++) here[u] = !out->schedule || role[u] == LS_ROLE_HERE;
+    if (st == LS_OK) st = ls_fp8_create(out->model, &c->fp8, R, each_use, here, &out->plan);
+    ls_free(role);
+    ls_free(here);
+    return st;
+}
+
 /* --save_async. */
 static ls_status plan_copy(ls_run_parts *out)
 {
@@ -138,6 +155,7 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
                   val_batches = ls_train_val_batches(c, val_seqs); /* equally many for each replica */
     ls_plan *p = &out->plan;
     LS_TRY(ls_run_plan_strategy(c, compute, g, out));
+    if (c->fp8.on) LS_TRY(plan_fp8(c, g, out));
     LS_TRY(plan_acts(c, g, out));
     ls_run_rows *r = &out->row;
     /* on a device all micro-batches of a step are in flight at once */
@@ -150,6 +168,10 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "gradient norm, blocks of one unit");
     r->micro_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
     r->val_loss = ls_plan_add_host(p, LS_PART_WORK, (val_batches + W - 1) / W * W * pair, "validation losses");
+    r->fp8 = !c->fp8.on ? -1
+                        : ls_plan_add_host(p, LS_PART_WORK,
+                                           out->model->fp8->history.n * c->mesh.world * (int64_t)sizeof(float),
+                                           "fp8 magnitudes of all workers");
     r->copy = -1;
     return c->save_async ? plan_copy(out) : LS_OK;
 }

@@ -24,6 +24,7 @@ typedef struct ls_run_groups {
 
 typedef struct ls_run_rows { /* of the plan */
     int norm, micro_loss, val_loss;
+    int fp8;  /* magnitudes of all workers; -1: none */
     int copy; /* of what the worker writes to checkpoints, n_copy bytes; -1: none */
     int64_t n_copy;
 } ls_run_rows;

@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The formatter folds these lists another way each time it sees them. */
@@ -53,6 +54,24 @@ static void put_scale(ls_jsonw *w, const ls_run_state *s)
     ls_jsonw_close(w);
 }
 
+static ls_fp8_state *fp8_of(const ls_trainer *t)
+{
+    return t->model ? t->model->fp8 : NULL;
+}
+
+/* The magnitudes that decide the scales of the next step (model/fp8.h), the newest step first. */
+static void put_fp8(ls_jsonw *w, const ls_fp8_state *f)
+{
+    if (!f || !f->history.used) return;
+    ls_jsonw_put_open(w, "fp8_amax_history", '[');
+    for (int s = 0; s < f->history.used; s++) {
+        ls_jsonw_open(w, '[');
+        for (int i = 0; i < f->history.n; i++) ls_jsonw_real(w, f->history.amax[s * f->history.n + i]);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
 /* The hash of the training data, exact in every JSON reader. */
 static int64_t data_id(const ls_trainer *t)
 {
@@ -76,6 +95,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
     put_scale(&w, s);
+    put_fp8(&w, fp8_of(t));
     ls_jsonw_put_open(&w, "run", '{');
     ls_jsonw_members(&w, LS_KV("seed", (int64_t)c->seed), LS_KV("seq_len", c->seq_len),
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
@@ -184,6 +204,28 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
             path, then.scale, (long long)then.it, (long long)then.last);
     if (then.hysteresis > c->loss_scale.hysteresis) then.hysteresis = c->loss_scale.hysteresis;
     s->scale = then;
+    return LS_OK;
+}
+
+/* Without a history, as of a checkpoint of another precision, the next step records one. Of a longer one the newest steps are taken. */
+static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
+{
+    if (!f || !steps) return LS_OK;
+    ls_fp8_history *h = &f->history;
+    for (size_t s = 0; s < json_array_size(steps) && h->used < h->length; s++, h->used++) {
+        const json_t *step = json_array_get(steps, s);
+        for (int i = 0; i < h->n; i++) {
+            const json_t *v = json_array_get(step, (size_t)i);
+            const float amax = (float)json_number_value(v);
+            if (!json_is_number(v) || json_array_size(step) != (size_t)h->n || !(amax >= 0) || !isfinite(amax))
+                return ls_fail(
+                    LS_E_FORMAT,
+                    "%s: fp8_amax_history of the trainer's state: step %zu must have %d numbers that are not "
+                    "negative; resume from another checkpoint",
+                    path, s, h->n);
+            h->amax[h->used * h->n + i] = amax;
+        }
+    }
     return LS_OK;
 }
 
@@ -340,6 +382,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
         goto out;
     }
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
+    LS_TRY_GOTO(st, out, get_fp8(fp8_of(t), json_object_get(o, "fp8_amax_history"), path));
     for (int64_t i = 0; i < s->epoch; i++) get_epoch(json_array_get(done, (size_t)i), c, &s->done[i]);
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);

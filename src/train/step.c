@@ -85,7 +85,9 @@ static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, in
         c->ops->region_begin && alone && !t->pipe && !hooks->computed && ls_strategy_records(t->strategy);
     bool queued = false;
     if (may_stop(t) && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "nothing was saved");
-    if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
+    const ls_fp8_state *fp8 = t->model->fp8;
+    const uint64_t records = fp8 && !fp8->history.used; /* this step computes in bf16 (model/fp8.h) */
+    if (region) LS_TRY(c->ops->region_begin(c, records << 32 | (2 * (uint64_t)m + (pass == LS_FWD)), &queued));
     if (queued) return LS_OK;
     const ls_status st = pass == LS_FWD ? walk_to_loss(t, mb, hooks, m)
                                         : ls_walk(t->model, t->acts, mb, hooks, LS_BWD, 0, t->model->n_unit);
@@ -235,6 +237,26 @@ static ls_status explain_numbers(ls_trainer *t, const ls_step_result *r)
     return ls_audit_before_update(t->audit);
 }
 
+/* The scales of the next step. A maximum is exact, so they do not depend on the number of workers. Collective. */
+static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
+{
+    ls_fp8_history *h = &t->model->fp8->history;
+    const int W = ls_comm_size(t->comm);
+    float *mine = t->fp8_amax + (int64_t)ls_comm_rank(t->comm) * h->n, *all = t->fp8_amax;
+    LS_TRY(ls_fp8_read(t->model, mine));
+    LS_TRY(ls_all_gather(t->comm, (ls_view){all, (int64_t)h->n * W, LS_F32}, (ls_view){mine, h->n, LS_F32}, LS_SITE,
+                         NULL));
+    if (r->skipped) return ls_fp8_set(t->model);
+    for (int i = 0; i < h->n; i++) {
+        float most = all[i];
+        for (int w = 1; w < W; w++) most = !(all[w * h->n + i] <= most) ? all[w * h->n + i] : most; /* NaN, too */
+        if (!isfinite(most)) return train_numbers_failed(t, "an operand of a product in fp8", most, true);
+        all[i] = most;
+    }
+    ls_fp8_push(h, all);
+    return ls_fp8_set(t->model);
+}
+
 static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -283,6 +305,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     int busy = 0;
     TRAIN_PHASE(t, LS_PHASE_START, -1, train_agree_to_stop(t, train_save_busy(t), &busy));
     if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
+    if (t->model->fp8) ls_fp8_begin_step(t->model); /* before any pass, also those of an audit */
     if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
     LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
@@ -292,6 +315,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     if (ls_audit_compares(t->audit)) LS_TRY(explain_numbers(t, r));
     LS_TRY(check_numbers(t, r));
+    if (t->model->fp8) LS_TRY(set_fp8_scales(t, r));
     if (!t->updating) LS_TRY(wait_for_writer(t));
     LS_TRY(clip_and_update(t, r));
     t->updating = false; /* a validation may be stopped */

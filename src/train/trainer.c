@@ -63,6 +63,10 @@ static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
     t->norm_block = ls_plan_at(p, r->norm);
     t->micro_loss = ls_plan_at(p, r->micro_loss);
     t->val_loss = ls_plan_at(p, r->val_loss);
+    if (t->model->fp8) {
+        ls_fp8_bind(t->model, p);
+        t->fp8_amax = ls_plan_at(p, r->fp8);
+    }
     t->saving.room = r->copy >= 0 ? ls_plan_at(p, r->copy) : NULL;
     t->saving.n_room = r->n_copy;
     return ls_input_open(&t->input, 0, &t->ids, &t->target);
@@ -325,7 +329,14 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     o.local_rank = ls_comm_where(t->comm).local_rank;
     LS_TRY(ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads));
     const ls_device *d = t->compute.device;
-    return d ? d->info(d->ctx, &t->device) : LS_OK;
+    if (d) LS_TRY(d->info(d->ctx, &t->device));
+    if (cfg->fp8.on && !t->compute.ops->quantize)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision fp8 needs a GPU of compute capability 8.9 or later, but %s has %d.%d; use --precision "
+            "bf16",
+            t->device.name, t->device.capability / 10, t->device.capability % 10);
+    return LS_OK;
 }
 
 /* Collective: by machine and bus address, whatever numbers the ranks have for their GPUs. */
@@ -642,6 +653,9 @@ static ls_status load_weights(ls_trainer *t)
 
 ls_status ls_trainer_load(ls_trainer *t)
 {
+    ls_fp8_state *fp8 = t->model->fp8;
+    if (fp8) fp8->history.used = 0;
     LS_TRY(load_weights(t));
+    if (fp8) LS_TRY(ls_fp8_set(t->model));
     return ls_strategy_publish(t->strategy, t->cfg->seed, ls_next_update(&t->state) - 1);
 }

@@ -170,6 +170,7 @@ typedef struct ls_trainer {
     ls_device_info device; /* of a device, else all 0                                          */
     bool gpu_shared;       /* two ranks of the run use one GPU                                 */
     double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
+    float *fp8_amax;       /* fp8: the magnitudes of every worker (model/fp8.h), else NULL     */
     double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_audit *audit; /* NULL: --audit 0 */

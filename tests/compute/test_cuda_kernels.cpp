@@ -6,6 +6,7 @@
  * for elements, times the depth of the summation tree for sums. */
 /* ls-test: long */
 #include "cuda_check.h"
+#include "fp8_codes.h"
 
 #include "compute/cuda/kernels/kernels.h"
 
@@ -600,6 +601,46 @@ static void softmax_matches_its_equation(void **state)
     softmax_case(LS_F32, 9, 29000, 29056, 1, false);
 }
 
+/* ---- operands in 8 bits: tests/compute/test_cuda_fp8.c has more of them, for the emulated device alone ---- */
+
+static void quantize_case(int64_t R, int64_t N, bool sloped, ls_fp8 form)
+{
+    judge_orders(words("quantize R %d N %d slope %d form %d", (int)R, (int)N, sloped, (int)form), [=](verdict &v,
+                                                                                                      void *s) {
+        array x(LS_BF16, R * N), pre(LS_BF16, R * N), q(LS_BF16, R * N / 2), qt(LS_BF16, R * N / 2), scale(LS_F32, 1),
+            amax(LS_F32, 1), sums(LS_F32, N), scratch(LS_F32, (int64_t)cu_quantize_nbytes(R, N) / 4);
+        x.random(1, 1.5), pre.random(2, 1.5);
+        scale.put({64}), amax.put({0});
+        ls_quantize a = {};
+        a.x = x.at(), a.pre = sloped ? pre.at() : nullptr, a.kind = LS_GELU_ERF;
+        a.q = q.at(), a.qt = qt.at(), a.scale = scale.f(), a.amax = amax.f(), a.sums = sums.f();
+        a.R = R, a.N = N, a.form = form;
+        CU(cu_quantize(s, &a, scratch.at()));
+        CU(cudaDeviceSynchronize());
+        numbers want((size_t)N), most(1);
+        const std::vector<unsigned char> got = q.bytes(), turned = qt.bytes();
+        for (int64_t i = 0; i < R * N; i++) {
+            const double value = x.was[(size_t)i] * (sloped ? gelu_slope(pre.was[(size_t)i], LS_GELU_ERF) : 1);
+            const int code = fp8_code(value * 64, form), apart = abs((got[(size_t)i] & 127) - (code & 127));
+            want[(size_t)(i % N)] += value;
+            most[0] = fmax(most[0], fabs(value));
+            assert_true(apart <= sloped); /* a value that is computed may be rounded to a neighbour */
+            assert_int_equal(got[(size_t)i], turned[(size_t)(i % N * R + i / N)]);
+        }
+        v.bits.push_back(got);
+        v.near("sums", sums, want, SLACK, 1.5 * sqrt((double)R));
+        v.near("amax", amax, most, 1e-6);
+    });
+}
+
+static void operands_match_their_definition(void **state)
+{
+    (void)state;
+    quantize_case(128, 256, false, LS_E4M3);
+    quantize_case(144, 80, false, LS_E5M2);
+    quantize_case(80, 144, true, LS_E5M2);
+}
+
 int main(void)
 {
     int devices = 0;
@@ -613,7 +654,7 @@ int main(void)
         cmocka_unit_test(embedding_matches_its_equation),  cmocka_unit_test(other_tokens_change_no_gradient_bit),
         cmocka_unit_test(tokens_are_sorted_stably),        cmocka_unit_test(adamw_matches_its_equation),
         cmocka_unit_test(stochastic_rounding_is_unbiased), cmocka_unit_test(sums_of_squares_match_their_equation),
-        cmocka_unit_test(softmax_matches_its_equation),
+        cmocka_unit_test(softmax_matches_its_equation),    cmocka_unit_test(operands_match_their_definition),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -91,7 +91,7 @@ static void wrong_flags_and_values_are_refused(void **state)
     assert_int_equal(PARSE(&o, "--epochs", "many"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "--epochs"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "stray"), LS_E_ARG);
-    assert_int_equal(PARSE(&o, "--precision", "fp8"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--precision", "fp4"), LS_E_ARG);
     /* options of other trainers */
     assert_int_equal(PARSE(&o, "--steps", "3"), LS_E_ARG); /* no abbreviation of --steps_per_print */
     assert_non_null(strstr(ls_err_words(), "unknown option --steps; did you mean --max_steps"));

@@ -401,6 +401,40 @@ static void every_setting_is_printed_with_its_source(void **state)
     ls_train_config_fini(&c);
 }
 
+static void fp8_has_the_names_of_transformer_engine(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--device cuda --precision fp8", &c);
+    assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 16 && c.fp8.margin == 0 && c.dtype == LS_BF16);
+    assert_string_equal(c.precision, "fp8");
+    assert_string_equal(c.precision_label, "fp8_mixed");
+    ls_train_config_fini(&c);
+    must(NULL, "--device cuda --fp8 --fp8_format e4m3 --fp8_amax_history_len 5 --fp8_margin 2", &c);
+    assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 5 && c.fp8.margin == 2);
+    ls_train_config_fini(&c);
+    const char *json =
+        "{\"bf16\": {\"enabled\": true}, \"fp8\": {\"enabled\": true, \"fp8_format\": \"E4M3\", \"margin\": 1, "
+        "\"amax_history_len\": 64, \"amax_compute_algo\": \"max\"}}";
+    must(json, "--device cuda", &c);
+    assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 64 && c.fp8.margin == 1);
+    assert_source(&c, "precision", LS_FROM_JSON, "fp8.enabled");
+    assert_source(&c, "fp8_format", LS_FROM_JSON, "fp8.fp8_format");
+    assert_source(&c, "fp8_amax_history_len", LS_FROM_JSON, "fp8.amax_history_len");
+    ls_train_config_fini(&c);
+    must(json, "--device cuda --precision bf16", &c);
+    assert_true(!c.fp8.on);
+    ls_train_config_fini(&c);
+    must("{\"fp8\": {\"enabled\": true, \"amax_compute_algo\": \"most_recent\", \"format\": \"hybrid\"}}",
+         "--device cuda", &c);
+    assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 1);
+    ls_train_config_fini(&c);
+    must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "the CPU supports fp32 and bf16");
+    must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");
+    must_fail("{\"fp8\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}", "--device cuda", LS_E_CONFIG,
+              "fp16 and fp8");
+}
+
 static void print_config_omits_no_setting(void **state)
 {
     (void)state;
@@ -590,6 +624,7 @@ int main(void)
         cmocka_unit_test(unsupported_or_contradictory_settings_are_refused),
         cmocka_unit_test(steps_follow_from_the_data_size),
         cmocka_unit_test(every_setting_is_printed_with_its_source),
+        cmocka_unit_test(fp8_has_the_names_of_transformer_engine),
         cmocka_unit_test(print_config_omits_no_setting),
         cmocka_unit_test(defaults_of_deepspeed_are_named),
         cmocka_unit_test(options_that_a_run_does_not_use_are_refused),

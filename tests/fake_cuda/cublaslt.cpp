@@ -2,6 +2,7 @@
  * of one thread. It refuses what the library refuses (epilogues that need other types or strides), and more when a test requests it. */
 #include "fake_cuda/cublaslt.h"
 #include "compute/cuda/gpu.cuh"
+#include "fake_cuda/fp8.h"
 
 #include <vector>
 
@@ -12,6 +13,8 @@ struct desc {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+    const float *a_scale, *b_scale; /* factors of 8-bit operands */
+    int8_t fast;
 };
 struct layout {
     int32_t type;
@@ -47,10 +50,25 @@ uint32_t scheme_of(uint64_t id)
 
 /* ---- elements ---- */
 
+bool narrow(int type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+/* The numbers of all 8-bit codes: e4m3, e5m2. */
+const struct codes {
+    float of[2][256];
+    codes()
+    {
+        for (int i = 0; i < 512; i++) of[i / 256][i % 256] = emu_of_fp8((uint8_t)(i % 256), i >= 256);
+    }
+} values;
+
 float get(const void *x, int type, int64_t i)
 {
     if (type == CUDA_R_16BF) return to_float(static_cast<const bf16 *>(x)[i]);
     if (type == CUDA_R_16F) return to_float(static_cast<const f16 *>(x)[i]);
+    if (narrow(type)) return values.of[type == CUDA_R_8F_E5M2][static_cast<const uint8_t *>(x)[i]];
     return static_cast<const float *>(x)[i];
 }
 
@@ -126,6 +144,7 @@ void product(job j)
     const std::vector<float> a =
         read(j.A, j.a, !ta, as_tf32); /* (k,m): neighbours of a row of the result are neighbours */
     const std::vector<float> b = read(j.B, j.b, j.d.opb != CUBLAS_OP_T, as_tf32); /* (n,k) */
+    const float factor = (j.d.a_scale ? *j.d.a_scale : 1) * (j.d.b_scale ? *j.d.b_scale : 1);
     std::vector<float> sum(2 * m);
     for (uint64_t col = 0; col < n; col++) {
         for (float &s : sum) s = 0;
@@ -137,8 +156,8 @@ void product(job j)
         for (uint64_t row = 0; row < m; row++) {
             const int64_t at = (int64_t)col * j.out.ld + (int64_t)row;
             float v = j.beta != 0 && in_place ? get(j.C, j.out.type, at) : 0;
-            if (in_place) v = (v + sum[row]) + sum[m + row];
-            else v = sum[row] + sum[m + row] + (j.beta != 0 ? get(j.C, j.out.type, at) : 0);
+            if (in_place) v = (v + factor * sum[row]) + factor * sum[m + row];
+            else v = factor * (sum[row] + sum[m + row]) + (j.beta != 0 ? get(j.C, j.out.type, at) : 0);
             if (j.id == EMU_LT_UNSTEADY) v *= 1 + 1e-6f * (float)(state.n_run % 7);
             put(j.D, j.out.type, at, finish(j, v, row, col));
         }
@@ -156,6 +175,15 @@ bool supported(const desc &d)
 {
     const bool bias = d.epilogue & CUBLASLT_EPILOGUE_BIAS || d.epilogue == CUBLASLT_EPILOGUE_BGRADA;
     return !(d.epilogue & state.refuse) && !(d.epilogue & 128 && (d.aux_ld % 8 || !d.aux)) && !(bias && !d.bias);
+}
+
+/* 8-bit operands as on Hopper: both along K, every size a multiple of 16, not two of e5m2, and both scaled. */
+bool supported_types(const desc &d, const layout &a, const layout &b)
+{
+    if (!narrow(a.type) && !narrow(b.type)) return a.type == b.type && !d.a_scale && !d.b_scale;
+    if (!narrow(a.type) || !narrow(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
+    if (d.opa != CUBLAS_OP_T || d.opb != CUBLAS_OP_N || !d.a_scale || !d.b_scale) return false;
+    return !((a.rows | a.cols | b.cols | (uint64_t)a.ld | (uint64_t)b.ld) % 16) && !(d.epilogue & ~5u);
 }
 
 /* Whether an algorithm supports this number of columns; starts: the check is made when it is started. */
@@ -224,6 +252,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &t->bias, want = 8; break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &t->aux, want = 8; break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &t->aux_ld, want = 8; break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: to = &t->a_scale, want = 8; break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: to = &t->b_scale, want = 8; break;
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: to = &t->fast, want = 1; break;
     }
     if (!to || nbytes != want) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, x, nbytes);
@@ -269,8 +300,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const uint64_t cols = t.opb == CUBLAS_OP_T ? lb.rows : lb.cols, kb = t.opb == CUBLAS_OP_T ? lb.cols : lb.rows;
     state.n_asked++;
     *n = 0;
-    if (m != lo.rows || cols != lo.cols || ka != kb || la.type != lb.type) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!supported(t)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (m != lo.rows || cols != lo.cols || ka != kb) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!supported(t) || !supported_types(t, la, lb)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 8 && ids[i] && *n < want; i++) {
         const uint32_t scheme = scheme_of((uint64_t)ids[i]);
         if (scheme & ~in<preference>(pref)->schemes || !takes((uint64_t)ids[i], cols, false)) continue;
@@ -325,7 +356,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     float one;
     memcpy(&one, alpha, sizeof one);
     memcpy(&j.beta, beta, sizeof j.beta);
-    if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d) || !supported_types(j.d, j.a, j.b))
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (j.id == EMU_LT_BROKEN || !takes(j.id, j.out.cols, true)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return LS_LAUNCH(product, dim3(1), dim3(1), 0, s, j) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

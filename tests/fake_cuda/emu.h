@@ -197,6 +197,12 @@ template <class T> static inline T atomicAdd(T *p, std::common_type_t<T> v)
     *p = (T)(old + v);
     return old;
 }
+template <class T> static inline T atomicMax(T *p, std::common_type_t<T> v)
+{
+    const T old = *p;
+    if (v > old) *p = v;
+    return old;
+}
 template <class T> static inline T __ldcs(const T *p)
 {
     emu_check_aligned(p, sizeof(T));
@@ -216,6 +222,14 @@ static inline float __uint_as_float(unsigned x)
 static inline unsigned __float_as_uint(float x)
 {
     return emu_bits<unsigned>(x);
+}
+/* Byte i of the result is byte (selector >> 4i) & 7 of x (0 to 3) and y (4 to 7). */
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+    const uint64_t both = (uint64_t)y << 32 | x;
+    unsigned z = 0;
+    for (int i = 0; i < 4; i++) z |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return z;
 }
 static inline int __popc(unsigned x)
 {

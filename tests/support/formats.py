@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 
-CONDITIONS = ("GPU", "NCCL", "fp16")  # tested if the manifest has a line `met` for them
+CONDITIONS = ("GPU", "NCCL", "fp16", "fp8")  # tested if the manifest has a line `met` for them
 TYPES = {"string": (str,), "int": (int,), "real": (float, int), "bool": (bool,), "object": (dict,), "list": (list,)}
 bad = 0
 

@@ -19,7 +19,7 @@ ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what)
 {
     return ls_fail(e == CUBLAS_STATUS_ALLOC_FAILED ? LS_E_NOMEM : LS_E_DEVICE,
                    "cuBLASLt, %s of a product M %lld, N %lld, K %lld in %s: %s", what, (long long)p->M, (long long)p->N,
-                   (long long)p->K, ls_dtype_word(p->dt), cublasLtGetStatusString(e));
+                   (long long)p->K, p->fp8.on ? "fp8" : ls_dtype_word(p->dt), cublasLtGetStatusString(e));
 }
 
 /* ---- a product as the library sees it ---------------------------------------------------------------------------- */
@@ -34,6 +34,11 @@ typedef struct lt_call {
 static cudaDataType_t lt_type(ls_dtype dt)
 {
     return dt == LS_BF16 ? CUDA_R_16BF : dt == LS_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static cudaDataType_t lt_fp8_type(ls_fp8 form)
+{
+    return form == LS_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
 static cublasLtEpilogue_t lt_epilogue(const cu_product *p, uint32_t fused)
@@ -58,12 +63,24 @@ static cublasStatus_t set(lt_call *c, cublasLtMatmulDescAttributes_t what, const
     return cublasLtMatmulDescSetAttribute(&c->op, what, value, nbytes);
 }
 
+/* The library's A is our b. Fast: Hopper's tensor cores keep about 14 bits of a sum while they add up K; otherwise their sums are added in
+ * fp32 at short intervals, which costs time. */
+static cublasStatus_t lt_describe_fp8(const cu_fp8 *f, lt_call *c)
+{
+    const int8_t fast = f->fast;
+    cublasStatus_t e = set(c, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &f->b_factor, sizeof f->b_factor);
+    if (!e) e = set(c, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &f->a_factor, sizeof f->a_factor);
+    if (!e) e = set(c, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    return e;
+}
+
 /* sums: where the sums go if they are fused. */
 static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_t fused, float *sums, lt_call *c)
 {
     const cublasLtEpilogue_t epilogue = lt_epilogue(p, fused);
     const cublasComputeType_t compute = p->dt == LS_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    const cudaDataType_t in = lt_type(p->dt);
+    const cudaDataType_t dt = lt_type(p->dt), in_a = p->fp8.on ? lt_fp8_type(p->fp8.a_form) : dt,
+                         in_b = p->fp8.on ? lt_fp8_type(p->fp8.b_form) : dt;
     const bool aside = through_aux(p, fused);
     const cublasOperation_t opa = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, opb = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t K = (uint64_t)p->K, M = (uint64_t)p->M, N = (uint64_t)p->N;
@@ -79,9 +96,10 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
         e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
         if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
     }
-    if (!e) e = cublasLtMatrixLayoutInit(&c->a, in, p->tb ? K : N, p->tb ? N : K, p->ldb);
-    if (!e) e = cublasLtMatrixLayoutInit(&c->b, in, p->ta ? M : K, p->ta ? K : M, p->lda);
-    if (!e) e = cublasLtMatrixLayoutInit(&c->d, aside ? in : lt_type(p->out_dt), N, M, aside ? aux_ld : p->ldo);
+    if (!e && p->fp8.on) e = lt_describe_fp8(&p->fp8, c);
+    if (!e) e = cublasLtMatrixLayoutInit(&c->a, in_b, p->tb ? K : N, p->tb ? N : K, p->ldb);
+    if (!e) e = cublasLtMatrixLayoutInit(&c->b, in_a, p->ta ? M : K, p->ta ? K : M, p->lda);
+    if (!e) e = cublasLtMatrixLayoutInit(&c->d, aside ? dt : lt_type(p->out_dt), N, M, aside ? aux_ld : p->ldo);
     c->out = aside ? p->aux : p->out;
     c->add = fused & GEMM_ADD ? p->add : NULL;
     return e;
@@ -132,7 +150,7 @@ int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST
 /* Only where neither strides nor alignment depend on the rows. */
 bool gemm_few_rows(const cu_product *p)
 {
-    return p->M <= LS_FEW_ROWS && !p->ta && !p->b_sums;
+    return p->M <= LS_FEW_ROWS && !p->ta && !p->b_sums && !p->fp8.on;
 }
 
 /* Sums cut over K are added in order, in float; and the result may share memory with the addend. */

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#define FP8_CAPABILITY 89 /* Ada, Hopper: tensor cores that multiply 8-bit numbers */
+
 static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
 {
     LS_TRY(cu_device_open(&x->device, o));
@@ -40,6 +42,9 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
         close_all(x);
         return st;
     }
+    ls_device_info info = {0};
+    (void)x->device->table.info(x->device, &info);
+    if (info.capability < FP8_CAPABILITY || o->dtype != LS_BF16) x->ops.quantize = NULL, x->ops.product8 = NULL;
     *c = (ls_compute){.ops = &x->ops, .n_thread = 1, .device = &x->device->table, .impl = x};
     return LS_OK;
 }

@@ -55,7 +55,11 @@ static cu_gemm_key key_of(const cu_gemm *g, const cu_product *p)
                              odd(p->b),
                              odd(p->out) || odd(p->add),
                              odd(p->aux) || odd(p->bias),
-                             g->only >= 0};
+                             g->only >= 0,
+                             p->fp8.on,
+                             p->fp8.on && p->fp8.a_form == LS_E5M2,
+                             p->fp8.on && p->fp8.b_form == LS_E5M2,
+                             p->fp8.on && p->fp8.fast};
     cu_gemm_key k = {p->M, p->N, p->K, p->lda, p->ldb, p->ldo, 0};
     if (gemm_few_rows(p)) k.M = LS_FEW_ROWS;
     for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) k.flags |= bits[i] << i;
@@ -212,6 +216,9 @@ void cu_gemm_close(cu_gemm **g)
 static ls_status check(const cu_product *p)
 {
     const bool gelu = p->epilogue != CU_PLAIN;
+    if (p->fp8.on && (p->dt != LS_BF16 || p->ta || !p->tb || gelu || p->b_sums || (p->M | p->N | p->K) % 16))
+        return ls_fail(LS_E_INTERNAL,
+                       "a product in fp8 needs sizes that are multiples of 16, and its operands along K");
     if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
         return ls_fail(LS_E_INTERNAL, "a fused GELU needs a dense result of the inputs' type and an aux buffer");
     if (gelu && p->add && p->add == p->out)

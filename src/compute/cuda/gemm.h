@@ -7,6 +7,7 @@
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H
 
+#include "compute/compute.h"
 #include "core/buf.h"
 #include "core/err.h"
 
@@ -21,6 +22,14 @@ typedef enum cu_epilogue {
     CU_DGELU, /* out = value * gelu'(aux), tanh form                                                 */
 } cu_epilogue;
 
+/* Operands in 8 bits, both along K (a not transposed, b transposed): the products of Hopper. */
+typedef struct cu_fp8 {
+    bool on;
+    ls_fp8 a_form, b_form;
+    const float *a_factor, *b_factor; /* on the device */
+    bool fast;
+} cu_fp8;
+
 typedef struct cu_product {
     void *out;
     const void *a, *b;
@@ -28,6 +37,7 @@ typedef struct cu_product {
     int64_t lda, ldb, ldo; /* elements from one row to the next as they are; 0: dense */
     bool ta, tb;
     ls_dtype dt;      /* of a, b, bias and aux; LS_F32 is TF32 where the handle was opened so */
+    cu_fp8 fp8;       /* on: a and b have their own types             */
     ls_dtype out_dt;  /* dt, or LS_F32                                    */
     const void *bias; /* (N) or NULL                                     */
     const void *add;  /* (M,N) of out's type and place, may be out; NULL */

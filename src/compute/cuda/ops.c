@@ -271,6 +271,28 @@ static ls_status logits(ls_compute *c, void *y, const void *x, const void *w, in
     return cuda_product(c, transposed(c, y, x, w, R, V, C));
 }
 
+static ls_status quantize(ls_compute *c, const ls_quantize *a)
+{
+    return CU_STATUS(cu_quantize(stream_of(c), a, cuda_room(c)));
+}
+
+static ls_status product8(ls_compute *c, const ls_product8 *a)
+{
+    const ls_dtype dt = c->ops->dtype;
+    const cu_fp8 fp8 = {.on = true,
+                        .a_form = a->a_form,
+                        .b_form = a->b_form,
+                        .a_factor = a->a_factor,
+                        .b_factor = a->b_factor,
+                        .fast = a->fast};
+    cu_product p = {.out = a->y, .a = a->a, .b = a->b, .tb = true, .M = a->M, .N = a->N, .K = a->K, .dt = dt};
+    p.fp8 = fp8;
+    p.out_dt = a->wide ? LS_F32 : dt;
+    p.bias = a->bias;
+    p.add = a->acc ? a->y : a->add;
+    return cuda_product(c, p);
+}
+
 const ls_compute_ops cuda_ops = {
     .name = "cuda",
     .wide = LS_F32,
@@ -305,6 +327,8 @@ const ls_compute_ops cuda_ops = {
     .linear_add_fwd = linear_add_fwd,
     .linear_gelu_bwd = linear_gelu_bwd,
     .logits = logits,
+    .quantize = quantize,
+    .product8 = product8,
     .classifier = cuda_classifier,
     .adds_alike = cuda_adds_alike,
 };
@@ -317,5 +341,6 @@ size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
     if (!s->backward) return n;
     n = LS_MAX(n, cu_embed_bwd_nbytes(R, s->C));
     n = LS_MAX(n, cu_norm_bwd_nbytes(R, s->C));
+    if (s->fp8) n = LS_MAX(n, cu_quantize_nbytes(R, LS_MAX(s->ffn, 3 * s->C)));
     return LS_MAX(n, cu_sums_nbytes(R, LS_MAX(s->ffn, 3 * s->C))); /* gradients of a bias */
 }

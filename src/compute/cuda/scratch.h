@@ -15,6 +15,7 @@
 
 #define CU_SUMS_ROWS_LEAST  64 /* column_sums.cu: of a share */
 #define CU_SUMS_SHARES_MOST 128
+#define CU_QUANTIZE_TILE    128  /* quantize.cu: rows and columns */
 #define CU_NORM_ROWS        16   /* layernorm_bwd.cu: 2 * NORM_WARPS, of a part */
 #define CU_NORM_PARTS_MOST  264  /* 2 a multiprocessor of an H200              */
 #define CU_EMBED_PIECE      32   /* embed_bwd.cu: the lanes of a warp          */
@@ -44,6 +45,12 @@ static inline int64_t cu_sums_shares(int64_t R)
 static inline size_t cu_sums_nbytes(int64_t R, int64_t N)
 {
     return (size_t)(cu_sums_shares(R) * N) * sizeof(float);
+}
+
+/* Partial sums of columns. */
+static inline size_t cu_quantize_nbytes(int64_t R, int64_t N)
+{
+    return (size_t)(cu_pieces(R, CU_QUANTIZE_TILE) * N) * sizeof(float);
 }
 
 static inline int64_t cu_norm_parts(int64_t R)

@@ -65,6 +65,11 @@ int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const vo
 int cu_fingerprint(void *stream, ls_dtype dt, uint64_t *print, const void *x, float factor, int64_t M, int64_t N,
                    int64_t ld);
 
+/* ---- operands of products in 8 bits (quantize.cu) ---- */
+
+/* dt is LS_BF16. scratch: cu_quantize_nbytes, for the column sums. */
+int cu_quantize(void *stream, const ls_quantize *q, void *scratch);
+
 /* ---- cross-entropy of rows of logits, and its gradient over them (softmax.cu) ---- */
 
 /* ld a multiple of 16 bytes' worth of elements and logits aligned to 16 bytes: each row is read once and written once,

@@ -1,0 +1,145 @@
+#include "model/fp8.h"
+
+#include "core/mem.h"
+#include "model/layers_fp8.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- scales ---- */
+
+float ls_fp8_scale(float amax, ls_fp8 form, int margin)
+{
+    int e = 0;
+    if (!(amax > 0)) return 1;
+    const float f = frexpf(amax, &e);                      /* amax = f 2^e, 1/2 <= f < 1 */
+    const int top = form == LS_E5M2 ? 16 : 9;              /* the largest number is 7/8 2^top */
+    const int k = top - e - (f > 0.875f) - margin;         /* the scale is 2^k */
+    return ldexpf(1, k < -120 ? -120 : k > 120 ? 120 : k); /* its inverse is a number, too */
+}
+
+void ls_fp8_push(ls_fp8_history *h, const float *amax)
+{
+    const size_t step = (size_t)h->n * sizeof *h->amax;
+    if (h->used < h->length) h->used++;
+    memmove(h->amax + h->n, h->amax, (size_t)(h->used - 1) * step);
+    memcpy(h->amax, amax, step);
+}
+
+static float largest(const ls_fp8_history *h, int i)
+{
+    float most = 0;
+    for (int s = 0; s < h->used; s++) most = fmaxf(most, h->amax[s * h->n + i]);
+    return most;
+}
+
+/* ---- making ---- */
+
+/* The bytes of a block's copies. */
+static int64_t copies_nbytes(const ls_unit *u)
+{
+    int64_t n = 0;
+    for (int k = 0; k < LS_FP8_LAYERS; k++) n += 2 * u->tensor[model_fp8_weight(k)].n;
+    return n;
+}
+
+static ls_status check_sizes(const ls_model *m, int64_t R)
+{
+    if (R % 16)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--precision fp8 needs micro-batches whose number of tokens is a multiple of 16, but it is %lld; "
+            "change --micro_batch_size_per_gpu or --seq_length",
+            (long long)R);
+    if (model_width(m) % 16)
+        return ls_fail(LS_E_CONFIG,
+                       "--precision fp8 needs a width per tensor-parallel worker that is a multiple of 16, but it is "
+                       "%d / %d; change --tp or the model",
+                       m->cfg.n_embd, m->shard.size);
+    return LS_OK;
+}
+
+static ls_status take(ls_model *m, const ls_fp8_opts *o)
+{
+    const size_t U = (size_t)m->n_unit, n = (size_t)m->cfg.n_layer * LS_FP8_LAYERS * LS_N_FP8_OPERAND;
+    ls_fp8_state *f = ls_alloc(sizeof *f);
+    if (!f) return ls_nomem(sizeof *f, "the scales of fp8");
+    m->fp8 = f;
+    f->opts = *o;
+    f->history = (ls_fp8_history){.n = (int)n, .length = o->history};
+    f->history.amax = ls_alloc(n * (size_t)o->history * sizeof(float));
+    f->stale = ls_alloc(U * sizeof *f->stale);
+    f->weights = ls_alloc(U * sizeof *f->weights);
+    f->row = ls_alloc(U * sizeof *f->row);
+    f->host = ls_alloc(3 * n * sizeof *f->host);
+    if (f->history.amax && f->stale && f->weights && f->row && f->host) return LS_OK;
+    ls_fp8_destroy(&m->fp8);
+    return ls_nomem(n * (size_t)o->history * sizeof(float), "the scales of fp8");
+}
+
+ls_status ls_fp8_create(ls_model *m, const ls_fp8_opts *o, int64_t R, bool each_use, const bool *here, ls_plan *plan)
+{
+    int shared = -1; /* row of all blocks, with each_use */
+    LS_TRY(check_sizes(m, R));
+    LS_TRY(take(m, o));
+    ls_fp8_state *f = m->fp8;
+    f->each_use = each_use;
+    for (int u = 0; u < m->n_unit; u++) {
+        f->row[u] = -1;
+        if (m->unit[u].kind != LS_UNIT_BLOCK || (here && !here[u])) continue;
+        if (!each_use || shared < 0)
+            shared =
+                ls_plan_add(plan, LS_PART_WORK, copies_nbytes(&m->unit[u]), LS_PLAN_ALWAYS, "unit %d fp8 matrices", u);
+        f->row[u] = shared;
+    }
+    f->number =
+        ls_plan_add(plan, LS_PART_WORK, 3 * f->history.n * (int64_t)sizeof(float), LS_PLAN_ALWAYS, "fp8 scales");
+    return LS_OK;
+}
+
+void ls_fp8_bind(ls_model *m, const ls_plan *plan)
+{
+    ls_fp8_state *f = m->fp8;
+    for (int u = 0; u < m->n_unit; u++) f->weights[u] = f->row[u] < 0 ? NULL : ls_plan_at(plan, f->row[u]);
+    f->amax = ls_plan_at(plan, f->number);
+    f->scale = f->amax + f->history.n;
+    f->factor = f->scale + f->history.n;
+}
+
+void ls_fp8_destroy(ls_fp8_state **fp)
+{
+    ls_fp8_state *f = *fp;
+    if (!f) return;
+    ls_free(f->history.amax);
+    ls_free(f->stale);
+    ls_free(f->weights);
+    ls_free(f->row);
+    ls_free(f->host);
+    ls_free(f);
+    *fp = NULL;
+}
+
+/* ---- steps ---- */
+
+ls_status ls_fp8_set(const ls_model *m)
+{
+    const ls_fp8_state *f = m->fp8;
+    const int n = f->history.n;
+    for (int i = 0; i < n; i++) {
+        const ls_fp8 form = model_fp8_form(f, (ls_fp8_operand)(i % LS_N_FP8_OPERAND));
+        f->host[i] = 0;
+        f->host[n + i] = ls_fp8_scale(largest(&f->history, i), form, f->opts.margin);
+        f->host[2 * n + i] = 1 / f->host[n + i];
+    }
+    return ls_compute_write(m->compute, f->amax, f->host, 3 * (size_t)n * sizeof *f->host);
+}
+
+void ls_fp8_begin_step(const ls_model *m)
+{
+    for (int u = 0; u < m->n_unit; u++) m->fp8->stale[u] = true;
+}
+
+ls_status ls_fp8_read(const ls_model *m, float *amax)
+{
+    return ls_compute_read(m->compute, amax, m->fp8->amax, (size_t)m->fp8->history.n * sizeof *amax);
+}

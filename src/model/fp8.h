@@ -1,0 +1,72 @@
+/* fp8.h - products of the blocks' linear layers with operands in 8 bits (--precision fp8): formats, scales, copies of the weights.
+ *
+ *   forward    y  = x W       x, W in e4m3
+ *   backward   dx = dy W^T    dy in e5m2, or e4m3
+ *              dW = x^T dy    x as it was rounded in forward
+ *
+ * Everything else, and every pass that does not train, computes in bf16. An operand is stored as v * scale. Its scale is constant during a step
+ * and follows from the history: the largest magnitude of the operand in each of the last steps, on all workers. So the scale is a function of
+ * state that is saved, equal on all workers and for any number of them. A model without a history (new, or trained in another precision)
+ * computes one step in bf16, which records the magnitudes.
+ *
+ * Products need both operands along the summed dimension, so each operand has a transposed copy, too: those of the weights are made once per
+ * step (`stale`), or before each use of a unit whose parameters are gathered for it (`each_use`); those of activations with the operand. */
+#ifndef LS_MODEL_FP8_H
+#define LS_MODEL_FP8_H
+
+#include "compute/compute.h"
+#include "core/plan.h"
+
+#define LS_FP8_LAYERS  4 /* linear layers of a block */
+#define LS_FP8_HISTORY 1024
+
+typedef enum ls_fp8_operand { LS_FP8_X, LS_FP8_W, LS_FP8_DY, LS_N_FP8_OPERAND } ls_fp8_operand;
+
+typedef struct ls_fp8_opts {
+    bool on;
+    bool e4m3;   /* dy in e4m3; else in e5m2 */
+    int history; /* steps, 1 … LS_FP8_HISTORY */
+    int margin;  /* scales are divided by 2^margin */
+} ls_fp8_opts;
+
+typedef struct ls_fp8_history {
+    int n;            /* operands of the model: LS_FP8_LAYERS * LS_N_FP8_OPERAND per block */
+    int length, used; /* steps: room, recorded */
+    float *amax;      /* (length, n), the newest step first */
+} ls_fp8_history;
+
+/* The largest power of two that keeps amax * scale * 2^margin within the format; 1 for 0. amax is finite. */
+float ls_fp8_scale(float amax, ls_fp8 form, int margin);
+/* Adds a step; the oldest is dropped. */
+void ls_fp8_push(ls_fp8_history *h, const float *amax);
+
+struct ls_model;
+
+typedef struct ls_fp8_state {
+    ls_fp8_opts opts;
+    ls_fp8_history history;
+    bool each_use;
+    bool *stale;      /* of each unit: its copies are not those of its parameters */
+    void **weights;   /* of each unit: for each layer W (K,N), then W^T (N,K); NULL: the unit is not here */
+    int *row, number; /* plan rows: of weights, of the numbers */
+    /* on the device, history.n each */
+    float *amax;           /* of this step, on this worker */
+    float *scale, *factor; /* factor = 1/scale            */
+    float *host;           /* 3 * history.n: copies of the three */
+} ls_fp8_state;
+
+/* Makes m->fp8 and its rows of the plan; here: whether each unit is on this worker, NULL: all are. R: rows of a micro-batch. LS_E_CONFIG if a
+ * size is not a multiple of 16. ls_model_destroy frees it. */
+ls_status ls_fp8_create(struct ls_model *m, const ls_fp8_opts *o, int64_t R, bool each_use, const bool *here,
+                        ls_plan *plan);
+void ls_fp8_bind(struct ls_model *m, const ls_plan *plan);
+void ls_fp8_destroy(ls_fp8_state **f);
+
+/* Sets the scales of the history on the device, and the magnitudes to 0. The queue must be idle. */
+ls_status ls_fp8_set(const struct ls_model *m);
+/* At the begin of a step: the parameters have changed. */
+void ls_fp8_begin_step(const struct ls_model *m);
+/* Reads the magnitudes of this step on this worker: history.n numbers. Waits for the queue. */
+ls_status ls_fp8_read(const struct ls_model *m, float *amax);
+
+#endif

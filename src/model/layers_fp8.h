@@ -1,0 +1,51 @@
+/* layers_fp8.h - linear layers with operands in 8 bits (fp8.h), for layers.c.
+ *
+ * GELU is part of the operand: the input of the last product of a block is made from GELU's argument (s->fc), and the gradient of that
+ * argument from the gradient of GELU's output. So GELU's output does not exist in memory, and neither does its gradient. */
+#ifndef LS_MODEL_LAYERS_FP8_H
+#define LS_MODEL_LAYERS_FP8_H
+
+#include "model/fp8.h"
+#include "model/layers.h"
+
+/* The weight of a block's linear layer, and the layer of a weight. */
+static inline int model_fp8_weight(int layer)
+{
+    static const int weight[LS_FP8_LAYERS] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
+    return weight[layer];
+}
+static inline int model_fp8_layer(int weight)
+{
+    return weight == BLOCK_QKV_W ? 0 : weight == BLOCK_PROJ_W ? 1 : weight == BLOCK_FC_W ? 2 : 3;
+}
+
+static inline ls_fp8 model_fp8_form(const ls_fp8_state *f, ls_fp8_operand operand)
+{
+    return operand == LS_FP8_DY && !f->opts.e4m3 ? LS_E5M2 : LS_E4M3;
+}
+
+/* Whether this pass computes in fp8; whether it computes in bf16 and records the magnitudes. */
+static inline bool model_fp8(const model_pass *p)
+{
+    return p->m->fp8 && p->mb->train && p->m->fp8->history.used;
+}
+static inline bool model_fp8_records(const model_pass *p)
+{
+    return p->m->fp8 && p->mb->train && !p->m->fp8->history.used;
+}
+
+/* Makes the copies of a block's weights, if they are stale. */
+ls_status model_fp8_weights(ls_model *m, int unit);
+
+/* Records the magnitudes of an operand with n columns, if model_fp8_records. */
+ls_status model_fp8_record(const model_pass *p, int weight, ls_fp8_operand operand, const void *x, int64_t n);
+
+/* y = x W + bias + res; bias and res may be NULL. x of the last layer is not read (see above). Keeps the transposed x in the slot. */
+ls_status model_fp8_linear(const model_pass *p, int weight, void *y, const void *x, const void *bias, const void *res);
+/* Rounds dy for the two functions below: plain for dx, transposed (with the gradient of the bias) for dw. */
+ls_status model_fp8_dy(const model_pass *p, int weight, const void *dy, bool for_dx, bool for_dw);
+/* dx = dy W^T; of the last layer: the gradient of GELU's output. */
+ls_status model_fp8_dx(const model_pass *p, int weight, void *dx);
+ls_status model_fp8_dw(const model_pass *p, int weight);
+
+#endif

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# --precision fp8 on the emulated device: losses near those of bf16; the same bits with and without graphs, on any number of workers under every
+# strategy and pipeline, with activations computed again, and after a resume; requests that cannot be honoured are refused.
+. "$(dirname "$0")/../support/lib.sh"
+export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
+[ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 6000 && tokens "$SCRATCH/d/val.bin" 300 2
+base=(train --data "$SCRATCH/d" --model tiny --num_layers 2 --embedding_size 32 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --dropout 0.1 --epochs 1 --lr 1e-3 --lr_schedule constant --threads 1 --device cuda)
+run() { # NAME [options]
+  local name=$1
+  shift
+  timeout -k 5 300 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1 ||
+    { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.log")"; return 1; }
+}
+bits() { # A B: the same parameters, moments and history
+  local f
+  for f in model.safetensors optimizer.safetensors trainer_state.json; do same "$SCRATCH/$1/epoch-1/$f" "$SCRATCH/$2/epoch-1/$f"; done
+}
+layout() { # NAME [options]: the bits of one worker
+  local name=$1
+  shift
+  run "$name" --precision fp8 --max_steps 4 "$@" && bits one "$name"
+}
+
+run one --precision fp8 --max_steps 4
+value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["lockstep"]["precision"], d["training_config"]["precision"])' "$SCRATCH/$1/training_metrics.json"; }
+[ "$(value one)" = "fp8 fp8_mixed" ] || bad "the record of an fp8 run: $(value one)"
+LS_CUDA_GRAPHS=0 layout direct
+layout zero3 -n 2 --strategy zero3 --audit 3
+layout pp -n 2 --pp 2 --schedule zb
+if [ "${LS_TEST_ALL:-0}" = 1 ]; then
+  layout recomputed --recompute
+  layout ddp -n 2 --strategy ddp
+  for s in ddp zero1 zero2 zero3; do layout "$s-4" -n 4 --strategy $s; done
+  layout pp-1f1b -n 2 --pp 2
+  layout pp-zero1 -n 4 --pp 2 --strategy zero1
+  layout audited -n 2 --strategy ddp --audit 2
+  layout offloaded -n 2 --strategy zero1 --offload_optimizer cpu
+  run tp --precision fp8 --max_steps 4 -n 2 --tp 2
+  run tp-zero3 --precision fp8 --max_steps 4 -n 4 --tp 2 --strategy zero3 && bits tp tp-zero3
+  run tp-rows --precision fp8 --max_steps 4 -n 2 --tp 2 --sequence_parallel && same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp-rows/epoch-1/model.safetensors"
+fi
+
+# a resumed run has the history of the checkpoint
+run cut --precision fp8 --max_steps 2 && run cut --precision fp8 --max_steps 4 --resume && bits one cut
+python3 - "$SCRATCH/one/epoch-1/trainer_state.json" <<'PY' || bad "the history of a checkpoint"
+import json, sys
+h = json.load(open(sys.argv[1]))["trainer"]["fp8_amax_history"]
+assert len(h) == 4 and all(len(step) == 2 * 4 * 3 and min(step) > 0 for step in h), h
+PY
+
+# fp8 changes the numbers, and by little; the first step computes in bf16
+steps=10; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
+long=(--max_steps "$steps" --lr 3e-3)
+run long-bf16 --precision bf16 "${long[@]}"
+run long-fp8 --precision fp8 "${long[@]}"
+run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 "${long[@]}"
+python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
+import json, sys
+def steps(p): return [json.loads(x) for x in open(f"{sys.argv[1]}/long-{p}/metrics.jsonl") if '"loss"' in x]
+a = steps("bf16")
+for p in ("fp8", "e4m3"):
+    b = steps(p)
+    assert len(a) == len(b) == int(sys.argv[2])
+    assert abs(a[0]["loss"] - b[0]["loss"]) < 1e-3, p
+    worst = max(abs(x["loss"] - y["loss"]) for x, y in zip(a, b))
+    norm = max(abs(x["grad_norm"] / y["grad_norm"] - 1) for x, y in zip(a[:10], b)) # later the weights differ
+    print(f"{p}: {a[0]['loss']:.4f} -> {b[-1]['loss']:.4f} (bf16 {a[-1]['loss']:.4f}); largest difference {worst:.4f}, of norms {100 * norm:.1f} %")
+    assert a[-1]["loss"] < a[0]["loss"] - 0.1 and 0 < worst < 0.01 and norm < 0.04, (worst, norm)
+PY
+
+expect 2 "the CPU supports fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp8 --device cpu
+expect 2 "multiple of 16, but it is 24" "$LOCKSTEP" "${base[@]}" --precision fp8 --seq_length 24 --max_steps 1 --checkpoint_path "$SCRATCH/none"
+expect 2 "multiple of 16, but it is 24 / 1" "$LOCKSTEP" "${base[@]}" --precision fp8 --embedding_size 24 --max_steps 1 --checkpoint_path "$SCRATCH/none"
+expect 2 "needs --precision fp8" "$LOCKSTEP" "${base[@]}" --precision bf16 --fp8_margin 1
+done_tests
