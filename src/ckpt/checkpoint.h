@@ -74,7 +74,8 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *   rank r                                                              ┴agree
  *   rank 0                                 read back, prune
  *
- * Without a copy at the beginning, post creates the folder; without room, wait does all after the writes. A single worker does everything on the thread. create, post,
+ * Without room, post creates the folder, and wait does all after the writes. With room, a worker that sees the files of rank 0 before its buffers
+ * change writes them before the first meeting. A single worker does everything on the thread. create, post,
  * wait, advance and settle are collective over comm (NULL or one worker: single); all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm);

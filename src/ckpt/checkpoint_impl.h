@@ -190,13 +190,16 @@ typedef struct ckpt_save {
     json_t *state;
     char tmp[PATH_MAX]; /* the folder, or "" */
     int lock;
-    bool background; /* training goes on meanwhile */
+    bool background;  /* training goes on meanwhile */
+    bool early;       /* workers write as soon as they see the files of rank 0, before they meet */
+    bool written;     /* this one has                                                            */
+    atomic_bool late; /* files that this worker does not see yet are not waited for              */
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
 
 /* The work of a worker, in order; after each all meet (checkpoint_save.c). */
 typedef enum ckpt_work { CKPT_OPEN, CKPT_WRITE, CKPT_HASH, CKPT_PUBLISH } ckpt_work;
-/* Set job, layout, comm, block and stage first. begin and meet are collective over comm and take the status so far; copy and work
+/* Set job, layout, comm, block, stage and background first. begin and meet are collective over comm and take the status so far; copy and work
  * are not. open: begin does CKPT_OPEN too. No cleanup is needed after a failed begin or meet, after the last meet, or after drop,
  * which abandons the checkpoint. After the last meet call ls_ckpt_clean. */
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open);

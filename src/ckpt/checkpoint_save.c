@@ -1,7 +1,8 @@
 /* checkpoint_save.c - writes one checkpoint folder.
  *
  *   begin     checks jobs, counts bytes
- *   open      rank 0 creates the temporary folder and both weight files and reserves their space
+ *   open      rank 0 creates the temporary folder and both weight files and reserves their space; in the background a worker that sees them goes on
+ *             with its writes at once, from buffers that training has not changed yet
  *   write     every worker writes its bytes of the weight files; rank 0 also the small files and the headers
  *   hash      the workers know the hashes of all blocks that one of them wrote completely, and share the rest
  *   publish   rank 0 writes checksums.json and renames the folder
@@ -14,6 +15,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- small files ---- */
@@ -130,11 +132,15 @@ static ls_status open_folder(ckpt_save *s)
     return LS_OK;
 }
 
-/* Broadcasts the process id of rank 0, which is part of the folder name, and sums the bytes of all workers. */
+/* Broadcasts the process id of rank 0, which is part of the folder name, and whether an old folder has this name, and sums the bytes of all
+ * workers. */
 static ls_status match(ckpt_save *s)
 {
-    enum { NUMBER, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
-    int64_t sum[N] = {[NUMBER] = ckpt_rank(s->comm) ? 0 : (int64_t)getpid()};
+    enum { NUMBER, OLD, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
+    char tmp[PATH_MAX];
+    LS_TRY(ls_path_in(tmp, s->job.dir, ".tmp-%s-%" PRId64, s->job.name, (int64_t)getpid()));
+    const bool first = ckpt_rank(s->comm) == 0;
+    int64_t sum[N] = {[NUMBER] = first ? (int64_t)getpid() : 0, [OLD] = first && ls_fs_exists(tmp)};
     for (int f = 0; f < CKPT_N_FILE; f++) {
         sum[BYTES + f] = s->part[f].nbytes;
         sum[EDGES + f] = s->part[f].edges;
@@ -148,6 +154,7 @@ static ls_status match(ckpt_save *s)
         if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
             return ls_fail(LS_E_INTERNAL, "the pieces of all workers overlap and leave holes in %s", file->name);
     }
+    s->early = s->comm && s->background && !s->stage->device && !sum[OLD];
     return ckpt_rank(s->comm) ? ls_path_in(s->tmp, s->job.dir, ".tmp-%s-%" PRId64, s->job.name, sum[NUMBER]) : LS_OK;
 }
 
@@ -169,6 +176,8 @@ static void release(ckpt_save *s, bool remove)
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st, bool open)
 {
     s->lock = -1;
+    s->written = s->early = false;
+    atomic_store(&s->late, false);
     s->tmp[0] = '\0';
     s->state = NULL;
     s->sums.text = (ls_str){0};
@@ -217,6 +226,28 @@ static ls_status write_files(ckpt_save *s)
         block += file->n_block;
     }
     return LS_OK;
+}
+
+/* Whether rank 0's files exist, in the time until training changes the buffers. */
+static bool see_files(const ckpt_save *s)
+{
+    bool all;
+    do {
+        all = true;
+        for (int f = 0; f < n_file_of(s); f++)
+            all = all && ls_fs_exists(ls_path_of(s->tmp, s->layout->file[f].name).text);
+        if (!all) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    } while (!all && !atomic_load(&s->late));
+    return all;
+}
+
+static ls_status open_files(ckpt_save *s)
+{
+    const bool first = ckpt_rank(s->comm) == 0;
+    if (first) LS_TRY(open_folder(s));
+    if (!s->early || (!first && !see_files(s))) return LS_OK;
+    s->written = true;
+    return write_files(s);
 }
 
 /* ---- hash and publish ---- */
@@ -271,8 +302,8 @@ ls_status ckpt_save_work(ckpt_save *s, ckpt_work work)
 {
     const bool first = ckpt_rank(s->comm) == 0;
     switch (work) {
-    case CKPT_OPEN: return first ? open_folder(s) : LS_OK;
-    case CKPT_WRITE: return write_files(s);
+    case CKPT_OPEN: return open_files(s);
+    case CKPT_WRITE: return s->written ? LS_OK : write_files(s);
     case CKPT_HASH: return hash_rest(s);
     case CKPT_PUBLISH: return first ? publish(s) : LS_OK;
     }

@@ -319,12 +319,12 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */
-    st = ckpt_save_begin(&w->save, st, w->comm && !copies_first(w));
+    st = ckpt_save_begin(&w->save, st, w->comm && !w->room);
     if (st != LS_OK) {
         free_job(w);
         return st;
     }
-    w->work = copies_first(w) ? CKPT_OPEN : CKPT_WRITE;
+    w->work = w->room ? CKPT_OPEN : CKPT_WRITE;
     to_phase(w, copies_first(w) ? COPYING : WORKING);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
     return LS_OK;
@@ -377,6 +377,7 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     if (atomic_load(&w->phase) == IDLE) return LS_OK;
     const int64_t traced = ls_span_begin();
     ls_status st = LS_OK;
+    atomic_store(&w->save.late, true);
     while (st == LS_OK && atomic_load(&w->phase) != IDLE) {
         pthread_mutex_lock(&w->mutex);
         while (running(w)) pthread_cond_wait(&w->changed, &w->mutex);
@@ -399,6 +400,7 @@ ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w)
         pthread_mutex_unlock(&w->mutex);
     } else st = ckpt_save_copy(&w->save, w->room, w->n_room);
     w->released = true;
+    atomic_store(&w->save.late, true);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "copy"});
     return st;
 }

@@ -371,6 +371,7 @@ static ls_status launch(job *j)
                                       .pin = true,
                                       .share = shared ? share : NULL,
                                       .alone = j->o->n == 1,
+                                      .end_stopped = j->supervisor != NULL,
                                       .body = worker_body,
                                       .report = worker_report,
                                       .tick = j->supervisor ? launch_tick : NULL,

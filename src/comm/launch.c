@@ -193,7 +193,7 @@ typedef struct family {
     double trouble_at; /* when the run was known to have failed, or 0 */
     double killed_at;  /* when SIGKILL was sent to those left, or 0   */
     double looked_at;  /* for workers that are stopped                */
-    double stopped;    /* seconds in which the worker that is alone was stopped, and this process was not */
+    double stopped;    /* seconds in which all workers were stopped, and this process was not */
     double stop_seen;  /* when that was counted */
     bool given_up;     /* SIGKILL did not end them, either            */
     double ended_at;   /* when the first worker had ended well, or 0  */
@@ -295,16 +295,23 @@ static void enforce(family *f)
     if (why) finish(f, why);
 }
 
-/* Nobody waits for a worker that is alone, so nobody else notices that it is stopped. */
+static bool all_stopped(const family *f)
+{
+    bool all = true;
+    for (int r = 0; r < f->n && all; r++) all = !may_end(&f->ch[r]) || local_is_stopped((int)f->ch[r].pid);
+    return all;
+}
+
+/* Nobody waits for workers that are all stopped, or for one that is alone. */
 static void see_stopped(family *f)
 {
     const double now = ls_now(), since = now - f->stop_seen;
-    if (!f->l->alone || !f->left || f->killed_at > 0 || since < 0.2) return;
+    if (!f->l->end_stopped || !f->left || f->killed_at > 0 || since < 0.2) return;
     f->stop_seen = now;
-    f->stopped = local_is_stopped((int)f->ch[0].pid) ? f->stopped + (since < 1 ? since : 0) : 0;
+    f->stopped = all_stopped(f) ? f->stopped + (since < 1 ? since : 0) : 0;
     if (f->stopped < LS_LAUNCH_STOPPED) return;
     (void)name_stopped(f);
-    give_up(f, 0, "the worker is stopped (SIGSTOP)");
+    give_up(f, 0, f->n > 1 ? "all workers are stopped (SIGSTOP)" : "the worker is stopped (SIGSTOP)");
     finish(f, "is stopped");
 }
 

@@ -26,9 +26,9 @@ typedef struct ls_launch {
     size_t arena_nbytes; /* address space of each worker; 0 = the machine's memory */
     bool pin;            /* give worker r its part of the cores                    */
     const int *share;    /* cores of each worker; NULL: equal parts                */
+    bool alone;          /* n is 1 and the worker is no member of a group: body gets no communicator and 0 cores */
     bool
-        alone; /* n is 1 and the worker is no member of a group: body gets no communicator and 0 cores. One that is stopped
-                          * (SIGSTOP) for LS_LAUNCH_STOPPED seconds is killed */
+        end_stopped; /* workers that are all stopped (SIGSTOP) for LS_LAUNCH_STOPPED seconds are killed: nobody else notices it */
     /* In the child: its communicator, cores it was given. The status becomes its exit code; the error message is printed by `report`. */
     ls_status (*body)(void *ctx, ls_comm *c, int n_core);
     void (*report)(void *ctx, int rank,

@@ -34,6 +34,14 @@ ssize_t pread(int fd, void *p, size_t n, off_t at)
     return k;
 }
 
+static atomic_int open_delay_ms;
+
+int fallocate(int fd, int mode, off_t at, off_t n)
+{
+    if (open_delay_ms) (void)usleep((useconds_t)open_delay_ms * 1000);
+    return (int)syscall(SYS_fallocate, fd, mode, at, n);
+}
+
 int posix_fadvise(int fd, off_t at, off_t n, int advice)
 {
     n_drop += advice == POSIX_FADV_DONTNEED;
@@ -291,8 +299,11 @@ static void copy_body(team_worker *w, ls_comm *c)
     TEAM_CHECK(w, room && ls_ckpt_writer_create(&writer, t->bare, c) == LS_OK);
     ls_ckpt_writer_room(writer, room, t->n_room);
     const ls_ckpt_job job = team_job(t, w->rank);
-    ls_status st = ls_ckpt_post(writer, &job);
+    const double from = ls_now();
+    TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_OK);
     TEAM_CHECK(w, ls_ckpt_wait_buffers(writer) == LS_OK);
+    TEAM_CHECK(w, !open_delay_ms || ls_now() - from < (double)open_delay_ms / 2000); /* not for the disk */
+    ls_status st = LS_OK;
     for (int i = 0; i < job.n_piece; i++) memset(job.piece[i].data, 0x55, (size_t)job.piece[i].n * sizeof(float));
     int met = 0;
     while (ls_ckpt_in_flight(writer) && st == LS_OK) {
@@ -302,7 +313,7 @@ static void copy_body(team_worker *w, ls_comm *c)
         met++;
         st = ls_ckpt_advance(writer);
     }
-    TEAM_CHECK(w, st != LS_OK || met == 3); /* writes, hashes, rename */
+    TEAM_CHECK(w, st != LS_OK || met == 4); /* folder, writes, hashes, rename */
     if (st == LS_OK) st = ls_ckpt_settle(writer);
     team_note(w, st);
     ls_ckpt_writer_destroy(&writer);
@@ -325,9 +336,11 @@ static void workers_write_a_copy_without_waiting_for_each_other(void **state)
         const ls_ckpt_job job = job_of(&a, one, "step-5", 5);
         assert_int_equal(ls_ckpt_save(&job), LS_OK);
         test_cut_fill(cut, a.m);
+        open_delay_ms = size == 3 ? 2000 : 0;
         team_run(size, copy_body, &t, w);
         for (int r = 0; r < size; r++)
             if (w[r].st != LS_OK) fail_msg("rank %d of %d: %s", r, size, w[r].words);
+        open_delay_ms = 0;
         assert_int_equal(test_n_entries(dir), 1);
         for (size_t i = 0; i < N_OF(files); i++)
             assert_equal_files(test_path(one, "step-5", files[i]), test_path(dir, "step-5", files[i]));

@@ -126,6 +126,10 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   LOCKSTEP_FAULT="kind=stop,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: stopped: " \
     "${train[@]}" -n 2 --comm_timeout 3 --checkpoint_path stopped2 --max_restarts 1
   alike stopped2
+  # all of them: nobody waits for a collective
+  LOCKSTEP_FAULT="kind=stop,rank=0,step=3,attempt=1;kind=stop,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: stopped: " \
+    "${train[@]}" -n 2 --comm_timeout 60 --checkpoint_path stopped_all --max_restarts 1
+  alike stopped_all
   # GPUs: a spare replaces the GPU of a lost worker
   emu=${LS_BUILD:-$LS_SOURCE/build}/emu
   if [ -f "$emu/lockstep_cuda.so" ]; then
