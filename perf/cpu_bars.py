@@ -2,7 +2,7 @@
 
 Rounds run, in sequence and on the same cores, each in separate processes (GPT-2 124M, T512, no dropout; the first step is not counted):
 
-  8 x 2      ours ddp on W workers with cores / W threads each, global batch 16: bf16, fp32, and fp32 with --replicate_optimizer
+  8 x 2      ours ddp on W workers with cores / W threads each, global batch 16: bf16 and fp32 with --share_optimizer, and fp32 without
   part       one worker on the cores of one of them, its share of the batch, the other cores idle
   copies     W of those at once that do not communicate: what the cores and the memory give
   peers      PyTorch DDP over gloo and DeepSpeed ZeRO-2 and 3 on W workers, in fp32 and bf16
@@ -207,7 +207,7 @@ def one_round(o, t, budget, data, work):
         return [k for k in names if k not in t.missing and (len(t.rounds) == 1 or k == best)]
 
     share, W = o.global_batch // o.workers, o.workers
-    ours("ours ddp bf16", "bf16", W)
+    ours("ours ddp bf16", "bf16", W, more=["--share_optimizer"])
     ours("part bf16", "bf16", 1, batch=share)
     ours("copies bf16", "bf16", 1, batch=share, copies=W)
     for peer in PEERS:
@@ -222,8 +222,8 @@ def one_round(o, t, budget, data, work):
     for name in torch:
         if len(t.rounds) > 1 or name.endswith("eager"):
             measure(name, torch_alone, o, data, name.split(" ", 1)[1])
-    ours("ours ddp fp32", "fp32", W)
-    ours("ours ddp fp32 replicated", "fp32", W, more=["--replicate_optimizer"])
+    ours("ours ddp fp32", "fp32", W, more=["--share_optimizer"])
+    ours("ours ddp fp32 replicated", "fp32", W)
     ours("part fp32", "fp32", 1, batch=share)
     ours("copies fp32", "fp32", 1, batch=share, copies=W)
     measure("triad of one", w.triad, o, 1, o.threads, seconds=1.0)

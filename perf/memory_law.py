@@ -7,7 +7,7 @@ G is P plus, for a tied head, the embedding again; N workers; one micro-batch pe
              parameters   gradients   optimizer            in flight ("buckets" of the plan)
   single     4P           4G          8P
   dp         4P           4G          8P at rank 0, else 0
-  ddp        4P           4G          8P/N (with --replicate_optimizer 8P: strategy "ddp-each")
+  ddp        4P           4G          8P (with --share_optimizer 8P/N: strategy "ddp-shared")
   zero1      4P           4G          8P/N
   zero2      4P           4G/N        8P/N                 gradients of two neighbouring units, or --bucket elements if that is more
   zero3      4P/N         4G/N        8P/N                 the same, and two neighbouring uses of units and --prefetch_bucket ahead
@@ -38,12 +38,12 @@ def units(model):
 
 def law(model, strategy, N):
     """Per rank: bytes by part."""
-    cut = strategy.startswith("zero") or strategy == "ddp"
+    cut = strategy.startswith("zero") or strategy == "ddp-shared"
     pad = NORM_BLOCK * (N if cut else 1)
     unit = [(n + pad - 1) // pad * pad for n in units(model)]
     grad = unit[:-1] + [unit[-1] + unit[0]]  # a tied head makes the embedding's second gradient
     P, G = sum(unit), sum(grad)
-    stage = 1 if strategy == "ddp" else int(strategy[-1]) if cut else 0
+    stage = 1 if strategy == "ddp-shared" else int(strategy[-1]) if cut else 0
     part = {"parameters": 4 * P // (N if stage >= 3 else 1), "gradients": 4 * G // (N if stage >= 2 else 1),
             "optimizer": 8 * P // (N if stage >= 1 else 1), "buckets": 0}
     if stage >= 2:
@@ -67,7 +67,7 @@ def measured(o, strategy, N, work):
             "--seq_length", 16,
             "--micro_batch_size_per_gpu", 1, "--grad_accum_steps", 1, "--max_steps", 1, "--dropout", 0, "--bucket", BUCKET,
             "-n", N, "--strategy", strategy.split("-")[0], "--profile_mode"]
-    args += ["--replicate_optimizer"] if strategy == "ddp-each" else []
+    args += ["--share_optimizer"] if strategy == "ddp-shared" else []
     args += ["--prefetch_bucket", PREFETCH] if strategy == "zero3" else []
     args += ["--vocab_size", w.VOCAB[o.model]] if o.model in w.VOCAB else []
     r = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=600)
@@ -85,7 +85,7 @@ def main():
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
     a.add_argument("--model", default="gpt2", choices=sorted(SIZES))
     a.add_argument("--workers", default="1,2,4")
-    a.add_argument("--strategies", default="single,dp,ddp,ddp-each,zero1,zero2,zero3")
+    a.add_argument("--strategies", default="single,dp,ddp,ddp-shared,zero1,zero2,zero3")
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
     rows, exact = [], sum(units(o.model))

@@ -289,7 +289,7 @@ static ls_train_options alone(const ls_train_options *o)
                                           "sequence_parallel",
                                           "comm",
                                           "offload_optimizer",
-                                          "replicate_optimizer"};
+                                          "share_optimizer"};
     ls_train_options one = *o;
     for (size_t i = 0; i < CLI_COUNT(several); i++) ls_train_forget(&one, several[i]);
     return one;

@@ -50,7 +50,7 @@ typedef struct ls_train_options {
     int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     double comm_timeout;
     const char *offload_optimizer;
-    bool replicate_optimizer;
+    bool share_optimizer;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     const char *fp8_format;
     int64_t fp8_amax_history_len, fp8_margin;

@@ -321,15 +321,19 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
-/* CPU workers of one host share one optimizer state under ddp: the memory that they have in common bounds the speed of the update
- * (parallel/ddp.c). An audit compares the states of replicas, which checks the update: then each has its own. */
-static void resolve_state(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
+/* CPU workers of one host can share one optimizer state under ddp: the memory that they have in common bounds the speed of the update
+ * (parallel/ddp.c). An audit compares the states of replicas, which checks the update: it needs one for each. */
+static ls_status resolve_state(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
 {
     const bool ddp = !strcmp(c->strategy, "ddp") && c->mesh.n[LS_AXIS_DP] > 1;
-    c->one_state = ddp && !strcmp(c->device, "cpu") && !facts->several_hosts && !c->audit && !o->replicate_optimizer;
-    train_put_bool(c, "replicate_optimizer", ddp && !c->one_state,
-                   o->replicate_optimizer ? train_from(o, "--replicate_optimizer", NULL)
-                                          : train_rule("ddp, but not on the CPUs of one host without --audit"));
+    const char *why = strcmp(c->device, "cpu") ? "CPU workers"
+                      : facts->several_hosts   ? "all workers on one host"
+                      : c->audit               ? "a run without --audit, which compares the states of replicas"
+                                               : NULL;
+    if (o->share_optimizer && ddp && why) return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out", why);
+    c->one_state = o->share_optimizer && ddp;
+    train_put_bool(c, "share_optimizer", c->one_state, train_from(o, "--share_optimizer", NULL));
+    return LS_OK;
 }
 
 /* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
@@ -342,11 +346,11 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     const struct {
         const char *name, *users;
         bool used;
-    } row[] = {
-        {"bucket", "ddp and zero1 to zero3 use it", reduces},
-        {"gather_bucket", ddp ? "zero1, zero2 and a shared optimizer state use it" : "zero1 and zero2 use it", gathers},
-        {"prefetch_bucket", "zero3 uses it", zero3},
-        {"replicate_optimizer", "ddp uses it", ddp}};
+    } row[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
+               {"gather_bucket", ddp ? "zero1, zero2 and ddp with --share_optimizer use it" : "zero1 and zero2 use it",
+                gathers},
+               {"prefetch_bucket", "zero3 uses it", zero3},
+               {"share_optimizer", "ddp uses it", ddp}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (row[i].used || !ls_train_given(o, row[i].name)) continue;
         if (c->world_size > 1)
@@ -585,7 +589,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
-    resolve_state(o, facts, &c);
+    LS_TRY_GOTO(st, done, resolve_state(o, facts, &c));
     LS_TRY_GOTO(st, done, check_unused(o, &c));
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");

@@ -39,7 +39,6 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .prefetch_bucket = LS_PREFETCH_BUCKET,
                              .recompute = q->recompute,
                              .offload = q->offload,
-                             .one_state = !q->cuda && dp > 1 && !strcmp(strategy, "ddp"),
                              .clip = 1,
                              .deterministic = !q->no_deterministic || !q->cuda};
 }
@@ -47,7 +46,6 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
 void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
 {
     int share[1024];
-    if (c->world_size > ls_cluster_crowd(cl, c->world_size).on_host) c->one_state = false; /* several hosts */
     if (cl->cpu && c->world_size > 1 && c->world_size <= 1024) (void)ls_train_share_cores(c, cl->devices, share);
 }
 

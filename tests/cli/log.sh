@@ -82,7 +82,7 @@ has pruned checkpoint debug "removing .*/step-1"
 # trace: every collective, bucket, batch and buffer; by subsystem.
 run trace comm=trace,parallel=trace,warn t --checkpoint_path "$SCRATCH/ddp" -n 2 --strategy ddp
 only trace '(comm|parallel) +(info|debug|trace)'
-has trace comm trace "reduce_scatter of [0-9]+ elements, 2 ranks, at "
+has trace comm trace "all_reduce of [0-9]+ elements, 2 ranks, at "
 has trace parallel trace "bucket of [0-9]+ elements: units"
 run shards parallel=trace,warn t --checkpoint_path "$SCRATCH/zero2" -n 2 --strategy zero2
 has shards parallel trace "buckets of at most [0-9]+ elements: unit 1, [0-9]+ elements"

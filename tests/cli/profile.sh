@@ -39,7 +39,7 @@ assert s["world_size"] == 2 and s["inputs"] == ["trace.json"] and s["seq_length"
 assert all(set(r) == {"kind", "name", "time_percent", "total_time", "raw"} for r in s["nvtx_top5"])
 ours = s["lockstep"]
 assert ours["ranks"] == 2 and ours["dropped_spans"] > 0 and ours["clock_error_ns"] == 0
-assert {c["name"] for c in ours["collectives"]} >= {"reduce_scatter", "all_gather", "agree"}
+assert {c["name"] for c in ours["collectives"]} >= {"all_reduce", "all_gather", "agree"}
 PY
 expect 2 "cannot be profiled" "$LOCKSTEP" profile -- eval --data x
 expect 2 "profile_spans" "$LOCKSTEP" train --data "$SCRATCH/d" --profile --profile_spans 0

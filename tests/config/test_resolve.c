@@ -575,21 +575,21 @@ static void a_failed_allocation_leaks_nothing(void **state)
 }
 
 /* ddp: who shares one optimizer state. */
-static void cpu_workers_of_a_host_share_a_state(void **state)
+static void cpu_workers_of_a_host_can_share_a_state(void **state)
 {
     (void)state;
     const struct {
         const char *line;
         int workers;
         bool several_hosts, shared;
-    } all[] = {{"--strategy ddp", 2, false, true},
-               {"--strategy ddp --pp 2", 4, false, true},
-               {"--strategy ddp --gather_bucket 5000", 2, false, true},
+    } all[] = {{"--strategy ddp --share_optimizer", 2, false, true},
+               {"--strategy ddp --share_optimizer --pp 2", 4, false, true},
+               {"--strategy ddp --share_optimizer --gather_bucket 5000", 2, false, true},
                {"--strategy ddp", 2, true, false},
-               {"--strategy ddp --replicate_optimizer", 2, false, false},
+               {"--strategy ddp", 2, false, false},
                {"--strategy ddp --audit 5", 2, false, false},
                {"--strategy ddp --device cuda", 2, false, false},
-               {"--strategy ddp --pp 2", 2, false, false},
+               {"--strategy ddp --share_optimizer --pp 2", 2, false, false},
                {"--strategy zero1", 2, false, false},
                {"", 1, false, false}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -602,10 +602,20 @@ static void cpu_workers_of_a_host_share_a_state(void **state)
     }
     ls_train_config c = {0};
     const ls_train_facts two = {.world_size = 2, .data_eos_id = -1}, far = {2, 0, -1, .several_hosts = true};
-    assert_int_equal(resolve_with(NULL, "--strategy zero1 --replicate_optimizer", &two, &c), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "--replicate_optimizer has no effect with strategy zero1; ddp uses it"));
-    assert_int_equal(resolve_with(NULL, "--strategy ddp --gather_bucket 5000", &far, &c), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "a shared optimizer state"));
+    assert_int_equal(resolve_with(NULL, "--strategy zero1 --share_optimizer", &two, &c), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "--share_optimizer has no effect with strategy zero1; ddp uses it"));
+    assert_int_equal(resolve_with(NULL, "--strategy ddp --gather_bucket 5000", &two, &c), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "ddp with --share_optimizer"));
+    const struct {
+        const char *line, *words;
+        const ls_train_facts *facts;
+    } bad[] = {{"--strategy ddp --share_optimizer", "needs all workers on one host", &far},
+               {"--strategy ddp --share_optimizer --audit 5", "needs a run without --audit", &two},
+               {"--strategy ddp --share_optimizer --device cuda", "needs CPU workers", &two}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(resolve_with(NULL, bad[i].line, bad[i].facts, &c), LS_E_CONFIG);
+        assert_non_null(strstr(ls_err_words(), bad[i].words));
+    }
     ls_err_clear();
 }
 
@@ -630,7 +640,7 @@ int main(void)
         cmocka_unit_test(options_that_a_run_does_not_use_are_refused),
         cmocka_unit_test(data_files_are_found_or_reported),
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
-        cmocka_unit_test(cpu_workers_of_a_host_share_a_state),
+        cmocka_unit_test(cpu_workers_of_a_host_can_share_a_state),
     };
     return cmocka_run_group_tests(tests, clean_environment, NULL);
 }

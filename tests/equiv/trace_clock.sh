@@ -22,7 +22,7 @@ error = max(f["error_ns"] for f in facts[1]["clock_fixes"]) / 1000
 assert json.load(open(sys.argv[1] + "/profile_summary.json"))["lockstep"]["clock_error_ns"] == error * 1000
 pairs = {}
 for e in events:
-    if e.get("cat") == "collective" and e["name"] == "reduce_scatter":
+    if e.get("cat") == "collective" and e["name"] == "all_reduce":
         pairs.setdefault(e["args"]["seq"], {})[e["pid"]] = e
 assert len(pairs) >= 8
 for both in pairs.values():  # no worker has the sum before all workers have begun

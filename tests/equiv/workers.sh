@@ -16,8 +16,8 @@ run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "${base[@]}" --checkpoint_
 steps=(--max_steps 8)
 
 run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
-for s in ddp dp zero1 zero2 zero3 each; do
-  how=(--strategy $s); [ $s = each ] && how=(--strategy ddp --replicate_optimizer)
+for s in ddp dp zero1 zero2 zero3 shared; do
+  how=(--strategy $s); [ $s = shared ] && how=(--strategy ddp --share_optimizer)
   run $s -n 4 "${how[@]}" --reference_output "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
@@ -26,7 +26,7 @@ done
 python3 - "$SCRATCH" <<'PY' || bad "metrics of 4 workers differ from those of one"
 import json, sys
 def load(n): return json.load(open(f"{sys.argv[1]}/{n}/training_metrics.json"))
-a, b, d = load("one"), load("each"), load("ddp")
+a, b, d = load("one"), load("ddp"), load("shared")
 assert b["hardware"]["world_size"] == 4 and b["training_config"]["global_batch_size"] == 8 == a["training_config"]["global_batch_size"]
 # the volume of ddp with a state for each: every step sums each gradient element once (P, and the second part of the token embedding)
 comm, P, V, C, steps = b["lockstep"]["comm"], b["lockstep"]["parameters"], 257, 128, 8

@@ -90,7 +90,7 @@ static void planned_memory_and_collectives_match_a_run(void **state)
         {2, "--strategy dp --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
         {2, "--strategy ddp --micro_batch_size_per_gpu 2 --grad_accum_steps 4"},
         {2, "--strategy ddp --micro_batch_size_per_gpu 1 --bucket 100000"},
-        {2, "--strategy ddp --micro_batch_size_per_gpu 1 --bucket 100000 --replicate_optimizer"},
+        {2, "--strategy ddp --micro_batch_size_per_gpu 1 --bucket 100000 --share_optimizer"},
         {2, "--strategy zero1 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --bucket 70000 --gather_bucket 50000"},
         {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --grad_accum_steps 3"},
         {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --bucket 100000"},
@@ -315,17 +315,17 @@ static void presets_know_their_precisions(void **state)
     ls_err_clear();
 }
 
-#define EACH "ddp, a state each"
+#define SHARED "ddp, one state"
 
 static ls_prediction predict_toy(const char *strategy, int dp, int pp, const char *schedule, int64_t batch, int micro)
 {
-    const bool each = !strcmp(strategy, EACH);
+    const bool shared = !strcmp(strategy, SHARED);
     ls_prediction p;
     ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = dp * pp};
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
     ls_train_config c =
-        ls_planner_config(&q, each ? "ddp" : strategy, (ls_mesh){{dp, pp, 1}, dp * pp}, schedule, 1, micro);
-    if (each) c.one_state = false;
+        ls_planner_config(&q, shared ? "ddp" : strategy, (ls_mesh){{dp, pp, 1}, dp * pp}, schedule, 1, micro);
+    c.one_state = shared;
     assert_int_equal(ls_planner_predict(&toy, &c, &p), LS_OK);
     const double sum = p.forward + p.backward + p.exposed + p.optimizer + p.other;
     assert_true(fabs(sum / p.step - 1) < 1e-9); /* the parts add up to the step */
@@ -350,9 +350,9 @@ static void predictions_order_strategies_as_expected(void **state)
 {
     (void)state;
     const double one = predict_toy("single", 1, 1, NULL, 16, 4).step;
-    const ls_prediction ddp = predict_toy(EACH, 4, 1, NULL, 64, 4), dp = predict_toy("dp", 4, 1, NULL, 64, 4),
+    const ls_prediction ddp = predict_toy("ddp", 4, 1, NULL, 64, 4), dp = predict_toy("dp", 4, 1, NULL, 64, 4),
                         zero1 = predict_toy("zero1", 4, 1, NULL, 64, 4),
-                        one_state = predict_toy("ddp", 4, 1, NULL, 64, 4);
+                        one_state = predict_toy(SHARED, 4, 1, NULL, 64, 4);
     assert_true(ddp.step > one);           /* equal work per worker, plus all-reduce     */
     assert_true(ddp.step < dp.step);       /* ddp hides part of the communication        */
     assert_true(ddp.exposed < dp.exposed); /* and has no broadcast                       */
@@ -477,7 +477,6 @@ static ls_status predict_on(const ls_cluster *cl, const char *strategy, ls_mesh 
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
     ls_train_config c = ls_planner_config(&q, strategy, mesh, schedule, 1, micro);
     c.threads = threads;
-    c.one_state = false;
     return ls_planner_predict(cl, &c, p);
 }
 

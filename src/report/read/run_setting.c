@@ -111,7 +111,7 @@ static const char *const not_settings[] = {"checkpoint_path",
                                            "sequence_parallel",
                                            "recompute",
                                            "offload_optimizer",
-                                           "replicate_optimizer",
+                                           "share_optimizer",
                                            "deterministic",
                                            "no_deterministic",
                                            "threads"};
