@@ -3,9 +3,10 @@
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+mkdir "$work/tmp"
 fail() { echo "FAILED: $*"; exit 1; }
 
-"$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "doctor does not succeed on this machine"; }
+TMPDIR=$work/tmp "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "doctor does not succeed on this machine"; }
 [[ ! -s $work/err ]] || fail "stderr is not empty: $(cat "$work/err")"
 for part in default cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm; do
     grep -Eq "^  $part +(ok|missing|failed) +[^ ]" "$work/out" || fail "no row for $part"
@@ -13,7 +14,7 @@ done
 for part in cpu memory openmp compute reference files; do
     grep -Eq "^  $part +ok " "$work/out" || fail "$part is not ok"
 done
-[[ -z $(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'lockstep-doctor-*') ]] || fail "doctor did not remove its file"
+[[ -z $(ls "$work/tmp") ]] || fail "doctor did not remove its file"
 
 # OpenMP's variable pins the first thread to one core before main: the other cores are still usable
 cores() { grep -Eo '[0-9]+ of [0-9]+ cores usable' "$1"; }
