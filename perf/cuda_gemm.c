@@ -108,7 +108,7 @@ static void fill_codes(void *to, size_t nbytes, uint64_t key)
 
 static void use_fp8(device *d)
 {
-    const float factor[] = {0.5f, 0.25f};
+    const float factor[] = {0.5f, 0, 0, 0, 0.25f}; /* 16 bytes apart */
     CU(cudaMalloc((void **)&d->factor, sizeof factor));
     CU(cudaMemcpy(d->factor, factor, sizeof factor, cudaMemcpyHostToDevice));
     fill_codes(d->a, d->nbytes, 0);
@@ -212,7 +212,7 @@ static cu_product product_of_fp8(const device *d, const row *r)
     p.dt = d->dt, p.out_dt = r->wide ? LS_F32 : d->dt;
     p.bias = r->bias ? d->bias : NULL;
     p.add = r->add ? d->add : NULL;
-    p.fp8 = (cu_fp8){.on = true, .a_factor = d->factor, .b_factor = d->factor + 1, .fast = !dx && !dw};
+    p.fp8 = (cu_fp8){.on = true, .a_factor = d->factor, .b_factor = d->factor + 4, .fast = !dx && !dw};
     p.fp8.a_form = dx ? LS_E5M2 : LS_E4M3;
     p.fp8.b_form = dw ? LS_E5M2 : LS_E4M3;
     return p;

@@ -55,7 +55,7 @@ typedef struct ls_product8 {
     void *y;
     const void *a, *b;
     ls_fp8 a_form, b_form;            /* not both LS_E5M2                                                  */
-    const float *a_factor, *b_factor; /* one number each: 1/scale                                          */
+    const float *a_factor, *b_factor; /* one number each, 1/scale, at multiples of 16 bytes                */
     const void *bias, *add;           /* (N) or NULL; (M,N) or NULL, may be y; not with wide               */
     bool wide, acc;                   /* y is of type `wide`; it is added to                               */
     bool fast;                        /* partial sums may keep fewer bits than fp32 while K is summed      */

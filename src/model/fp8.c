@@ -59,6 +59,12 @@ static ls_status check_sizes(const ls_model *m, int64_t R)
     return LS_OK;
 }
 
+/* On the device, n each: magnitudes, scales, factors. */
+static size_t numbers(size_t n)
+{
+    return (2 + LS_FP8_APART) * n;
+}
+
 static ls_status take(ls_model *m, const ls_fp8_opts *o)
 {
     const size_t U = (size_t)m->n_unit, n = (size_t)m->cfg.n_layer * LS_FP8_LAYERS * LS_N_FP8_OPERAND;
@@ -71,7 +77,7 @@ static ls_status take(ls_model *m, const ls_fp8_opts *o)
     f->stale = ls_alloc(U * sizeof *f->stale);
     f->weights = ls_alloc(U * sizeof *f->weights);
     f->row = ls_alloc(U * sizeof *f->row);
-    f->host = ls_alloc(3 * n * sizeof *f->host);
+    f->host = ls_alloc(numbers(n) * sizeof *f->host);
     if (f->history.amax && f->stale && f->weights && f->row && f->host) return LS_OK;
     ls_fp8_destroy(&m->fp8);
     return ls_nomem(n * (size_t)o->history * sizeof(float), "the scales of fp8");
@@ -92,8 +98,8 @@ ls_status ls_fp8_create(ls_model *m, const ls_fp8_opts *o, int64_t R, bool each_
                 ls_plan_add(plan, LS_PART_WORK, copies_nbytes(&m->unit[u]), LS_PLAN_ALWAYS, "unit %d fp8 matrices", u);
         f->row[u] = shared;
     }
-    f->number =
-        ls_plan_add(plan, LS_PART_WORK, 3 * f->history.n * (int64_t)sizeof(float), LS_PLAN_ALWAYS, "fp8 scales");
+    f->number = ls_plan_add(plan, LS_PART_WORK, (int64_t)(numbers((size_t)f->history.n) * sizeof(float)),
+                            LS_PLAN_ALWAYS, "fp8 scales");
     return LS_OK;
 }
 
@@ -129,9 +135,9 @@ ls_status ls_fp8_set(const ls_model *m)
         const ls_fp8 form = model_fp8_form(f, (ls_fp8_operand)(i % LS_N_FP8_OPERAND));
         f->host[i] = 0;
         f->host[n + i] = ls_fp8_scale(largest(&f->history, i), form, f->opts.margin);
-        f->host[2 * n + i] = 1 / f->host[n + i];
+        f->host[2 * n + LS_FP8_APART * i] = 1 / f->host[n + i];
     }
-    return ls_compute_write(m->compute, f->amax, f->host, 3 * (size_t)n * sizeof *f->host);
+    return ls_compute_write(m->compute, f->amax, f->host, numbers((size_t)n) * sizeof *f->host);
 }
 
 void ls_fp8_begin_step(const ls_model *m)

@@ -40,6 +40,8 @@ float ls_fp8_scale(float amax, ls_fp8 form, int margin);
 /* Adds a step; the oldest is dropped. */
 void ls_fp8_push(ls_fp8_history *h, const float *amax);
 
+enum { LS_FP8_APART = 4 }; /* cuBLASLt reads factors at multiples of 16 bytes only */
+
 struct ls_model;
 
 typedef struct ls_fp8_state {
@@ -51,8 +53,8 @@ typedef struct ls_fp8_state {
     int *row, number; /* plan rows: of weights, of the numbers */
     /* on the device, history.n each */
     float *amax;           /* of this step, on this worker */
-    float *scale, *factor; /* factor = 1/scale            */
-    float *host;           /* 3 * history.n: copies of the three */
+    float *scale, *factor; /* factor = 1/scale; LS_FP8_APART numbers from one to the next */
+    float *host;           /* copies of the three */
 } ls_fp8_state;
 
 /* Makes m->fp8 and its rows of the plan; here: whether each unit is on this worker, NULL: all are. R: rows of a micro-batch. LS_E_CONFIG if a

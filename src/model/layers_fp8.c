@@ -74,8 +74,8 @@ static ls_product8 product(const model_pass *p, int weight, ls_fp8_operand a, ls
 {
     const ls_fp8_state *f = p->m->fp8;
     ls_product8 r = {.a_form = model_fp8_form(f, a), .b_form = model_fp8_form(f, b)};
-    r.a_factor = f->factor + number(p->u->layer, weight, a);
-    r.b_factor = f->factor + number(p->u->layer, weight, b);
+    r.a_factor = f->factor + LS_FP8_APART * number(p->u->layer, weight, a);
+    r.b_factor = f->factor + LS_FP8_APART * number(p->u->layer, weight, b);
     return r;
 }
 

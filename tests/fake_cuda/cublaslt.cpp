@@ -186,6 +186,12 @@ bool supported_types(const desc &d, const layout &a, const layout &b)
     return !((a.rows | a.cols | b.cols | (uint64_t)a.ld | (uint64_t)b.ld) % 16) && !(d.epilogue & ~5u);
 }
 
+/* Only the start of a product finds it (cuBLASLt 13.1 on an H200). */
+bool scales_aligned(const desc &d)
+{
+    return !((reinterpret_cast<uintptr_t>(d.a_scale) | reinterpret_cast<uintptr_t>(d.b_scale)) % 16);
+}
+
 /* Whether an algorithm supports this number of columns; starts: the check is made when it is started. */
 bool takes(uint64_t id, uint64_t cols, bool starts)
 {
@@ -358,7 +364,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     memcpy(&j.beta, beta, sizeof j.beta);
     if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d) || !supported_types(j.d, j.a, j.b))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (j.id == EMU_LT_BROKEN || !takes(j.id, j.out.cols, true)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (j.id == EMU_LT_BROKEN || !takes(j.id, j.out.cols, true) || !scales_aligned(j.d))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     return LS_LAUNCH(product, dim3(1), dim3(1), 0, s, j) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
