@@ -2,7 +2,7 @@
  * for several hosts (launch_hosts.c).
  *
  * A worker that dies makes the others fail a moment later. Who is noticed first depends on the load of the machines, so the choice is made when
- * all reports are there, by what an end reveals:
+ * all reports have come, by what an end reveals:
  *
  *   a host that did not start its workers > a worker stopped by SIGSTOP > a failure of its own (first the one that aborted the run) > a signal that
  *   this program did not send, or exit() of a library > SIGKILL > a stop before the first step > LS_E_COMM: heard of a failure > a stop (after
