@@ -157,7 +157,7 @@ static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
     if (lost < 0) return st;
     end->rank = -1;
     end->lost = end->outside = true;
-    end->vague = false;
+    end->sure = false;
     end->cause = "host lost";
     snprintf(end->host, sizeof end->host, "%s", v->all->host[lost].name);
     snprintf(end->detail, sizeof end->detail, "host %.250s does not answer", v->all->host[lost].name);
