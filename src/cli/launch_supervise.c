@@ -140,7 +140,6 @@ static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
     v->use->argv = words;
     v->use->tick = supervise_tick;
     v->use->ctx = s;
-    v->use->failed = -1;
     if (st == LS_OK) st = ls_launch_hosts(v->use);
     ls_argv_fini(&words);
     if (st == LS_OK || st == LS_E_STOPPED || ls_stop_requested()) return st;
@@ -148,17 +147,17 @@ static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
     ls_err_keep(&why);
     const int lost = find_lost(v);
     ls_err_restore(&why);
-    if (v->use->failed >= 0) snprintf(end->host, sizeof end->host, "%s", v->use->host[v->use->failed].name);
-    if (v->use->failed >= 0 && v->use->signal) {
-        end->cause = "killed";
-        end->vague = true;
-        end->outside = v->use->signal == SIGKILL;
-        snprintf(end->detail, sizeof end->detail, "a worker on %.250s was killed by signal %d (%s)", end->host,
-                 v->use->signal, strsignal(v->use->signal));
-    }
+    const ls_launch_end *how = &v->use->end;
+    if (how->host >= 0) snprintf(end->host, sizeof end->host, "%s", v->use->host[how->host].name);
+    end->sure = how->sure;
+    end->rank = how->sure ? how->rank : -1;
+    end->cause = how->stopped ? "stopped" : how->signal ? "killed" : NULL;
+    end->outside = how->signal == SIGKILL || how->stopped;
+    snprintf(end->detail, sizeof end->detail, "%s", how->detail);
     if (lost < 0) return st;
+    end->rank = -1;
     end->lost = end->outside = true;
-    end->vague = false;
+    end->sure = false;
     end->cause = "host lost";
     snprintf(end->host, sizeof end->host, "%s", v->all->host[lost].name);
     snprintf(end->detail, sizeof end->detail, "host %.250s does not answer", v->all->host[lost].name);

@@ -311,13 +311,14 @@ static const char *blamed(const char *words)
     return strstr(words, "no progress") ? NULL : strstr(words, "rank ");
 }
 
-/* Rank 0 knows more than the exit code of a launcher. */
+/* Rank 0 knows more than the exit code of a launcher, unless it heard first of a worker that failed because of another one. */
 static void take_reason(const supervise *s, supervise_end *e)
 {
-    int rank;
+    int rank = -1;
     char host[256];
     const char *at = blamed(s->reason), *cause = cause_of(s->reason);
-    if (e->rank < 0 && at && sscanf(at, "rank %d", &rank) == 1) e->rank = rank;
+    if (at && sscanf(at, "rank %d", &rank) == 1 && e->sure && rank != e->rank) return;
+    if (e->rank < 0) e->rank = rank;
     if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
     if (e->cause && cause) e->cause = cause;
     snprintf(e->detail, sizeof e->detail, "%.*s", (int)strcspn(s->reason, "\n"), s->reason);

@@ -33,6 +33,7 @@ typedef struct supervise_end {
     char host[256];    /* its host; "": this one                      */
     const char *cause; /* NULL: from the status (docs/FORMATS.md)     */
     bool lost;         /* a worker, a device or a host is gone        */
+    bool sure;         /* several hosts: the rank is known from the reports of all hosts */
     bool vague;        /* cause and detail are only what the exit code of a launcher tells */
     bool outside;      /* by something that is not this program: SIGKILL, SIGSTOP, a host that is gone */
     char detail[400];  /* one line; may be empty                      */

@@ -1,3 +1,4 @@
+#include "comm/ended_impl.h"
 #include "comm/launch.h"
 #include "comm/local_impl.h"
 #include "comm/relay_impl.h"
@@ -29,9 +30,10 @@ typedef struct child {
     relay err; /* of its stderr */
     relay out; /* of its stdout, if the parent shows a status line on that terminal; else it is the parent's own */
     bool gone;
-    int status;  /* of waitpid                       */
-    bool named;  /* its stop was printed              */
-    bool killed; /* by this parent                    */
+    int status;      /* of waitpid                       */
+    double ended_at; /* when it was noticed              */
+    bool named;      /* its stop was printed              */
+    bool killed;     /* by this parent                    */
 } child;
 
 static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_t parent)
@@ -244,6 +246,7 @@ static void reap(family *f)
         child *c = &f->ch[r];
         if (c->gone || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
         c->gone = true;
+        c->ended_at = ls_now();
         f->left--;
         if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0) {
             if (f->ended_at == 0) f->ended_at = ls_now();
@@ -338,41 +341,39 @@ static bool is_silent(const family *f, int r)
            !atomic_load(&f->world->early[r]);
 }
 
-/* How much a worker's end reveals about the cause: its own failure, a death, a stop before the first step, a stop, what it only heard of,
- * being killed by the parent. */
-static int weight(const family *f, int r)
+static ended end_of(const family *f, int r)
 {
     const child *c = &f->ch[r];
-    if (!c->gone || c->killed) return 1;
-    if (WIFSIGNALED(c->status)) return WTERMSIG(c->status) == SIGKILL ? 5 : 6;
-    const ls_status st = status_of(c, f->world, r);
-    if (st == LS_OK) return 0;
-    if (atomic_load(&f->world->early[r])) return 4;
-    if (st == LS_E_STOPPED) return f->asked ? 3 : 2;
-    if (is_silent(f, r)) return 6;
-    return st == LS_E_COMM ? f->asked ? 2 : 3 : r + 1 == atomic_load(&f->world->aborted) ? 8 : 7;
+    ended e = {.rank = r, .pid = (int)c->pid, .killed = !c->gone || c->killed, .at = c->ended_at};
+    if (e.killed) return e;
+    if (WIFSIGNALED(c->status)) e.signal = WTERMSIG(c->status);
+    else e.st = status_of(c, f->world, r), e.code = WEXITSTATUS(c->status);
+    e.early = atomic_load(&f->world->early[r]);
+    e.silent = is_silent(f, r);
+    e.aborted = r + 1 == atomic_load(&f->world->aborted);
+    return e;
 }
 
-/* The worker whose end reveals most. */
-static int heaviest(const family *f)
+/* The worker that failed first; -1: none. stopped: one that was stopped by SIGSTOP comes before all others. */
+static int first_failed(const family *f, bool stopped)
 {
-    int at = 0;
-    for (int r = 1; r < f->n; r++)
-        if (weight(f, r) > weight(f, at)) at = r;
-    return at;
+    ended e[LS_LAUNCH_MOST];
+    for (int r = 0; r < f->n; r++) {
+        e[r] = end_of(f, r);
+        e[r].was_stopped = stopped && f->ch[r].named;
+    }
+    return ended_first(e, f->n, f->asked, NULL);
 }
 
 static void describe(const family *f, ls_launch_end *end)
 {
-    const int at = heaviest(f), first = atomic_load(&f->world->aborted) - 1;
+    const int at = first_failed(f, true), first = atomic_load(&f->world->aborted) - 1;
+    *end = (ls_launch_end){.rank = at};
+    if (at < 0) return;
     const child *c = &f->ch[at];
-    *end = (ls_launch_end){.rank = -1};
-    if (weight(f, at) == 0) return;
-    end->rank = at;
-    end->signal = c->gone && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
+    end->stopped = c->named;
+    end->signal = !c->named && c->gone && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
     end->silent = is_silent(f, at);
-    for (int r = 0; r < f->n && !end->stopped; r++)
-        if (f->ch[r].named) end->stopped = true, end->rank = r, end->signal = 0;
     if (first >= 0) snprintf(end->detail, sizeof end->detail, "%.399s", f->world->abort_words);
 }
 
@@ -390,9 +391,9 @@ static ls_status outcome(const family *f)
         return ls_fail(LS_E_STOPPED,
                        "stopped by a second signal: the workers were killed; the newest complete checkpoint remains");
     if (f->late) return LS_OK; /* what was left is named */
-    const int at = heaviest(f);
+    const int at = first_failed(f, false);
+    if (at < 0) return LS_OK;
     const child *c = &f->ch[at];
-    if (weight(f, at) == 0) return LS_OK;
     if (WIFSIGNALED(c->status)) {
         char words[512];
         died(c, f->world, at, words);

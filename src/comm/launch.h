@@ -13,7 +13,9 @@
 
 /* How workers ended, for who starts them again. */
 typedef struct ls_launch_end {
-    int rank;         /* the worker whose end reveals the cause; -1: none */
+    int rank;         /* the worker that failed first; -1: none, or not known */
+    bool sure;        /* several hosts: it is; the others only heard of it */
+    int host;         /* several hosts: the number of its host in the plan; -1: none */
     int signal;       /* that killed it; 0: it ended by itself            */
     bool stopped;     /* by SIGSTOP                                       */
     bool silent;      /* it exited without reporting a status             */

@@ -24,10 +24,9 @@ typedef struct agent {
     launch_job job;
     proc *worker;
     char host[64];
-    int left, code;
+    int left;
     double trouble_at, lost_at; /* 0: not */
     bool asked, deaf;           /* deaf: stdin has ended */
-    int signal;                 /* that killed a worker; 0: none */
 } agent;
 
 /* ---- the job ---- */
@@ -95,8 +94,9 @@ static void kill_all(agent *a, const char *why)
         proc *p = &a->worker[k];
         if (!p->pid || p->gone || p->killed) continue;
         p->killed = true;
+        p->was_stopped = local_is_stopped((int)p->pid);
         fprintf(stderr, "lockstep: rank %d on %s (pid %d) %s; killing it\n", a->job.first + k, a->host, (int)p->pid,
-                local_is_stopped((int)p->pid) ? "is stopped (SIGSTOP)" : why);
+                p->was_stopped ? "is stopped (SIGSTOP)" : why);
         proc_signal(p, SIGKILL);
     }
 }
@@ -107,13 +107,10 @@ static void reap(agent *a)
         proc *p = &a->worker[k];
         if (!proc_ended(p)) continue;
         a->left--;
-        const int code = proc_code(p);
         if (WIFSIGNALED(p->status) && !p->killed)
             fprintf(stderr, "lockstep: rank %d on %s (pid %d) was killed by signal %d (%s)\n", a->job.first + k,
                     a->host, (int)p->pid, WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
-        if (WIFSIGNALED(p->status) && !p->killed && !a->signal) a->signal = WTERMSIG(p->status);
-        if (code && a->trouble_at == 0) a->trouble_at = ls_now();
-        if (proc_weight(code) > proc_weight(a->code)) a->code = code;
+        if (proc_code(p) && a->trouble_at == 0) a->trouble_at = ls_now();
     }
 }
 
@@ -168,6 +165,29 @@ static void watch(agent *a)
     proc_finish(a->worker, a->job.n);
 }
 
+/* How the workers ended, for the launcher. The status is that of the worker that failed first; it has printed why. */
+static ls_status report(const agent *a)
+{
+    ended e[LS_LAUNCH_MOST];
+    ls_str lines = {0};
+    const double now = ls_now();
+    for (int k = 0; k < a->job.n; k++) {
+        e[k] = proc_end(&a->worker[k], a->job.first + k);
+        if (!e[k].code) continue;
+        ls_str_add(&lines, AGENT_MARK);
+        ended_write(&e[k], now, &lines);
+    }
+    const int at = ended_first(e, a->job.n, false, NULL);
+    if (at < 0) ls_str_add(&lines, AGENT_MARK AGENT_DONE);
+    if (lines.data && !lines.failed) fputs(lines.data, stdout);
+    fflush(stdout);
+    ls_str_fini(&lines);
+    if (at < 0) return LS_OK;
+    ls_err_clear();
+    ls_stop_ended_with(e[at].code);
+    return e[at].st;
+}
+
 ls_status ls_launch_agent(void)
 {
     agent a = {0};
@@ -186,20 +206,10 @@ ls_status ls_launch_agent(void)
     }
     if (st != LS_OK && a.left) signal_all(&a, SIGKILL);
     if (a.left) watch(&a);
-    if (st == LS_OK && a.code) { /* a worker has printed it */
-        ls_err_clear();
-        ls_stop_ended_with(a.code);
-        st = ls_launch_status(a.code);
-    }
-    if (st == LS_OK) {
-        fputs(AGENT_DONE, stdout);
-        fflush(stdout);
-    }
+    if (st == LS_OK) st = report(&a);
     ls_argv_fini(&a.job.env);
     ls_argv_fini(&a.job.argv);
     ls_free(a.worker);
     ls_free(text);
-    if (a.signal && a.code == 4)
-        _exit(128 + a.signal); /* as a shell reports it: the launcher has no other way to know */
     return st;
 }

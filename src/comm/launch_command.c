@@ -142,14 +142,14 @@ ls_status ls_launch_probe_start(const ls_launch_plan *l, int host, ls_launch_pro
 int ls_launch_probe_poll(ls_launch_probe **q, double limit)
 {
     proc *p = &(*q)->p;
-    const bool ended = proc_ended(p), late = !ended && ls_now() - (*q)->since > limit;
-    if (!ended && !late) return -1;
+    const bool over = proc_ended(p), late = !over && ls_now() - (*q)->since > limit;
+    if (!over && !late) return -1;
     if (late) {
         proc_signal(p, SIGKILL);
         (void)waitpid(p->pid, &p->status, 0);
         p->gone = true;
     }
-    const int answers = ended && proc_code(p) == 0;
+    const int answers = over && proc_code(p) == 0;
     close(p->out.fd);
     close(p->err.fd);
     ls_free(*q);

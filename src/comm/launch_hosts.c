@@ -94,8 +94,10 @@ ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out)
 typedef struct team {
     ls_launch_plan *l;
     proc *p;
-    int *in;                                        /* stdin of each remote shell; -1: closed */
-    int left, code, worst;                          /* worst: the host whose exit code it is */
+    int *in; /* stdin of each remote shell; -1: closed */
+    int left;
+    ended *end; /* how workers ended, and hosts whose agents reported nothing */
+    int n_end;
     double trouble_at, asked_at, ended_at, kill_at; /* 0: not yet; ended_at: the last host that ended */
 } team;
 
@@ -150,7 +152,7 @@ static ls_status start_host(team *t, int i, int first, const char *folder, const
     if (st == LS_OK) st = proc_start(&t->p[i], &words, &(ls_argv){0}, &t->in[i]);
     if (st == LS_OK) {
         t->left++;
-        t->p[i].out.mark = AGENT_DONE;
+        t->p[i].out.mark = AGENT_MARK;
         (void)!write(t->in[i], text.data, text.len); /* a shell that has ended already is noticed below */
         ls_debug("comm", "host %s: ranks %d to %d, pid %d", l->host[i].name, first, first + job.n - 1,
                  (int)t->p[i].pid);
@@ -176,17 +178,40 @@ static void kill_hosts(team *t)
     order(t, "kill\n");
 }
 
+/* What the agent of host i has reported; without a report its exit code, or that the connection has ended. The exit code. */
+static int take_reports(team *t, int i)
+{
+    proc *p = &t->p[i];
+    const bool stopped = p->killed && t->asked_at > 0; /* by us, after a stop */
+    const int code = stopped ? 128 + (ls_stop_signal() ? ls_stop_signal() : SIGTERM) : proc_code(p);
+    const int before = t->n_end;
+    bool done = false;
+    proc_finish(p, 1);
+    for (const char *line = p->out.noted.data; line && *line; line = strchr(line, '\n') + 1) {
+        ended *e = &t->end[t->n_end];
+        if (!strncmp(line, AGENT_DONE, strlen(AGENT_DONE))) done = true;
+        else if (t->n_end - before < t->l->host[i].n && ended_read(line, p->ended_at, e)) e->host = i, t->n_end++;
+    }
+    ls_str_fini(&p->out.noted);
+    if (t->n_end > before) return code ? code : 4; /* srun may end with 0 */
+    if (done && !code) return 0;
+    if (!code)
+        fprintf(stderr, "lockstep: the connection to host %s ended before its workers did\n", t->l->host[i].name);
+    const int seen = code ? code : 4;
+    t->end[t->n_end++] = (ended){.rank = -1,
+                                 .host = i,
+                                 .code = seen,
+                                 .st = ls_launch_status(seen),
+                                 .killed = p->killed && !stopped,
+                                 .at = p->ended_at};
+    return seen;
+}
+
 static void reap(team *t)
 {
     for (int i = 0; i < t->l->n_host; i++) {
         if (!proc_ended(&t->p[i])) continue;
-        const bool stopped = t->p[i].killed && t->asked_at > 0; /* by us, after a stop */
-        int code = stopped ? 128 + (ls_stop_signal() ? ls_stop_signal() : SIGTERM) : proc_code(&t->p[i]);
-        proc_finish(&t->p[i], 1);
-        if (!code && !t->p[i].out.marked) {
-            fprintf(stderr, "lockstep: the connection to host %s ended before its workers did\n", t->l->host[i].name);
-            code = 4;
-        }
+        const int code = take_reports(t, i);
         t->left--;
         t->ended_at = ls_now();
         if (t->in[i] >= 0) close(t->in[i]);
@@ -194,13 +219,9 @@ static void reap(team *t)
         if (!code) continue;
         if (t->trouble_at == 0) {
             t->trouble_at = ls_now();
-            t->l->failed = i;
             order(t, "failed\n");
         }
-        if (proc_weight(code) == 3 && code > 128 && !t->p[i].killed && !t->l->signal)
-            t->l->failed = i, t->l->signal = code - 128; /* workers of other hosts have ended because of it */
-        if (proc_weight(code) > proc_weight(t->code)) t->code = code, t->worst = i;
-        if (proc_weight(code) == 4) kill_hosts(t); /* its workers never come */
+        if (ended_no_start(&t->end[t->n_end - 1])) kill_hosts(t); /* its workers never come */
     }
 }
 
@@ -247,18 +268,39 @@ static void enforce(team *t)
     }
 }
 
+/* When all hosts have ended: who failed first. */
+static void describe(const team *t, const ended *e, bool sure, ls_launch_end *out)
+{
+    *out = (ls_launch_end){.rank = e->rank, .sure = sure, .host = e->host, .stopped = e->was_stopped};
+    if (!sure) return;
+    out->signal = e->signal;
+    const char *host = t->l->host[e->host].name;
+    if (e->was_stopped)
+        snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) is stopped (SIGSTOP)", e->rank, host, e->pid);
+    else if (e->signal)
+        snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) was killed by signal %d (%s)", e->rank, host,
+                 e->pid, e->signal, strsignal(e->signal));
+    else
+        snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) exited with code %d", e->rank, host, e->pid,
+                 e->code);
+}
+
 static ls_status outcome(const team *t)
 {
+    bool sure = false;
+    const int at = ended_first(t->end, t->n_end, false, &sure);
+    const ended *e = &t->end[at < 0 ? 0 : at];
+    if (at >= 0) describe(t, e, sure, &t->l->end);
     if (ls_stop_at_once())
         return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed and no checkpoint was saved");
-    if (!t->code) return LS_OK;
-    if (proc_weight(t->code) == 4)
+    if (at < 0) return LS_OK;
+    if (ended_no_start(e))
         return ls_fail(LS_E_COMM, "cannot start workers on host %s: '%s' ended with exit code %d",
-                       t->l->host[t->worst].name,
-                       is_here(t->l->host[t->worst].name) ? t->l->program : t->l->rsh.word[0], t->code);
+                       t->l->host[e->host].name, is_here(t->l->host[e->host].name) ? t->l->program : t->l->rsh.word[0],
+                       e->code);
     ls_err_clear(); /* a worker has printed it */
-    ls_stop_ended_with(t->code);
-    return ls_launch_status(t->code);
+    ls_stop_ended_with(e->code);
+    return e->st;
 }
 
 ls_status ls_launch_hosts(ls_launch_plan *l)
@@ -267,13 +309,13 @@ ls_status ls_launch_hosts(ls_launch_plan *l)
     uint8_t secret[16];
     char token[2 * sizeof secret + 1], *folder = getcwd(NULL, 0);
     const char *given = getenv("LOCKSTEP_TOKEN");
-    l->failed = -1;
-    l->signal = 0;
+    l->end = (ls_launch_end){.rank = -1, .host = -1};
     meet_random(secret, sizeof secret);
     for (size_t i = 0; i < sizeof secret; i++) snprintf(token + 2 * i, 3, "%02x", secret[i]);
     t.p = ls_alloc((size_t)l->n_host * sizeof *t.p);
     t.in = ls_alloc((size_t)l->n_host * sizeof *t.in);
-    ls_status st = t.p && t.in && folder ? LS_OK : ls_nomem((size_t)l->n_host * sizeof *t.p, "hosts");
+    t.end = ls_alloc((size_t)(l->size + l->n_host) * sizeof *t.end);
+    ls_status st = t.p && t.in && t.end && folder ? LS_OK : ls_nomem((size_t)l->n_host * sizeof *t.p, "hosts");
     ls_stop_install();
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     for (int i = 0, first = 0; i < l->n_host && st == LS_OK; first += l->host[i++].n)
@@ -290,5 +332,6 @@ ls_status ls_launch_hosts(ls_launch_plan *l)
     free(folder);
     ls_free(t.p);
     ls_free(t.in);
+    ls_free(t.end);
     return st;
 }

@@ -30,15 +30,14 @@ typedef struct ls_launch_plan {
     /* About 20 times per second; may be NULL. True: the workers are asked to stop, as by SIGTERM. */
     bool (*tick)(void *ctx);
     void *ctx;
-    int failed; /* out: the first host of which a worker was killed, or that failed first; -1: none */
-    int signal; /* out: that killed a worker of it; 0: none, or not known */
+    ls_launch_end end; /* out */
 } ls_launch_plan;
 
 /* Parses "a,b:4,user@c" and completes the plan: workers of each host, from the numbers or in equal parts of `size` (0: the sum). LS_E_ARG. */
 ls_status ls_launch_hosts_parse(const char *text, int size, ls_launch_plan *out);
 
-/* Runs until all workers on all hosts have ended. The status is the one that tells most about a failure; the message is empty where a
- * worker has printed it.
+/* Runs until all workers on all hosts have ended and all agents have reported how (at most 30 s after a failure). The status is that of the
+ * worker that failed first (ended_impl.h); the message is empty where a worker has printed it.
  *
  *   SIGTERM, SIGINT    passed on to all workers; a second one kills them
  *   a host fails       the others end by themselves, and are killed after 25 s

@@ -3,7 +3,8 @@
  *
  *   lockstep launch ── ssh HOST ── lockstep launch --agent ─┬─ worker
  *        │  stdin: job, then "term", "int", "failed", "kill" ► └─ worker
- *        ◄── stdout, stderr: lines of the workers, with their ranks; AGENT_DONE when all have ended with 0
+ *        ◄── stdout, stderr: lines of the workers, with their ranks; at the end AGENT_MARK lines: a report (ended_impl.h) for each worker that
+ *            did not end with 0, or AGENT_DONE
  *
  * Invariants
  *   1. the end of the agent's stdin ends its workers: nothing outlives the connection, whatever became of the other side;
@@ -13,6 +14,7 @@
 #ifndef LS_COMM_LAUNCH_IMPL_H
 #define LS_COMM_LAUNCH_IMPL_H
 
+#include "comm/ended_impl.h"
 #include "comm/launch_hosts.h"
 #include "comm/relay_impl.h"
 
@@ -21,7 +23,8 @@
 #include <sys/types.h>
 
 #define JOB_MAX    (60 << 10) /* bytes: a pipe takes it without waiting */
-#define AGENT_DONE "\036lockstep agent: done\n"
+#define AGENT_MARK "\036lockstep agent: "
+#define AGENT_DONE "done\n" /* all workers have ended with 0 */
 
 typedef struct proc {
     pid_t pid; /* 0: not started */
@@ -29,6 +32,8 @@ typedef struct proc {
     bool gone, killed;
     bool heard; /* it has printed something */
     int status; /* of waitpid */
+    double ended_at;
+    bool was_stopped; /* by SIGSTOP, when it was killed */
 } proc;
 
 /* argv in a session of its own, with env (NAME=VALUE) added to the environment; in: the write end of its stdin, NULL: /dev/null. */
@@ -40,8 +45,7 @@ bool proc_ended(proc *p);         /* once: it has ended since the last call */
 /* To the process and all of its session. */
 void proc_signal(const proc *p, int sig);
 int proc_code(const proc *p); /* its exit code; 4 after a signal */
-/* How much an exit code reveals about the cause of a failure: that of the largest number is returned. */
-int proc_weight(int code);
+ended proc_end(const proc *p, int rank);
 
 /* The command line that runs `program WORDS` on host i: by its remote shell, or directly where it is this one. */
 ls_status launch_compose(const ls_launch_plan *l, int i, const char *words, ls_argv *out);

@@ -1,5 +1,6 @@
 #include "comm/launch_impl.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 #include "core/str.h"
 
@@ -96,6 +97,7 @@ bool proc_ended(proc *p)
 {
     if (!p->pid || p->gone || waitpid(p->pid, &p->status, WNOHANG) != p->pid) return false;
     p->gone = true;
+    p->ended_at = ls_now();
     (void)kill(-p->pid, SIGKILL); /* what it started and left behind */
     return true;
 }
@@ -111,18 +113,19 @@ int proc_code(const proc *p)
     return WIFEXITED(p->status) ? WEXITSTATUS(p->status) : 4;
 }
 
-int proc_weight(int code)
+ended proc_end(const proc *p, int rank)
 {
-    switch (code) {
-    case 0: return 0;
-    case 130:
-    case 143: return 1;
-    case 4: return 2;
-    case 126:
-    case 127:
-    case 255: return 4; /* it did not start */
-    default: return 3;
-    }
+    const int signal = WIFSIGNALED(p->status) && !p->killed ? WTERMSIG(p->status) : 0;
+    const bool stop = signal == SIGTERM || signal == SIGINT; /* before it could handle it */
+    const int code = stop ? 128 + signal : proc_code(p);
+    return (ended){.rank = rank,
+                   .pid = (int)p->pid,
+                   .code = code,
+                   .st = ls_launch_status(code),
+                   .signal = stop ? 0 : signal,
+                   .killed = p->killed,
+                   .was_stopped = p->was_stopped,
+                   .at = p->ended_at};
 }
 
 /* ---- jobs: strings that end with '\0', so that any byte can be part of a path ---- */
@@ -173,7 +176,7 @@ ls_status launch_job_read(char *text, size_t n, launch_job *out)
         }
         if (k > 4) LS_TRY(ls_argv_add(k - 5 < n_env ? &out->env : &out->argv, text + at));
     }
-    if (k < 6 + n_env || out->n < 1 || out->first < 0 || out->first + out->n > out->size)
+    if (k < 6 + n_env || out->n < 1 || out->n > LS_LAUNCH_MOST || out->first < 0 || out->first + out->n > out->size)
         return ls_fail(LS_E_FORMAT, "the job from the launcher is cut");
     out->prefix = prefix;
     out->folder = word[2];

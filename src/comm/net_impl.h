@@ -83,6 +83,8 @@ void net_world_free(net_world *w);
 ls_status net_service_open(net_world *w);
 /* Ends the run: waits on this host and on the others end with this message. */
 void net_abort(net_world *w, const char *words);
+/* Tells every worker on another host why this one ends. */
+void net_tell_abort(net_world *w, const char *words);
 ls_status net_hang(void *ctx, const comm_req *r, int peer, double waited); /* peer: a rank of the communicator, or -1 */
 int net_ask(ls_comm *c, comm_answer *out);                                 /* comm_ops.ask */
 

@@ -3,6 +3,7 @@
  *
  *   worker that waits too long ── question ─► every worker on another host: its transport's thread answers, whatever the worker does
  *   worker that sees a death   ── gone ─────► every worker on another host: their waits end
+ *   worker that ends after it  ── gone ─────► the same: the message arrives before the end of its connection, which is then no cause
  *
  * On its own host it reads and writes the shared memory. */
 #include "comm/net_impl.h"
@@ -100,13 +101,17 @@ ls_status net_service_open(net_world *w)
     return LS_OK;
 }
 
-void net_abort(net_world *w, const char *words)
+void net_tell_abort(net_world *w, const char *words)
 {
-    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* the first one notifies the others */
     net_msg m = {.type = GONE, .from = w->rank};
     snprintf(m.words, sizeof m.words, "%s", words);
     for (int p = 0; p < w->size; p++)
         if (w->host[p] != w->host[w->rank]) tell(w, p, &m);
+}
+
+void net_abort(net_world *w, const char *words)
+{
+    if (ls_local_world_abort(w->world, w->local_rank, words)) net_tell_abort(w, words);
 }
 
 /* ---- questions ---- */

@@ -159,6 +159,7 @@ static void peer_gone(void *ctx, int local_rank, int pid)
 void net_world_stop(net_world *w, bool clean)
 {
     if (clean) ls_local_world_leave(w->world, w->local_rank);
+    else if (atomic_load(&w->world->aborted) > 0) net_tell_abort(w, w->world->abort_words);
     net_watch_stop(&w->watch);
     w->t->stop(w->net, clean);
 }

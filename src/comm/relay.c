@@ -17,18 +17,23 @@ static void put_line(relay *r, const char *data, size_t n)
     r->n_line = 0;
 }
 
-/* Whether the line that ends with `data` is the mark. */
-static bool is_mark(const relay *r, const char *data, size_t n)
+/* Whether the line that ends with `data` begins with the mark, and is kept. */
+static bool note_marked(relay *r, const char *data, size_t n)
 {
-    return r->mark && strlen(r->mark) == r->n_line + n && !memcmp(r->mark, r->line, r->n_line) &&
-           !memcmp(r->mark + r->n_line, data, n);
+    char line[sizeof r->line];
+    const size_t k = r->mark ? strlen(r->mark) : 0;
+    if (!k || r->n_line + n < k || r->n_line + n > sizeof line) return false;
+    memcpy(line, r->line, r->n_line);
+    memcpy(line + r->n_line, data, n);
+    if (memcmp(line, r->mark, k)) return false;
+    ls_str_addn(&r->noted, line + k, r->n_line + n - k);
+    return true;
 }
 
 /* Passes on what is kept of the line, and n bytes more. Between the first part of a long line and its end no status line is drawn. */
 static void put(relay *r, const char *data, size_t n, bool ends)
 {
-    if (ends && !r->midway && is_mark(r, data, n)) {
-        r->marked = true;
+    if (ends && !r->midway && note_marked(r, data, n)) {
         r->n_line = 0;
         return;
     }

@@ -2,6 +2,8 @@
 #ifndef LS_COMM_RELAY_IMPL_H
 #define LS_COMM_RELAY_IMPL_H
 
+#include "core/str.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -13,8 +15,8 @@ typedef struct relay {
     char line[1024]; /* what has arrived of a line that has not ended */
     size_t n_line;
     bool midway;      /* a line longer than that is being passed on */
-    const char *mark; /* a line that is noted and not passed on; NULL: none */
-    bool marked;      /* it has come */
+    const char *mark; /* lines that begin with it are not passed on; NULL: none */
+    ls_str noted;     /* their text after the mark; ls_str_fini by who sets `mark` */
 } relay;
 
 void relay_end(relay *r); /* what is left of the last line; closes fd */

@@ -23,12 +23,28 @@ begin killed 12 launch --hosts a,b -n 4 --max_restarts 2 -- "${base[@]}" --check
 kill -9 "$(on_host killed a | tail -n 1)"
 alike killed
 grep -q "restarting from $SCRATCH/killed/step-[123]0" killed.log || bad "killed: $(grep lockstep: killed.log)"
-grep -q '"failure", .*"rank": 1, "host": "a", "cause": "killed", "detail": "[^"]*rank 1 on ' killed/events.jsonl || bad "killed: $(grep failure killed/events.jsonl)"
+grep -q '"failure", .*"rank": 1, "host": "a", "cause": "killed", "detail": "rank 1 on a (pid [0-9]*) was killed by signal 9' killed/events.jsonl || bad "killed: $(grep failure killed/events.jsonl)"
+
+# the same, and the other host reports first: rank 0 and the agent of the killed worker are stopped until the workers of host b have ended, whose
+# failures are consequences
+begin late 12 launch --hosts a,b -n 4 --max_restarts 2 -- "${base[@]}" --checkpoint_path "$SCRATCH/late"
+first=$(on_host late a | head -n 1)
+others=$(on_host late b)
+agent=$(ps -o ppid= -p "$first" | tr -d ' ')
+kill -STOP "$agent" "$first"
+kill -9 "$(on_host late a | tail -n 1)"
+none_left() { for p in $others; do ! kill -0 "$p" 2>/dev/null || return 1; done; }
+await $pid none_left || bad "late: workers of host b are left"
+kill -CONT "$first"
+sleep 0.5
+kill -CONT "$agent"
+alike late
+grep -q '"failure", .*"rank": 1, "host": "a", "cause": "killed", "detail": "rank 1 on a (pid [0-9]*) was killed by signal 9' late/events.jsonl || bad "late: $(grep failure late/events.jsonl)"
 
 # rank 0, which writes the events, is killed
 LOCKSTEP_FAULT="kind=kill,rank=0,step=12" begin first 11 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/first"
 alike first
-grep -q '"failure", .*"host": "a", "cause": "killed"' first/events.jsonl || bad "first: $(grep failure first/events.jsonl)"
+grep -q '"failure", .*"rank": 0, "host": "a", "cause": "killed"' first/events.jsonl || bad "first: $(grep failure first/events.jsonl)"
 # a host that computes wrong numbers: a spare replaces it
 LOCKSTEP_FAULT="kind=flip,rank=1,step=12,tensor=grad" begin wrong 11 launch --hosts 127.0.0.1,127.0.0.2,127.0.0.3 -n 4 --hot_spare 1 -- "${base[@]}" --audit 1 --audit_depth step \
   --checkpoint_path "$SCRATCH/wrong"
