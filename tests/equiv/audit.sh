@@ -61,6 +61,7 @@ grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/aga
 
 # the checkpoint of the step before is right, and is used: nothing but step 3 is repeated; with --save_async it is completed first
 for how in "" "--save_async" "--save_memory_every 1 --save_every 100"; do
+  rm -rf "$SCRATCH/kept"
   LOCKSTEP_FAULT="kind=slow,rank=1,step=2,phase=save,path=step-2,seconds=0.3;kind=flip,tensor=grad,rank=1,step=3,unit=1,element=70,bit=15" \
     run kept -n 2 "${all[@]}" --save_every 1 $how --max_restarts 1 || bad "kept $how: $(tail -n 3 "$SCRATCH/kept.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/kept/epoch-1/model.safetensors"
@@ -81,6 +82,7 @@ grep -q '"event": "checkpoint", "step": 2' "$SCRATCH/alone/events.jsonl" && bad 
 # nor if the run is killed before the comparison: one worker, whose thread needs no other; several; a copy in memory, alone and beside a write
 for how in "-n 1 --save_every 1" "-n 4 --save_every 1" "-n 1 --save_every 1 --save_async" "-n 2 --save_memory_every 1" "-n 1 --save_memory_every 1" \
            "-n 2 --save_every 1 --save_memory_every 1" "-n 1 --save_every 1 --save_memory_every 1"; do
+  rm -rf "$SCRATCH/killed"
   LOCKSTEP_FAULT="$wait_for;$flipped;kind=kill,rank=0,step=3,phase=update" run killed $how --audit 100 --max_restarts 1 || bad "killed $how: $(tail -n 3 "$SCRATCH/killed.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/killed/epoch-1/model.safetensors"
   grep -q '"event": "restart".*"from_step": [01],' "$SCRATCH/killed/events.jsonl" || bad "killed $how: $(grep restart "$SCRATCH/killed/events.jsonl")"
