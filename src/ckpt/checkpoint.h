@@ -46,6 +46,7 @@ typedef struct ls_ckpt_job {
     const char *tokenizer_path; /* a tokenizer.json, or a folder with vocab.json and merges.txt, to copy; or NULL */
     bool optimizer;             /* include the moments, which a resumed run needs                    */
     bool verify;       /* read it back from the disk, in the background; if it differs it becomes damaged-<name> */
+    bool hold;         /* post: it is not renamed into place before ls_ckpt_confirm          */
     int keep_last;     /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
     double keep_hours; /* and those that are younger, whatever their number                 */
 } ls_ckpt_job;
@@ -74,12 +75,12 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *   rank r                                                              ┴agree
  *   rank 0                                 read back, prune
  *
- * Without room, post creates the folder, and wait does all after the writes. With room, a worker that sees the files of rank 0 before its buffers
+ * Without room, post creates the folder. With room, a worker that sees the files of rank 0 before its buffers
  * change writes them before the first meeting. A single worker does everything on the thread. create, post,
  * wait, advance and settle are collective over comm (NULL or one worker: single); all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm);
-/* A single worker finishes a posted job first; call wait before to get its status. A pending job of several workers is
+/* A single worker finishes a posted job first; call wait before to get its status. A pending job of several workers, and one that is held, is
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
 /* Memory for a copy of all that this worker writes (a disk may be slow), in use until destroy; pinned if the model is on a device. On all workers or none;
@@ -90,11 +91,13 @@ void ls_ckpt_writer_room(ls_ckpt_writer *w, void *room, int64_t nbytes);
  * job points to must stay until the next post or destroy. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 
-/* Waits for the last job and returns its status once; LS_OK if there is none or it was already returned. The error message and
- * trail are passed to the caller. Without a posted job it costs one atomic load and no communication. */
+/* Waits for the last job and returns its status once; LS_OK if there is none or it was already returned. One that is held is waited for until
+ * only its rename is left, and stays in flight. A slow disk is waited for without a limit. The error message and trail are passed to the caller. Without a posted job it costs one atomic load and no communication. */
 ls_status ls_ckpt_wait(ls_ckpt_writer *w);
 /* Waits until the buffers may change: with room copies what is not written yet, else as ls_ckpt_wait. */
 ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w);
+/* The job is not held any more. Called by all workers at the same place in the order of their messages. */
+void ls_ckpt_confirm(ls_ckpt_writer *w);
 /* in_flight: a job was posted and its status not returned; the same on all workers. busy: this worker's thread has work left. advance, when
  * no worker is busy, lets them meet; returns the status of the job when that ends it. It does not wait. */
 bool ls_ckpt_in_flight(const ls_ckpt_writer *w);
@@ -145,8 +148,6 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
  * reason. Changes nothing. LS_E_IO if the run folder, or a checkpoint, cannot be read; unreadable: such checkpoints are passed over, too. */
 ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped);
-/* Renames those of `step` and later to damaged-<name>; *n (may be NULL): how many. */
-ls_status ls_ckpt_reject_from(const char *run_dir, int64_t step, int *n);
 /* Renames the checkpoints that ls_ckpt_latest would prefer to `path` (NULL: all) to damaged-<name>, so that a run resumes from `path`. */
 ls_status ls_ckpt_reject(const char *run_dir, const char *path);
 
@@ -174,15 +175,13 @@ bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX]);
 /* The step of the newest copy that all hosts have, for a supervisor, which may run elsewhere; -1: not known. */
 void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t step);
 int64_t ls_ckpt_memory_noted(const char *run_dir);
-/* The step of the newest copy of the run that is noted, or in the memory of this host; -1: none. */
-int64_t ls_ckpt_memory_step(const char *run_dir);
-/* No copy of the run is used any more. That of this host is removed; other hosts remove theirs at the next start of a run. */
-void ls_ckpt_memory_forget(const char *run_dir);
 
 /* Writes the checkpoint once on every host, to its own job->dir, from the buffers as they are now; waits until all have it. The workers send
- * their parts to rank 0 in bounded pieces, and it sends the whole to the others, who compare the checksums. Earlier ones are removed when
- * every host has the new one. LS_E_IO: no host has it. Collective over the communicator of w; needs no wait for posted jobs. */
-ls_status ls_ckpt_save_hosts(ls_ckpt_writer *w, const ls_ckpt_job *job);
+ * their parts to rank 0 in bounded pieces, and it sends the whole to the others, who compare the checksums. It has a temporary name until it is
+ * published; then earlier ones are removed. LS_E_IO: no host has it. One that is not published is dropped by destroy. Collective
+ * over the communicator of w; needs no wait for posted jobs. */
+ls_status ls_ckpt_write_beside(ls_ckpt_writer *w, const ls_ckpt_job *job);
+ls_status ls_ckpt_publish_beside(ls_ckpt_writer *w); /* after a write that succeeded */
 
 /* As ls_ckpt_latest, for a resumed run: a whole one in the memory of any host if that is newer (ls_ckpt_newest_whole regards those of this host).
  * Hosts without it get a copy. m is filled by look. *path is that of this host's copy, of the same checkpoint on all workers, or of one on

@@ -384,19 +384,6 @@ static ls_status newest_in_memory(const char *run_dir, pass_over over, char **pa
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
 
-int64_t ls_ckpt_memory_step(const char *run_dir)
-{
-    ls_err_kept before;
-    char *path = NULL;
-    int64_t step = -1;
-    const int64_t noted = ls_ckpt_memory_noted(run_dir);
-    ls_err_keep(&before);
-    (void)newest_in_memory(run_dir, UNREADABLE, &path, &step, NULL);
-    ls_err_restore(&before);
-    ls_free(path);
-    return step > noted ? step : noted;
-}
-
 ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped)
 {
     const pass_over over = unreadable ? UNREADABLE : DAMAGED;
@@ -423,28 +410,6 @@ static ls_status reject_one(const char *run_dir, const char *name)
     LS_TRY(ls_path_in(to, run_dir, "damaged-%s", name));
     for (int k = 1; ls_fs_exists(to); k++) LS_TRY(ls_path_in(to, run_dir, "damaged-%s.%d", name, k));
     return ls_fs_rename(ls_path_of(run_dir, name).text, to);
-}
-
-ls_status ls_ckpt_reject_from(const char *run_dir, int64_t step, int *rejected)
-{
-    char **names;
-    size_t n_name, n;
-    entry *e;
-    ls_err_kept before;
-    if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
-    ls_status st = LS_OK;
-    ls_err_keep(&before);
-    for (size_t i = 0; i < n && st == LS_OK; i++) {
-        const ls_status read = ls_ckpt_state(ls_path_of(run_dir, e[i].name).text, NULL, &e[i].step);
-        if (read != LS_OK || e[i].step < step) continue;
-        st = reject_one(run_dir, e[i].name);
-        if (rejected) *rejected += st == LS_OK;
-    }
-    if (st == LS_OK) ls_err_restore(&before);
-    ls_free(e);
-    ls_fs_list_free(names, n_name);
-    return st;
 }
 
 ls_status ls_ckpt_reject(const char *run_dir, const char *path)

@@ -1,7 +1,7 @@
 /* checkpoint_hosts.c - the same checkpoint in the memory of every host.
  *
  *   save      each worker's parts  ── sum ──►  the folder of rank 0  ── broadcast ──►  a folder on every other host, verified
- *             agree ── every host renames its folder ── agree ── every host removes the one before
+ *   publish   every host renames its folder ── agree ── every host removes the one before
  *   resume    the newest whole one of any host  ── broadcast ──►  hosts that do not have it
  *
  * Both directions move the files in pieces of 4 MiB, two at a time. The sum costs no table of who has what: every byte belongs to one worker, and
@@ -272,46 +272,73 @@ static ls_status prepare(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, con
     return h->block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
 }
 
+/* Removes what is left under the temporary name. */
+static void drop(ckpt_hosts *h)
+{
+    if (!h->written) return;
+    ckpt_save_drop(&h->save);
+    if (*h->tmp) ckpt_remove_quietly(h->tmp);
+    if (h->lock >= 0) close(h->lock);
+    h->written = false;
+}
+
 void ckpt_hosts_fini(ckpt_hosts *h)
 {
+    drop(h);
     ckpt_stage_close(&h->stage);
     ls_free(h->block);
     *h = (ckpt_hosts){0};
 }
 
-/* Rank 0's folder is complete: the others get it, and all rename theirs. tmp: that of a worker that leads. */
-static ls_status spread(ckpt_hosts *h, const ckpt_save *s, char tmp[PATH_MAX], int *lock)
+/* Rank 0's folder is complete: the others get it. */
+static ls_status spread(ckpt_hosts *h)
 {
-    const ls_ckpt_job *j = &s->job;
+    const ckpt_save *s = &h->save;
     const bool here = leads(s->comm);
     ls_status st = LS_OK;
-    if (ckpt_rank(s->comm) == 0) memcpy(tmp, s->tmp, PATH_MAX);
-    else if (here) st = ckpt_tmp_open(j->dir, j->name, tmp, lock);
+    if (ckpt_rank(s->comm) == 0) memcpy(h->tmp, s->tmp, PATH_MAX);
+    else if (here) st = ckpt_tmp_open(s->job.dir, s->job.name, h->tmp, &h->lock);
     LS_TRY(ckpt_agree(s->comm, st, LS_SITE));
-    LS_TRY(share_folder(s->comm, 0, here ? tmp : NULL, h->buf));
-    return ckpt_agree(s->comm, here ? ckpt_publish(j->dir, tmp, j->name) : LS_OK, LS_SITE);
+    return share_folder(s->comm, 0, here ? h->tmp : NULL, h->buf);
 }
 
-ls_status ckpt_hosts_save(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, const ls_ckpt_job *job)
+/* Drops what was not published, and keeps the message of a failure. */
+static ls_status end(ckpt_hosts *h, ls_status st)
 {
-    char tmp[PATH_MAX] = "";
-    int lock = -1;
-    LS_TRY(ckpt_agree(comm, prepare(h, l, comm, job->model), LS_SITE));
-    ckpt_save s = {.job = *job, .layout = l, .comm = comm, .block = h->block, .stage = &h->stage};
-    if (!s.job.state_json) s.job.state_json = "{}";
-    LS_TRY(ckpt_save_begin(&s, ckpt_stage_mark(&h->stage), true));
-    ls_status st = collect_files(h, &s);
-    if (st == LS_OK) st = spread(h, &s, tmp, &lock);
-    if (st == LS_OK && leads(comm)) ckpt_prune(job->dir, job->name, job->step, job->keep_last, job->keep_hours);
-    ckpt_save_drop(&s); /* what is left under the temporary name */
-    if (*tmp) ckpt_remove_quietly(tmp);
-    if (lock >= 0) close(lock);
+    const ls_ckpt_job *j = &h->save.job;
     ls_err_kept why;
+    drop(h);
     ls_err_keep(&why);
-    if (leads(comm) && ls_ckpt_clean(job->dir) != LS_OK)
+    if (leads(h->save.comm) && ls_ckpt_clean(j->dir) != LS_OK)
         ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
     ls_err_restore(&why);
     return st;
+}
+
+ls_status ckpt_hosts_write(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, const ls_ckpt_job *job)
+{
+    LS_TRY(ckpt_agree(comm, prepare(h, l, comm, job->model), LS_SITE));
+    h->save = (ckpt_save){.job = *job, .layout = l, .comm = comm, .block = h->block, .stage = &h->stage};
+    h->tmp[0] = '\0';
+    h->lock = -1;
+    snprintf(h->name, sizeof h->name, "%s", job->name);
+    h->save.job.name = h->name;
+    if (!job->state_json) h->save.job.state_json = "{}";
+    LS_TRY(ckpt_save_begin(&h->save, ckpt_stage_mark(&h->stage), true));
+    h->written = true;
+    ls_status st = collect_files(h, &h->save);
+    if (st == LS_OK) st = spread(h);
+    return st == LS_OK ? LS_OK : end(h, st);
+}
+
+ls_status ckpt_hosts_publish(ckpt_hosts *h)
+{
+    const ckpt_save *s = &h->save;
+    const ls_ckpt_job *j = &s->job;
+    const bool here = leads(s->comm);
+    const ls_status st = ckpt_agree(s->comm, here ? ckpt_publish(j->dir, h->tmp, j->name) : LS_OK, LS_SITE);
+    if (st == LS_OK && here) ckpt_prune(j->dir, j->name, j->step, j->keep_last, j->keep_hours);
+    return end(h, st);
 }
 
 /* ---- resume ---- */

@@ -218,13 +218,19 @@ ls_status ckpt_save_sums(ckpt_save *s);
 /* Makes the folder of this host; on a worker that leads. */
 ls_status ckpt_memory_make(ls_ckpt_memory *m, const char *run_dir);
 
-/* What a writer needs for ls_ckpt_save_hosts. Zeroed: not used yet. */
+/* What a writer needs for ls_ckpt_write_beside. Zeroed: not used yet. */
 typedef struct ckpt_hosts {
     char *buf[2];   /* pieces in flight; memory of the communicator */
     int64_t *block; /* hashes */
     ckpt_stage stage;
+    bool written;   /* a checkpoint that is not published yet: */
+    ckpt_save save; /* its job has a name of its own, and no texts any more */
+    char name[256];
+    char tmp[PATH_MAX]; /* the folder of this host, on the worker that leads; or "" */
+    int lock;
 } ckpt_hosts;
-ls_status ckpt_hosts_save(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, const ls_ckpt_job *job);
+ls_status ckpt_hosts_write(ckpt_hosts *h, const ckpt_layout *l, ls_comm *comm, const ls_ckpt_job *job);
+ls_status ckpt_hosts_publish(ckpt_hosts *h); /* after a write that succeeded */
 void ckpt_hosts_fini(ckpt_hosts *h);
 
 /* ---- weights of a folder, bound to a model (hf.c) ---- */

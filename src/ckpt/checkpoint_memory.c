@@ -172,16 +172,6 @@ void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t s
     close(fd);
 }
 
-void ls_ckpt_memory_forget(const char *run_dir)
-{
-    char dir[PATH_MAX];
-    const ls_path token = ls_path_of(run_dir, TOKEN);
-    const bool here = ls_ckpt_memory_find(run_dir, dir);
-    if (unlink(token.text) && errno != ENOENT)
-        ls_warn("checkpoint", "cannot remove %s: %s", token.text, strerror(errno));
-    if (here) ckpt_remove_quietly(dir);
-}
-
 /* Keeps other runs from removing the folder, until close or drop. */
 static void hold(ls_ckpt_memory *m)
 {

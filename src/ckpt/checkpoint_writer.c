@@ -1,12 +1,12 @@
 /* checkpoint_writer.c - asynchronous checkpoints on a background thread, by one worker or several.
  *
  *   phase   IDLE -> (post) [COPYING ->] WORKING -> (the thread) READY -> (wait, or advance) WORKING … or IDLE
+ *   a job that is held, before its last step:   … -> HELD -> (confirm) WORKING …
  *
  * For a single worker the thread does the whole job. Several workers begin it in post, and meet on the trainer's thread between the
- * steps of the job (ckpt_work), because messages must be in one order and those of the trainer are in flight. Without room for a copy the
- * thread only writes, and wait does the rest; with room the thread does the work of every step, and a trainer that looks at each of its
- * steps never waits for the disk: the thread begins to write from the buffers, and before the trainer changes them it copies what is not written yet
- * to the room. Device memory is copied first, by the thread (COPYING): that takes nothing from training.
+ * steps of the job (ckpt_work), because messages must be in one order and those of the trainer are in flight. With room for a copy a trainer that
+ * looks at each of its steps never waits for the disk: the thread begins to write from the buffers, and before the trainer changes them it copies
+ * what is not written yet to the room. Device memory is copied first, by the thread (COPYING): that takes nothing from training.
  *
  * After a job the thread of rank 0 settles it: reads the folder back, removes what is replaced. Only the next post waits for that.
  *
@@ -28,7 +28,7 @@
 
 #define SLICE 200000000 /* nanoseconds */
 
-enum { IDLE, COPYING, WORKING, READY };
+enum { IDLE, COPYING, WORKING, READY, HELD };
 
 struct ls_ckpt_writer {
     pthread_t thread;
@@ -39,7 +39,8 @@ struct ls_ckpt_writer {
     atomic_bool hurry;    /* it need not be read back to its end   */
     atomic_bool news;     /* `bad` was not taken yet */
     bool quit, published; /* published: the folder of the last job is in place */
-    ckpt_work work;       /* of several workers: what the thread does, or did last */
+    bool held;            /* the job is not published before it is confirmed */
+    ckpt_work work;       /* what the thread does, or did last */
     char *room;           /* for a copy of what this worker writes; NULL: none */
     int64_t n_room;
     bool released;           /* the buffers of the job are not read any more */
@@ -51,7 +52,8 @@ struct ls_ckpt_writer {
     ckpt_layout layout;
     ckpt_stage stage;
     ckpt_save save;
-    ckpt_hosts hosts;
+    ckpt_hosts hosts;                       /* several workers: for checkpoints beside the job */
+    ls_ckpt_writer *beside;                 /* a single one; NULL: not used yet                */
     char *name, *state_json, *timings_json; /* copies of the job's, from post to its end */
     ls_status status;
     ls_err_kept error; /* of the thread */
@@ -84,6 +86,11 @@ static bool running(const ls_ckpt_writer *w)
     return phase == COPYING || phase == WORKING;
 }
 
+static bool settling(const ls_ckpt_writer *w)
+{
+    return atomic_load(&w->settling);
+}
+
 static void to_phase(ls_ckpt_writer *w, int phase)
 {
     pthread_mutex_lock(&w->mutex);
@@ -97,7 +104,15 @@ static bool copies_first(const ls_ckpt_writer *w)
     return w->room && w->stage.device;
 }
 
-/* The whole job of a single worker, or one step of it. */
+static bool is_held(ls_ckpt_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    const bool held = w->held;
+    pthread_mutex_unlock(&w->mutex);
+    return held;
+}
+
+/* One step of the job; of a single worker all of them, as far as it is not held. */
 static ls_status do_work(ls_ckpt_writer *w)
 {
     ckpt_save *s = &w->save;
@@ -107,9 +122,10 @@ static ls_status do_work(ls_ckpt_writer *w)
         to_phase(w, WORKING);
     }
     if (w->comm) return st == LS_OK ? ckpt_save_work(s, w->work) : st;
-    for (int k = CKPT_OPEN; k <= CKPT_PUBLISH; k++)
-        LS_TRY(ckpt_save_meet(s, (ckpt_work)k, st == LS_OK ? ckpt_save_work(s, (ckpt_work)k) : st));
-    return LS_OK;
+    for (;; w->work++) {
+        LS_TRY(ckpt_save_meet(s, w->work, st == LS_OK ? ckpt_save_work(s, w->work) : st));
+        if (w->work == CKPT_PUBLISH || (w->work == CKPT_HASH && is_held(w))) return LS_OK;
+    }
 }
 
 static ls_status do_job(ls_ckpt_writer *w)
@@ -151,9 +167,20 @@ static void settle(ls_ckpt_writer *w)
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "verify step", .index = (int32_t)j->step + 1});
 }
 
-/* After the work of the thread; with the mutex. A single worker is done. */
+/* With the mutex, after a step of the job that is not the last one. */
+static void next_work(ls_ckpt_writer *w)
+{
+    w->work++;
+    atomic_store(&w->phase, w->held && w->work == CKPT_PUBLISH ? HELD : WORKING);
+}
+
+/* After the work of the thread; with the mutex. A single worker is done, unless the job was held. */
 static void end_work(ls_ckpt_writer *w, ls_status st)
 {
+    if (!w->comm && st == LS_OK && w->work < CKPT_PUBLISH) {
+        next_work(w);
+        return;
+    }
     w->status = st;
     ls_err_keep(&w->error);
     atomic_store(&w->phase, READY);
@@ -171,14 +198,14 @@ static void *run(void *arg)
     for (;;) {
         while (!w->quit && !w->settling && !running(w)) pthread_cond_wait(&w->changed, &w->mutex);
         if (!w->settling && !running(w)) break; /* quit, and nothing is left to do */
-        const bool settling = w->settling;
+        const bool settles = w->settling;
         ls_status st = LS_OK;
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
-        if (settling) settle(w);
+        if (settles) settle(w);
         else st = do_job(w);
         pthread_mutex_lock(&w->mutex);
-        if (settling) {
+        if (settles) {
             free_job(w);
             atomic_store(&w->settling, false);
         } else end_work(w, st);
@@ -263,7 +290,9 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    if (w->comm && atomic_load(&w->phase) == READY) ckpt_save_drop(&w->save);
+    const int phase = atomic_load(&w->phase);
+    if (phase == HELD || (w->comm && phase == READY)) ckpt_save_drop(&w->save);
+    ls_ckpt_writer_destroy(&w->beside);
     free_job(w);
     free_writer(w);
     *out = NULL;
@@ -282,8 +311,9 @@ int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w)
     return n;
 }
 
-/* Rank 0 reads back, and the others do not know how long: they meet several times per second, so that no time limit of a collective expires. */
-static ls_status wait_settled(ls_ckpt_writer *w)
+/* Until no worker's thread has such work. A disk may be slow, and the others do not know how long: they meet several times per second, so that no
+ * time limit of a collective expires. */
+static ls_status wait_while(ls_ckpt_writer *w, bool (*has_work)(const ls_ckpt_writer *))
 {
     int busy;
     do {
@@ -291,11 +321,17 @@ static ls_status wait_settled(ls_ckpt_writer *w)
         clock_gettime(CLOCK_REALTIME, &until);
         if ((until.tv_nsec += SLICE) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
         pthread_mutex_lock(&w->mutex);
-        while (w->settling && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) continue;
-        busy = w->settling;
+        while (has_work(w) && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) continue;
+        busy = has_work(w);
         pthread_mutex_unlock(&w->mutex);
         if (w->comm) LS_TRY(ls_agree(w->comm, busy, LS_SITE, &busy));
     } while (busy);
+    return LS_OK;
+}
+
+static ls_status wait_settled(ls_ckpt_writer *w)
+{
+    LS_TRY(wait_while(w, settling));
     atomic_store(&w->hurry, false);
     return LS_OK;
 }
@@ -303,6 +339,7 @@ static ls_status wait_settled(ls_ckpt_writer *w)
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
+    if (ls_ckpt_in_flight(w)) return ls_fail(LS_E_INTERNAL, "the last checkpoint was not confirmed");
     const int64_t traced = ls_span_begin();
     if (ls_stop_requested()) atomic_store(&w->hurry, true); /* the state of the last step comes first */
     LS_TRY(wait_settled(w));
@@ -312,6 +349,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     w->save.job.timings_json = w->timings_json = job->timings_json ? ls_strdup(job->timings_json) : NULL;
     w->save.background = w->room != NULL;
     w->published = w->released = false;
+    w->held = job->hold;
     w->verified = LS_OK;
     ls_status st = w->name && w->state_json && !job->timings_json == !w->timings_json
                        ? LS_OK
@@ -324,7 +362,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
         free_job(w);
         return st;
     }
-    w->work = w->room ? CKPT_OPEN : CKPT_WRITE;
+    w->work = w->comm && !w->room ? CKPT_WRITE : CKPT_OPEN;
     to_phase(w, copies_first(w) ? COPYING : WORKING);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
     return LS_OK;
@@ -337,30 +375,16 @@ void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* Several workers meet after a step of the job, on the trainer's thread; the next one is the thread's if there is room, else it is done
- * here. *over: the job is. */
-static ls_status meet(ls_ckpt_writer *w, ls_status st, bool *over)
-{
-    st = ckpt_save_meet(&w->save, w->work, st);
-    while (st == LS_OK && w->work < CKPT_PUBLISH) {
-        w->work++;
-        *over = false;
-        if (w->room) return LS_OK;
-        st = ckpt_save_meet(&w->save, w->work, ckpt_save_work(&w->save, w->work));
-    }
-    *over = true;
-    return st;
-}
-
-/* What follows the work of the thread, which is READY. */
+/* What follows the work of the thread, which is READY. Several workers meet, on the trainer's thread; the next step of the job is the thread's. */
 static ls_status go_on(ls_ckpt_writer *w)
 {
     ls_status st = w->status;
-    bool over = true;
     if (st != LS_OK) ls_err_restore(&w->error);
-    if (w->comm) st = meet(w, st, &over);
+    if (w->comm) st = ckpt_save_meet(&w->save, w->work, st);
+    const bool over = st != LS_OK || w->work == CKPT_PUBLISH;
     pthread_mutex_lock(&w->mutex);
-    atomic_store(&w->phase, over ? IDLE : WORKING);
+    if (over) atomic_store(&w->phase, IDLE);
+    else next_work(w);
     if (w->comm && over) {
         w->published = st == LS_OK;
         /* also if the last agreement failed, after the rename */
@@ -378,11 +402,9 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     const int64_t traced = ls_span_begin();
     ls_status st = LS_OK;
     atomic_store(&w->save.late, true);
-    while (st == LS_OK && atomic_load(&w->phase) != IDLE) {
-        pthread_mutex_lock(&w->mutex);
-        while (running(w)) pthread_cond_wait(&w->changed, &w->mutex);
-        pthread_mutex_unlock(&w->mutex);
-        st = go_on(w);
+    while (st == LS_OK && atomic_load(&w->phase) != IDLE && atomic_load(&w->phase) != HELD) {
+        st = wait_while(w, running);
+        if (st == LS_OK && atomic_load(&w->phase) == READY) st = go_on(w); /* else a single worker's is held */
     }
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;
@@ -405,6 +427,15 @@ ls_status ls_ckpt_wait_buffers(ls_ckpt_writer *w)
     return st;
 }
 
+void ls_ckpt_confirm(ls_ckpt_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->held = false;
+    if (atomic_load(&w->phase) == HELD) atomic_store(&w->phase, WORKING);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
 bool ls_ckpt_in_flight(const ls_ckpt_writer *w)
 {
     return atomic_load(&w->phase) != IDLE;
@@ -412,7 +443,7 @@ bool ls_ckpt_in_flight(const ls_ckpt_writer *w)
 
 bool ls_ckpt_busy(const ls_ckpt_writer *w)
 {
-    return running(w) || atomic_load(&w->settling);
+    return running(w) || settling(w);
 }
 
 ls_status ls_ckpt_advance(ls_ckpt_writer *w)
@@ -440,9 +471,21 @@ ls_status ls_ckpt_settle(ls_ckpt_writer *w)
     return ckpt_agree(w->comm, st, LS_SITE);
 }
 
-ls_status ls_ckpt_save_hosts(ls_ckpt_writer *w, const ls_ckpt_job *job)
+ls_status ls_ckpt_write_beside(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
-    return ckpt_hosts_save(&w->hosts, &w->layout, w->comm, job);
+    ls_ckpt_job held = *job;
+    if (w->comm) return ckpt_hosts_write(&w->hosts, &w->layout, w->comm, job);
+    if (!w->beside) LS_TRY(ls_ckpt_writer_create(&w->beside, job->model, NULL));
+    held.hold = true;
+    LS_TRY(ls_ckpt_post(w->beside, &held));
+    return ls_ckpt_wait(w->beside);
+}
+
+ls_status ls_ckpt_publish_beside(ls_ckpt_writer *w)
+{
+    if (w->comm) return ckpt_hosts_publish(&w->hosts);
+    ls_ckpt_confirm(w->beside);
+    return ls_ckpt_settle(w->beside);
 }
 
 ls_status ls_ckpt_save(const ls_ckpt_job *job)

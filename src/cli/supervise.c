@@ -386,24 +386,6 @@ static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
     return st;
 }
 
-/* The checkpoint of the last finished step was written while the next step ran: from parameters that may have been wrong already, as the
- * audit of that step found. It is renamed, and copies in memory are removed, if the run has not done it. That from which the attempt began is not its
- * own. */
-static ls_status pass_over_suspect(const supervise *s)
-{
-    const int64_t first = s->step > s->from ? s->step : s->from + 1;
-    int n = 0;
-    if (ls_ckpt_memory_step(s->run_dir) >= first) {
-        ls_progress_say("lockstep: the copy in memory is not used: it may have the wrong numbers\n");
-        ls_ckpt_memory_forget(s->run_dir);
-    }
-    LS_TRY(ls_ckpt_reject_from(s->run_dir, first, &n));
-    if (n)
-        ls_progress_say("lockstep: the checkpoint of step %lld is not used: it may have the wrong numbers\n",
-                        (long long)first);
-    return LS_OK;
-}
-
 /* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. *path: ls_free. */
 static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 {
@@ -411,7 +393,6 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
     *path = NULL;
     *step = 0;
     if (!s->resume) return LS_OK;
-    if (s->corrupt && s->began) LS_TRY(pass_over_suspect(s));
     const ls_status st = read_newest(s, path, &skipped);
     for (char *line = skipped.data, *next; line && *line; line = next) {
         next = strchr(line, '\n');

@@ -19,9 +19,8 @@ struct ls_audit {
     bool runs;                                      /* the current step is                                 */
     enum { OF_STEP, BEFORE_SAVE, AFTER_SAVE } when; /* of a save: the state after `step`, which was applied */
     int64_t hashed_after;                           /* `then` has the state after this step; -1: of none   */
-    int64_t saved_after;  /* this state is being saved, and compared again before it changes; -1: none */
-    uint64_t *then, *now; /* of all ranks: hashes of states (parallel/audit.h)   */
-    ls_audit_votes votes; /* of all ranks: hashes of passes                      */
+    uint64_t *then, *now;                           /* of all ranks: hashes of states (parallel/audit.h)   */
+    ls_audit_votes votes;                           /* of all ranks: hashes of passes                      */
     uint64_t *vote[LS_AUDIT_VOTES];
     uint64_t *repeats; /* where a pass that is repeated writes; NULL: none is */
     int repeated;      /* its replica                                         */
@@ -35,7 +34,7 @@ bool ls_audit_runs(const ls_audit *a)
 
 bool ls_audit_compares(const ls_audit *a)
 {
-    return a && (a->runs || a->saved_after == a->t->state.step);
+    return a && (a->runs || a->t->saving.held);
 }
 
 int64_t ls_audit_step(const ls_audit *a)
@@ -67,11 +66,8 @@ ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
     const ls_device *d = t->compute.device;
     ls_audit *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "the audit");
-    *a = (ls_audit){.t = t,
-                    .n_unit = t->model->n_unit,
-                    .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1,
-                    .hashed_after = -1,
-                    .saved_after = -1};
+    *a = (ls_audit){
+        .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
     const int64_t nbytes = 8 * world * (2 * n_state(a) + LS_AUDIT_VOTES * n_pass(a));
     uint64_t *room = ls_comm_alloc(t->comm, (size_t)nbytes);
     ls_status st = room ? LS_OK : ls_nomem(nbytes, "the hashes of audits");
@@ -345,17 +341,17 @@ static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
 /* Says what differs, on every worker; LS_E_CORRUPT. */
 static ls_status report(ls_audit *a, const ls_audit_fault *f)
 {
-    static const char *const place[] = {"of", "before the checkpoint of", "after the checkpoint of"};
-    static const char *const effect[] = {"the step was not applied", "it was not saved", "do not use that checkpoint"};
+    static const char *const place[] = {"of", "before the checkpoint of", "after writing the checkpoint of"};
+    static const char *const effect[] = {"the step was not applied", "it was not saved", "it was not published"};
     ls_trainer *t = a->t;
     const ls_device *d = t->compute.device;
     where here = {{0}}, *all = NULL;
     if (d)
         snprintf(here.device, sizeof here.device, ", GPU %d%s%s", t->device.index, t->device.bus[0] ? " " : "",
                  t->device.bus);
+    train_save_finish(t);
     /* Every worker knows the result of the audit already. The first that returns from this gather ends the run, so it may fail on the others. */
     if (ls_comm_gather(t->comm, &here, sizeof here, LS_SITE, &all) != LS_OK) ls_err_clear();
-    if (a->saved_after == t->state.step) train_save_reject(t);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT, .audit = f}));
     ls_str s = {0};
     char unit[32];
@@ -377,9 +373,11 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
             ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
                         f->what == LS_AUDIT_ACT ? "activations" : "a gradient", unit);
     }
+    const bool held = a->when == OF_STEP && t->saving.held;
     const ls_status st =
-        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s (check the machine: lockstep doctor --burn 10)",
-                place[a->when], (long long)a->step, s.data ? s.data : "", effect[a->when]);
+        ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s%s (check the machine: lockstep doctor --burn 10)",
+                place[a->when], (long long)a->step, s.data ? s.data : "", effect[a->when],
+                held ? ", and the checkpoint before it was not published" : "");
     ls_str_fini(&s);
     if (ls_comm_rank(t->comm)) ls_err_set_peers();
     return st;
@@ -426,13 +424,21 @@ ls_status ls_audit_before_passes(ls_audit *a)
     return LS_OK;
 }
 
+/* The state did not change since it was hashed: checkpoints of it, for which it is not read any more, are right. */
+static ls_status compare_again(ls_audit *a)
+{
+    LS_TRY(hash_state(a, a->now));
+    LS_TRY(judge_state(a, a->then, a->now));
+    return train_save_confirm(a->t);
+}
+
 /* Memory that has changed explains passes that differ. */
 static ls_status decide(ls_audit *a)
 {
     ls_audit_fault f;
     ls_audit_votes *v = &a->votes;
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, a->then, a->now));
+    LS_TRY(train_save_release(a->t));
+    LS_TRY(compare_again(a));
     ls_audit_more_votes(&a->t->cfg->mesh, v);
     for (int k = 2; k < v->n; k++) {
         LS_TRY(repeat(a, k));
@@ -458,13 +464,11 @@ ls_status ls_audit_after_passes(ls_audit *a)
     return LS_OK;
 }
 
-/* The state did not change since it was hashed. */
-static ls_status compare_again(ls_audit *a)
+/* What was confirmed is in place before the update, unless a copy of it is being written. */
+static ls_status before_update(ls_audit *a)
 {
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, a->then, a->now));
-    a->saved_after = -1;
-    return LS_OK;
+    LS_TRY(compare_again(a));
+    return train_save_release(a->t);
 }
 
 ls_status ls_audit_before_update(ls_audit *a)
@@ -472,7 +476,7 @@ ls_status ls_audit_before_update(ls_audit *a)
     ls_trainer *t = a->t;
     if (!ls_audit_compares(a)) return LS_OK;
     a->step = t->state.step + 1;
-    TRAIN_PHASE(t, LS_PHASE_AUDIT, -1, compare_again(a));
+    TRAIN_PHASE(t, LS_PHASE_AUDIT, -1, before_update(a));
     if (!a->runs) return LS_OK;
     a->runs = false;
     return ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT});
@@ -488,7 +492,7 @@ ls_status ls_audit_after_update(ls_audit *a)
 
 ls_status ls_audit_before_save(ls_audit *a)
 {
-    a->step = a->saved_after = a->t->state.step;
+    a->step = a->t->state.step;
     if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
     a->hashed_after = a->t->state.step;
     a->when = BEFORE_SAVE;
@@ -499,7 +503,7 @@ ls_status ls_audit_before_save(ls_audit *a)
 
 ls_status ls_audit_after_save(ls_audit *a)
 {
-    if (a->saved_after != a->t->state.step) return LS_OK;
+    a->step = a->t->state.step;
     a->when = AFTER_SAVE;
     LS_TRY(compare_again(a));
     a->when = OF_STEP;

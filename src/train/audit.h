@@ -9,8 +9,8 @@
  *   after its passes             both are compared; where they differ, further replicas decide who is wrong (parallel/audit.h)
  *   before its update            hashes of parameters and optimizer state again: nothing may have changed them in between
  *
- * A difference ends the run with LS_E_CORRUPT on every worker, before the update: no weight has changed, and the last checkpoint was
- * written after its replicas were compared. The passes that are repeated use the memory of the step, before the step needs it: an audit
+ * A difference ends the run with LS_E_CORRUPT on every worker, before the update: no weight has changed, and no checkpoint of a state that is wrong
+ * is published. The passes that are repeated use the memory of the step, before the step needs it: an audit
  * allocates nothing.
  *
  * What is found, and what is not: docs/decisions/0020-audit-by-repetition.md. */
@@ -34,8 +34,8 @@ ls_status ls_audit_grad(ls_audit *a, int u); /* this worker's gradient of unit u
 ls_status ls_audit_after_passes(ls_audit *a);
 ls_status ls_audit_before_update(ls_audit *a);
 ls_status ls_audit_after_update(ls_audit *a);
-/* Before a checkpoint: replicas that differ are not saved. The state is compared again before the next update, when its bytes have been read, or, if there is
- * none, by after_save: a bit that changes in between is in the checkpoint. */
+/* Before a checkpoint: replicas that differ are not saved. The state is compared again when its bytes have been read, before the next update or, if there is
+ * none, by after_save: a bit that changes in between is in the checkpoint, which is published only if the state is the same (train_save_confirm). */
 ls_status ls_audit_before_save(ls_audit *a);
 ls_status ls_audit_after_save(ls_audit *a);
 

@@ -2,6 +2,10 @@
  *
  *   directly       post | forward, backward … | wait for the write | update          the writer reads the buffers that the update changes
  *   --save_async   post | forward, backward … | copy what is left  | update | more steps while the copy is written
+ *   --audit        hash | post | forward, backward … | wait for the write, or copy | hash, compare | publish | update
+ *
+ * With --audit a checkpoint, and a copy in memory, keeps its temporary name until the state that it was read from was hashed again: bits that
+ * changed meanwhile are never published. Between two updates there is one comparison, whatever is written.
  *
  * A checkpoint of several workers is complete after they met a few times. Before each step they agree anyway whether to stop; with
  * --save_async the same message tells whether a writer is busy, and when none is they meet without waiting. */
@@ -39,16 +43,10 @@ static bool has_hosts(const ls_trainer *t)
     return ls_comm_where(t->comm).n_host > 1;
 }
 
-/* With audits one more: the newest one may have a wrong number, as long as no audit has passed since. */
-static int kept(const ls_train_config *c)
-{
-    return (int)c->keep_last + (c->keep_last && c->audit);
-}
-
 typedef enum target {
     TO_DISK,
     TO_MEMORY,   /* posted */
-    BESIDE_WRITE /* to memory: complete when save_to returns, whatever the writer does meanwhile */
+    BESIDE_WRITE /* to memory: written when save_to returns, whatever the writer does meanwhile */
 } target;
 
 static ls_status save_to(ls_trainer *t, const char *name, target to)
@@ -73,11 +71,11 @@ static ls_status save_to(ls_trainer *t, const char *name, target to)
                              .tokenizer_path = t->cfg->tokenizer_path,
                              .optimizer = true,
                              .verify = t->cfg->save_verify && !memory,
-                             .keep_last = memory ? 1 : kept(t->cfg),
+                             .hold = t->audit != NULL,
+                             .keep_last = memory ? 1 : (int)t->cfg->keep_last,
                              .keep_hours = memory ? 0 : t->cfg->keep_hours};
-    ls_status st = to != BESIDE_WRITE          ? ls_ckpt_post(t->writer, &job)
-                   : ls_comm_size(t->comm) > 1 ? ls_ckpt_save_hosts(t->writer, &job)
-                                               : ls_ckpt_save(&job);
+    ls_status st = to == BESIDE_WRITE ? ls_ckpt_write_beside(t->writer, &job) : ls_ckpt_post(t->writer, &job);
+    t->saving.held = t->saving.held || (st == LS_OK && t->audit);
     ls_str_fini(&json);
     ls_str_fini(&timings);
     return st;
@@ -120,8 +118,11 @@ static ls_status see_end(ls_trainer *t, ls_status st)
     return ls_observe(t, &(ls_event){.kind = LS_ON_SAVED, .text = s->name, .at_step = s->posted});
 }
 
+/* Until the job of the writer is over. Of one that is held the state has been read, and is compared. */
 static ls_status wait_for_writer(ls_trainer *t)
 {
+    LS_TRY(see_end(t, ls_ckpt_wait(t->writer)));
+    if (t->saving.held) LS_TRY(train_own_failure(t, ls_audit_after_save(t->audit)));
     return see_end(t, ls_ckpt_wait(t->writer));
 }
 
@@ -261,12 +262,24 @@ static bool writes_to_disk(const ls_trainer *t)
     return !t->saving.in_memory && (ls_ckpt_in_flight(t->writer) || (t->cfg->save_async && t->saving.busy));
 }
 
+static ls_status publish_beside(ls_trainer *t)
+{
+    char name[32];
+    if (!t->saving.beside) return LS_OK;
+    t->saving.beside = false;
+    const ls_status st = ls_ckpt_publish_beside(t->writer);
+    if (st == LS_OK && has_hosts(t) && ls_comm_rank(t->comm) == 0)
+        ls_ckpt_memory_note(&t->saving.memory, t->cfg->run_dir, t->state.step);
+    snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    return st == LS_E_IO ? not_saved(t, name, t->state.step) : st;
+}
+
 /* Several hosts write their copies at once, and so do workers whose writer works for the disk: a copy does not wait for a disk. */
 static ls_status save_beside(ls_trainer *t, const char *name)
 {
     const ls_status st = save_to(t, name, BESIDE_WRITE);
-    if (st == LS_OK && has_hosts(t) && ls_comm_rank(t->comm) == 0)
-        ls_ckpt_memory_note(&t->saving.memory, t->cfg->run_dir, t->state.step);
+    t->saving.beside = st == LS_OK;
+    if (st == LS_OK && !t->audit) return publish_beside(t);
     return st == LS_E_IO ? not_saved(t, name, t->state.step) : st;
 }
 
@@ -325,8 +338,7 @@ ls_status train_save_stop(ls_trainer *t)
 
 ls_status train_save_end(ls_trainer *t)
 {
-    ls_status st = settle(t);
-    if (st == LS_OK && t->audit) st = train_own_failure(t, ls_audit_after_save(t->audit));
+    const ls_status st = settle(t);
     ls_err_kept words;
     ls_err_keep(&words);
     (void)report_bad(t);
@@ -334,18 +346,11 @@ ls_status train_save_end(ls_trainer *t)
     return st;
 }
 
-void train_save_reject(ls_trainer *t)
+void train_save_finish(ls_trainer *t)
 {
     ls_err_kept why;
-    const int64_t k = t->cfg->save_memory_every;
-    const bool copied = k && t->state.step % k == 0;
-    int n = 0;
     ls_err_keep(&why);
-    (void)ls_ckpt_settle(t->writer); /* nothing is published or renamed later */
-    if (ls_comm_rank(t->comm) == 0 && ls_ckpt_reject_from(t->cfg->run_dir, t->state.step, &n) != LS_OK)
-        ls_warn("checkpoint", "remove the checkpoint of step %lld: %s", (long long)t->state.step, ls_err_words());
-    if (copied) train_save_forget(t);
-    if (n || copied) tell(t, "the checkpoint of this step is not used: it may have the wrong numbers");
+    (void)tolerate(t, see_end(t, ls_ckpt_wait(t->writer)));
     ls_err_restore(&why);
 }
 
@@ -372,4 +377,12 @@ ls_status train_save_release(ls_trainer *t)
     const ls_status st = t->saving.in_memory ? ls_ckpt_wait(t->writer) : ls_ckpt_wait_buffers(t->writer);
     if (t->saving.posted == t->state.step && !t->saving.in_memory) t->saving.stall += ls_now() - from;
     return tolerate(t, see_end(t, st));
+}
+
+ls_status train_save_confirm(ls_trainer *t)
+{
+    if (!t->saving.held) return LS_OK;
+    t->saving.held = false;
+    ls_ckpt_confirm(t->writer);
+    return publish_beside(t);
 }

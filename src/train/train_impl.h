@@ -65,13 +65,14 @@ ls_status train_save_epoch(ls_trainer *t, bool last);
 ls_status train_save_due(ls_trainer *t);
 ls_status train_save_stop(ls_trainer *t);
 ls_status train_save_end(ls_trainer *t);
-/* The state that was saved last has wrong numbers: its checkpoint is renamed to damaged-<name>, its copy in memory removed. Collective; failures are warnings. */
-void train_save_reject(ls_trainer *t);
+/* Before the run fails: a checkpoint that is being written, and not held, is completed. Failures are warnings. */
+void train_save_finish(ls_trainer *t);
 /* In a step: whether this worker's writer has work; what can be finished if none has (not collective if busy); and before the update,
- * that the parameters may change. */
+ * that the parameters may change. With an audit they are compared then, and what was written of them is published only after confirm. */
 int train_save_busy(const ls_trainer *t);
 ls_status train_save_advance(ls_trainer *t, bool busy);
 ls_status train_save_release(ls_trainer *t);
+ls_status train_save_confirm(ls_trainer *t);
 
 int64_t train_peak_rss(void);
 

@@ -90,9 +90,11 @@ typedef struct ls_saving {
     int64_t step;   /* of the last checkpoint that this run posted to its folder, unless it failed; else -1 */
     int64_t posted; /* of the last one */
     char name[32];
-    bool pending;          /* the writer has not returned its status */
-    double began;          /* when the last one was posted to the run folder */
-    double stall;          /* seconds in which training waited for it */
+    bool pending; /* the writer has not returned its status */
+    bool held;    /* --audit: what was written of the current state is not published before this state was compared */
+    bool beside;  /* this includes a copy in memory beside the writer's job */
+    double began; /* when the last one was posted to the run folder */
+    double stall; /* seconds in which training waited for it */
     int64_t first, every;  /* --save_every auto: the step of the first one; the interval, 0: not chosen yet */
     double cost, write;    /* what it was chosen from; --save_async: seconds until the writer was free, 0: not known */
     int64_t write_steps;   /* steps in this time */

@@ -398,6 +398,79 @@ static void workers_wait_for_a_slow_disk(void **state)
     test_model_close(&a);
 }
 
+/* How a held checkpoint ends. EARLY: it is confirmed when its buffers may change; LATE: when only the rename is left. BESIDE: one that is written
+ * beside a held one. */
+typedef enum ending { EARLY, LATE, NEVER, BESIDE } ending;
+
+typedef struct held_task {
+    task t;
+    ending how;
+    bool copies;
+} held_task;
+
+static void held_body(team_worker *w, ls_comm *c)
+{
+    const held_task *h = w->arg;
+    ls_ckpt_writer *writer = NULL;
+    void *room = h->copies ? ls_alloc((size_t)h->t.n_room) : NULL;
+    TEAM_CHECK(w, ls_ckpt_writer_create(&writer, h->t.bare, c) == LS_OK);
+    if (room) ls_ckpt_writer_room(writer, room, h->t.n_room);
+    ls_ckpt_job job = team_job(&h->t, w->rank);
+    const ls_path path = ls_path_of(h->t.dir, "step-5"), other = ls_path_of(h->t.dir, "step-6");
+    int all;
+    job.hold = true;
+    ls_status st = ls_ckpt_post(writer, &job);
+    if (st == LS_OK) st = ls_ckpt_wait_buffers(writer);
+    if (h->how == EARLY) ls_ckpt_confirm(writer);
+    if (st == LS_OK) st = ls_ckpt_wait(writer);
+    TEAM_CHECK(w, ls_ckpt_in_flight(writer) == (h->how != EARLY));
+    TEAM_CHECK(w, h->how == EARLY || !ls_fs_exists(path.text));
+    TEAM_CHECK(w, h->how == EARLY ||
+                      (!ls_ckpt_busy(writer) && ls_ckpt_advance(writer) == LS_OK && !ls_fs_exists(path.text)));
+    if (h->how == BESIDE) {
+        job.name = "step-6";
+        if (st == LS_OK) st = ls_ckpt_write_beside(writer, &job);
+        TEAM_CHECK(w, st == LS_OK && !ls_fs_exists(other.text));
+        TEAM_CHECK(w, ls_agree(c, 0, LS_SITE, &all) == LS_OK); /* all have looked */
+        if (st == LS_OK) st = ls_ckpt_publish_beside(writer);
+        TEAM_CHECK(w, st == LS_OK && ls_fs_exists(other.text) && !ls_fs_exists(path.text));
+    }
+    if (h->how == NEVER) TEAM_CHECK(w, ls_ckpt_post(writer, &job) == LS_E_INTERNAL);
+    TEAM_CHECK(w, ls_agree(c, 0, LS_SITE, &all) == LS_OK);
+    if (h->how == LATE) ls_ckpt_confirm(writer);
+    if (st == LS_OK && h->how < NEVER) st = ls_ckpt_settle(writer);
+    team_note(w, st);
+    ls_ckpt_writer_destroy(&writer);
+    ls_free(room);
+}
+
+static void a_held_checkpoint_is_published_when_it_is_confirmed(void **state)
+{
+    (void)state;
+    const ls_model_config cfg = test_config(LS_VARIANT_HF);
+    test_model a;
+    ls_model *bare = NULL;
+    team_worker w[TEAM_MAX];
+    test_model_open(&a, cfg, LS_F32, 5);
+    assert_int_equal(ls_model_create(&bare, &cfg, &a.compute, 16), LS_OK);
+    for (int k = 0; k < 24; k++) {
+        const int size = 1 + k / 8;
+        char *dir = test_dir();
+        test_cut *cut = test_cut_make(a.m, size, 99);
+        held_task h = {{.bare = bare, .dir = dir, .cut = cut, .n_room = room_of(a.m)}, (ending)(k % 4), k / 4 % 2};
+        test_cut_fill(cut, a.m);
+        team_run(size, held_body, &h, w);
+        for (int r = 0; r < size; r++)
+            if (w[r].st != LS_OK) fail_msg("case %d: rank %d of %d: %s", k, r, size, w[r].words);
+        assert_int_equal(ls_fs_exists(test_path(dir, "step-5", NULL)), h.how < NEVER);
+        assert_int_equal(test_n_entries(dir), h.how != NEVER); /* nothing is left of one that was dropped */
+        test_cut_free(cut);
+        test_dir_close(dir);
+    }
+    ls_model_destroy(&bare);
+    test_model_close(&a);
+}
+
 static void age(const char *path, int hours)
 {
     struct timespec now, both[2];
@@ -555,6 +628,7 @@ int main(void)
         cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
         cmocka_unit_test(copies_in_memory_are_removed_when_no_process_works_for_their_run),
         cmocka_unit_test(workers_wait_for_a_slow_disk),
+        cmocka_unit_test(a_held_checkpoint_is_published_when_it_is_confirmed),
         cmocka_unit_test(workers_write_a_copy_without_waiting_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,13 @@ done
 grep -q '"total_time"' one/epoch-1/timings.json || bad "timings.json has no times"
 grep -q '"total_time"\|wall_time' one/epoch-1/trainer_state.json && bad "trainer_state.json has times"
 
+# a disk that is slower than the limit of a collective: the other workers wait for it, in a step, after the last one, and with an audit
+for how in "" "--save_async" "--audit 4"; do
+  LOCKSTEP_FAULT="kind=slow,rank=0,step=8,phase=save,path=step-8,seconds=2.5;kind=slow,rank=1,step=16,phase=save,path=epoch-1,seconds=2.5" \
+    ok slow --save_every 8 -n 2 --comm_timeout 1 $how
+  for c in step-8 epoch-1; do same_checkpoint one/$c slow/$c; done
+done
+
 # saves that are due while the last one is being written are left out, with one line
 LOCKSTEP_FAULT="kind=slow,rank=0,step=2,phase=save,path=/.tmp-step-1-,seconds=2" ok dense --save_every 1 --save_async -n 2
 [ "$(grep "no checkpoint:" dense.log)" = "step 2  no checkpoint: step-1 is still being written; saves that are due meanwhile are left out; a larger --save_every gives it the time" ] ||

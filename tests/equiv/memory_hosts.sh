@@ -67,6 +67,14 @@ grep -q "restarting from step 9 in the memory of the hosts" killed.log || bad "k
 grep -q '"lost_steps": 1,' killed/events.jsonl || bad "killed: $(grep restart killed/events.jsonl)"
 sed -n 's!^\[rank 0\] resumed from .*-\([0-9a-f]*\)/step-9$!\1!p' killed.log >number
 
+# with --audit a copy is used after the comparison in the next step: not if the run is killed before, but if a pass of that step is wrong
+run early 2 kind=kill,rank=1,step=10,phase=update --max_restarts 1 -- --audit 100 || bad "early: exit code $?: $(tail -n 3 early.log)"
+alike early
+from early 6 "$copy-6"
+run wrong 2 kind=flip,tensor=grad,rank=1,step=10 --max_restarts 1 -- --audit 1 --audit_depth step || bad "wrong: exit code $?: $(tail -n 3 wrong.log)"
+alike wrong
+from wrong 9 "$copy-9"
+
 # host b dies while it writes its copy of step 9, and comes back without its memory: the other host has step 6
 touch none.b
 run gone 2 kind=kill,rank=1,step=9,phase=save,path=optimizer --max_restarts 1 -- --strategy zero3 || bad "gone: exit code $?: $(tail -n 3 gone.log)"

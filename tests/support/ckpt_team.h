@@ -44,7 +44,7 @@ static inline void team_run(int size, void (*body)(team_worker *, ls_comm *), vo
 {
     ls_local_world *world = NULL;
     pthread_t thread[TEAM_MAX];
-    assert_int_equal(ls_local_world_create(size, (size_t)4 << 20, &world), LS_OK);
+    assert_int_equal(ls_local_world_create(size, (size_t)32 << 20, &world), LS_OK);
     for (int r = 0; r < size; r++) {
         out[r] = (team_worker){.world = world, .rank = r, .size = size, .body = body, .arg = arg};
         assert_int_equal(pthread_create(&thread[r], NULL, team_main, &out[r]), 0);
