@@ -12,7 +12,7 @@ enum { GEMM_MR = 14, GEMM_NR = 32 };
 #define EACH_ROW(X)  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
 #define STEPS(kb)    gemm_ceil_div(kb, 2)
 #ifdef GEMM_EMULATE
-#define UNROLL_K       /* an emulated instruction is many: unrolled, it takes the compiler several times as long, and no kernel is faster */
+#define UNROLL_K       /* an emulated instruction is many: unrolled, this takes the compiler three times as long */
 #define V              vf
 #define V_(op)         emu_##op
 #define V_DOT(x, b, c) emu_dpbf16(c, x, b)
