@@ -88,11 +88,9 @@ typedef struct planner {
 /* In a pipeline every row has an unlimited life. u -1: of no unit. */
 static int add(const planner *p, ls_part part, int64_t nbytes, int first, int last, const char *what, int u)
 {
-    char name[40];
-    if (u < 0) snprintf(name, sizeof name, "%s", what);
-    else snprintf(name, sizeof name, "unit %d %s", u, what);
-    return p->o.pipe ? ls_plan_add(p->plan, part, nbytes, LS_PLAN_ALWAYS, "%s", name)
-                     : ls_plan_add(p->plan, part, nbytes, first, last, "%s", name);
+    const int life[2][2] = {{first, last}, {LS_PLAN_ALWAYS}}, *t = life[p->o.pipe];
+    return u < 0 ? ls_plan_add(p->plan, part, nbytes, t[0], t[1], "%s", what)
+                 : ls_plan_add(p->plan, part, nbytes, t[0], t[1], "unit %d %s", u, what);
 }
 
 static int add_act(const planner *p, int64_t nbytes, int first, int last, const char *what)

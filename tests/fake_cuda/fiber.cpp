@@ -61,31 +61,42 @@ asm(".text\n.p2align 4\n.globl emu_swap\n.hidden emu_swap\n.type emu_swap, @func
 
 struct emu_fiber {
 #ifdef EMU_UCONTEXT
-    ucontext_t self, caller;
+    ucontext_t self;
 #else
-    void *self, *caller;
+    void *self;
 #endif
     void (*entry)(void *);
     void *arg;
-    char *stack;
+    const void *stack;
+    size_t nbytes;
 #ifdef EMU_ASAN
-    void *fake, *caller_fake;
-    const void *caller_stack;
-    size_t caller_nbytes;
+    void *fake;
 #endif
 #ifdef EMU_TSAN
-    void *tsan, *tsan_caller;
+    void *tsan;
 #endif
 };
 
-static thread_local emu_fiber *starting;
+static emu_fiber host;            /* the stack that kernels are started on       */
+static emu_fiber *left, *entered; /* by the last switch                          */
+
+/* On the new stack, after a switch. */
+static void arrive(bool first)
+{
+#ifdef EMU_ASAN
+    const void *stack;
+    size_t nbytes;
+    __sanitizer_finish_switch_fiber(first ? nullptr : entered->fake, &stack, &nbytes);
+    if (left == &host) host.stack = stack, host.nbytes = nbytes;
+#else
+    (void)first;
+#endif
+}
 
 static void begin()
 {
-    emu_fiber *f = starting;
-#ifdef EMU_ASAN
-    __sanitizer_finish_switch_fiber(nullptr, &f->caller_stack, &f->caller_nbytes);
-#endif
+    emu_fiber *f = entered;
+    arrive(true);
     f->entry(f->arg);
     abort();
 }
@@ -103,14 +114,17 @@ emu_fiber *fiber_make(void (*entry)(void *), void *arg)
         abort();
     }
     f->stack = (char *)m + page;
+    f->nbytes = STACK_BYTES;
 #ifdef EMU_UCONTEXT
     getcontext(&f->self);
-    f->self.uc_stack.ss_sp = f->stack;
+    f->self.uc_stack.ss_sp = (char *)m + page;
     f->self.uc_stack.ss_size = STACK_BYTES;
     f->self.uc_link = nullptr;
     makecontext(&f->self, begin, 0);
 #else
-    void **top = (void **)(f->stack + STACK_BYTES) - KEPT;
+    /* Stacks begin at different places of a page: at the same one, all lanes of a warp use the same sets of the first cache. */
+    static unsigned n_made;
+    void **top = (void **)((char *)m + page + STACK_BYTES - n_made++ % 32 * 704) - KEPT;
     top[RETURN_AT] = (void *)begin;
     f->self = top;
 #endif
@@ -120,40 +134,21 @@ emu_fiber *fiber_make(void (*entry)(void *), void *arg)
     return f;
 }
 
-void fiber_go(emu_fiber *f)
+void fiber_switch(emu_fiber *from, emu_fiber *to)
 {
-    starting = f;
+    left = from ? from : &host;
+    entered = to ? to : &host;
 #ifdef EMU_TSAN
-    f->tsan_caller = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(f->tsan, 0);
+    if (!from) host.tsan = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(entered->tsan, 0);
 #endif
 #ifdef EMU_ASAN
-    __sanitizer_start_switch_fiber(&f->caller_fake, f->stack, STACK_BYTES);
+    __sanitizer_start_switch_fiber(&left->fake, entered->stack, entered->nbytes);
 #endif
 #ifdef EMU_UCONTEXT
-    swapcontext(&f->caller, &f->self);
+    swapcontext(&left->self, &entered->self);
 #else
-    emu_swap(&f->caller, f->self);
+    emu_swap(&left->self, entered->self);
 #endif
-#ifdef EMU_ASAN
-    __sanitizer_finish_switch_fiber(f->caller_fake, nullptr, nullptr);
-#endif
-}
-
-void fiber_back(emu_fiber *f)
-{
-#ifdef EMU_TSAN
-    __tsan_switch_to_fiber(f->tsan_caller, 0);
-#endif
-#ifdef EMU_ASAN
-    __sanitizer_start_switch_fiber(&f->fake, f->caller_stack, f->caller_nbytes);
-#endif
-#ifdef EMU_UCONTEXT
-    swapcontext(&f->self, &f->caller);
-#else
-    emu_swap(&f->self, f->caller);
-#endif
-#ifdef EMU_ASAN
-    __sanitizer_finish_switch_fiber(f->fake, &f->caller_stack, &f->caller_nbytes);
-#endif
+    arrive(false);
 }

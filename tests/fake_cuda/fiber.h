@@ -8,7 +8,7 @@ struct emu_fiber;
 
 /* A fiber that runs entry(arg) when it is first switched to. entry never returns. */
 emu_fiber *fiber_make(void (*entry)(void *), void *arg);
-void fiber_go(emu_fiber *f);   /* from the host thread's stack, until it calls fiber_back */
-void fiber_back(emu_fiber *f); /* from fiber f to the caller of fiber_go                */
+/* Continues `to`, until something switches to `from` again. NULL: the stack of the host thread, on which one kernel runs at a time. */
+void fiber_switch(emu_fiber *from, emu_fiber *to);
 
 #endif

@@ -42,7 +42,7 @@ struct async_copy {
 
 struct worker;
 
-struct thread {
+struct alignas(64) thread {
     enum { FRESH, RUNS, WAITS, DONE } state;
     uint3 tid;
     int warp, lane;
@@ -64,7 +64,6 @@ struct barrier {
 
 struct worker {
     emu_fiber *fiber;
-    thread *runs;
 };
 
 struct engine {
@@ -78,7 +77,10 @@ struct engine {
     std::vector<worker *> idle;
     std::vector<int> lane_order, warp_order;
     std::vector<char> begun; /* by warp: no thread is FRESH */
-    size_t fresh = 0;        /* of lane_order: the first lane of the current warp that may be FRESH */
+    int warp = 0;            /* that runs                           */
+    size_t fresh = 0;        /* of lane_order: the first lane of this warp that may be FRESH */
+    size_t at = 0;           /* of lane_order: the first lane whose turn is not over         */
+    bool any = false;        /* whether a thread made progress      */
     thread *now = nullptr;
     uint64_t serial = 0, seed = 0;
     void *shared = nullptr;
@@ -161,6 +163,8 @@ void emu_stop(const char *fmt, ...)
 
 /* ---- waiting ---- */
 
+static void leave(worker *w);
+
 static void wait(const unsigned *word, const char *what, int barrier)
 {
     engine &g = e();
@@ -170,8 +174,8 @@ static void wait(const unsigned *word, const char *what, int barrier)
     t->old = *word;
     t->what = what;
     t->barrier = barrier;
-    fiber_back(t->on->fiber);
-    /* the scheduler has set now and the coordinates */
+    leave(t->on);
+    /* whoever switched here has set now and the coordinates */
 }
 
 static barrier &come(int id, int n, bool pred)
@@ -315,41 +319,37 @@ static void set_now(thread *t)
     if (t) emu_tid = t->tid;
 }
 
-static thread *fresh_of_warp(int warp)
+static thread *fresh_of_warp()
 {
     engine &g = e();
     for (; g.fresh < LANES; g.fresh++) {
-        const int i = warp * LANES + g.lane_order[g.fresh];
+        const int i = g.warp * LANES + g.lane_order[g.fresh];
         if (i < g.n && g.threads[(size_t)i].state == thread::FRESH) return &g.threads[(size_t)i];
     }
     return nullptr;
+}
+
+static void begin_thread(worker *w, thread *t)
+{
+    t->state = thread::RUNS;
+    t->on = w;
+    set_now(t);
 }
 
 static void work(void *arg)
 {
     worker *w = static_cast<worker *>(arg);
     for (;;) {
-        thread *t = w->runs;
-        while (t) {
-            t->state = thread::RUNS;
-            t->on = w;
-            set_now(t);
+        for (thread *t = e().now; t;) {
             (*e().body)();
             t->state = thread::DONE;
             if (t->last) t->last->left &= ~(1u << t->lane), t->last = nullptr;
             e().n_done++;
-            t = fresh_of_warp(t->warp);
+            if ((t = fresh_of_warp())) begin_thread(w, t);
         }
-        w->runs = nullptr;
-        fiber_back(w->fiber);
+        e().idle.push_back(w);
+        leave(w);
     }
-}
-
-static void resume(worker *w)
-{
-    fiber_go(w->fiber);
-    set_now(nullptr);
-    if (!w->runs) e().idle.push_back(w);
 }
 
 static bool can_go(const thread &t)
@@ -357,7 +357,7 @@ static bool can_go(const thread &t)
     return t.state == thread::WAITS && *t.word != t.old;
 }
 
-static void start(thread *t)
+static worker *idle_worker()
 {
     engine &g = e();
     worker *w;
@@ -368,34 +368,54 @@ static void start(thread *t)
         w = g.idle.back();
         g.idle.pop_back();
     }
-    w->runs = t;
-    resume(w);
+    return w;
+}
+
+/* The worker of the thread of this warp whose turn is next, which becomes the running one; NULL: all had their turns. Threads that have not
+ * begun come first. */
+static worker *next_turn()
+{
+    engine &g = e();
+    if (thread *t = fresh_of_warp()) {
+        begin_thread(idle_worker(), t);
+        g.any = true;
+        return t->on;
+    }
+    while (g.at < LANES) {
+        const int i = g.warp * LANES + g.lane_order[g.at++];
+        if (i >= g.n || !can_go(g.threads[(size_t)i])) continue;
+        thread *t = &g.threads[(size_t)i];
+        t->state = thread::RUNS;
+        set_now(t);
+        g.any = true;
+        return t->on;
+    }
+    set_now(nullptr);
+    return nullptr;
+}
+
+/* From the fiber of w, whose thread waits or is done, to the next one: one switch per turn. */
+static void leave(worker *w)
+{
+    worker *next = next_turn();
+    fiber_switch(w->fiber, next ? next->fiber : nullptr);
 }
 
 /* Whether any thread made progress. */
 static bool run_warp(int warp)
 {
     engine &g = e();
-    bool any = false, again = true;
-    while (again) {
-        again = false;
+    bool any = false;
+    g.warp = warp;
+    do {
         shuffle(g.lane_order);
-        if (!g.begun[(size_t)warp]) {
-            g.fresh = 0;
-            for (thread *t; (t = fresh_of_warp(warp));) start(t);
-            g.begun[(size_t)warp] = any = again = true;
-        }
-        for (int lane : g.lane_order) {
-            const int i = warp * LANES + lane;
-            if (i >= g.n || !can_go(g.threads[(size_t)i])) continue;
-            thread *t = &g.threads[(size_t)i];
-            t->state = thread::RUNS;
-            set_now(t);
-            t->on->runs = t;
-            resume(t->on);
-            any = again = true;
-        }
-    }
+        g.fresh = g.begun[(size_t)warp] ? (size_t)LANES : 0;
+        g.begun[(size_t)warp] = true;
+        g.at = 0;
+        g.any = false;
+        if (worker *w = next_turn()) fiber_switch(nullptr, w->fiber);
+        any |= g.any;
+    } while (g.any);
     return any;
 }
 

@@ -48,7 +48,8 @@ struct op {
 struct region {
     size_t nbytes;
     int device;
-    bool mapped; /* by mmap, with guard pages */
+    bool mapped; /* by mmap, with guard pages      */
+    bool closed; /* mapped, with LS_EMU_PROTECT */
 };
 
 /* Recursive; a holder can release it for a while, however often it has locked it. */
@@ -200,7 +201,7 @@ bool good(emu_stream *&s)
 void open_memory(bool open)
 {
     for (auto &m : w().device_memory)
-        if (m.second.mapped) mprotect((void *)m.first, m.second.nbytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        if (m.second.closed) mprotect((void *)m.first, m.second.nbytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 struct while_running {
@@ -586,6 +587,30 @@ cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total)
 
 /* ---- memory ---- */
 
+/* Memory of NaN bytes between pages that nobody may read. Its pages are those of one small file until they are written: workspaces are large, and
+ * most of them are never used. NULL: not possible. */
+static char *map_unwritten(size_t nbytes)
+{
+    static const size_t chunk = (size_t)4 << 20;
+    static const int file = [] {
+        const int fd = memfd_create("emulated device", MFD_CLOEXEC);
+        const std::vector<char> ones(chunk, (char)0xff);
+        return fd >= 0 && write(fd, ones.data(), chunk) == (ssize_t)chunk ? fd : -1;
+    }();
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (nbytes + page - 1) / page * page;
+    char *at = (char *)mmap(nullptr, nbytes + 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return nullptr;
+    for (size_t i = 0; i < whole; i += chunk) {
+        const size_t n = whole - i < chunk ? whole - i : chunk;
+        if (mmap(at + page + i, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) ==
+            MAP_FAILED) {
+            munmap(at, nbytes + 3 * page);
+            return nullptr;
+        }
+    }
+    return at + page;
+}
+
 cudaError_t cudaMalloc(void **p, size_t nbytes)
 {
     ENTER;
@@ -594,23 +619,22 @@ cudaError_t cudaMalloc(void **p, size_t nbytes)
     may_sync(__func__);
     const size_t total = (size_t)setting("LS_EMU_MEMORY", 8LL << 30), used = w().used[current_device];
     if (used > total || nbytes > total - used) return say(cudaErrorMemoryAllocation);
-    const bool mapped = setting("LS_EMU_PROTECT", 0) != 0;
+#ifdef __SANITIZE_ADDRESS__ /* which knows the exact end of what malloc returns */
+    const size_t large = SIZE_MAX;
+#else
+    const size_t large = (size_t)1 << 20;
+#endif
+    const bool closed = setting("LS_EMU_PROTECT", 0) != 0, mapped = closed || nbytes >= large;
     void *m = nullptr;
     if (mapped) {
-        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        char *at =
-            (char *)mmap(nullptr, nbytes + 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (at == MAP_FAILED) return say(cudaErrorMemoryAllocation);
-        m = at + page;
-        const size_t whole = (nbytes + page - 1) / page * page;
-        mprotect(m, whole, PROT_READ | PROT_WRITE);
-        memset(m, 0xff, nbytes);
-        if (!w().running) mprotect(m, whole, PROT_NONE);
+        m = map_unwritten(nbytes);
+        if (!m) return say(cudaErrorMemoryAllocation);
+        if (closed && !w().running) mprotect(m, nbytes, PROT_NONE);
     } else {
         if (posix_memalign(&m, 512, nbytes ? nbytes : 1) != 0) return say(cudaErrorMemoryAllocation);
         memset(m, 0xff, nbytes);
     }
-    w().device_memory[(uintptr_t)m] = {nbytes ? nbytes : 1, current_device, mapped};
+    w().device_memory[(uintptr_t)m] = {nbytes ? nbytes : 1, current_device, mapped, closed};
     w().used[current_device] += nbytes;
     *p = m;
     return cudaSuccess;
@@ -642,7 +666,7 @@ cudaError_t cudaHostAlloc(void **p, size_t nbytes, unsigned)
     void *m = nullptr;
     if (posix_memalign(&m, 4096, nbytes ? nbytes : 1) != 0) return say(cudaErrorMemoryAllocation);
     memset(m, 0xff, nbytes);
-    w().pinned[(uintptr_t)m] = {nbytes ? nbytes : 1, 0, true};
+    w().pinned[(uintptr_t)m] = {nbytes ? nbytes : 1, 0, true, false};
     *p = m;
     return cudaSuccess;
 }
@@ -674,7 +698,7 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned)
         const uintptr_t begin = other.first / page * page, end = other.first + other.second.nbytes;
         if (begin < (uintptr_t)p + nbytes && first < end) return say(cudaErrorHostMemoryAlreadyRegistered);
     }
-    w().pinned[(uintptr_t)p] = {nbytes, 0, false};
+    w().pinned[(uintptr_t)p] = {nbytes, 0, false, false};
     return cudaSuccess;
 }
 

@@ -10,9 +10,9 @@
 enum { GEMM_MR = 14, GEMM_NR = 32 };
 #define GEMM_A_STAYS 1
 #define EACH_ROW(X)  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
-#define UNROLL_K     _Pragma("GCC unroll 2")
 #define STEPS(kb)    gemm_ceil_div(kb, 2)
 #ifdef GEMM_EMULATE
+#define UNROLL_K       /* an emulated instruction is many: unrolled, this takes the compiler three times as long */
 #define V              vf
 #define V_(op)         emu_##op
 #define V_DOT(x, b, c) emu_dpbf16(c, x, b)
@@ -40,6 +40,7 @@ GEMM_INLINE vf emu_add(vf a, vf b)
     return a + b;
 }
 #else
+#define UNROLL_K       _Pragma("GCC unroll 2")
 #define V              __m512
 #define V_(op)         _mm512_##op##_ps
 #define V_DOT(x, b, c) _mm512_dpbf16_ps(c, (__m512bh)(x), (__m512bh)(b))
