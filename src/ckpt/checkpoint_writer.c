@@ -313,10 +313,11 @@ int64_t ls_ckpt_writer_nbytes(const ls_ckpt_writer *w)
 
 /* Until no worker's thread has such work. A disk may be slow, and the others do not know how long: they meet several times per second, so that no
  * time limit of a collective expires. */
-static ls_status wait_while(ls_ckpt_writer *w, bool (*has_work)(const ls_ckpt_writer *))
+static ls_status wait_while(ls_ckpt_writer *w, bool (*has_work)(const ls_ckpt_writer *), bool short_of_time)
 {
     int busy;
     do {
+        if (short_of_time && ls_stop_requested()) atomic_store(&w->hurry, true);
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         if ((until.tv_nsec += SLICE) >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
@@ -329,9 +330,9 @@ static ls_status wait_while(ls_ckpt_writer *w, bool (*has_work)(const ls_ckpt_wr
     return LS_OK;
 }
 
-static ls_status wait_settled(ls_ckpt_writer *w)
+static ls_status wait_settled(ls_ckpt_writer *w, bool short_of_time)
 {
-    LS_TRY(wait_while(w, settling));
+    LS_TRY(wait_while(w, settling, short_of_time));
     atomic_store(&w->hurry, false);
     return LS_OK;
 }
@@ -341,9 +342,8 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     LS_TRY(ls_ckpt_wait(w));
     if (ls_ckpt_in_flight(w)) return ls_fail(LS_E_INTERNAL, "the last checkpoint was not confirmed");
     const int64_t traced = ls_span_begin();
-    if (ls_stop_requested()) atomic_store(&w->hurry, true); /* the state of the last step comes first */
-    LS_TRY(wait_settled(w));
-    w->save.job = *job; /* the thread sleeps: phase is IDLE */
+    LS_TRY(wait_settled(w, true)); /* after a signal the state of the last step comes first */
+    w->save.job = *job;            /* the thread sleeps: phase is IDLE */
     w->save.job.name = w->name = ls_strdup(job->name);
     w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
     w->save.job.timings_json = w->timings_json = job->timings_json ? ls_strdup(job->timings_json) : NULL;
@@ -403,7 +403,7 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     ls_status st = LS_OK;
     atomic_store(&w->save.late, true);
     while (st == LS_OK && atomic_load(&w->phase) != IDLE && atomic_load(&w->phase) != HELD) {
-        st = wait_while(w, running);
+        st = wait_while(w, running, false);
         if (st == LS_OK && atomic_load(&w->phase) == READY) st = go_on(w); /* else a single worker's is held */
     }
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
@@ -464,7 +464,7 @@ bool ls_ckpt_take_bad(ls_ckpt_writer *w, ls_ckpt_bad *bad)
 ls_status ls_ckpt_settle(ls_ckpt_writer *w)
 {
     LS_TRY(ls_ckpt_wait(w));
-    LS_TRY(wait_settled(w));
+    LS_TRY(wait_settled(w, false));
     ls_status st = LS_OK;
     if (w->verified == LS_E_FORMAT || w->verified == LS_E_IO)
         st = ls_fail(LS_E_IO, "%s was damaged while it was written: %s", w->bad.name, w->bad.reason);

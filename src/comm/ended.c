@@ -14,11 +14,11 @@ int ended_weight(const ended *e, bool asked)
     if (e->was_stopped) return 9;
     if (e->killed) return 1;
     if (e->signal) return e->signal == SIGKILL ? 5 : 6;
+    if (e->silent) return 6;
     if (e->st == LS_OK) return 0;
     if (ended_no_start(e)) return 10; /* its workers never come */
     if (e->early) return 4;
     if (e->st == LS_E_STOPPED) return asked ? 3 : 2;
-    if (e->silent) return 6;
     if (e->st == LS_E_COMM) return asked ? 2 : 3;
     return e->aborted ? 8 : 7;
 }

@@ -240,6 +240,13 @@ static void give_up(family *f, int rank, const char *words)
     ls_local_world_abort(f->world, rank, words);
 }
 
+/* Whether a worker has ended by itself without a message, with whatever code, as a library does that calls exit(). */
+static bool is_silent(const family *f, int r)
+{
+    const child *c = &f->ch[r];
+    return c->gone && WIFEXITED(c->status) && !atomic_load(&f->world->ended[r]) && !atomic_load(&f->world->early[r]);
+}
+
 static void reap(family *f)
 {
     for (int r = 0; r < f->n; r++) {
@@ -248,7 +255,7 @@ static void reap(family *f)
         c->gone = true;
         c->ended_at = ls_now();
         f->left--;
-        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0) {
+        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0 && !is_silent(f, r)) {
             if (f->ended_at == 0) f->ended_at = ls_now();
             continue;
         }
@@ -332,14 +339,6 @@ static void watch(family *f)
 }
 
 /* ---- how it went ---- */
-
-/* Whether a worker has ended by itself without a message, as a library does that calls exit(). */
-static bool is_silent(const family *f, int r)
-{
-    const child *c = &f->ch[r];
-    return c->gone && WIFEXITED(c->status) && WEXITSTATUS(c->status) && !atomic_load(&f->world->ended[r]) &&
-           !atomic_load(&f->world->early[r]);
-}
 
 static ended end_of(const family *f, int r)
 {

@@ -77,6 +77,7 @@ static ls_status start_worker(agent *a, int k)
     if (st == LS_OK) st = ls_argv_add(&env, "LOCKSTEP_LAUNCH=1");
     if (st == LS_OK) st = proc_start(&a->worker[k], &j->argv, &env, NULL);
     ls_argv_fini(&env);
+    a->worker[k].out.closes = a->worker[k].err.closes = true;
     if (st != LS_OK || !j->prefix) return st;
     snprintf(a->worker[k].out.prefix, sizeof a->worker[k].out.prefix, "[rank %d] ", j->first + k);
     snprintf(a->worker[k].err.prefix, sizeof a->worker[k].err.prefix, "[rank %d] ", j->first + k);

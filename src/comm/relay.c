@@ -73,7 +73,7 @@ void relay_end(relay *r)
 {
     if (r->n_line) put(r, "", 0, false);
     if (r->midway) {
-        if (r->prefix[0] || ls_progress_live()) fputc('\n', r->to);
+        if (r->prefix[0] || r->closes || ls_progress_live()) fputc('\n', r->to);
         fflush(r->to);
         ls_progress_resume();
     }

@@ -15,6 +15,7 @@ typedef struct relay {
     char line[1024]; /* what has arrived of a line that has not ended */
     size_t n_line;
     bool midway;      /* a line longer than that is being passed on */
+    bool closes;      /* a last line without an end gets one: lines of this program follow */
     const char *mark; /* lines that begin with it are not passed on; NULL: none */
     ls_str noted;     /* their text after the mark; ls_str_fini by who sets `mark` */
 } relay;

@@ -27,7 +27,7 @@ static const char *const phase_names[] = {"forward", "backward", "update", "vali
 static const char *const tensor_names[] = {"param", "grad", "moment", "act", NULL};
 
 typedef struct fault {
-    int64_t kind, phase, tensor, rank, step, attempt, unit, element, bit;
+    int64_t kind, phase, tensor, rank, step, attempt, unit, element, bit, code;
     double seconds;
     char path[64]; /* a part of the file's path; "": any file of a checkpoint */
     int64_t count;
@@ -67,6 +67,7 @@ static const key keys[] = {{"kind", AT(kind), kind_names, 0, 0},
                            {"unit", AT(unit), NULL, 0, INT32_MAX},
                            {"element", AT(element), NULL, 0, INT64_MAX},
                            {"bit", AT(bit), NULL, 0, 63},
+                           {"code", AT(code), NULL, 0, 255},
                            {"count", AT(count), NULL, 1, INT64_MAX}};
 #define N_KEY (sizeof keys / sizeof *keys)
 
@@ -120,7 +121,7 @@ static ls_status set(fault *f, char *item, uint64_t *given)
         return set_number(&keys[i], f, item, value);
     }
     return bad(item, "unknown key; keys are kind, rank, step, phase, attempt, count, seconds, path, tensor, unit, "
-                     "element and bit");
+                     "element, bit and code");
 }
 
 static ls_status parse_fault(char *text, fault *f)
@@ -155,7 +156,7 @@ ls_status ls_inject_open(const char *text)
             break;
         }
         fault *f = &faults[n_fault];
-        *f = (fault){.attempt = 1, .unit = 1, .tensor = LS_FLIP_GRAD, .bit = 20, .count = 1};
+        *f = (fault){.attempt = 1, .unit = 1, .tensor = LS_FLIP_GRAD, .bit = 20, .code = 4, .count = 1};
         st = parse_fault(one, f);
         if (st == LS_OK) n_fault++;
     }
@@ -208,7 +209,7 @@ static void happen(const fault *f)
     switch ((kind)f->kind) {
     case KILL: (void)kill(getpid(), SIGKILL); break;
     case STOP: (void)kill(getpid(), SIGSTOP); break;
-    case EXIT: _exit(4); /* as after an internal error */
+    case EXIT: _exit((int)f->code);
     case ABORT: (void)kill(getpid(), SIGABRT); break;
     case TERM: (void)raise(SIGTERM); break; /* in this thread: it is seen at the next look */
     case SLOW: sleep_for(f->seconds); break;

@@ -113,6 +113,12 @@ alike fewest
 LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
   "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1
 alike exits
+# also with the code of success: others would wait for it for ever
+LOCKSTEP_FAULT="kind=exit,rank=1,step=3,code=0" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited with code 0" \
+  "${train[@]}" -n 2 --checkpoint_path exits0 --max_restarts 1
+alike exits0
+LOCKSTEP_FAULT="kind=exit,rank=0,step=3,code=0" expect 4 "rank 0 .* exited with code 0 before its work was done" \
+  "${train[@]}" -n 2 --checkpoint_path exits1
 
 if [ -n "${LS_TEST_ALL:-}" ]; then
   # a checkpoint that stays unreadable is passed over after half a minute: an older one is whole

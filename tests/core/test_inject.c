@@ -106,6 +106,7 @@ static void a_process_fault_ends_the_rank_that_it_names(void **state)
     assert_int_equal(fate("kind=stop,rank=0,step=3,phase=update", 0), SIGSTOP);
     assert_int_equal(fate("kind=abort,rank=2,phase=backward", 2), SIGABRT);
     assert_int_equal(fate("kind=exit,rank=2;kind=kill,rank=1", 2), 4);
+    assert_int_equal(fate("kind=exit,rank=2,code=7", 2), 7);
     assert_int_equal(fate("kind=term,rank=0,step=2", 0), SIGTERM);
     assert_int_equal(fate("kind=kill,rank=0,step=2,phase=validate", 0), 0);
 }
