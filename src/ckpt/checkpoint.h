@@ -75,7 +75,7 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *   rank r                                                              ┴agree
  *   rank 0                                 read back, prune
  *
- * Without room, post creates the folder. With room, a worker that sees the files of rank 0 before its buffers
+ * Without room, post waits for the folder. With room, a worker that sees the files of rank 0 before its buffers
  * change writes them before the first meeting. A single worker does everything on the thread. create, post,
  * wait, advance and settle are collective over comm (NULL or one worker: single); all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;

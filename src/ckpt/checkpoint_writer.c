@@ -337,6 +337,27 @@ static ls_status wait_settled(ls_ckpt_writer *w, bool short_of_time)
     return LS_OK;
 }
 
+/* What follows the work of the thread, which is READY. Several workers meet, on the trainer's thread; the next step of the job is the thread's. */
+static ls_status go_on(ls_ckpt_writer *w)
+{
+    ls_status st = w->status;
+    if (st != LS_OK) ls_err_restore(&w->error);
+    if (w->comm) st = ckpt_save_meet(&w->save, w->work, st);
+    const bool over = st != LS_OK || w->work == CKPT_PUBLISH;
+    pthread_mutex_lock(&w->mutex);
+    if (over) atomic_store(&w->phase, IDLE);
+    else next_work(w);
+    if (w->comm && over) {
+        w->published = st == LS_OK;
+        /* also if the last agreement failed, after the rename */
+        atomic_store(&w->settling, ckpt_rank(w->comm) == 0 && w->work == CKPT_PUBLISH);
+        if (!w->settling) free_job(w); /* else the thread frees it, as for a single worker */
+    }
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    return st;
+}
+
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
@@ -357,15 +378,19 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */
-    st = ckpt_save_begin(&w->save, st, w->comm && !w->room);
+    st = ckpt_save_begin(&w->save, st, false);
     if (st != LS_OK) {
         free_job(w);
         return st;
     }
-    w->work = w->comm && !w->room ? CKPT_WRITE : CKPT_OPEN;
+    w->work = CKPT_OPEN;
     to_phase(w, copies_first(w) ? COPYING : WORKING);
+    if (w->comm && !w->room) { /* the others write as soon as the folder is there */
+        st = wait_while(w, running, false);
+        if (st == LS_OK) st = go_on(w);
+    }
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
-    return LS_OK;
+    return st;
 }
 
 void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
@@ -373,27 +398,6 @@ void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
     pthread_mutex_lock(&w->mutex);
     w->lane = lane;
     pthread_mutex_unlock(&w->mutex);
-}
-
-/* What follows the work of the thread, which is READY. Several workers meet, on the trainer's thread; the next step of the job is the thread's. */
-static ls_status go_on(ls_ckpt_writer *w)
-{
-    ls_status st = w->status;
-    if (st != LS_OK) ls_err_restore(&w->error);
-    if (w->comm) st = ckpt_save_meet(&w->save, w->work, st);
-    const bool over = st != LS_OK || w->work == CKPT_PUBLISH;
-    pthread_mutex_lock(&w->mutex);
-    if (over) atomic_store(&w->phase, IDLE);
-    else next_work(w);
-    if (w->comm && over) {
-        w->published = st == LS_OK;
-        /* also if the last agreement failed, after the rename */
-        atomic_store(&w->settling, ckpt_rank(w->comm) == 0 && w->work == CKPT_PUBLISH);
-        if (!w->settling) free_job(w); /* else the thread frees it, as for a single worker */
-    }
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
-    return st;
 }
 
 ls_status ls_ckpt_wait(ls_ckpt_writer *w)
