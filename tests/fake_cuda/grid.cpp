@@ -174,6 +174,18 @@ static void wait(const unsigned *word, const char *what, int barrier)
     /* the scheduler has set now and the coordinates */
 }
 
+void emu_wait(const unsigned *word, const char *what)
+{
+    if (!e().now) emu_stop("%s outside a kernel", what);
+    wait(word, what, -1);
+}
+
+int emu_thread(void)
+{
+    if (!e().now) emu_stop("called outside a kernel");
+    return e().now->warp * LANES + e().now->lane;
+}
+
 static barrier &come(int id, int n, bool pred)
 {
     engine &g = e();
@@ -302,6 +314,11 @@ uint64_t emu_block_serial(void)
 void *emu_dynamic_shared(void)
 {
     return e().shared;
+}
+
+size_t emu_dynamic_nbytes(void)
+{
+    return e().shared_nbytes;
 }
 
 void emu_check_aligned(const void *p, size_t n)
@@ -435,6 +452,7 @@ static void run_block()
     for (int id = 0; id < MOST_BARRIERS; id++)
         if (g.bars[id].came)
             emu_stop("the block ends with %u of %d threads at barrier %d", g.bars[id].came, g.bars[id].need, id);
+    emu_hopper_end();
 }
 
 void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const emu_body &body)

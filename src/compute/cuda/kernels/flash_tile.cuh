@@ -165,9 +165,9 @@ struct flash_place {
  * these are the last (rows of queries), else the first (rows of keys). */
 #define FLASH_GROUP 32
 
-static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int n_tile, bool long_last)
+static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int block, int n_tile, bool long_last)
 {
-    const int n_head = j.B * j.H, block = block_again();
+    const int n_head = j.B * j.H;
     const int group = block / (FLASH_GROUP * n_tile), first = group * FLASH_GROUP;
     const int heads = n_head - first < FLASH_GROUP ? n_head - first : FLASH_GROUP;
     const int in = block - first * n_tile, bh = first + in % heads, tile = in / heads;
@@ -209,9 +209,8 @@ static __device__ __forceinline__ bool flash_kept(const flash_drop &d, int i, in
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
+static inline flash_job flash_job_of(const cu_attention_job *j)
 {
-    const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
     const double root = sqrt((double)j->D);
     const drop_arg drop = drop_of(j->drop);
     flash_job f = {};
@@ -220,7 +219,13 @@ template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void
     f.scale = (float)(1.0 / root), f.scale2 = (float)(1.4426950408889634 / root);
     f.keep = drop.scale, f.threshold = drop.threshold, f.head = (int)drop.head, f.n_head = (int)drop.n_head;
     f.key = drop.key, f.at = drop.at, f.unit = drop.unit, f.site = drop.site;
-    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, f);
+    return f;
+}
+
+template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
+{
+    const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
+    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, flash_job_of(j));
 }
 
 /* Calls Pass<E, PASSES, DP, EXACT, DROP>::launch for D and the dropout of j. */
