@@ -4,7 +4,7 @@
 
 #include "fake_cuda/hopper.h"
 
-#define LS_HOPPER_CODE
+#define WG_COMPILED 1
 
 typedef emu_tensor_map tensor_map;
 

@@ -25,15 +25,15 @@ template <int WGS, bool KEYS> struct bwd_shared {
 
 struct bwd_item {
     flash_place p;
-    int first, from,
-        to; /* tile of the first warpgroup, which may be before the first row; tiles that pass: from … to-1 */
+    int first;    /* tile of the first warpgroup; below 0 it has none */
+    int from, to; /* tiles that pass: from … to-1 */
 };
 
 template <int WGS, bool KEYS> static __device__ __forceinline__ bwd_item bwd_item_of(const flash_job &j, int index)
 {
     const int n = ceil_div(j.T, WG_ROWS), n_item = ceil_div(n, WGS);
     bwd_item it;
-    it.p = flash_where(j, index, n_item, !KEYS);
+    it.p = flash_where(j, index, n_item, !KEYS, ((int)gridDim.x + 1) / 2);
     it.first = KEYS ? it.p.tile * WGS : n - (n_item - it.p.tile) * WGS;
     it.from = KEYS ? it.first : 0, it.to = KEYS ? n : it.first + WGS;
     return it;
@@ -42,6 +42,14 @@ template <int WGS, bool KEYS> static __device__ __forceinline__ bwd_item bwd_ite
 template <int WGS> static __host__ __device__ __forceinline__ int bwd_n_item(const flash_job &j)
 {
     return j.B * j.H * ceil_div(ceil_div(j.T, WG_ROWS), WGS);
+}
+
+/* The n-th item of this block, -1 after the last. Items are in the order of their work inside a group of half as many heads as there are blocks, and
+ * every other round of blocks is reversed: all blocks have nearly the same work, and the heads in use fit into the second-level cache. */
+template <int WGS> static __device__ __forceinline__ int bwd_nth(const flash_job &j, int n)
+{
+    const int index = n * (int)gridDim.x + (n & 1 ? (int)gridDim.x - 1 - block_again() : block_again());
+    return index < bwd_n_item<WGS>(j) ? index : -1;
 }
 
 struct bwd_ring {
@@ -62,7 +70,7 @@ FLASH_PART void bwd_load(saddr mem, const tensor_map *qkv, const tensor_map *dy,
     const int C = j.H * 64, n_tile = ceil_div(j.T, WG_ROWS);
     bwd_ring r = {0, 0};
 #pragma unroll 1
-    for (int x = (int)blockIdx.x, n = 0; x < bwd_n_item<WGS>(j); x += (int)gridDim.x, n++) {
+    for (int n = 0, x; (x = bwd_nth<WGS>(j, n)) >= 0; n++) {
         const bwd_item it = bwd_item_of<WGS, KEYS>(j, x);
         const int lo = it.first < 0 ? -it.first : 0, hi = n_tile - it.first < WGS ? n_tile - it.first : WGS;
         const int head = it.p.h * 64, b = it.p.b;
@@ -100,13 +108,6 @@ FLASH_PART void bwd_load(saddr mem, const tensor_map *qkv, const tensor_map *dy,
     }
 }
 
-/* The warp has read what the barrier is about, by products or by loads. */
-LS_DEVICE void bwd_release(saddr bar)
-{
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) mbar_arrive(bar);
-}
-
 /* ---- what both sides have in common ------------------------------------------------------------------------------ */
 
 /* D = A B', both tiles. */
@@ -135,16 +136,14 @@ template <class E> LS_DEVICE void bwd_narrow(uint32_t (&a)[4][4], const float (&
 /* Where a lane's sums are in a tile: row(e) and column(n, e). */
 struct bwd_lane {
     int g, t; /* g: with the warp's first row */
+    __device__ __forceinline__ bwd_lane()
+    {
+        const int thread = thread_again() % WG_THREADS;
+        g = thread / 32 * 16 + (thread & 31) / 4, t = thread & 3;
+    }
     __device__ __forceinline__ int row(int e) const { return g + (e >> 1) * 8; }
     __device__ __forceinline__ int column(int n, int e) const { return n * 8 + 2 * t + (e & 1); }
 };
-
-LS_DEVICE bwd_lane bwd_lane_of()
-{
-    const int thread = (int)threadIdx.x % WG_THREADS;
-    bwd_lane l = {thread / 32 * 16 + (thread & 31) / 4, thread & 3};
-    return l;
-}
 
 /* Scores of keys after the query, on the diagonal: p becomes 0. */
 template <bool KEYS> LS_DEVICE void bwd_mask(float (&s)[8][4], bwd_lane l)
@@ -186,9 +185,10 @@ FLASH_PART void bwd_queries_tile(float (&dq)[8][4], const float (&lse2)[2], cons
                                  uint64_t dy, uint64_t k, uint64_t v, bool diagonal, int row0, int column0,
                                  const flash_job &j, const flash_drop &drop)
 {
-    const bwd_lane l = bwd_lane_of();
+    const bwd_lane l;
     float s[8][4], dp[8][4];
     uint32_t a[4][4];
+    const uint32_t first = DROP ? flash_start(drop, row0 + l.row(0), column0 + l.column(0, 0)) : 0;
     wgmma_fence();
     bwd_product<E>(s, q, k);
     bwd_product<E>(dp, dy, v);
@@ -204,7 +204,7 @@ FLASH_PART void bwd_queries_tile(float (&dq)[8][4], const float (&lse2)[2], cons
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float d = dp[n][e];
-            if (DROP) d = flash_kept(drop, row0 + l.row(e), column0 + l.column(n, e)) ? d * j.keep : 0;
+            if (DROP) d = flash_kept_at(drop, first + flash_step(drop, e / 2 * 8, n * 8 + e % 2)) ? d * j.keep : 0;
             s[n][e] *= d - delta[e >> 1];
         }
     bwd_narrow<E>(a, s);
@@ -216,11 +216,11 @@ FLASH_PART void bwd_queries_tile(float (&dq)[8][4], const float (&lse2)[2], cons
 template <class E, int WGS, bool DROP> FLASH_PART void bwd_queries(char *base, saddr mem, const flash_job &j)
 {
     typedef bwd_shared<WGS, false> sh;
-    const int T = j.T, C = j.H * 64, n_tile = ceil_div(T, WG_ROWS), wg = (int)threadIdx.x / WG_THREADS;
-    const bwd_lane l = bwd_lane_of();
+    const int T = j.T, C = j.H * 64, n_tile = ceil_div(T, WG_ROWS), wg = warpgroup_index();
+    const bwd_lane l;
     bwd_ring r = {0, 0};
 #pragma unroll 1
-    for (int x = (int)blockIdx.x, n = 0; x < bwd_n_item<WGS>(j); x += (int)gridDim.x, n++) {
+    for (int n = 0, x; (x = bwd_nth<WGS>(j, n)) >= 0; n++) {
         const bwd_item it = bwd_item_of<WGS, false>(j, x);
         const int tile = it.first + wg, own = (n & 1) * sh::OWN + wg * WG_TILE;
         const bool live = tile >= 0; /* the first item may have fewer rows */
@@ -243,7 +243,7 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_queries(char *base, s
             if (live && c <= tile)
                 bwd_queries_tile<E, DROP>(dq[0], lse2, delta, q, dy, wgmma_operand(pass), wgmma_operand(pass + WG_TILE),
                                           c == tile, tile * WG_ROWS, c * WG_ROWS, j, drop);
-            bwd_release(mem + (sh::FREE + r.at * 8));
+            mbar_arrive_warp(mem + (sh::FREE + r.at * 8));
         }
         if (live) {
             const float factor[1][2] = {{j.scale, j.scale}};
@@ -257,7 +257,7 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_queries(char *base, s
                                         it.first * WG_ROWS, T, 64);
         }
         proxy_fence();
-        bwd_release(mem + (sh::OWN_FREE + (n & 1) * 8));
+        mbar_arrive_warp(mem + (sh::OWN_FREE + (n & 1) * 8));
     }
 }
 
@@ -269,9 +269,10 @@ FLASH_PART void bwd_keys_tile(float (&dk)[8][4], float (&dv)[8][4], const float 
                               uint64_t q, uint64_t dy, bool diagonal, int row0, int column0, const flash_job &j,
                               const flash_drop &drop)
 {
-    const bwd_lane l = bwd_lane_of();
+    const bwd_lane l;
     float s[8][4], dp[8][4];
     uint32_t p[4][4], ds[4][4];
+    const uint32_t first = DROP ? flash_start(drop, column0 + l.column(0, 0), row0 + l.row(0)) : 0;
     wgmma_fence();
     bwd_product<E>(s, k, q);
     bwd_product<E>(dp, v, dy);
@@ -284,7 +285,7 @@ FLASH_PART void bwd_keys_tile(float (&dk)[8][4], float (&dv)[8][4], const float 
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             kept[e] = s[n][e] = ex2(fmaf(s[n][e], j.scale2, -(e & 1 ? lse2.y : lse2.x)));
-            if (DROP && !flash_kept(drop, column0 + l.column(n, e), row0 + l.row(e)))
+            if (DROP && !flash_kept_at(drop, first + flash_step(drop, n * 8 + e % 2, e / 2 * 8)))
                 kept[e] = 0,
                 s[n][e] = -s[n][e]; /* the sign, which p does not need, notes it; `keep` is a factor at the end */
         }
@@ -312,10 +313,10 @@ FLASH_PART void bwd_keys_tile(float (&dk)[8][4], float (&dv)[8][4], const float 
 template <class E, int WGS, bool DROP> FLASH_PART void bwd_keys(char *base, saddr mem, const flash_job &j)
 {
     typedef bwd_shared<WGS, true> sh;
-    const int T = j.T, C = j.H * 64, n_tile = ceil_div(T, WG_ROWS), wg = (int)threadIdx.x / WG_THREADS;
+    const int T = j.T, C = j.H * 64, n_tile = ceil_div(T, WG_ROWS), wg = warpgroup_index();
     bwd_ring r = {0, 0};
 #pragma unroll 1
-    for (int x = (int)blockIdx.x, n = 0; x < bwd_n_item<WGS>(j); x += (int)gridDim.x, n++) {
+    for (int n = 0, x; (x = bwd_nth<WGS>(j, n)) >= 0; n++) {
         const bwd_item it = bwd_item_of<WGS, true>(j, x);
         const int tile = it.first + wg, own = (n & 1) * sh::OWN + wg * WG_TILE;
         const bool live = tile < n_tile; /* the last item may have fewer rows */
@@ -334,36 +335,28 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_keys(char *base, sadd
                 bwd_keys_tile<E, DROP>(dk[0], dv[0], (const float *)(base + sh::STATS + r.at * sh::STAT), k, v,
                                        wgmma_operand(pass), wgmma_operand(pass + WG_TILE), c == tile, tile * WG_ROWS,
                                        c * WG_ROWS, j, drop);
-            bwd_release(mem + (sh::FREE + r.at * 8));
+            mbar_arrive_warp(mem + (sh::FREE + r.at * 8));
         }
         if (live) {
             const float scale[1][2] = {{j.scale, j.scale}}, keep = DROP ? j.keep : 1.0f, keeps[1][2] = {{keep, keep}};
-            E *to = (E *)j.dqkv + flash_before(it.p.b * T, 3 * C) + it.p.h * 64;
+            const bwd_item at = bwd_item_of<WGS, true>(j, bwd_nth<WGS>(j, n)); /* it, which was not kept */
+            E *to = (E *)j.dqkv + flash_before(at.p.b * T, 3 * C) + at.p.h * 64;
             char *from = base + (n & 1) * sh::OWN;
             threads_meet(1 + wg,
                          WG_THREADS); /* all four warps' products are done with k and v, whose places the stores use */
-            flash_store<E, 64, true, 1>(from, dk, scale, to + C, 3 * C, it.first * WG_ROWS, T, 64);
-            flash_store<E, 64, true, 1>(from + sh::ARRAY, dv, keeps, to + 2 * C, 3 * C, it.first * WG_ROWS, T, 64);
+            flash_store<E, 64, true, 1>(from, dk, scale, to + C, 3 * C, at.first * WG_ROWS, T, 64);
+            flash_store<E, 64, true, 1>(from + sh::ARRAY, dv, keeps, to + 2 * C, 3 * C, at.first * WG_ROWS, T, 64);
         }
         proxy_fence();
-        bwd_release(mem + (sh::OWN_FREE + (n & 1) * 8));
+        mbar_arrive_warp(mem + (sh::OWN_FREE + (n & 1) * 8));
     }
 }
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------- */
 
-#if defined(LS_HOPPER_CODE) || !defined(__CUDA_ARCH__)
-#define BWD_THREADS(WGS) ((WGS + 1) * WG_THREADS)
-#else
-#define BWD_THREADS(WGS) 32 /* no code for this architecture: too few threads to launch, which flash_wgmma_works sees */
-#endif
-
 template <class E, int WGS, bool DROP, bool KEYS>
-__global__ void __launch_bounds__(BWD_THREADS(WGS), 1)
-    flash_wgmma(const __grid_constant__ tensor_map qkv, const __grid_constant__ tensor_map dy,
-                const __grid_constant__ tensor_map y, const __grid_constant__ flash_job j)
+FLASH_PART void bwd_block(const tensor_map *qkv, const tensor_map *dy, const tensor_map *y, const flash_job &j)
 {
-#ifdef LS_HOPPER_CODE
     typedef bwd_shared<WGS, KEYS> sh;
     char *const dynamic = LS_SHARED_DYNAMIC(char);
     char *const base = dynamic + (-shared_offset(shared_address(dynamic)) & 1023);
@@ -378,13 +371,21 @@ __global__ void __launch_bounds__(BWD_THREADS(WGS), 1)
     __syncthreads();
     if ((int)threadIdx.x >= WGS * WG_THREADS) {
         registers_less<24>();
-        if ((int)threadIdx.x == WGS * WG_THREADS) bwd_load<WGS, KEYS>(mem, &qkv, &dy, &y, j);
+        if ((int)threadIdx.x == WGS * WG_THREADS) bwd_load<WGS, KEYS>(mem, qkv, dy, y, j);
     } else {
         registers_more<WGS == 2 ? 240 : 160>();
         if constexpr (KEYS) bwd_keys<E, WGS, DROP>(base, mem, j);
         else bwd_queries<E, WGS, DROP>(base, mem, j);
     }
-#endif
+}
+
+/* Where wgmma is not compiled in, the kernel is empty and may not have its number of threads, which flash_wgmma_works sees. */
+template <class E, int WGS, bool DROP, bool KEYS>
+__global__ void __launch_bounds__(WG_COMPILED ? (WGS + 1) * WG_THREADS : 32, 1)
+    flash_wgmma(const __grid_constant__ tensor_map qkv, const __grid_constant__ tensor_map dy,
+                const __grid_constant__ tensor_map y, const __grid_constant__ flash_job j)
+{
+    if constexpr (WG_COMPILED && WGS > 0) bwd_block<E, WGS, DROP, KEYS>(&qkv, &dy, &y, j);
 }
 
 template <class K>
@@ -416,16 +417,17 @@ template <class E, int WGS, bool DROP> static int bwd_both(const cu_attention_jo
     return e;
 }
 
-template <class E, int WGS> static int bwd_for(const cu_attention_job *j, void *stream)
+/* Dropout needs more registers than a block of three warpgroups has. */
+template <class E> static int bwd_for(const cu_attention_job *j, int warpgroups, void *stream)
 {
-    return j->drop.p > 0 ? bwd_both<E, WGS, true>(j, stream) : bwd_both<E, WGS, false>(j, stream);
+    if (j->drop.p > 0) return bwd_both<E, 2, true>(j, stream);
+    return warpgroups == 2 ? bwd_both<E, 2, false>(j, stream) : bwd_both<E, 3, false>(j, stream);
 }
 
 int flash_bwd_wgmma(const cu_attention_job *j, ls_dtype dt, int warpgroups, void *stream)
 {
     if (j->D != 64 || (dt != LS_BF16 && dt != LS_F16)) return (int)cudaErrorInvalidValue;
-    if (warpgroups == 2) return dt == LS_BF16 ? bwd_for<bf16, 2>(j, stream) : bwd_for<f16, 2>(j, stream);
-    return dt == LS_BF16 ? bwd_for<bf16, 3>(j, stream) : bwd_for<f16, 3>(j, stream);
+    return dt == LS_BF16 ? bwd_for<bf16>(j, warpgroups, stream) : bwd_for<f16>(j, warpgroups, stream);
 }
 
 bool flash_wgmma_works(void)

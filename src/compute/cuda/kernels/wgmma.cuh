@@ -24,8 +24,10 @@
 
 #include <cudaTypedefs.h>
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define LS_HOPPER_CODE
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL /* compiled for 90a */
+#define WG_COMPILED 1
+#else
+#define WG_COMPILED 0
 #endif
 
 typedef CUtensorMap tensor_map;
@@ -203,6 +205,19 @@ template <int N> LS_DEVICE void registers_less()
 LS_DEVICE uint64_t wgmma_operand(saddr tile)
 {
     return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)1 << 16 | (shared_offset(tile) & 0x3ffff) >> 4;
+}
+
+/* The warpgroup's number, in a way from which the compiler knows that it is the same in all lanes: operands made from it are in uniform registers. */
+LS_DEVICE int warpgroup_index()
+{
+    return __shfl_sync(0xffffffffu, (int)threadIdx.x / WG_THREADS, 0);
+}
+
+/* One arrival of the warp, when all its lanes are done with what the barrier is about. */
+LS_DEVICE void mbar_arrive_warp(saddr bar)
+{
+    __syncwarp();
+    if ((thread_again() & 31) == 0) mbar_arrive(bar);
 }
 
 #endif
