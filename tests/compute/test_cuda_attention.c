@@ -373,11 +373,12 @@ static void wgmma_matches_the_equations_and_the_other_kernels(void **state)
     static const struct {
         int64_t B, T, H;
         const ls_drop *drop;
-    } shapes[] = {{1, 1, 2, &none},   {2, 63, 1, &none}, {1, 64, 1, &some}, {1, 65, 2, &none},
-                  {1, 130, 1, &some}, {2, 200, 1, &cut}, {1, 256, 1, &none}};
+    } shapes[] = {
+        {1, 1, 2, &none},   {2, 63, 1, &none}, {1, 64, 1, &some}, {1, 65, 2, &none},
+        {1, 130, 1, &some}, {2, 200, 1, &cut}, {1, 520, 1, &none}}; /* the last, in bf16: more tiles than stages */
     (void)state;
     for (int kind = 0; kind < 2; kind++)
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes - (size_t)kind; i++) {
             problem p = {.B = shapes[i].B, .T = shapes[i].T, .H = shapes[i].H, .D = 64, .dt = kinds[kind].dt};
             void *first[N_ARRAY] = {NULL};
             p.drop = *shapes[i].drop;

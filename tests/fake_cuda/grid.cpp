@@ -81,6 +81,7 @@ struct engine {
     size_t fresh = 0;        /* of lane_order: the first lane of the current warp that may be FRESH */
     thread *now = nullptr;
     uint64_t serial = 0, seed = 0;
+    unsigned round = 0; /* over the warps of the block */
     void *shared = nullptr;
     size_t shared_nbytes = 0;
 };
@@ -178,6 +179,11 @@ void emu_wait(const unsigned *word, const char *what)
 {
     if (!e().now) emu_stop("%s outside a kernel", what);
     wait(word, what, -1);
+}
+
+void emu_yield(const char *what)
+{
+    emu_wait(&e().round, what);
 }
 
 int emu_thread(void)
@@ -445,6 +451,7 @@ static void run_block()
     begin_block();
     while (g.n_done < g.n) {
         bool any = false;
+        g.round++;
         shuffle(g.warp_order);
         for (int w : g.warp_order) any |= run_warp(w);
         if (!any) emu_stop("deadlock: not all threads reach a barrier or a collective");

@@ -347,6 +347,7 @@ void emu_wgmma_commit(void)
 void emu_wgmma_wait(int pending)
 {
     thread &t = me();
+    if (!t.groups.empty()) emu_yield("wgmma_wait"); /* others may spoil what is in flight */
     __syncwarp();
     t.fenced = false;
     while ((int)t.groups.size() > pending) {

@@ -61,7 +61,7 @@ static ls_status choose_wgmma(int *warpgroups)
                        "LS_FLASH_WGMMA=%s needs a device of compute capability 9.x and a plugin that was "
                        "compiled for it (LS_CUDA_ARCH=90a)",
                        env);
-    *warpgroups = *env == '1' ? 2 : *env - '0';
+    *warpgroups = *env == '2' ? 2 : 3;
     return LS_OK;
 }
 

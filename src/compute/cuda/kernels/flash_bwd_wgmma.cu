@@ -9,7 +9,7 @@
  *   moves      as flash_bwd.cuh, with WGS x 64 own rows for each tile that passes
  *   makes      7 x B x H x T x T x D / 2 products and sums
  *
- * Rows from T on: the copy engine makes them 0. For queries from T on lse is infinity, so p is 0; keys from T on are after every query. */
+ * Rows from T on: the copy engine makes them 0, and so are lse and delta. Queries among them add nothing, keys are not stored. */
 #include "flash_tile.cuh"
 #include "wgmma.cuh"
 
@@ -232,7 +232,7 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_queries(char *base, s
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int i = tile * WG_ROWS + l.row(2 * h);
-            lse2[h] = live && i < T ? j.lse[flash_row(j, it.p) + i] * FLASH_LOG2E : INFINITY;
+            lse2[h] = live && i < T ? j.lse[flash_row(j, it.p) + i] * FLASH_LOG2E : 0;
         }
         mbar_wait(mem + (sh::OWN_FULL + (n & 1) * 8), n >> 1 & 1);
         if (live) bwd_delta<E>(delta, base + own + sh::ARRAY, base + own + 2 * sh::ARRAY);
