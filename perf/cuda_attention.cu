@@ -2,7 +2,8 @@
  *
  *   cuda_attention [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn]
  *
- * Checked, for every way there is (flash, flash with TF32, cuDNN, cuDNN with one order of sums): results, twice the same bits where they are
+ * Checked, for every way there is (flash, flash with TF32, flash with wgmma in backward, with 2 and 3 warpgroups per block, cuDNN, cuDNN with one
+ * order of sums): results, twice the same bits where they are
  * promised, and the same bits when recorded and run again as a CUDA graph. Timed: the shapes of GPT-2 124M (B64 T1024, B16 T512, B4 T512) and xl
  * (B8 T1024), milliseconds of a layer (median), TFLOP/s of the causal half (forward 2 B H T T D, backward 5 B H T T D) and their share of the
  * device's 989. --small is for the emulated device: it checks small shapes, and its times mean nothing. Exit code 1: a result is wrong. */
@@ -120,12 +121,13 @@ static bool no_cudnn; /* compute-sanitizer cannot distinguish its kernels from r
 struct way {
     const char *name, *kind;
     bool deterministic, tf32;
+    const char *wgmma; /* LS_FLASH_WGMMA */
 };
 
-static const way ways[] = {{"flash", "flash", true, false},
-                           {"flash tf32", "flash", true, true},
-                           {"cudnn", "cudnn", false, false},
-                           {"cudnn, one order", "cudnn", true, false}};
+static const way ways[] = {
+    {"flash", "flash", true, false, "0"},         {"flash tf32", "flash", true, true, "0"},
+    {"flash wgmma 2", "flash", true, false, "2"}, {"flash wgmma 3", "flash", true, false, "3"},
+    {"cudnn", "cudnn", false, false, "0"},        {"cudnn, one order", "cudnn", true, false, "0"}};
 
 struct problem {
     ls_dtype dt;
@@ -182,8 +184,16 @@ static void say_wrong(const char *what, const char *who)
     wrong++;
 }
 
+/* Whether it has code of its own for the problem: TF32 is for floats, wgmma for heads of 64 16-bit numbers. */
+static bool applies(const way &w, const problem &p)
+{
+    return (!w.tf32 || p.dt == LS_F32) && (*w.wgmma == '0' || (p.dt != LS_F32 && p.D == 64)) &&
+           !(p.drop.p > 0 && (w.kind[0] == 'c' || *w.wgmma == '3')); /* dropout: flash, 2 warpgroups */
+}
+
 static cu_attention *open_way(const way &w, ls_dtype dt)
 {
+    setenv("LS_FLASH_WGMMA", w.wgmma, 1);
     if (no_cudnn && !strcmp(w.kind, "cudnn")) return NULL;
     cu_attention *a = NULL;
     if (cu_attention_open(&a, stream, dt, w.deterministic, w.tf32, w.kind) != LS_OK) return NULL;
@@ -223,8 +233,7 @@ static void check(problem &p)
     CU(cudaStreamSynchronize(stream));
     printf("  B%d T%d H%d D%d%s\n", (int)p.B, (int)p.T, (int)p.H, (int)p.D, p.drop.p > 0 ? " dropout" : "");
     for (const way &w : ways) {
-        if (w.tf32 && p.dt != LS_F32) continue;
-        if (p.drop.p > 0 && w.kind[0] == 'c') continue; /* flash does it */
+        if (!applies(w, p)) continue;
         cu_attention *a = open_way(w, p.dt);
         if (!a) {
             printf("    %-18s not here: %s\n", w.name, ls_err_words());
@@ -293,10 +302,9 @@ static void time_one(problem &p, const char *words, int n)
     printf("  B%d T%d H%d D%d   %s\n", (int)p.B, (int)p.T, (int)p.H, (int)p.D, words);
     for (int with_drop = 0; with_drop < 2; with_drop++)
         for (const way &w : ways) {
-            if ((w.tf32 && p.dt != LS_F32) || (with_drop && w.kind[0] == 'c')) continue;
-            cu_attention *a = open_way(w, p.dt);
-            if (!a) continue;
             p.drop.p = with_drop ? 0.1f : 0.0f;
+            cu_attention *a = applies(w, p) ? open_way(w, p.dt) : NULL;
+            if (!a) continue;
             const auto start = std::chrono::steady_clock::now();
             const size_t nbytes = cu_attention_scratch(a, p.B, p.T, p.H, p.D, true);
             const double plan = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

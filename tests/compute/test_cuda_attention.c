@@ -339,6 +339,134 @@ static void large_scores_do_not_overflow(void **state)
     }
 }
 
+/* ---- backward with Hopper's instructions (LS_FLASH_WGMMA) ---- */
+
+/* Runs p with `how` of LS_FLASH_WGMMA and compares every array with `first`, or keeps it there. */
+static void run_wgmma(problem *p, const char *how, void *first[N_ARRAY])
+{
+    setenv("LS_FLASH_WGMMA", how, 1);
+    cudaFree(p->scratch);
+    p->scratch = NULL;
+    for (int a = 0; a < N_ARRAY; a++)
+        if (a != QKV && a != DY) cudaMemset(p->dev[a], 0xff, (size_t)p->n[a] * ls_dtype_nbytes(type_of(p, a)));
+    assert_int_equal(cudaDeviceSynchronize(), 0);
+    run(p, false);
+    unsetenv("LS_FLASH_WGMMA");
+    for (int a = 0; a < N_ARRAY; a++) {
+        if (first[a]) {
+            assert_memory_equal(first[a], p->host[a], room_of(p, a));
+        } else {
+            first[a] = ls_alloc(room_of(p, a));
+            memcpy(first[a], p->host[a], room_of(p, a));
+        }
+    }
+}
+
+static void free_all(void *first[N_ARRAY])
+{
+    for (int a = 0; a < N_ARRAY; a++) ls_free(first[a]);
+}
+
+/* Every sum has the order of the other kernels' and the emulated products round alike: the same bits. */
+static void wgmma_matches_the_equations_and_the_other_kernels(void **state)
+{
+    static const struct {
+        int64_t B, T, H;
+        const ls_drop *drop;
+    } shapes[] = {
+        {1, 1, 2, &none},   {2, 63, 1, &none}, {1, 64, 1, &some}, {1, 65, 2, &none},
+        {1, 130, 1, &some}, {2, 200, 1, &cut}, {1, 520, 1, &none}}; /* the last, in bf16: more tiles than stages */
+    (void)state;
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes - (size_t)kind; i++) {
+            problem p = {.B = shapes[i].B, .T = shapes[i].T, .H = shapes[i].H, .D = 64, .dt = kinds[kind].dt};
+            void *first[N_ARRAY] = {NULL};
+            p.drop = *shapes[i].drop;
+            make(&p, (uint64_t)(i + 1));
+            reference(&p);
+            run_wgmma(&p, "2", first);
+            check(&p, kind, "wgmma");
+            run_wgmma(&p, "3", first);
+            run_wgmma(&p, "0", first);
+            free_all(first);
+            drop_all(&p);
+        }
+}
+
+/* Neither the warpgroups per block nor the number of blocks nor the order of threads changes a bit. */
+static void wgmma_has_one_order(void **state)
+{
+    static const char *const how[][3] = {{"1", "4", ""}, {"2", "1", "7"}, {"3", "3", "14"}, {"3", "64", "21"}};
+    (void)state;
+    for (int with_drop = 0; with_drop < 2; with_drop++) {
+        problem p = {.B = 2, .T = 150, .H = 2, .D = 64, .dt = LS_BF16, .drop = with_drop ? some : none};
+        void *first[N_ARRAY] = {NULL};
+        make(&p, 99);
+        for (int i = 0; i < 4; i++) {
+            setenv("LS_EMU_PROCESSORS", how[i][1], 1);
+            setenv("LS_EMU_ORDER", how[i][2], 1);
+            run_wgmma(&p, how[i][0], first);
+        }
+        free_all(first);
+        drop_all(&p);
+    }
+    unsetenv("LS_EMU_PROCESSORS");
+    unsetenv("LS_EMU_ORDER");
+}
+
+/* A head's numbers are the same bits alone and beside other heads and sequences. */
+static void wgmma_does_not_depend_on_other_heads(void **state)
+{
+    enum { HEADS = 3, LENGTH = 100, BATCH = 2 };
+    problem all = {.B = BATCH, .T = LENGTH, .H = HEADS, .D = 64, .dt = LS_BF16};
+    problem one_head = {.B = 1, .T = LENGTH, .H = 1, .D = 64, .dt = LS_BF16};
+    void *first[N_ARRAY] = {NULL}, *alone[N_ARRAY] = {NULL};
+    (void)state;
+    make(&all, 7);
+    run_wgmma(&all, "1", first);
+    make(&one_head, 8);
+    for (int64_t t = 0; t < LENGTH; t++) { /* the last head of the last sequence */
+        const int64_t row = (BATCH - 1) * LENGTH + t, h = HEADS - 1;
+        const uint16_t *qkv = (const uint16_t *)all.host[QKV], *dy = (const uint16_t *)all.host[DY];
+        for (int64_t part = 0; part < 3; part++)
+            memcpy((uint16_t *)one_head.host[QKV] + (t * 3 + part) * 64, qkv + ((row * 3 + part) * HEADS + h) * 64,
+                   128);
+        memcpy((uint16_t *)one_head.host[DY] + t * 64, dy + (row * HEADS + h) * 64, 128);
+    }
+    for (int a = QKV; a <= DY; a += DY - QKV)
+        assert_int_equal(cudaMemcpy(one_head.dev[a], one_head.host[a], room_of(&one_head, a), cudaMemcpyHostToDevice),
+                         0);
+    run_wgmma(&one_head, "1", alone);
+    for (int64_t t = 0; t < LENGTH; t++)
+        for (int64_t part = 0; part < 3; part++)
+            assert_memory_equal(
+                (uint16_t *)one_head.host[DQKV] + (t * 3 + part) * 64,
+                (uint16_t *)all.host[DQKV] + ((((BATCH - 1) * LENGTH + t) * 3 + part) * HEADS + HEADS - 1) * 64, 128);
+    free_all(first);
+    free_all(alone);
+    drop_all(&all);
+    drop_all(&one_head);
+}
+
+static void wgmma_is_selected_by_its_variable(void **state)
+{
+    (void)state;
+    cu_attention *a = NULL;
+    char words[256];
+    setenv("LS_FLASH_WGMMA", "yes", 1);
+    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, true, false, "flash"), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "LS_FLASH_WGMMA=yes"));
+    setenv("LS_FLASH_WGMMA", "1", 1);
+    for (int wide = 0; wide < 2; wide++) {
+        assert_int_equal(cu_attention_open(&a, NULL, wide ? LS_F32 : LS_BF16, true, false, "flash"), LS_OK);
+        cu_attention_describe(a, words, sizeof words);
+        assert_int_equal(strstr(words, "wgmma") != NULL, !wide);
+        assert_int_equal(cu_attention_scratch(a, 1, 100, 2, 64, true) >= 2 * 128 * 2 * sizeof(float), !wide);
+        cu_attention_close(&a);
+    }
+    unsetenv("LS_FLASH_WGMMA");
+}
+
 static void the_implementation_can_be_chosen(void **state)
 {
     (void)state;
@@ -364,10 +492,17 @@ static void the_implementation_can_be_chosen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_length_matches_the_equations),  cmocka_unit_test(every_head_width_matches_the_equations),
-        cmocka_unit_test(dropout_matches_the_equations),       cmocka_unit_test(dropout_drops_what_the_cpu_drops),
-        cmocka_unit_test(the_order_of_threads_changes_no_bit), cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(every_length_matches_the_equations),
+        cmocka_unit_test(every_head_width_matches_the_equations),
+        cmocka_unit_test(dropout_matches_the_equations),
+        cmocka_unit_test(dropout_drops_what_the_cpu_drops),
+        cmocka_unit_test(the_order_of_threads_changes_no_bit),
+        cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(the_implementation_can_be_chosen),
+        cmocka_unit_test(wgmma_matches_the_equations_and_the_other_kernels),
+        cmocka_unit_test(wgmma_has_one_order),
+        cmocka_unit_test(wgmma_does_not_depend_on_other_heads),
+        cmocka_unit_test(wgmma_is_selected_by_its_variable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * that gpu.cuh provides to kernels. */
 /* ls-test: long */
 #include "compute/cuda/kernels/vec.cuh"
+#include "compute/cuda/kernels/wgmma.cuh"
 extern "C" {
 #include "cmocka_all.h"
 #include "core/rng.h"
@@ -389,6 +390,140 @@ static void unwritten_memory_reads_as_nan(void **)
     assert_true(got[0] != got[0] && got[1] == 0 && got[2] != got[2] && got[3] == 0);
 }
 
+/* ---- Hopper: copies of tiles, products by warpgroups ---- */
+
+enum mistake {
+    NONE,
+    NO_FENCE,
+    EARLY_READ,
+    EARLY_PRODUCT,
+    EARLY_LOAD,
+    OTHER_PRODUCT,
+    OTHER_BYTES,
+    NO_WAIT,
+    CHANGED_A,
+    CHANGED_SUMS,
+    NO_BARRIER
+};
+
+/* d = a b' of two matrices (64,64), and e = a's first 16 columns times b's first 16 rows; 128 threads. */
+static __global__ void tile_products(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+                                     float *d, float *e, int wrong)
+{
+    char *mem = LS_SHARED_DYNAMIC(char);
+    const saddr at = shared_address(mem), bar = at + 2 * WG_TILE;
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        if (wrong != NO_BARRIER) mbar_init(bar, 1);
+        mbar_init_fence();
+        mbar_arrive_expect(bar, wrong == OTHER_BYTES ? WG_TILE : 2 * WG_TILE);
+        tile_load(at, &a, 0, 0, 0, bar);
+        tile_load(at + WG_TILE, &b, 0, 0, 0, bar);
+    }
+    __syncthreads();
+    if (wrong != EARLY_PRODUCT) mbar_wait(bar, 0);
+    float x[8][4], y[8][4];
+    uint32_t half[4];
+    for (int i = 0; i < 4; i++) { /* A's registers: row g or g+8, columns 2t, 2t+1 or 8 more */
+        const int row = warp * 16 + lane / 4 + (i & 1) * 8, chunk = i / 2;
+        memcpy(&half[i], mem + row * 128 + ((chunk ^ (row & 7)) << 4) + lane % 4 * 4, 4);
+    }
+    for (int n = 0; n < 8; n++)
+        for (int i = 0; i < 4; i++) y[n][i] = 0;
+    const uint64_t left = wgmma_operand(at), right = wgmma_operand(at + WG_TILE);
+    if (wrong != NO_FENCE) wgmma_fence();
+    wgmma_tiles<bf16, false>(x, left, right);
+    for (unsigned c = 1; c < 4; c++)
+        wgmma_tiles<bf16, true>(x, left + c * WG_CHUNK,
+                                right + (wrong == OTHER_PRODUCT && warp == 1 ? 0 : c * WG_CHUNK));
+    wgmma_commit();
+    wgmma_registers<bf16>(y, half, right);
+    wgmma_commit();
+    if (wrong == EARLY_LOAD) {
+        __syncthreads();
+        if (threadIdx.x == 0) mbar_arrive_expect(bar, WG_TILE), tile_load(at, &b, 0, 0, 0, bar);
+        __syncthreads();
+    }
+    if (wrong == CHANGED_A) half[2]++;
+    if (wrong == CHANGED_SUMS) y[3][1] = 1;
+    if (wrong == EARLY_PRODUCT) mbar_wait(bar, 0);
+    if (wrong != NO_WAIT) wgmma_wait<1>(x);
+    if (wrong != NO_WAIT && wrong != EARLY_READ) wgmma_wait<0>(y);
+    for (int n = 0; n < 8; n++)
+        for (int i = 0; i < 4; i++) {
+            const int to = (warp * 16 + lane / 4 + i / 2 * 8) * 64 + n * 8 + lane % 4 * 2 + i % 2;
+            d[to] = x[n][i], e[to] = y[n][i];
+        }
+    if (wrong == EARLY_READ) wgmma_wait<0>(y);
+}
+
+/* a: 64 rows, b: 40 rows and 24 of 0. */
+struct tiles {
+    enum { ROWS_B = 40, SHARED = 2 * WG_TILE + 8 };
+    on_device<bf16> a{64 * 64}, b{ROWS_B * 64};
+    on_device<float> d{64 * 64}, e{64 * 64};
+    std::vector<double> A, B;
+    tensor_map maps[2];
+    explicit tiles(cudaStream_t s) : A(64 * 64), B(64 * 64)
+    {
+        std::vector<bf16> x(64 * 64), y(ROWS_B * 64);
+        for (size_t i = 0; i < x.size(); i++)
+            x[i] = from_float<bf16>((float)(ls_rng_u32(1, (uint32_t)i) % 17) - 8), A[i] = (double)to_float(x[i]);
+        for (size_t i = 0; i < y.size(); i++)
+            y[i] = from_float<bf16>((float)(ls_rng_u32(2, (uint32_t)i) % 17) - 8), B[i] = (double)to_float(y[i]);
+        CU(cudaMemcpyAsync(a.p, x.data(), x.size() * 2, cudaMemcpyHostToDevice, s));
+        CU(cudaMemcpyAsync(b.p, y.data(), y.size() * 2, cudaMemcpyHostToDevice, s));
+        CU(cudaStreamSynchronize(s));
+        CU(tensor_map_rows(&maps[0], a.p, 64, 64, 64, 1));
+        CU(tensor_map_rows(&maps[1], b.p, 64, 64, ROWS_B, 1));
+    }
+    void run(int wrong, cudaStream_t s)
+    {
+        CU(LS_LAUNCH(tile_products, 1, 128, SHARED, s, maps[0], maps[1], d.p, e.p, wrong));
+    }
+};
+
+static void products_of_tiles_match_plain_loops(void **)
+{
+    stream s;
+    tiles t(s);
+    for (int order = 0; order < 3; order++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", order * 5);
+        if (order) setenv("LS_EMU_ORDER", text, 1);
+        t.run(NONE, s);
+        const auto d = fetch(t.d.p, 64 * 64, s), e = fetch(t.e.p, 64 * 64, s);
+        for (size_t r = 0; r < 64; r++)
+            for (size_t c = 0; c < 64; c++) {
+                double x = 0, y = 0;
+                for (size_t k = 0; k < 64; k++) x += t.A[r * 64 + k] * t.B[c * 64 + k];
+                for (size_t k = 0; k < 16; k++) y += t.A[r * 64 + k] * t.B[k * 64 + c];
+                assert_true((double)d[r * 64 + c] == x && (double)e[r * 64 + c] == y);
+            }
+    }
+    unsetenv("LS_EMU_ORDER");
+    assert_int_equal(tensor_map_rows(&t.maps[0], (char *)t.a.p + 2, 64, 64, 64, 1), cudaErrorInvalidValue);
+}
+
+static void wrong_products_of_tiles_are_found(void **)
+{
+    stream s;
+    tiles t(s);
+    t.run(EARLY_READ, s);
+    const float early = fetch(t.e.p, 1, s)[0];
+    assert_true(early != early);
+    static const char *const words[][2] = {{"tiles 1", "without wgmma_fence"},
+                                           {"tiles 3", "changed before wgmma_wait"},
+                                           {"tiles 4", "changed before wgmma_wait"},
+                                           {"tiles 5", "is another one in other threads"},
+                                           {"tiles 6", "expects 8192 bytes, but copies have 16384"},
+                                           {"tiles 7", "ends with products in flight"},
+                                           {"tiles 8", "registers of A of product 4 changed"},
+                                           {"tiles 9", "sums changed before wgmma_wait"},
+                                           {"tiles 10", "mbar_init was not called"}};
+    for (const auto &w : words) check_failure(apart(w[0]), w[1]);
+}
+
 static void invalid_launches_are_refused(void **)
 {
     stream s;
@@ -704,6 +839,11 @@ static int child(const char *name)
     if (n == "two_collectives") launch_and_wait(two_collectives, 1, 32);
     if (n == "askew" && cudaMalloc((void **)&x, 64) == cudaSuccess) launch_and_wait(askew, 1, 32, x);
     if (n == "touch") touch();
+    if (n.compare(0, 6, "tiles ") == 0) {
+        stream s;
+        tiles(s).run((int)strtol(name + 6, nullptr, 10), s);
+        cudaDeviceSynchronize();
+    }
     return 0;
 }
 
@@ -719,6 +859,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_wrong_kernel_is_stopped_with_a_message),
         cmocka_unit_test(a_shuffled_order_reveals_races),
         cmocka_unit_test(unwritten_memory_reads_as_nan),
+        cmocka_unit_test(products_of_tiles_match_plain_loops),
+        cmocka_unit_test(wrong_products_of_tiles_are_found),
         cmocka_unit_test(invalid_launches_are_refused),
         cmocka_unit_test(a_stream_runs_only_when_waited_for),
         cmocka_unit_test(a_captured_graph_can_be_launched_again),

@@ -8,7 +8,7 @@
  *   - reads of unwritten shared memory: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
  *   - accesses outside of shared and device memory, with AddressSanitizer; vector accesses that are not aligned
  *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
- *   - a missing cp_async_wait: asynchronous copies happen as late as they may
+ *   - a missing cp_async_wait: asynchronous copies happen as late as they may; the same for Hopper's copies and products (hopper.h)
  *   - a launch that a device would refuse: block and grid limits, more than 48 KiB of shared memory that was not requested
  *
  * A collective with a mask needs every lane of the mask, as in CUDA; blocks should consist of whole warps. */
@@ -50,10 +50,13 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
                        emu_body body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
-struct cudaFuncAttributes {};
+struct cudaFuncAttributes {
+    int maxThreadsPerBlock;
+};
 template <class F>
-static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *) /* there is code for every device */
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *) /* there is code for every device */
 {
+    a->maxThreadsPerBlock = 1024;
     return cudaSuccess;
 }
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute what, int value)

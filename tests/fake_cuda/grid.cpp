@@ -83,6 +83,7 @@ struct engine {
     bool any = false;        /* whether a thread made progress      */
     thread *now = nullptr;
     uint64_t serial = 0, seed = 0;
+    unsigned round = 0; /* over the warps of the block */
     void *shared = nullptr;
     size_t shared_nbytes = 0;
 };
@@ -176,6 +177,23 @@ static void wait(const unsigned *word, const char *what, int barrier)
     t->barrier = barrier;
     leave(t->on);
     /* whoever switched here has set now and the coordinates */
+}
+
+void emu_wait(const unsigned *word, const char *what)
+{
+    if (!e().now) emu_stop("%s outside a kernel", what);
+    wait(word, what, -1);
+}
+
+void emu_yield(const char *what)
+{
+    emu_wait(&e().round, what);
+}
+
+int emu_thread(void)
+{
+    if (!e().now) emu_stop("called outside a kernel");
+    return e().now->warp * LANES + e().now->lane;
 }
 
 static barrier &come(int id, int n, bool pred)
@@ -306,6 +324,11 @@ uint64_t emu_block_serial(void)
 void *emu_dynamic_shared(void)
 {
     return e().shared;
+}
+
+size_t emu_dynamic_nbytes(void)
+{
+    return e().shared_nbytes;
 }
 
 void emu_check_aligned(const void *p, size_t n)
@@ -448,6 +471,7 @@ static void run_block()
     begin_block();
     while (g.n_done < g.n) {
         bool any = false;
+        g.round++;
         shuffle(g.warp_order);
         for (int w : g.warp_order) any |= run_warp(w);
         if (!any) emu_stop("deadlock: not all threads reach a barrier or a collective");
@@ -455,6 +479,7 @@ static void run_block()
     for (int id = 0; id < MOST_BARRIERS; id++)
         if (g.bars[id].came)
             emu_stop("the block ends with %u of %d threads at barrier %d", g.bars[id].came, g.bars[id].need, id);
+    emu_hopper_end();
 }
 
 void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const emu_body &body)

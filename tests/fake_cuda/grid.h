@@ -6,4 +6,11 @@
 
 void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const emu_body &body);
 
+/* For hopper.cpp: the running thread's number in its block; waiting until *word changes; and what it checks when a block ends. */
+int emu_thread(void);
+void emu_wait(const unsigned *word, const char *what);
+void emu_yield(const char *what); /* until all other warps went as far as they can */
+size_t emu_dynamic_nbytes(void);
+void emu_hopper_end(void);
+
 #endif

@@ -523,7 +523,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = 227 << 10;
     p->major = 9;
-    p->multiProcessorCount = 4;
+    p->multiProcessorCount = (int)setting("LS_EMU_PROCESSORS", 4);
     p->l2CacheSize = 1 << 20;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;

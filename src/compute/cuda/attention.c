@@ -22,6 +22,7 @@ struct cu_attention {
     void *stream;
     ls_dtype dt;
     bool deterministic, tf32;
+    int warpgroups;   /* per block of the backward for Hopper; 0: not selected */
     choice want[2];   /* of forward, of backward */
     cu_sdpa *sdpa;    /* NULL: there is none */
     int sdpa_version; /* 91400: 9.14.0 */
@@ -48,6 +49,22 @@ static ls_status choose(choice want[2], const char *kind)
     return LS_OK;
 }
 
+/* LS_FLASH_WGMMA: 0, 1 or, to compare them, 2 or 3 warpgroups per block. */
+static ls_status choose_wgmma(int *warpgroups)
+{
+    const char *env = getenv("LS_FLASH_WGMMA");
+    if (!env || !*env || !strcmp(env, "0")) return LS_OK;
+    if (strlen(env) != 1 || *env < '1' || *env > '3')
+        return ls_fail(LS_E_CONFIG, "LS_FLASH_WGMMA=%s is not known; use 0, 1, 2 or 3", env);
+    if (!flash_wgmma_works())
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "LS_FLASH_WGMMA=%s needs a device of compute capability 9.x and a plugin that was "
+                       "compiled for it (LS_CUDA_ARCH=90a)",
+                       env);
+    *warpgroups = *env == '2' ? 2 : 3;
+    return LS_OK;
+}
+
 ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, bool tf32,
                             const char *kind)
 {
@@ -61,6 +78,7 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
     *a = (cu_attention){.stream = stream, .dt = dt, .deterministic = deterministic, .tf32 = tf32};
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, fail, choose(a->want, kind));
+    LS_TRY_GOTO(st, fail, choose_wgmma(&a->warpgroups));
     if (a->want[0] == FLASH && a->want[1] == FLASH) {
         snprintf(a->why, sizeof a->why, "not requested");
     } else {
@@ -99,9 +117,16 @@ static ls_status try_sdpa(const cu_attention *a, bool backward, const cu_attenti
     return LS_OK;
 }
 
+/* Our own backward for Hopper: one head size, 16 bits; all else is done by the kernels for every device. */
+static bool by_wgmma(const cu_attention *a, int64_t D)
+{
+    return a->warpgroups && a->dt != LS_F32 && D == 64;
+}
+
 size_t cu_attention_scratch(cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward)
 {
     size_t most = cu_flash_nbytes(B, T, H, backward), n = 0; /* always: dropout may be asked for */
+    if (backward && by_wgmma(a, D)) most = LS_MAX(most, cu_flash_wgmma_nbytes(B, T, H));
     for (int pass = 0; pass <= backward; pass++) {
         if (by_flash(a, pass)) continue;
         if (cu_sdpa_plan(a->sdpa, pass, B, T, H, D, &n) != LS_OK) ls_err_clear(); /* reported when it is to run */
@@ -118,7 +143,9 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
     int e = 0;
-    if (a->dt != LS_F32) e = backward ? flash_bwd_16bit(j, a->dt, a->stream) : flash_fwd_16bit(j, a->dt, a->stream);
+    if (backward && by_wgmma(a, j->D)) e = flash_bwd_wgmma(j, a->dt, a->warpgroups, a->stream);
+    else if (a->dt != LS_F32)
+        e = backward ? flash_bwd_16bit(j, a->dt, a->stream) : flash_fwd_16bit(j, a->dt, a->stream);
     else e = backward ? flash_bwd_f32(j, a->tf32, a->stream) : flash_fwd_f32(j, a->tf32, a->stream);
     if (e)
         return ls_fail(LS_E_DEVICE, "attention %s (B %lld T %lld H %lld D %lld): %s", backward ? "backward" : "forward",
@@ -147,10 +174,16 @@ void cu_attention_version(const cu_attention *a, char *words, size_t room)
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
     static const char *const how[] = {"cuDNN where possible", "cuDNN", "flash"};
-    const char *const fwd = how[a->want[0]], *const bwd = how[by_flash(a, true) ? FLASH : a->want[1]];
+    const bool wgmma = by_wgmma(a, 64);
+    const char *const fwd = how[a->want[0]];
+    const char *const bwd = !by_flash(a, true) ? how[a->want[1]] : wgmma ? "flash with wgmma" : how[FLASH];
     char lib[64], version[16];
     if (!a->sdpa) {
-        snprintf(words, room, "flash%s (no cuDNN: %s)", a->dt != LS_F32 ? "" : a->tf32 ? ", TF32" : ", 3xTF32", a->why);
+        snprintf(words, room, "flash%s (no cuDNN: %s)",
+                 a->dt != LS_F32 ? wgmma ? ", backward with wgmma" : ""
+                 : a->tf32       ? ", TF32"
+                                 : ", 3xTF32",
+                 a->why);
         return;
     }
     cu_attention_version(a, version, sizeof version);

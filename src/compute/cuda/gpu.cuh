@@ -7,7 +7,7 @@
  *   - shared arrays: LS_SHARED(float, tile, [32][33]);  dynamic: float *x = LS_SHARED_DYNAMIC(float); with smem_bytes above 48 KiB
  *     call LS_ALLOW_SHARED(kernel, bytes) first
  *   - device code outside kernels: `static __device__ __forceinline__`
- *   - PTX only in small functions here and in mma.cuh; tests/fake_cuda/include/device_emu.h has each of them, too
+ *   - PTX only in small functions here, in mma.cuh and in wgmma.cuh; tests/fake_cuda/include (device_emu.h, wgmma_emu.h) has each of them, too
  *   - blocks are whole warps; every thread reaches every barrier, every lane of a mask its collective; no float atomics.
  * Launchers are extern "C", take `void *stream` and return int (cudaError_t). */
 #ifndef LS_CUDA_GPU_CUH

@@ -86,6 +86,12 @@ static inline size_t cu_flash_nbytes(int64_t B, int64_t T, int64_t H, int backwa
     return backward ? cu_bytes_up((size_t)(B * T * H) * sizeof(float)) : 0;
 }
 
+/* lse and delta, of whole tiles of 64 rows, where LS_FLASH_WGMMA selects that backward */
+static inline size_t cu_flash_wgmma_nbytes(int64_t B, int64_t T, int64_t H)
+{
+    return cu_bytes_up((size_t)(B * H * cu_pieces(T, 64) * 64 * 2) * sizeof(float));
+}
+
 /* Elements from one row of logits to the next. */
 static inline int64_t cu_logits_ld(int64_t V)
 {

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
-    const flash_place p = flash_where(j, (T + sh::OWN - 1) / sh::OWN, true);
+    const flash_place p = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, true);
     const int i0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
     const int last_row = first_row + MT * 16 - 1, lane = (int)threadIdx.x & 31;
     const int C = j.H * D, ld = 3 * C, head = p.h * D;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
                                                           j0 + c1, c1, j, drop);
         }
     }
-    const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, true); /* p, which was not kept */
+    const flash_place at = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, true); /* p, which was not kept */
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
-    const flash_place p = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false);
+    const flash_place p = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, false);
     const int j0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = j0 + row0;
     const int C = j.H * D, ld = 3 * C, head = p.h * D;
     const int64_t in_qkv = flash_before(p.b * T, ld) + head, in_y = flash_before(p.b * T, C) + head;
@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
                                                                i0 + c1, c1, j, drop);
         }
     }
-    const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false); /* p, which was not kept */
+    const flash_place at =
+        flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, false); /* p, which was not kept */
     float factor[MT][2];
     E *to = (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D;
 #pragma unroll

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
-    const flash_place p = flash_where(j, (T + sh::BM - 1) / sh::BM, true);
+    const flash_place p = flash_where(j, block_again(), (T + sh::BM - 1) / sh::BM, true);
     const int i0 = p.tile * sh::BM, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
     const int C = j.H * D, ld = 3 * C;
     const E *q = (const E *)j.qkv + flash_before(p.b * T, ld) + p.h * D, *k = q + C;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
                                                        drop);
     }
 
-    const flash_place to = flash_where(j, (T + sh::BM - 1) / sh::BM, true); /* p, which was not kept */
+    const flash_place to = flash_where(j, block_again(), (T + sh::BM - 1) / sh::BM, true); /* p, which was not kept */
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++)

@@ -165,11 +165,12 @@ struct flash_place {
  * these are the last (rows of queries), else the first (rows of keys). */
 #define FLASH_GROUP 32
 
-static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int n_tile, bool long_last)
+static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int block, int n_tile, bool long_last,
+                                                          int in_group = FLASH_GROUP)
 {
-    const int n_head = j.B * j.H, block = block_again();
-    const int group = block / (FLASH_GROUP * n_tile), first = group * FLASH_GROUP;
-    const int heads = n_head - first < FLASH_GROUP ? n_head - first : FLASH_GROUP;
+    const int n_head = j.B * j.H;
+    const int group = block / (in_group * n_tile), first = group * in_group;
+    const int heads = n_head - first < in_group ? n_head - first : in_group;
     const int in = block - first * n_tile, bh = first + in % heads, tile = in / heads;
     flash_place p = {bh / j.H, bh % j.H, long_last ? n_tile - 1 - tile : tile};
     return p;
@@ -199,19 +200,33 @@ static __device__ __forceinline__ flash_drop flash_drop_of(const flash_job &j, f
     return d;
 }
 
-static __device__ __forceinline__ bool flash_kept(const flash_drop &d, int i, int j)
+/* What is mixed for element (i,j); di rows and dj columns further it is flash_step more. */
+static __device__ __forceinline__ uint32_t flash_start(const flash_drop &d, int i, int j)
 {
-    uint32_t z = ((d.rows + (uint32_t)i) * d.T + (uint32_t)j) * 0x9e3779b9u + d.low;
+    return ((d.rows + (uint32_t)i) * d.T + (uint32_t)j) * 0x9e3779b9u + d.low;
+}
+
+static __device__ __forceinline__ uint32_t flash_step(const flash_drop &d, int di, int dj)
+{
+    return (uint32_t)di * (d.T * 0x9e3779b9u) + (uint32_t)dj * 0x9e3779b9u;
+}
+
+static __device__ __forceinline__ bool flash_kept_at(const flash_drop &d, uint32_t z)
+{
     z = (z ^ (z >> 16)) * 0x85ebca6bu;
     z = (z ^ (z >> 13) ^ d.high) * 0xc2b2ae35u;
     return (z ^ (z >> 16)) >= d.threshold;
 }
 
+static __device__ __forceinline__ bool flash_kept(const flash_drop &d, int i, int j)
+{
+    return flash_kept_at(d, flash_start(d, i, j));
+}
+
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
+static inline flash_job flash_job_of(const cu_attention_job *j)
 {
-    const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
     const double root = sqrt((double)j->D);
     const drop_arg drop = drop_of(j->drop);
     flash_job f = {};
@@ -220,7 +235,13 @@ template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void
     f.scale = (float)(1.0 / root), f.scale2 = (float)(1.4426950408889634 / root);
     f.keep = drop.scale, f.threshold = drop.threshold, f.head = (int)drop.head, f.n_head = (int)drop.n_head;
     f.key = drop.key, f.at = drop.at, f.unit = drop.unit, f.site = drop.site;
-    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, f);
+    return f;
+}
+
+template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
+{
+    const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
+    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, flash_job_of(j));
 }
 
 /* Calls Pass<E, PASSES, DP, EXACT, DROP>::launch for D and the dropout of j. */
