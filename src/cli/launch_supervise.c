@@ -338,7 +338,7 @@ static ls_status run(launched *v, const launch_limits *m)
     ls_status st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
     ls_lock_release(&lock);
-    if (st == LS_E_STOPPED && v->s.from >= 0)
+    if (supervise_can_continue(&v->s, st))
         ls_progress_say("lockstep: to continue, start the command again with --resume %s\n",
                         ls_quoted(v->s.run_dir).text);
     if (!had_folder) (void)rmdir(v->s.run_dir); /* empty: refused before the run began */

@@ -354,12 +354,10 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
 }
 
 /* LS_E_STOPPED: a signal came. */
-static ls_status pause_for(const supervise *s, double seconds)
+static ls_status pause_for(double seconds)
 {
     for (const double until = ls_now() + seconds; ls_now() < until;) {
-        if (ls_stop_requested())
-            return ls_fail(LS_E_STOPPED, "stopped before the restart; to continue: lockstep train --resume %s",
-                           s->run_dir);
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped before the restart");
         (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     return LS_OK;
@@ -375,7 +373,7 @@ static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
         ls_progress_say("lockstep: %s; the checkpoints are read again in %g s\n", ls_err_words(), wait);
         ls_err_clear();
         ls_str_fini(skipped);
-        LS_TRY(pause_for(s, wait));
+        LS_TRY(pause_for(wait));
         st = ls_ckpt_newest_whole(s->run_dir, false, path, skipped);
     }
     if (st != LS_E_IO) return st;
@@ -434,11 +432,10 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
         s->reached = from;
     }
     s->count++;
-    if (again && s->disk)
-        ls_progress_say("lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s); %s "
-                        "again with --resume %s\n",
-                        s->same, e->detail, is_full(e->detail) ? "make room, then start the run" : "start the run",
-                        ls_quoted(s->run_dir).text);
+    s->disk_final = again && s->disk;
+    if (s->disk_final)
+        ls_progress_say("lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s)%s\n",
+                        s->same, e->detail, is_full(e->detail) ? "; make room before the run is continued" : "");
     else if (again)
         ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
                         (long long)s->step);
@@ -452,7 +449,7 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
 static ls_status pause_before(supervise *s)
 {
     s->waited = fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT);
-    return pause_for(s, s->waited);
+    return pause_for(s->waited);
 }
 
 static ls_status choose_workers(supervise *s, const supervise_end *e)
@@ -561,12 +558,17 @@ ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *l
     if (!colon || !ls_parse_i64(copy, &a) || !ls_parse_i64(colon + 1, &b) || a < 1 || b < a || b > limit)
         return ls_fail(LS_E_ARG, "--elastic %.60s: must be MIN:MAX with 1 <= MIN <= MAX <= %d, such as 2:8", text,
                        limit);
-    if (n < a || n > b)
+    if (n && (n < a || n > b))
         return ls_fail(LS_E_ARG, "--elastic %s: -n %lld is outside; the run starts with -n workers", text,
                        (long long)n);
     *least = (int)a;
     *most = (int)b;
     return LS_OK;
+}
+
+bool supervise_can_continue(const supervise *s, ls_status st)
+{
+    return s->from >= 0 && (st == LS_E_STOPPED || s->disk_final);
 }
 
 ls_status supervise_run(supervise *s)

@@ -93,11 +93,14 @@ struct supervise {
     int last_rank;
     int64_t last_step; /* the last finished one */
     bool disk;         /* the last one was of the disk */
+    bool disk_final;   /* ... and is not followed by a restart */
 };
 
 ls_status supervise_run(supervise *s);
+/* After supervise_run: whether a line must show the command that continues the run. */
+bool supervise_can_continue(const supervise *s, ls_status st);
 
-/* MIN:MAX of --elastic for n workers, at most `limit`; text NULL: both are 0. LS_E_ARG. */
+/* MIN:MAX of --elastic for n workers (0: not known yet), at most `limit`; text NULL: both are 0. LS_E_ARG. */
 ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *least, int *most);
 /* Called by an attempt several times per second. True: the workers must stop and save, because their number changes. */
 bool supervise_tick(void *s);

@@ -20,6 +20,21 @@ ls_status train_layout_open(train_layout *l, const ls_train_options *o, train_co
     return LS_OK;
 }
 
+bool train_layout_resume(train_layout *l, const ls_train_options *o)
+{
+    static const char *const layout[] = {"pp", "tp", "stages"};
+    static const char *const batch[] = {"micro_batch_size_per_gpu", "global_batch_size"};
+    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
+        if (ls_train_given(o, layout[i]) && !ls_train_by_preset(o, layout[i])) return false;
+    for (size_t i = 0; i < sizeof batch / sizeof *batch; i++)
+        if (!ls_train_by_preset(o, batch[i])) return false;
+    l->micro_batch = (int)o->micro_batch_size_per_gpu;
+    l->global_batch = o->global_batch_size;
+    l->pp = (int)o->pp;
+    l->tp = (int)o->tp;
+    return o->resume && l->pp > 0 && l->tp > 0;
+}
+
 static ls_train_options with(const train_layout *l, int n, int pp)
 {
     ls_train_options o = l->o;

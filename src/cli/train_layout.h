@@ -20,6 +20,9 @@ typedef struct train_layout {
 
 /* Remembers what must stay as it is in the run of these options. */
 ls_status train_layout_open(train_layout *l, const ls_train_options *o, train_configure *configure, void *ctx);
+/* After LS_E_CONFIG of train_layout_open: remembers the same from options.json of the run that is resumed. False: the layout was typed, or the
+ * options are not those of a run folder. */
+bool train_layout_resume(train_layout *l, const ls_train_options *o);
 /* The options of n workers. LS_E_CONFIG with the reason if there is no such layout. */
 ls_status train_layout_fit(const train_layout *l, int n, ls_train_options *out);
 /* The largest possible number of workers from `most` down to `least`; LS_E_COMM if there is none. */

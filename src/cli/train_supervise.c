@@ -48,7 +48,8 @@ ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e
                        option, by, by);
     if (o->elastic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--elastic needs deterministic mode: leave --no_deterministic out");
-    return supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &least, &most);
+    const bool of_run = o->resume && !ls_train_given(o, "n"); /* -n comes from the run folder, which is read later */
+    return supervise_parse_elastic(o->elastic, of_run ? 0 : o->n, LS_LAUNCH_MOST, &least, &most);
 }
 
 static ls_status attempt(void *ctx, supervise *s, supervise_end *end)
@@ -167,14 +168,25 @@ static ls_status lock_folder(const char *run_dir, ls_lock *lock)
     return ls_lock_take(lock, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE);
 }
 
+/* A resumed run may have another number of workers than its layout allows: with --elastic the layout changes, as it does while the run
+ * trains. */
+static ls_status open_layout(supervisor *v, const ls_train_options *o)
+{
+    v->o = *o;
+    const ls_status st = train_layout_open(&v->layout, o, v->r->configure, v->r->ctx);
+    if (st != LS_E_CONFIG || !v->least || !train_layout_resume(&v->layout, o)) return st;
+    LS_TRY(train_layout_fit(&v->layout, (int)o->n, &v->o));
+    ls_err_clear();
+    return train_layout_open(&v->layout, &v->o, v->r->configure, v->r->ctx);
+}
+
 static ls_status set_up(supervisor *v, const ls_train_options *o)
 {
     supervise *s = &v->s;
     LS_TRY(supervise_parse_elastic(o->elastic, o->n, LS_LAUNCH_MOST, &v->least, &v->most));
-    LS_TRY(train_layout_open(&v->layout, o, v->r->configure, v->r->ctx));
+    LS_TRY(open_layout(v, o));
     if (snprintf(s->run_dir, sizeof s->run_dir, "%s", o->checkpoint_path) >= (int)sizeof s->run_dir)
         return ls_fail(LS_E_IO, "the path %.60s... is too long", o->checkpoint_path);
-    v->o = *o;
     v->spares = (int)o->hot_spare;
     s->max_restarts = ls_train_given(o, "max_restarts") ? (int)o->max_restarts : SUPERVISE_RESTARTS;
     s->workers = (int)o->n;
@@ -183,7 +195,7 @@ static ls_status set_up(supervisor *v, const ls_train_options *o)
     return LS_OK;
 }
 
-/* After a signal of the user; the worker has printed what it saved. */
+/* After a signal of the user, or a disk that must be repaired; the worker has printed what it saved. */
 static void tell_how_to_continue(const supervisor *v)
 {
     ls_err_kept words;
@@ -210,7 +222,7 @@ ls_status train_supervise(const train_runner *r, const ls_train_options *o, cons
     if (st == LS_OK) st = cli_serve_begin(o, v->s.run_dir, &server); /* before the lock, which it must not inherit */
     if (st == LS_OK) st = lock_folder(v->s.run_dir, &lock);
     if (st == LS_OK) st = supervise_run(&v->s);
-    if (st == LS_E_STOPPED && v->s.began) tell_how_to_continue(v);
+    if (supervise_can_continue(&v->s, st)) tell_how_to_continue(v);
     ls_lock_release(&lock);
     cli_serve_end(server);
     ls_stop_set_mode(before);

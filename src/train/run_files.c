@@ -75,12 +75,11 @@ static ls_status write_options(const ls_train_config *c)
     return ls_fs_write(path, c->options.data, c->options.len);
 }
 
-/* One run writes to a folder. A run that was killed may need a moment to end. */
-static ls_status lock_folder(ls_trainer *t)
+/* A run that was killed may need a moment to end. */
+ls_status train_lock_folder(ls_trainer *t)
 {
     char path[PATH_MAX];
-    LS_TRY(ls_fs_mkdirs(t->cfg->run_dir));
-    if (t->cfg->lock_held) return LS_OK;
+    if (t->cfg->lock_held || *t->lock.path) return LS_OK;
     LS_TRY(ls_path_in(path, t->cfg->run_dir, LS_RUN_LOCK));
     return ls_lock_take(&t->lock, path, LS_RUN_LOCK_TIME, LS_RUN_LOCK_ADVICE);
 }
@@ -90,7 +89,8 @@ ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
     if (ls_comm_rank(t->comm) == 0) {
-        LS_TRY_GOTO(st, done, lock_folder(t));
+        LS_TRY_GOTO(st, done, ls_fs_mkdirs(t->cfg->run_dir));
+        LS_TRY_GOTO(st, done, train_lock_folder(t));
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
         LS_TRY_GOTO(st, done, write_options(t->cfg));

@@ -85,6 +85,8 @@ void train_show_validation(ls_trainer *t, int64_t done, int64_t n);
 /* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.
  * Collective. */
 ls_status train_begin_files(ls_trainer *t);
+/* Rank 0 alone: one run writes to a folder. Does nothing if this run holds the lock already. */
+ls_status train_lock_folder(ls_trainer *t);
 ls_status train_end_files(ls_trainer *t, const ls_run_identity *id);
 
 /* Observers (observe.h). */

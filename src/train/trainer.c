@@ -612,6 +612,17 @@ static ls_status check_limit(const ls_trainer *t)
                    c->steps_per_epoch == 1 ? "" : "s", c->max_train_steps >= 0 ? " or --max_train_steps" : "");
 }
 
+/* Before a checkpoint is chosen: a run that still ends in this folder may save a newer one, or complete the run. */
+static ls_status wait_for_folder(ls_trainer *t)
+{
+    ls_status st = LS_OK;
+    if (ls_comm_rank(t->comm) == 0 && ls_fs_is_dir(t->cfg->run_dir)) {
+        st = train_lock_folder(t);
+        if (st == LS_OK) st = ls_ckpt_clean(t->cfg->run_dir);
+    }
+    return ls_comm_size(t->comm) > 1 ? ls_comm_agree(t->comm, st, LS_SITE) : st;
+}
+
 static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -619,8 +630,7 @@ static ls_status load_weights(ls_trainer *t)
     if (c->resume) {
         char *path = NULL, *json = NULL, *timings = NULL;
         int64_t step = -1;
-        if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
-        LS_TRY(ls_barrier(t->comm, LS_SITE));
+        LS_TRY(wait_for_folder(t));
         ls_status st = ls_ckpt_latest_any(t->comm, c->run_dir, &t->saving.memory, &path);
         if (st == LS_OK) st = train_compare_checkpoint(t, path ? ls_path_base(path) : NULL);
         if (path && st == LS_OK) {

@@ -93,11 +93,12 @@ grep -q "not restarted: --max_restarts 1 allows no more restarts" often.err || b
 fault="kind=abort,rank=0,step=3,attempt"
 LOCKSTEP_FAULT="$fault=1;$fault=2;$fault=3" expect 4 "not restarted: the same failure 3 times in a row after step 2" \
   "${train[@]}" --checkpoint_path again --max_restarts 10
-# a disk that stays full, wherever that is found: one line says what to do
+# a disk that stays full, wherever that is found: one line has the command that continues the run
 fault="kind=enospc,rank=0,path=metrics.jsonl"
 LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2;$fault,step=11,attempt=3" \
-  expect 3 "not restarted: the disk failed 3 times in a row without a new checkpoint (.*metrics.jsonl.*No space left.*); make room, then start the run again with --resume full" \
+  expect 3 "not restarted: the disk failed 3 times in a row without a new checkpoint (.*metrics.jsonl.*No space left.*); make room before the run is continued" \
   "${train[@]}" --checkpoint_path full --max_restarts 2 --save_every 8
+[ "$(grep -- --resume err)" = "lockstep: to continue: lockstep train --resume full --max_restarts 2" ] || bad "full: $(grep -- --resume err)"
 [ -e full/step-8 ] || bad "full: $(ls full)"
 # once training has begun, a disk that fails at the start of an attempt costs that attempt; the event names the worker whose file it is
 LOCKSTEP_FAULT="kind=kill,rank=1,step=10;kind=read,rank=0,attempt=2;$fault,attempt=3,path=options.json" expect 0 "attempt 3 failed after step 9: disk: " \
@@ -159,6 +160,49 @@ grep -q "^lockstep: to continue: lockstep train --resume term --max_restarts 5$"
 expect 0 "the run was started with --max_restarts 5; --resume does not take this over" "$LOCKSTEP" train --resume term
 "$LOCKSTEP" train --resume term 2>&1 | grep "started with" && bad "term: the line comes again"
 grep -q restarting term.err && bad "term: restarted after SIGTERM"
+# a signal during the wait before a restart: one line with the options of the user
+fault="kind=kill,rank=0,step=3,attempt"
+LOCKSTEP_FAULT="$fault=1;$fault=2" "${train[@]}" --checkpoint_path wait --max_restarts 5 >wait.out 2>wait.err &
+pid=$!
+await $pid grep -q "restart 2 of 5" wait.err
+kill -TERM $pid
+ends 143 wait
+[ "$(grep -- --resume wait.err)" = "lockstep: to continue: lockstep train --resume wait --max_restarts 5" ] || bad "wait: $(tail -n 3 wait.err)"
+# the command that is printed for an elastic run works, also after the number of workers and with it the pipeline has changed
+LOCKSTEP_FAULT="kind=kill,rank=3,step=3" "${train[@]}" --checkpoint_path shrunk -n 4 --pp 2 --elastic 2:4 --save_every 1 >shrunk.out 2>shrunk.err &
+pid=$!
+await $pid lines shrunk/metrics.jsonl 5
+kill -TERM $pid
+ends 143 shrunk
+grep -q "continuing with 3 workers instead of 4" shrunk.err || bad "shrunk: $(tail -n 3 shrunk.err)"
+cp -a shrunk grown
+grep -q "^lockstep: to continue: lockstep train --resume shrunk --elastic 2:4$" shrunk.err || bad "shrunk: $(tail -n 2 shrunk.err)"
+expect 0 "resumed from shrunk/step-" "$LOCKSTEP" train --resume shrunk --elastic 2:4
+alike shrunk
+expect 2 "needs a multiple of 3 workers" "$LOCKSTEP" train --resume grown -n 4 --pp 3 --elastic 2:4
+expect 2 "n 3 is outside" "$LOCKSTEP" train --resume grown --elastic 1:2
+expect 0 "resumed from grown/step-" "$LOCKSTEP" train --resume grown -n 4 --elastic 2:4
+alike grown
+grep -q '"n": 4' grown/options.json || bad "grown: $(cat grown/options.json)"
+
+# a run that is resumed while another one ends in its folder continues from what that one leaves
+# late N WORDS FILES: a run without its last files, which come back while `--resume -n N` waits for the lock
+late() {
+  local n=$1 words=$2
+  shift 2
+  rm -rf late aside && cp -a eio late && mkdir aside
+  mv late/step-16 late/epoch-1 late/RUN_COMPLETE.txt aside
+  exec 9>late/run.lock && flock -n 9
+  "$LOCKSTEP" train --resume late -n "$n" >late.out 2>&1 9>&- &
+  pid=$!
+  sleep 1.5
+  (cd aside && mv "$@" ../late)
+  exec 9>&-
+  ends 0 late
+  grep -q "$words" late.out || bad "late $n: $(cat late.out)"
+}
+late 1 "resumed from late/step-16" step-16
+late 2 "nothing is left to do" step-16 epoch-1 RUN_COMPLETE.txt
 expect 2 "must be MIN:MAX" "${train[@]}" -n 2 --elastic 4 --checkpoint_path no
 expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
   MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 "${train[@]}" --max_restarts 2 --checkpoint_path no
