@@ -1,6 +1,6 @@
 /* cuda_attention.cu - attention on the device: our kernels against plain loops in double, cuDNN against the same, then both timed.
  *
- *   cuda_attention [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn]
+ *   cuda_attention [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn] [--no-wgmma]
  *
  * Checked, for every way there is (flash, flash with TF32, flash with wgmma in backward, with 2 and 3 warpgroups per block, cuDNN, cuDNN with one
  * order of sums): results, twice the same bits where they are
@@ -117,6 +117,7 @@ struct memory { /* of the device */
 };
 
 static bool no_cudnn; /* compute-sanitizer cannot distinguish its kernels from races */
+static bool no_wgmma;
 
 struct way {
     const char *name, *kind;
@@ -194,7 +195,7 @@ static bool applies(const way &w, const problem &p)
 static cu_attention *open_way(const way &w, ls_dtype dt)
 {
     setenv("LS_FLASH_WGMMA", w.wgmma, 1);
-    if (no_cudnn && !strcmp(w.kind, "cudnn")) return NULL;
+    if ((no_cudnn && !strcmp(w.kind, "cudnn")) || (no_wgmma && *w.wgmma != '0')) return NULL;
     cu_attention *a = NULL;
     if (cu_attention_open(&a, stream, dt, w.deterministic, w.tf32, w.kind) != LS_OK) return NULL;
     return a;
@@ -334,11 +335,13 @@ int main(int argc, char **argv)
         else if (w == "--no-check") checks = false;
         else if (w == "--no-time") times = false;
         else if (w == "--no-cudnn") no_cudnn = true;
+        else if (w == "--no-wgmma") no_wgmma = true;
         else if (w == "--dtype" && i + 1 < argc) {
             const std::string t = argv[++i];
             dt = t == "f32" ? LS_F32 : t == "f16" ? LS_F16 : LS_BF16;
         } else {
-            fprintf(stderr, "usage: %s [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn]\n",
+            fprintf(stderr,
+                    "usage: %s [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn] [--no-wgmma]\n",
                     argv[0]);
             return 2;
         }
