@@ -68,7 +68,9 @@ ls_status cmd_resize(int argc, char **argv)
     LS_TRY(ls_fs_write(ask.text, number, (size_t)len));
     LS_TRY(wait_for_answer(ask.text, answer.text, run, &text));
     ls_status st = LS_OK;
-    if (strcmp(text, "ok") != 0) st = ls_fail(LS_E_CONFIG, "%s refuses: %s", run, text);
+    if (!strcmp(text, SUPERVISE_SAME_NUMBER))
+        printf("%s has %lld worker%s already\n", run, (long long)n, n == 1 ? "" : "s");
+    else if (strcmp(text, "ok") != 0) st = ls_fail(LS_E_CONFIG, "%s refuses: %s", run, text);
     else printf("%s continues with %lld worker%s after its next step\n", run, (long long)n, n == 1 ? "" : "s");
     ls_free(text);
     return st;

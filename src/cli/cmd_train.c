@@ -149,7 +149,7 @@ static void announce(job *j, ls_comm *comm, ls_status st)
     if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
     const bool prints = ls_comm_should_tell(comm) || st != LS_E_COMM;
     snprintf(text, sizeof text, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
-    ls_comm_abort(comm, text);
+    if (!ls_err_is_peers()) ls_comm_abort(comm, text); /* else the worker whose failure it is does, with its reason */
     if (prints) worker_report(j, ls_comm_rank(comm), st);
 }
 

@@ -234,7 +234,7 @@ static void look_for_request(supervise *s)
         else {
             s->wanted = wanted == s->workers ? 0 : (int)wanted;
             s->why = "asked";
-            answer(s, "ok");
+            answer(s, s->wanted ? "ok" : SUPERVISE_SAME_NUMBER);
         }
         (void)unlink(path.text);
         ls_free(text);
@@ -480,8 +480,9 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
             ls_progress_say("lockstep: not restarted: a restart would repeat this failure\n");
         return st;
     }
-    ls_progress_say("lockstep: attempt %d failed after step %lld: %s: %s\n", s->attempt, (long long)s->step, e->cause,
-                    e->detail);
+    char when[48] = "before its first step";
+    if (s->began) snprintf(when, sizeof when, "after step %lld", (long long)s->step);
+    ls_progress_say("lockstep: attempt %d failed %s: %s: %s\n", s->attempt, when, e->cause, e->detail);
     ls_err_kept why;
     ls_err_keep(&why);
     const ls_status found = find_checkpoint(s, &path, &from);
@@ -511,6 +512,16 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     LS_TRY(chosen);
     s->restarting = true;
     return pause_before(s);
+}
+
+/* A signal came, but the run failed instead of saving. */
+static ls_status stop_failed(supervise *s, ls_status st, supervise_end *e)
+{
+    read_steps(s, INT64_MAX, &s->repeated);
+    complete_end(s, st, e);
+    if (s->from >= 0) put_failure(s, e);
+    put_end(s, st, e);
+    return st;
 }
 
 /* After the workers have stopped because their number changes. */
@@ -568,7 +579,7 @@ ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *l
 
 bool supervise_can_continue(const supervise *s, ls_status st)
 {
-    return s->from >= 0 && (st == LS_E_STOPPED || s->disk_final);
+    return st != LS_OK && s->from >= 0 && (st == LS_E_STOPPED || s->disk_final || ls_stop_requested());
 }
 
 ls_status supervise_run(supervise *s)
@@ -578,8 +589,8 @@ ls_status supervise_run(supervise *s)
     (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
     for (s->attempt = 1;; s->attempt++) {
         const ls_status st = one_attempt(s, &e);
-        if (st == LS_OK || ls_stop_requested()) return st;
-        if (st == LS_E_STOPPED && !s->wanted) return st;
+        if (st == LS_OK || (st == LS_E_STOPPED && (!s->wanted || ls_stop_requested()))) return st;
+        if (ls_stop_requested()) return stop_failed(s, st, &e);
         const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
         if (next != LS_OK) put_end(s, next, &e);
         LS_TRY(next);

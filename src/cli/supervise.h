@@ -105,8 +105,9 @@ ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *l
 /* Called by an attempt several times per second. True: the workers must stop and save, because their number changes. */
 bool supervise_tick(void *s);
 
-/* The files by which `lockstep resize` asks, and the answer: "ok", or why not. */
-#define SUPERVISE_ASK    "resize"
-#define SUPERVISE_ANSWER "resize.answer"
+/* The files by which `lockstep resize` asks, and the answer: "ok", that the run has this number already, or why not. */
+#define SUPERVISE_ASK         "resize"
+#define SUPERVISE_ANSWER      "resize.answer"
+#define SUPERVISE_SAME_NUMBER "unchanged"
 
 #endif

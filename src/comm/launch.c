@@ -56,7 +56,7 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     const bool failed = st != LS_OK && st != LS_E_STOPPED;
     const bool speaks = !failed || !c || ls_comm_should_tell(c) ||
                         st != LS_E_COMM; /* a failure that all workers report is printed once */
-    if (failed) {
+    if (failed && !ls_err_is_peers()) {  /* the worker whose failure it is gives the reason */
         char words[400];
         snprintf(words, sizeof words, "rank %d failed: %.300s", rank, ls_err_words());
         ls_local_world_abort(world, rank, words);

@@ -6,7 +6,6 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -140,7 +139,7 @@ static void add_interval(ls_trainer *t)
 
 static void add_end(ls_trainer *t)
 {
-    const char *how = t->live.complete ? "complete" : ls_stop_requested() && !t->broken ? "stopped" : "failed";
+    const char *how = t->live.complete ? "complete" : t->live.stopped ? "stopped" : "failed";
     ls_jsonw w = begin_line(&t->live);
     ls_jsonw_members(&w, LS_KV("event", (const char *)"end"), LS_KV("step", t->state.step), LS_KV("state", how));
     if (!strcmp(how, "failed") && *ls_err_words()) ls_jsonw_put_str(&w, "reason", ls_err_words());

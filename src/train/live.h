@@ -20,6 +20,7 @@ enum { LS_RANK_LINE = 512 };
 typedef struct ls_live {
     bool open;                      /* between RUN_READY and SHUTDOWN_BEGIN                  */
     bool complete;                  /* the final files are written                           */
+    bool stopped;                   /* by a signal to any worker, and what is to save is saved */
     int events, ranks;              /* descriptors; events: rank 0's; -1: not open           */
     const char *phase;              /* the last that began, or what comes between two steps  */
     double written;                 /* when the line of this rank was, by ls_now             */

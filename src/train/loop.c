@@ -8,6 +8,7 @@
 
 #include "core/argv.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/stop.h"
 
 #include <stdio.h>
@@ -78,15 +79,32 @@ static ls_status finish_epoch(ls_trainer *t)
     return LS_OK;
 }
 
+/* Rank 0 says what the run continues from when its last state could not be saved. Keeps the failure. */
+static void tell_newest(const ls_trainer *t, const char *advice)
+{
+    char *path = NULL;
+    ls_err_kept why;
+    if (ls_comm_rank(t->comm)) return;
+    ls_err_keep(&why);
+    if (ls_ckpt_latest(t->cfg->run_dir, &path) == LS_OK)
+        train_tell(t, "lockstep: step %lld could not be saved before the stop; %s%s%s\n", (long long)t->state.step,
+                   path ? "the newest checkpoint is " : "there is no checkpoint", path ? path : "", path ? advice : "");
+    ls_free(path);
+    ls_err_restore(&why);
+}
+
 /* Saves the state of the last finished step, as step-N: no parameter has changed since. */
 static ls_status save_and_stop(ls_trainer *t)
 {
-    ls_stop_saving();
-    LS_TRY(train_save_stop(t));
-    train_save_forget(t);
     char advice[sizeof(ls_quoted_word) + 48] = "";
     if (!getenv("LOCKSTEP_ATTEMPT")) /* a supervisor may continue the run itself */
         snprintf(advice, sizeof advice, "; to continue: lockstep train --resume %s", ls_quoted(t->cfg->run_dir).text);
+    ls_stop_saving();
+    const ls_status saved = train_save_stop(t);
+    if (saved != LS_OK) tell_newest(t, advice);
+    LS_TRY(saved);
+    train_save_forget(t);
+    t->live.stopped = true;
     return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld%s", ls_stop_signal() ? "" : "a worker was asked to stop; ",
                    t->cfg->run_dir, (long long)t->state.step, advice);
 }
@@ -121,7 +139,9 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     LS_TRY(train_begin_files(t));
     LS_TRY(train_save_begin(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));
-    LS_TRY(first_validation(t));
+    const ls_status first = first_validation(t);
+    t->live.stopped = first == LS_E_STOPPED; /* nothing to save */
+    LS_TRY(first);
     while (!is_over(t)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);

@@ -101,11 +101,20 @@ LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2;$fault,step=11
 [ "$(grep -- --resume err)" = "lockstep: to continue: lockstep train --resume full --max_restarts 2" ] || bad "full: $(grep -- --resume err)"
 [ -e full/step-8 ] || bad "full: $(ls full)"
 # once training has begun, a disk that fails at the start of an attempt costs that attempt; the event names the worker whose file it is
-LOCKSTEP_FAULT="kind=kill,rank=1,step=10;kind=read,rank=0,attempt=2;$fault,attempt=3,path=options.json" expect 0 "attempt 3 failed after step 9: disk: " \
+LOCKSTEP_FAULT="kind=kill,rank=1,step=10;kind=read,rank=0,attempt=2;$fault,attempt=3,path=options.json" expect 0 "attempt 3 failed before its first step: disk: " \
   "${train[@]}" --checkpoint_path starts -n 2 --max_restarts 4 --save_every 8
 alike starts
 LOCKSTEP_FAULT="kind=enospc,rank=0,step=8" expect 0 "No space left" "${train[@]}" --checkpoint_path whose -n 4 --strategy zero1 --save_failures stop --max_restarts 2 --save_every 8
 grep -q '"failure", .*"rank": 0, .*"cause": "disk"' whose/events.jsonl || bad "whose: $(grep failure whose/events.jsonl)"
+# also before the first step, when the others only agree on its failure
+fault="kind=enospc,rank=0,path=options.json,attempt"
+LOCKSTEP_FAULT="kind=kill,rank=1,step=5;$fault=2;$fault=3;kind=read,rank=2,attempt=4" expect 0 "attempt 2 failed before its first step: disk: rank 0 failed: .*options.json.*No space left" \
+  "${train[@]}" --checkpoint_path agreed -n 4 --max_restarts 6 --save_every 2
+alike agreed
+grep -q "attempt 4 failed before its first step: disk: rank 0 failed: worker 2: cannot read .*step-[24].*Input/output error" err || bad "agreed: $(grep "attempt 4" err)"
+[ "$(grep -c "^lockstep: rank .*: I/O error: " err)" = 3 ] || bad "agreed: a failure is not printed once: $(grep "I/O error" err)"
+[ "$(grep -c '"failure", "attempt": [23], "rank": 0, .*"cause": "disk", "detail": "rank 0 failed: .*No space left' agreed/events.jsonl)" = 2 ] || bad "agreed: $(grep failure agreed/events.jsonl)"
+grep -q '"failure", "attempt": 4, "rank": 2, .*"cause": "disk"' agreed/events.jsonl || bad "agreed: $(grep failure agreed/events.jsonl)"
 # an elastic run that has as few workers as it may have starts again with them
 LOCKSTEP_FAULT="kind=kill,rank=1,step=4;kind=kill,rank=0,step=6,attempt=2" expect 0 "continuing with 1 worker instead of 2" \
   "${train[@]}" --checkpoint_path fewest -n 2 --elastic 1:2 --save_every 1
@@ -203,6 +212,27 @@ late() {
 }
 late 1 "resumed from late/step-16" step-16
 late 2 "nothing is left to do" step-16 epoch-1 RUN_COMPLETE.txt
+# a signal to one worker stops the run, too
+LOCKSTEP_FAULT="kind=term,rank=2,step=5" expect 143 "saved termed/step-" "${train[@]}" --checkpoint_path termed -n 4 --max_restarts 2
+tail -n 1 termed/events.jsonl | grep -q '"end", .*"state": "stopped"' || bad "termed: $(tail -n 1 termed/events.jsonl)"
+# a stop that cannot be saved has failed; what is left is named
+unsaved() { # RUN OPTIONS
+  local run=$1
+  shift
+  LOCKSTEP_FAULT="kind=enospc,rank=0,step=10,path=.tmp-,count=100000" "${train[@]}" --checkpoint_path "$run" -n 2 --save_every 8 --save_failures warn \
+    --epochs 500 --max_steps 100000 "$@" >"$run.out" 2>"$run.err" &
+  pid=$!
+  await $pid lines "$run/metrics.jsonl" 12 || bad "$run: no step 12"
+  kill -TERM $pid
+  ends 3 "$run"
+  grep -q "could not be saved before the stop; the newest checkpoint is $run/step-8" "$run.err" || bad "$run: $(tail -n 3 "$run.err")"
+  [ "$(grep -c "to continue: lockstep train --resume $run" "$run.err")" = 1 ] || bad "$run: not one command: $(tail -n 3 "$run.err")"
+  tail -n 1 "$run/events.jsonl" | grep -q '"end", .*"state": "failed", "reason": ".*No space left' || bad "$run: $(tail -n 1 "$run/events.jsonl")"
+}
+unsaved lone
+unsaved watched --max_restarts 5
+grep -q '"failure", .*"rank": 0, .*"cause": "disk"' watched/events.jsonl || bad "watched: no cause: $(tail -n 2 watched/events.jsonl)"
+grep -q restarting watched.err && bad "watched: restarted after SIGTERM"
 expect 2 "must be MIN:MAX" "${train[@]}" -n 2 --elastic 4 --checkpoint_path no
 expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
   MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 "${train[@]}" --max_restarts 2 --checkpoint_path no

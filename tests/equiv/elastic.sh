@@ -35,6 +35,8 @@ there_and_back() { # RUN OPTIONS...
   progress "$run" 8 1
   resize "$run" 4
   progress "$run" 4 1
+  resize "$run" 4
+  grep -q "^$run has 4 workers already$" resize.log || bad "$run: the same number: $(cat resize.log)"
   kill -9 "$(pgrep -P $pid | tail -n 1)" # 3 replicas cannot divide the batch: a pipeline of 3 stages can
   progress "$run" 3 1
   grep -q '"world_size": 3, .*"dp": 1, "pp": 3' "$run/events.jsonl" || bad "$run: 3 workers are no pipeline"
