@@ -385,7 +385,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     }
     w->work = CKPT_OPEN;
     to_phase(w, copies_first(w) ? COPYING : WORKING);
-    if (w->comm && !w->room) { /* the others write as soon as the folder is there */
+    if (w->comm && !w->room) { /* the others write as soon as the folder exists */
         st = wait_while(w, running, false);
         if (st == LS_OK) st = go_on(w);
     }
