@@ -612,13 +612,15 @@ static ls_status check_limit(const ls_trainer *t)
                    c->steps_per_epoch == 1 ? "" : "s", c->max_train_steps >= 0 ? " or --max_train_steps" : "");
 }
 
-/* Before a checkpoint is chosen: a run that still ends in this folder may save a newer one, or complete the run. */
+/* Before a checkpoint is chosen: a run that still ends in this folder may save a newer one, or complete the run. Without one the lock is taken
+ * later: if nothing is left to do, the folder stays as it is, and it may be read-only. */
 static ls_status wait_for_folder(ls_trainer *t)
 {
+    const char *dir = t->cfg->run_dir;
     ls_status st = LS_OK;
-    if (ls_comm_rank(t->comm) == 0 && ls_fs_is_dir(t->cfg->run_dir)) {
-        st = train_lock_folder(t);
-        if (st == LS_OK) st = ls_ckpt_clean(t->cfg->run_dir);
+    if (ls_comm_rank(t->comm) == 0) {
+        if (ls_fs_exists(ls_path_of(dir, LS_RUN_LOCK).text)) st = train_lock_folder(t);
+        if (st == LS_OK) st = ls_ckpt_clean(dir);
     }
     return ls_comm_size(t->comm) > 1 ? ls_comm_agree(t->comm, st, LS_SITE) : st;
 }
