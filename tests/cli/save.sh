@@ -33,7 +33,7 @@ for how in "" "--save_async" "--audit 4"; do
 done
 
 # saves that are due while the last one is being written are left out, with one line
-LOCKSTEP_FAULT="kind=slow,rank=0,step=2,phase=save,path=/.tmp-step-1-,seconds=2" ok dense --save_every 1 --save_async -n 2
+LOCKSTEP_FAULT="kind=slow,rank=0,step=1,phase=save,path=/.tmp-step-1-,seconds=2" ok dense --save_every 1 --save_async -n 2
 [ "$(grep "no checkpoint:" dense.log)" = "step 2  no checkpoint: step-1 is still being written; saves that are due meanwhile are left out; a larger --save_every gives it the time" ] ||
   bad "not one line about checkpoints that were left out: $(grep "no checkpoint:" dense.log)"
 same_checkpoint one/epoch-1 dense/epoch-1
@@ -43,14 +43,14 @@ fault() { LOCKSTEP_FAULT=$1 run "${@:2}"; }
 for how in "" "--save_async" "-n 2" "-n 2 --save_async"; do
   rm -rf f
   # shellcheck disable=SC2086
-  fault kind=enospc,rank=0,step=5,path=model.safetensors f --save_every 4 --save_failures warn $how || bad "$how: a full disk ended the run: $(tail -n 3 f.log)"
+  fault kind=enospc,rank=0,step=4,path=model.safetensors f --save_every 4 --save_failures warn $how || bad "$how: a full disk ended the run: $(tail -n 3 f.log)"
   grep -q "warning: the checkpoint of step 4 was not saved: .*No space left" f.log || bad "$how: no warning: $(tail -n 5 f.log)"
   grep -q '"event": "checkpoint_failed", "step": 4, "name": "step-4", "reason": ".*No space left' f/events.jsonl || bad "$how: no event"
   [ ! -e f/step-4 ] || bad "$how: step-4 exists"
   [ "$(sed -n 's/.*"event": "checkpoint", .*"name": "\([^"]*\)".*/\1/p' f/events.jsonl | sort | xargs)" = "$(cd f && shopt -s nullglob && echo epoch-* step-*)" ] || bad "$how: events: $(grep '"checkpoint"' f/events.jsonl; ls f)"
   same_checkpoint one/epoch-1 f/epoch-1
 done
-fault kind=fsync,rank=0,step=5,path=model.safetensors s --save_every 4; code=$?
+fault kind=fsync,rank=0,step=4,path=model.safetensors s --save_every 4; code=$?
 [ $code = 3 ] && grep -q "cannot sync s/.tmp-step-4-.*/model.safetensors" s.log || bad "exit code $code, expected 3: $(tail -n 2 s.log)"
 grep -q '"event": "checkpoint"' s/events.jsonl && bad "an event of a checkpoint that does not exist: $(cat s/events.jsonl)"
 fault kind=enospc,rank=0,step=16,path=optimizer last --save_every 8 --save_failures warn; code=$?
@@ -73,7 +73,7 @@ for c in step-8 epoch-1; do same_checkpoint one/$c mixed/$c; done
 
 # a copy in memory does not wait for a disk that is slow, and is not left out
 for n in 1 2; do
-  LOCKSTEP_FAULT="kind=slow,rank=0,step=5,phase=save,path=/.tmp-step-4-,seconds=60;kind=kill,rank=0,step=13" ok "slow$n" --save_every 4 --save_memory_every 4 --save_async -n $n --max_restarts 1
+  LOCKSTEP_FAULT="kind=slow,rank=0,step=4,phase=save,path=/.tmp-step-4-,seconds=60;kind=kill,rank=0,step=13" ok "slow$n" --save_every 4 --save_memory_every 4 --save_async -n $n --max_restarts 1
   grep -q '"event": "restart".*"from_step": 12, "lost_steps": 0,' "slow$n/events.jsonl" || bad "-n $n: the copy was left out: $(grep restart "slow$n/events.jsonl")"
   same_checkpoint one/epoch-1 "slow$n/epoch-1"
 done
@@ -89,7 +89,7 @@ grep -q '"event": "save_every", "step": 11, "steps": [1-9]' auto/events.jsonl ||
 grep -q '"save_every": "auto"' auto/options.json || bad "options.json: $(grep save_every auto/options.json)"
 same_checkpoint one/epoch-1 auto/epoch-1
 # with --save_async it is at least the time of a write
-LOCKSTEP_FAULT="kind=slow,rank=0,step=11,phase=save,path=/.tmp-step-10-,seconds=0.1" ok paced --save_every auto --mtbf 0.001 --save_async --max_steps 60 --save_memory_every 5
+LOCKSTEP_FAULT="kind=slow,rank=0,step=10,phase=save,path=/.tmp-step-10-,seconds=0.1" ok paced --save_every auto --mtbf 0.001 --save_async --max_steps 60 --save_memory_every 5
 python3 - paced/events.jsonl <<'EOF' || bad "the interval is shorter than a write: $(grep sav paced.log)"
 import json, sys
 e = [x for x in map(json.loads, open(sys.argv[1])) if x["event"] == "save_every"]
