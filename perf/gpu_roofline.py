@@ -2,7 +2,7 @@
 (ls-bench: by name; needs a GPU.)
 
   products     perf/cuda_gemm: every matrix product of a step, each with its best algorithm
-  attention    perf/cuda_attention: forward and backward of a layer with the fastest kernel, times the number of layers
+  attention    perf/cuda_attention: forward and backward of a layer with the fastest kernel that a run may use by default, times the number of layers
   the rest     perf/cuda_kernels: memory-bound kernels (norms, embeddings, softmax, AdamW, gradient norm), times their number per step
   step         the file of perf/gpu_vs_torch.py (--speed), and per operation from a profile of lockstep (--profile RUN_DIR)
 
@@ -103,7 +103,7 @@ def main():
 
     rows = o.batch * o.seq
     gemm = products(text("cuda_gemm", ["--batch", o.batch, "--seq", o.seq, "--type", o.dtype]), rows)
-    attn = attention(text("cuda_attention", ["--dtype", o.dtype, "--no-check"]), o.batch, o.seq)
+    attn = attention(text("cuda_attention", ["--dtype", o.dtype, "--no-check", "--no-wgmma"]), o.batch, o.seq)
     kern = kernels(text("cuda_kernels", ["--dtype", o.dtype, "--batch", o.batch, "--seq", o.seq, "--no-check"]), o.batch, o.seq)
     parts, missing = [], []
     if gemm:

@@ -130,7 +130,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX
     char path[PATH_MAX];
     LS_TRY(ls_fs_mkdirs(run_dir));
     LS_TRY(ls_ckpt_clean(run_dir));
-    LS_TRY(ls_path_in(path, run_dir, ".tmp-%s-%ld", name, (long)getpid()));
+    LS_TRY(ls_path_in(path, run_dir, CKPT_TMP_NAME, name, (long long)getpid()));
     if (mkdir(path, 0777)) return ls_fail(LS_E_IO, "cannot write a checkpoint in %s: %s", run_dir, strerror(errno));
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {

@@ -59,7 +59,8 @@ ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 bool ckpt_name_ok(const char *name);
 /* "a/b/" -> "a", "b"; "b" -> ".", "b". */
 ls_status ckpt_split_path(const char *path, char dir[PATH_MAX], char name[PATH_MAX]);
-/* Creates and locks .tmp-<name>-<pid> in run_dir. Close *lock. */
+#define CKPT_TMP_NAME ".tmp-%s-%lld" /* of the checkpoint; process id */
+/* Creates and locks that folder in run_dir. Close *lock. */
 ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX], int *lock);
 /* Replaces run_dir/name by tmp atomically; the old folder is hidden until ls_ckpt_clean removes it, because deleting is slow. */
 ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name);

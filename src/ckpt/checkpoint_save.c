@@ -13,12 +13,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define TMP_NAME ".tmp-%s-%" PRId64 /* as ckpt_tmp_open names it */
 
 /* ---- small files ---- */
 
@@ -115,7 +113,7 @@ static ls_status prepare(ckpt_save *s)
 {
     const ls_ckpt_job *j = &s->job;
     char tmp[PATH_MAX];
-    LS_TRY(ls_path_in(tmp, j->dir, TMP_NAME, j->name, INT64_MAX)); /* match() has no failure of one worker */
+    LS_TRY(ls_path_in(tmp, j->dir, CKPT_TMP_NAME, j->name, LLONG_MAX)); /* match() has no failure of one worker */
     LS_TRY(check_job(j, &s->state));
     for (int f = 0; f < n_file_of(s); f++)
         LS_TRY(ckpt_part_make(&s->part[f], s->layout, f, j->model, j->piece, j->n_piece, ckpt_rank(s->comm) == 0));
@@ -142,7 +140,7 @@ static ls_status match(ckpt_save *s)
 {
     enum { NUMBER, OLD, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
     char tmp[PATH_MAX];
-    LS_TRY(ls_path_in(tmp, s->job.dir, TMP_NAME, s->job.name, (int64_t)getpid()));
+    LS_TRY(ls_path_in(tmp, s->job.dir, CKPT_TMP_NAME, s->job.name, (long long)getpid()));
     const bool first = ckpt_rank(s->comm) == 0;
     int64_t sum[N] = {[NUMBER] = first ? (int64_t)getpid() : 0, [OLD] = first && ls_fs_exists(tmp)};
     for (int f = 0; f < CKPT_N_FILE; f++) {
@@ -159,7 +157,8 @@ static ls_status match(ckpt_save *s)
             return ls_fail(LS_E_INTERNAL, "the pieces of all workers overlap and leave holes in %s", file->name);
     }
     s->early = s->comm && s->background && !s->stage->device && !sum[OLD];
-    return ckpt_rank(s->comm) ? ls_path_in(s->tmp, s->job.dir, TMP_NAME, s->job.name, sum[NUMBER]) : LS_OK;
+    return ckpt_rank(s->comm) ? ls_path_in(s->tmp, s->job.dir, CKPT_TMP_NAME, s->job.name, (long long)sum[NUMBER])
+                              : LS_OK;
 }
 
 /* remove: also deletes the folder, after a failure. */
