@@ -140,10 +140,7 @@ do_smoke() {
         [[ $(tool $t) ]] || { note "$t is not built: its checks are skipped"; continue; }
         case $t in
         cuda_gemm) try $t 150 "$build/$t" --check ;;
-        cuda_attention)
-            try $t 120 "$build/$t" --no-time --no-wgmma "${small[@]}"
-            # experimental (LS_FLASH_WGMMA): `cuda_attention` alone checks and times it
-            ;;
+        cuda_attention) try $t 120 "$build/$t" --no-time "${small[@]}" ;;
         cuda_kernels) try $t 120 "$build/$t" "${small[@]}" ;;
         esac
     done

@@ -384,8 +384,9 @@ static void wgmma_matches_the_equations_and_the_other_kernels(void **state)
             p.drop = *shapes[i].drop;
             make(&p, (uint64_t)(i + 1));
             reference(&p);
-            run_wgmma(&p, "2", first);
+            run_wgmma(&p, "1", first);
             check(&p, kind, "wgmma");
+            run_wgmma(&p, "2", first);
             run_wgmma(&p, "3", first);
             run_wgmma(&p, "0", first);
             free_all(first);
@@ -448,7 +449,7 @@ static void wgmma_does_not_depend_on_other_heads(void **state)
     drop_all(&one_head);
 }
 
-static void wgmma_is_selected_by_its_variable(void **state)
+static void wgmma_is_the_default_and_can_be_turned_off(void **state)
 {
     (void)state;
     cu_attention *a = NULL;
@@ -456,13 +457,16 @@ static void wgmma_is_selected_by_its_variable(void **state)
     setenv("LS_FLASH_WGMMA", "yes", 1);
     assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, true, false, "flash"), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(), "LS_FLASH_WGMMA=yes"));
-    setenv("LS_FLASH_WGMMA", "1", 1);
-    for (int wide = 0; wide < 2; wide++) {
-        assert_int_equal(cu_attention_open(&a, NULL, wide ? LS_F32 : LS_BF16, true, false, "flash"), LS_OK);
-        cu_attention_describe(a, words, sizeof words);
-        assert_int_equal(strstr(words, "wgmma") != NULL, !wide);
-        assert_int_equal(cu_attention_scratch(a, 1, 100, 2, 64, true) >= 2 * 128 * 2 * sizeof(float), !wide);
-        cu_attention_close(&a);
+    for (int off = 0; off < 2; off++) {
+        if (off) setenv("LS_FLASH_WGMMA", "0", 1);
+        else unsetenv("LS_FLASH_WGMMA");
+        for (int wide = 0; wide < 2; wide++) {
+            assert_int_equal(cu_attention_open(&a, NULL, wide ? LS_F32 : LS_BF16, true, false, "flash"), LS_OK);
+            cu_attention_describe(a, words, sizeof words);
+            assert_int_equal(strstr(words, "wgmma") != NULL, !wide && !off);
+            assert_true(cu_attention_scratch(a, 1, 100, 2, 64, true) >= 2 * 128 * 2 * sizeof(float));
+            cu_attention_close(&a);
+        }
     }
     unsetenv("LS_FLASH_WGMMA");
 }
@@ -502,7 +506,7 @@ int main(void)
         cmocka_unit_test(wgmma_matches_the_equations_and_the_other_kernels),
         cmocka_unit_test(wgmma_has_one_order),
         cmocka_unit_test(wgmma_does_not_depend_on_other_heads),
-        cmocka_unit_test(wgmma_is_selected_by_its_variable),
+        cmocka_unit_test(wgmma_is_the_default_and_can_be_turned_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

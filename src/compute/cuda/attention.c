@@ -1,4 +1,5 @@
-/* attention.c - who computes attention: cuDNN where it has a plan for the shape and there is no dropout (its masks are its own), else our kernels.
+/* attention.c - who computes attention: cuDNN where it has a plan for the shape and there is no dropout (its masks are its own), else our kernels;
+ * backward on Hopper, with heads of 64, our own (decision 25).
  *
  * Forward and backward choose by themselves: lse means the same to both. A choice depends on the shape, the type and whether there is dropout,
  * never on what ran before. */
@@ -22,7 +23,7 @@ struct cu_attention {
     void *stream;
     ls_dtype dt;
     bool deterministic, tf32;
-    int warpgroups;   /* per block of the backward for Hopper; 0: not selected */
+    int warpgroups;   /* per block of the backward for Hopper; 1: by the shape, 0: it is not used */
     choice want[2];   /* of forward, of backward */
     cu_sdpa *sdpa;    /* NULL: there is none */
     int sdpa_version; /* 91400: 9.14.0 */
@@ -49,19 +50,19 @@ static ls_status choose(choice want[2], const char *kind)
     return LS_OK;
 }
 
-/* LS_FLASH_WGMMA: 0, 1 or, to compare them, 2 or 3 warpgroups per block. */
+/* LS_FLASH_WGMMA: 0, 1 (where the device can, the default) or, to compare them, 2 or 3 warpgroups per block. */
 static ls_status choose_wgmma(int *warpgroups)
 {
     const char *env = getenv("LS_FLASH_WGMMA");
-    if (!env || !*env || !strcmp(env, "0")) return LS_OK;
-    if (strlen(env) != 1 || *env < '1' || *env > '3')
+    const bool wanted = env && *env;
+    if (wanted && (strlen(env) != 1 || *env < '0' || *env > '3'))
         return ls_fail(LS_E_CONFIG, "LS_FLASH_WGMMA=%s is not known; use 0, 1, 2 or 3", env);
-    if (!flash_wgmma_works())
+    *warpgroups = wanted ? *env - '0' : flash_wgmma_works();
+    if (*warpgroups && !flash_wgmma_works())
         return ls_fail(LS_E_UNSUPPORTED,
                        "LS_FLASH_WGMMA=%s needs a device of compute capability 9.x and a plugin that was "
                        "compiled for it (LS_CUDA_ARCH=90a)",
                        env);
-    *warpgroups = *env == '2' ? 2 : 3;
     return LS_OK;
 }
 
@@ -100,10 +101,24 @@ void cu_attention_close(cu_attention **a)
     *a = NULL;
 }
 
-/* cuDNN's backward with one order of sums holds the T x T matrix of every head: only where it was asked for. */
-static bool by_flash(const cu_attention *a, bool backward)
+/* Our own backward for Hopper: one head size, 16 bits; all else is done by the kernels for every device. */
+static bool by_wgmma(const cu_attention *a, int64_t D)
 {
-    return !a->sdpa || a->want[backward] == FLASH || (backward && a->deterministic && a->want[backward] == AUTO);
+    return a->warpgroups && a->dt != LS_F32 && D == 64;
+}
+
+/* On an H200 two are faster at 512 rows, three at 1024 (decision 25); the bits are the same. */
+static int warpgroups_of(const cu_attention *a, int64_t T)
+{
+    return a->warpgroups > 1 ? a->warpgroups : T > 512 ? 3 : 2;
+}
+
+/* cuDNN's backward with one order of sums holds the T x T matrix of every head: only where it was asked for. The one for Hopper is
+ * faster than cuDNN's in any order. */
+static bool by_flash(const cu_attention *a, bool backward, int64_t D)
+{
+    return !a->sdpa || a->want[backward] == FLASH ||
+           (backward && a->want[backward] == AUTO && (a->deterministic || by_wgmma(a, D)));
 }
 
 /* LS_E_UNSUPPORTED: cuDNN cannot compute j, or needs more scratch than was ever given out. */
@@ -117,18 +132,11 @@ static ls_status try_sdpa(const cu_attention *a, bool backward, const cu_attenti
     return LS_OK;
 }
 
-/* Our own backward for Hopper: one head size, 16 bits; all else is done by the kernels for every device. */
-static bool by_wgmma(const cu_attention *a, int64_t D)
-{
-    return a->warpgroups && a->dt != LS_F32 && D == 64;
-}
-
 size_t cu_attention_scratch(cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward)
 {
     size_t most = cu_flash_nbytes(B, T, H, backward), n = 0; /* always: dropout may be asked for */
-    if (backward && by_wgmma(a, D)) most = LS_MAX(most, cu_flash_wgmma_nbytes(B, T, H));
     for (int pass = 0; pass <= backward; pass++) {
-        if (by_flash(a, pass)) continue;
+        if (by_flash(a, pass, D)) continue;
         if (cu_sdpa_plan(a->sdpa, pass, B, T, H, D, &n) != LS_OK) ls_err_clear(); /* reported when it is to run */
         else a->sdpa_room = LS_MAX(a->sdpa_room, n), most = LS_MAX(most, n);
     }
@@ -143,7 +151,7 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
     int e = 0;
-    if (backward && by_wgmma(a, j->D)) e = flash_bwd_wgmma(j, a->dt, a->warpgroups, a->stream);
+    if (backward && by_wgmma(a, j->D)) e = flash_bwd_wgmma(j, a->dt, warpgroups_of(a, j->T), a->stream);
     else if (a->dt != LS_F32)
         e = backward ? flash_bwd_16bit(j, a->dt, a->stream) : flash_fwd_16bit(j, a->dt, a->stream);
     else e = backward ? flash_bwd_f32(j, a->tf32, a->stream) : flash_fwd_f32(j, a->tf32, a->stream);
@@ -156,7 +164,7 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
 
 ls_status cu_attention_run(cu_attention *a, bool backward, const cu_attention_job *j)
 {
-    if (by_flash(a, backward) || j->drop.p > 0) return run_flash(a, backward, j);
+    if (by_flash(a, backward, j->D) || j->drop.p > 0) return run_flash(a, backward, j);
     const ls_status st = try_sdpa(a, backward, j);
     if (st == LS_OK) return cu_sdpa_run(a->sdpa, backward, j);
     if (a->want[backward] == CUDNN) return st;
@@ -174,20 +182,21 @@ void cu_attention_version(const cu_attention *a, char *words, size_t room)
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
     static const char *const how[] = {"cuDNN where possible", "cuDNN", "flash"};
-    const bool wgmma = by_wgmma(a, 64);
     const char *const fwd = how[a->want[0]];
-    const char *const bwd = !by_flash(a, true) ? how[a->want[1]] : wgmma ? "flash with wgmma" : how[FLASH];
+    const char *const bwd = by_flash(a, true, 0) ? how[FLASH] : how[a->want[1]]; /* of any head size */
+    const char *const hopper =
+        by_wgmma(a, 64) && by_flash(a, true, 64) ? "wgmma for heads of 64, else " : ""; /* of 64 */
     char lib[64], version[16];
     if (!a->sdpa) {
-        snprintf(words, room, "flash%s (no cuDNN: %s)",
-                 a->dt != LS_F32 ? wgmma ? ", backward with wgmma" : ""
+        snprintf(words, room, "flash%s%s (no cuDNN: %s)",
+                 a->dt != LS_F32 ? ""
                  : a->tf32       ? ", TF32"
                                  : ", 3xTF32",
-                 a->why);
+                 *hopper ? ", backward with wgmma for heads of 64" : "", a->why);
         return;
     }
     cu_attention_version(a, version, sizeof version);
     snprintf(lib, sizeof lib, "cuDNN %s%s", version, a->deterministic ? ", deterministic" : "");
-    if (fwd == bwd) snprintf(words, room, "%s (%s)", fwd, lib);
-    else snprintf(words, room, "forward %s, backward %s (%s)", fwd, bwd, lib);
+    if (fwd == bwd && !*hopper) snprintf(words, room, "%s (%s)", fwd, lib);
+    else snprintf(words, room, "forward %s, backward %s%s (%s)", fwd, hopper, bwd, lib);
 }

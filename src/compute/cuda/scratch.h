@@ -80,16 +80,10 @@ static inline size_t cu_embed_bwd_nbytes(int64_t R, int64_t C)
            (size_t)(cu_pieces(R, CU_EMBED_PIECE) * 2 * C) * sizeof(float) + cu_sort_nbytes(R);
 }
 
-/* delta of our own attention's backward */
+/* Our own attention's backward: lse and delta of whole tiles of 64 rows (on Hopper; elsewhere delta alone, the start of it) */
 static inline size_t cu_flash_nbytes(int64_t B, int64_t T, int64_t H, int backward)
 {
-    return backward ? cu_bytes_up((size_t)(B * T * H) * sizeof(float)) : 0;
-}
-
-/* lse and delta, of whole tiles of 64 rows, where LS_FLASH_WGMMA selects that backward */
-static inline size_t cu_flash_wgmma_nbytes(int64_t B, int64_t T, int64_t H)
-{
-    return cu_bytes_up((size_t)(B * H * cu_pieces(T, 64) * 64 * 2) * sizeof(float));
+    return backward ? cu_bytes_up((size_t)(B * H * cu_pieces(T, 64) * 64 * 2) * sizeof(float)) : 0;
 }
 
 /* Elements from one row of logits to the next. */

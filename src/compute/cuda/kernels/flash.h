@@ -25,7 +25,7 @@ int flash_bwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_bwd_f32(const cu_attention_job *j, bool tf32, void *stream);
 int flash_bwd_tf32(const cu_attention_job *j, void *stream); /* its half of that */
 
-/* Backward by Hopper's own instructions (flash_bwd_wgmma.cu): D = 64, 16 bits, scratch of cu_flash_wgmma_nbytes. warpgroups: 2 or 3 per block, which
+/* Backward by Hopper's own instructions (flash_bwd_wgmma.cu): D = 64, 16 bits, scratch of cu_flash_nbytes. warpgroups: 2 or 3 per block, which
  * changes the time alone (with dropout always 2). works: the device is of compute capability 9.x and the code was compiled for it (90a). */
 bool flash_wgmma_works(void);
 int flash_bwd_wgmma(const cu_attention_job *j, ls_dtype dt, int warpgroups, void *stream);
