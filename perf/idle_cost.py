@@ -5,10 +5,15 @@
 
     supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
     audit        train --audit 100, one audit in the run         bar: 1 %
+    audit_step   train --audit 4: what an audit adds to the steps without one beside it, as a share of 100 of them; bar: 1 %. Layouts: ddp of 2 and one worker, with one
+                 micro-batch per worker and step (an audit repeats all of it: the most that it can cost) and with 4
     audit_idle   train --audit 100000, no audit in the run       bar: 0.5 %
     save         train --save_async, one checkpoint in the run   bar: 1 %; a model of 33 M parameters, one save in about 20 s
 
-Every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
+audit_step needs no second run: of every 4 steps, the first two have no audit, the third ends with the hash of the state, and the fourth repeats the pass and hashes again. The cost is that of
+the last two less that of the first two; groups of 4 are the samples. Steps next to each other meet the same machine, so the interval is narrow where other ways are lost in noise.
+
+For the rest, every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
 faster during a round hits both alike; each half is a ratio. Printed are the geometric mean of the ratios and its interval of 95 % (t distribution), of
 the wall time of steps and of all CPU seconds of the run, its start included. The wall time is that of the epoch without its first two steps. All runs of a model must end
 with the same weights. A bar is met if the whole interval is below it, and missed if it is above; else there are too few rounds. The defaults should take about 8 minutes on two quiet
@@ -23,7 +28,7 @@ p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, se
 p.add_argument("--save_rounds", type=int, default=3)
 p.add_argument("--save_steps", type=int, default=13)
 p.add_argument("--save_size", default="9,8,512,128,4")
-p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_idle", "save"], default=["supervisor", "audit", "audit_idle", "save"])
+p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_step", "audit_idle", "save"], default=["supervisor", "audit", "audit_step", "audit_idle", "save"])
 a = p.parse_args()
 if min(a.rounds, a.save_rounds) < 1:
     p.error("an interval needs at least one round")
@@ -64,6 +69,40 @@ def run(work, options, steps, size):
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, weights
 
 
+def audit_steps(work, workers, micro, rounds):
+    """Of every group of 4 steps: what an audit adds, in plain steps."""
+    L, H, C, T, _ = a.size.split(",")
+    folder, groups = os.path.join(work, "run"), []
+    for _ in range(rounds):
+        shutil.rmtree(folder, ignore_errors=True)
+        done = subprocess.run([a.lockstep, "train", "--data", os.path.join(work, "d"), "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
+                               "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", str(workers * micro), "--max_steps", str(a.steps),
+                               "--dropout", "0", "--audit", "4", "-n", str(workers), "--strategy", "ddp", "--checkpoint_path", folder],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, LS_DEVICE="cpu"))
+        if done.returncode:
+            sys.exit(f"--audit 4: exit code {done.returncode}\n{done.stdout[-2000:]}")
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            times = [json.loads(line)["step_time_sec"] for line in f]
+        with open(os.path.join(folder, "epoch-1", "timings.json")) as f:
+            wall = json.load(f)["epochs_done"][0]["wall_time"]
+        if not 0.98 < sum(times) / wall <= 1.001:
+            sys.exit(f"the steps take {sum(times):.3f} s of {wall:.3f} s: what an audit costs is not all in them")
+        groups += [times[k:k + 4] for k in range(4, len(times) - 3, 4)]
+    return [(g[2] + g[3] - g[0] - g[1]) / ((g[0] + g[1]) / 2) for g in groups]
+
+
+def mean_interval(x):
+    """Mean without the tenth at either end, and its interval of 95 % (winsorised deviation)."""
+    x = sorted(x)
+    cut = len(x) // 10
+    kept = x[cut:len(x) - cut]
+    mean = sum(kept) / len(kept)
+    wide = [min(max(v, kept[0]), kept[-1]) for v in x]
+    middle = sum(wide) / len(wide)
+    half = 1.98 * math.sqrt(sum((v - middle) ** 2 for v in wide) / (len(x) - 1)) / ((1 - 2 * cut / len(x)) * math.sqrt(len(x)))
+    return mean, mean - half, mean + half
+
+
 def interval(ratios):
     """Geometric mean and its interval of 95 %."""
     x = [math.log(r) for r in ratios]
@@ -84,7 +123,14 @@ try:
     r = random.Random(1)
     with open(os.path.join(work, "d", "train.bin"), "wb") as f:
         f.write(struct.pack("<200000H", *(r.randrange(8000) for _ in range(200000))))
+    for workers, micro in ((2, 1), (1, 1), (2, 4), (1, 4)) if "audit_step" in a.only else ():
+        steps = mean_interval(audit_steps(work, workers, micro, a.rounds))
+        m, low, high = (v / 100 for v in steps)
+        print(f"audit_step: {workers} worker{'s' if workers > 1 else ''}, {micro} micro-batch{'es' if micro > 1 else ''} each: an audit takes {steps[0]:.3f} steps ({steps[1]:.3f} to {steps[2]:.3f}), "
+              f"{100 * m:.3f} % of 100 ({100 * low:.3f} to {100 * high:.3f}), bar 1 %: {verdict((1 + m, 1 + low, 1 + high), 0.01)}", flush=True)
     for name in a.only:
+        if name == "audit_step":
+            continue
         options, bar, rounds, steps, size = VARIANTS[name]
         walls, cpus, weights = [], [], set()
         for k in range(rounds):
