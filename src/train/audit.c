@@ -15,6 +15,7 @@ struct ls_audit {
     ls_trainer *t;
     int n_unit, n_micro;                            /* units; micro-batches of a replica that are repeated */
     int first;                                      /* the first of them                                   */
+    int low;                                        /* backward is repeated from the head down to this unit */
     int64_t step;                                   /* the newest one that was audited                     */
     bool runs;                                      /* the current step is                                 */
     enum { OF_STEP, BEFORE_SAVE, AFTER_SAVE } when; /* of a save: the state after `step`, which was applied */
@@ -203,7 +204,8 @@ ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *ac
     uint64_t *to = pass_hashes(a);
     if (!to || !hashes_acts(a)) return LS_OK;
     if (pass == LS_BWD || pass == LS_BWD_IN)
-        return u ? hash(a, acts->da, NULL, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)]) : LS_OK;
+        return u && u >= a->low ? hash(a, acts->da, NULL, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)])
+                                : LS_OK;
     if (pass != LS_FWD) return LS_OK;
     to += ls_audit_fwd(u, 0);
     if (m->unit[u].kind == LS_UNIT_HEAD)
@@ -223,7 +225,7 @@ ls_status ls_audit_grad(ls_audit *a, int u)
 {
     const ls_unit *unit = &a->t->model->unit[u];
     uint64_t *to = pass_hashes(a);
-    if (!to) return LS_OK;
+    if (!to || u < a->low) return LS_OK;
     return hash(a, unit->grad, NULL, unit->n_grad, a->t->compute.ops->wide,
                 &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DW)]);
 }
@@ -270,7 +272,7 @@ static ls_status repeat_micro(ls_audit *a, int m)
     if (t->pipe) return ls_pipe_replay(t->pipe, &hooks, m, load_repeated, t, loss_of(a, m));
     LS_TRY(train_load(t, ls_strategy_micro_of(t->strategy, a->repeated, m), m, slot, &mb));
     LS_TRY(ls_walk(t->model, t->acts, &mb, &hooks, LS_FWD, 0, a->n_unit));
-    LS_TRY(ls_walk(t->model, t->acts, &mb, &hooks, LS_BWD, 0, a->n_unit));
+    LS_TRY(ls_walk(t->model, t->acts, &mb, &hooks, LS_BWD, a->low, a->n_unit));
     return ls_input_used(&t->input, slot);
 }
 
@@ -295,7 +297,8 @@ static ls_status repeat(ls_audit *a, int k)
 }
 
 /* Which micro-batch is repeated, and how far the replica that does it is from its own: the same on every worker. A gradient that is added
- * to another in place has no hash of its own. */
+ * to another in place has no hash of its own. Where the micro-batch is the whole step, half of its backward pass is repeated on average: all of
+ * it would be as long as a step, 1 % of 100 of them. */
 static void choose(ls_audit *a)
 {
     const ls_trainer *t = a->t;
@@ -306,6 +309,7 @@ static void choose(ls_audit *a)
     a->votes.shift[1] = W > 1 ? 1 + (int)(ls_rng_u64(key, 0) % (uint64_t)(W - 1)) : 0;
     a->first = t->cfg->audit_step ? 0 : (int)(ls_rng_u64(key, 1) % (uint64_t)M);
     while (a->n_micro < M && ls_strategy_adds(t->strategy, a->first)) a->first--;
+    a->low = M > 1 || t->cfg->audit_step || t->pipe ? 0 : (int)(ls_rng_u64(key, 2) % (uint64_t)a->n_unit);
 }
 
 /* ---- results ---- */
