@@ -64,6 +64,8 @@
        int64_t T, int64_t H, int64_t D, ls_drop drop),                                                                 \
       (c, dqkv, dy, y, lse, qkv, B, T, H, D, drop))                                                                    \
     X(classifier, (ls_compute * c, const ls_classifier *a), (c, a))                                                    \
+    X(quantize, (ls_compute * c, const ls_quantize *a), (c, a))                                                        \
+    X(product8, (ls_compute * c, const ls_product8 *a), (c, a))                                                        \
     X(adamw, (ls_compute * c, void *p, void *master, const void *g, void *m, void *v, int64_t n, const ls_adamw *h),   \
       (c, p, master, g, m, v, n, h))                                                                                   \
     X(narrow, (ls_compute * c, void *p, const void *x, int64_t n, const ls_gains *gains, const ls_rounding *round),    \
