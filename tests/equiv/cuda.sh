@@ -42,7 +42,7 @@ grep '^\[Rank 0\] Step' "$SCRATCH/bf16.out" | sed 's/.*Mem Curr: \(.*\), Mem Pea
 LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct
 run recomputed --device cuda --precision bf16 --recompute && bits bf16 recomputed
 LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
-grep -q 'backward with wgmma for heads of 64' "$SCRATCH/bf16.out" || bad "attention backward is not said to use wgmma"
+grep -q 'backward with wgmma for heads of 64' "$SCRATCH/bf16.out" || bad "the line of the model does not name wgmma"
 LS_FLASH_WGMMA=0 LS_EMU_ORDER=5 run mma --device cuda --precision bf16 && bits bf16 mma || bad "attention backward without wgmma"
 ! grep -q wgmma "$SCRATCH/mma.out" || bad "LS_FLASH_WGMMA=0 uses wgmma"
 LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
