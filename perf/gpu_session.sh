@@ -34,7 +34,7 @@
 #   PYTHON         Python with torch [python3]               BUDGET         seconds of one call [540]
 #   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]; TORCH_MODE [compile]
 #   TRAIN_ARGS     more options for every `lockstep train --device cuda`
-#   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
+#   MODES, ROUNDS, SEGMENT, VARIANTS   of gpu_vs_torch.py [compile,eager 5 2; variants: deterministic,fp8; none]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
 #   JOBS, RANKS    cases of nccl at the same time [4] and their ranks together [4]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4 cases.
 #                  An H200 refused processes ("busy or unavailable", "no memory") as soon as eight shared it through MPS
@@ -224,7 +224,7 @@ P
 do_speed() {
     local cases=${1:-b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl}
     local -a args=(--cases "$cases" --modes "${MODES:-compile,eager}" --rounds "${ROUNDS:-5}" --segment-s "${SEGMENT:-2}" --bars --out "$dir"
-        --budget-s $(($(left) - 120)) --ours-args "${TRAIN_ARGS:-}")
+        --budget-s $(($(left) - 120)) --ours-args "${TRAIN_ARGS:-}" --variants "${VARIANTS:-}")
     [[ $device == cuda ]] || args+=(--device cpu --cases dry --modes eager)
     TAIL=60 try gpu_vs_torch "$(left)" "$python" perf/gpu_vs_torch.py "${args[@]}"
     [[ ! -s $dir/gpu_vs_torch.md ]] || cp "$dir/gpu_vs_torch.md" "$out/speed.md"

@@ -5,7 +5,8 @@ Both processes stay alive and alternate; only one computes at a time (PyTorch wa
 after its queued work is done). A turn is a segment of at least --segment-s seconds; the first two steps after a pause are not counted. A
 round has one segment of each side, in rotating order. lockstep is an ordinary `lockstep train --device cuda`, timed by the timestamps in
 metrics.jsonl, so that everything between two steps counts. PyTorch (perf/gpu_torch.py) uses all common optimizations: padded vocabulary,
-autocast, SDPA, fused AdamW, pinned inputs, no synchronization, torch.compile.
+autocast, SDPA, fused AdamW, pinned inputs, no synchronization, torch.compile. --variants adds further runs of lockstep that alternate
+with the others: `deterministic` (ours has --no_deterministic unless --deterministic is given) and `fp8` (deterministic, in fp8).
 
   tokens/s   median over rounds; ratio: lockstep over PyTorch in the same round, median with a 95 % interval of the mean
   memory     GPU memory used by the process (including the CUDA context), and the count of each side
@@ -76,15 +77,14 @@ def used_memory():
 # ---- the two sides ------------------------------------------------------------------------------------------------------
 
 class Ours:
-    name = "ours"
-
-    def __init__(self, o, case, data, work):
+    def __init__(self, o, case, data, work, variant=None):
         self.o, self.case = o, case
+        self.name = f"ours, {variant}" if variant else "ours"
         self.tokens = case["B"] * case["A"] * case["T"]
-        self.run_dir = os.path.join(work, "run")
+        self.run_dir = os.path.join(work, f"run-{variant or 'plain'}")
         self.log = os.path.join(self.run_dir, "metrics.jsonl")
         shutil.rmtree(self.run_dir, ignore_errors=True)
-        p = case["precision"]
+        p = "fp8" if variant == "fp8" else case["precision"]
         args = [o.lockstep, "train", "--model", case["model"], "--train_data_path", data, "--checkpoint_path", self.run_dir, "--seq_length",
                 case["T"], "--micro_batch_size_per_gpu", case["B"], "--grad_accum_steps", case["A"], "--dropout", 0, "--clip", 1.0,
                 "--lr_schedule", "constant", "--warmup_steps", 0, "--epochs", 1, "--steps_per_print", 1000000]
@@ -93,11 +93,11 @@ class Ours:
         args += ["--device", o.device]
         if o.device == "cuda":
             args += ["--precision", "fp32" if p == "tf32" else p] + (["--tf32"] if p == "tf32" else [])
-            if not o.deterministic:
+            if not o.deterministic and not variant:
                 args += ["--no_deterministic"]
         args += o.ours_args.split()
         self.command = [str(a) for a in args]
-        self.out = open(os.path.join(work, "ours.log"), "w")
+        self.out = open(os.path.join(work, f"ours-{variant or 'plain'}.log"), "w")
         self.process = subprocess.Popen(self.command, stdout=self.out, stderr=subprocess.STDOUT, start_new_session=True)
         self.at, self.rows, self.running = 0, [], True
 
@@ -261,7 +261,7 @@ def measure(o, name, work):
     say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(names) or 'none'}")
     before = used_memory()
     mine = Ours(o, case, data, work)
-    sides, segments = [mine, *torches], {s.name: [] for s in [mine, *torches]}
+    sides = [mine, *torches]
     try:
         begin = time.time()
         mine.warm(o.warm)
@@ -269,6 +269,15 @@ def measure(o, name, work):
         after = used_memory()
         if after is not None:
             memory["ours"] = after - before
+        for variant in o.variants.split(",") if o.variants else []:
+            side = Ours(o, case, data, work, variant)
+            sides.append(side)
+            before = used_memory()
+            side.warm(o.warm)
+            after = used_memory()
+            if after is not None and before is not None:
+                memory[side.name] = after - before
+        segments = {s.name: [] for s in sides}
         for number in range(o.rounds):
             order = sides[number % len(sides):] + sides[: number % len(sides)]
             for side in order:
@@ -287,6 +296,8 @@ def measure(o, name, work):
                 row["ratios"] = [a["tokens_per_sec"] / b["tokens_per_sec"] for a, b in zip(segments["ours"], segments[side.name])]
                 row["ratio"] = statistics.median(row["ratios"])
                 row["interval_95"] = compare.interval(row["ratios"])
+                if isinstance(side, Ours):
+                    row["over"] = {t.name: over(segments[side.name], segments[t.name]) for t in [mine, *torches]}
                 if row["device_memory"] is None and row["own_memory"]:
                     row["device_memory"] = row["own_memory"]["reserved"]
             rows.append(row)
@@ -302,6 +313,12 @@ def measure(o, name, work):
               "peak_from": "--ceiling" if o.ceiling else "datasheet, dense", "memory_before": free}
     result["verdicts"] = verdicts(result)
     return result
+
+
+def over(a, b):
+    """Ratio of the speeds of two sides in the same rounds: median, and a 95 % interval of the mean."""
+    ratios = [x["tokens_per_sec"] / y["tokens_per_sec"] for x, y in zip(a, b)]
+    return statistics.median(ratios), compare.interval(ratios)
 
 
 def verdicts(result):
@@ -338,6 +355,9 @@ def table(result):
                  gib(r["device_memory"]), f"{r['tflops']:.1f}", mfu]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
+    for r in result["rows"]:
+        for other, (ratio, interval) in r.get("over", {}).items():
+            lines.append(f"- {r['side']}: {ratio:.3f} x {other}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""))
     for words, holds in result["verdicts"]:
         lines.append(f"- {'holds' if holds else '**below**'}: {words}")
     return "\n".join(lines)
@@ -364,6 +384,7 @@ def main():
     a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     a.add_argument("--deterministic", action="store_true", help="run lockstep in deterministic mode")
     a.add_argument("--ours-args", default="", help="additional options for lockstep train")
+    a.add_argument("--variants", default="", help="more runs of lockstep beside it: deterministic, fp8")
     a.add_argument("--one-by-one", action="store_true", help="start the PyTorch processes one after the other, to measure GPU memory of each")
     a.add_argument("--data-tokens", type=int, default=64_000_000)
     a.add_argument("--ceiling", type=float, default=0, help="measured TFLOP/s of matrix products, for MFU")
@@ -374,6 +395,9 @@ def main():
     for n in names:
         if n not in CASES:
             a.error(f"no case {n}; there are {', '.join(CASES)}")
+    for v in o.variants.split(",") if o.variants else []:
+        if v not in ("deterministic", "fp8") or o.device == "cpu":
+            a.error(f"--variants {v}: there are deterministic and fp8, on a GPU")
     if o.device == "cpu" and names != ["dry"]:
         a.error("--device cpu is for --cases dry")
     if o.device == "cpu":
