@@ -15,10 +15,10 @@ the last two less that of the first two; groups of 4 are the samples. Steps next
 
 For the rest, every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
 faster during a round hits both alike; each half is a ratio. Printed are the geometric mean of the ratios and its interval of 95 % (t distribution), of
-the wall time of steps and of all CPU seconds of the run, its start included. The wall time is that of the epoch without its first two steps. All runs of a model must end
+the wall time of steps, of the median step (supervisor and audit_idle, which do the same in every step: other work on the machine changes it least) and of all CPU seconds of the run, its start included. The wall time is that of the epoch without its first two steps. All runs of a model must end
 with the same weights. A bar is met if the whole interval is below it, and missed if it is above; else there are too few rounds. The defaults should take about 8 minutes on two quiet
 cores of a server (--rounds and --save_rounds shorten it)."""
-import argparse, hashlib, json, math, os, random, resource, shutil, struct, subprocess, sys, tempfile
+import argparse, hashlib, json, math, os, random, resource, shutil, statistics, struct, subprocess, sys, tempfile
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 def run(work, options, steps, size):
-    """Wall seconds of the steps, CPU seconds of all processes, hash of the weights."""
+    """Wall seconds of the steps, CPU seconds of all processes, hash of the weights, median step."""
     L, H, C, T, B = size.split(",")
     folder = os.path.join(work, "run")
     shutil.rmtree(folder, ignore_errors=True)
@@ -61,12 +61,13 @@ def run(work, options, steps, size):
     with open(os.path.join(folder, "epoch-1", "timings.json")) as f:
         wall = json.load(f)["epochs_done"][0]["wall_time"]
     with open(os.path.join(folder, "metrics.jsonl")) as f:
-        wall -= sum(json.loads(line)["step_time_sec"] for line in list(f)[:2])
+        times = [json.loads(line)["step_time_sec"] for line in f]
+    wall -= sum(times[:2])
     with open(os.path.join(folder, "epoch-1", "model.safetensors"), "rb") as f:
         weights = hashlib.sha256(f.read()).hexdigest()
     if "--save_every" in options and not any(x.startswith("step-") for x in os.listdir(folder)):
         sys.exit("no checkpoint was saved during the run")
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, weights
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, weights, statistics.median(times[2:])
 
 
 def audit_steps(work, workers, micro, rounds):
@@ -132,16 +133,17 @@ try:
         if name == "audit_step":
             continue
         options, bar, rounds, steps, size = VARIANTS[name]
-        walls, cpus, weights = [], [], set()
+        walls, cpus, middles, weights = [], [], [], set()
         for k in range(rounds):
             got = [run(work, o, steps, size) for o in ([], options, options, [])]
             weights |= {g[2] for g in got}
             walls += [got[1][0] / got[0][0], got[2][0] / got[3][0]]
             cpus += [got[1][1] / got[0][1], got[2][1] / got[3][1]]
+            middles += [got[1][3] / got[0][3], got[2][3] / got[3][3]]
             print(f"{name} round {k + 1}: plain {got[0][0]:.2f} and {got[3][0]:.2f} s, with {got[1][0]:.2f} and {got[2][0]:.2f} s; "
                   f"CPU {got[0][1]:.2f} and {got[3][1]:.2f} s, with {got[1][1]:.2f} and {got[2][1]:.2f} s", flush=True)
         different |= len(weights) != 1
-        for what, ratios in (("wall", walls), ("CPU", cpus)):
+        for what, ratios in (("wall", walls), ("median step", middles), ("CPU", cpus)) if name.endswith("idle") or name == "supervisor" else (("wall", walls), ("CPU", cpus)):
             m, low, high = interval(ratios)
             print(f"{name}: {what} {100 * m - 100:+.2f} % ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), bar {100 * bar:g} %: {verdict((m, low, high), bar)}", flush=True)
         print(f"{name}: weights {'identical in all runs' if len(weights) == 1 else 'DIFFERENT'}", flush=True)
