@@ -43,6 +43,7 @@ typedef struct comm_note {
     _Atomic double since; /* of the newest that is queued */
     _Atomic int kind;
     _Atomic char site[56];
+    atomic_bool failed; /* it could not join the device's group: nobody need wait for it there */
 } comm_note;
 
 typedef struct comm_position { /* the same as values, which go to other hosts as well */

@@ -27,6 +27,14 @@
 
 /* ---- giving up ---- */
 
+/* A peer on this host that could not join the group, or -1. */
+static int who_failed(const nccl_comm *m)
+{
+    for (int p = 0; p < m->self->size; p++)
+        if (m->notes[p] && p != m->self->rank && atomic_load(&m->notes[p]->failed)) return m->label[p];
+    return -1;
+}
+
 static bool give_up(void *ctx)
 {
     nccl_try *t = ctx;
@@ -34,6 +42,12 @@ static bool give_up(void *ctx)
     const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
     if (atomic_load(&m->w->stopped)) return true; /* the message is the world's */
     if (comm_aborted(m->self->inner, t->words, sizeof t->words)) return true;
+    const int failed = who_failed(m);
+    if (failed >= 0) {
+        t->of_peer = true;
+        snprintf(t->words, sizeof t->words, "rank %d failed in %s", failed, ls_short_path(t->r->site));
+        return true;
+    }
     if (limit <= 0 || waited < limit) return false;
     snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
              ls_coll_word(t->r->kind), ls_short_path(t->r->site), waited);
@@ -391,16 +405,20 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     return LS_OK;
 }
 
-/* The first meeting: whatever is wrong with NCCL here is wrong now. */
+/* The first meeting: whatever is wrong with NCCL here is wrong now. A rank that cannot join says so to those on its host, which wait for it in NCCL;
+ * on other hosts they wait as long as a start may take. The message is that of a rank that failed by itself. */
 static ls_status meet(ls_comm *c)
 {
     nccl_comm *m = c->impl;
     const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the start of NCCL"};
-    nccl_try t = {.c = c, .r = &r, .begin = ls_now()};
+    const double limit = atomic_load(&c->limit->seconds);
+    nccl_try t = {.c = c, .r = &r, .begin = ls_now(), .most = limit > LS_START_LIMIT ? LS_START_LIMIT : limit};
     void *g = NULL;
     pthread_mutex_lock(&m->lock[LANE_COLL]);
     ls_status st = c->size > 1 ? meet_group(&t, r.kind, 0, &g) : LS_OK;
     pthread_mutex_unlock(&m->lock[LANE_COLL]);
+    if (st != LS_OK && !t.of_peer) atomic_store(&m->note->failed, true);
+    if (st != LS_OK && t.of_peer) ls_err_set_peers();
     return ls_comm_agree(c->inner, st, LS_SITE);
 }
 

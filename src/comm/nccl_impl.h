@@ -83,7 +83,8 @@ typedef struct nccl_try {
     ls_comm *c;
     const comm_req *r;
     double begin;
-    double most; /* seconds that it may take; 0: the limit of the communicator */
+    double most;  /* seconds that it may take; 0: the limit of the communicator */
+    bool of_peer; /* it was given up because of another rank */
     char words[2048];
 } nccl_try;
 
