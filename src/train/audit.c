@@ -346,7 +346,7 @@ static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
 static ls_status report(ls_audit *a, const ls_audit_fault *f)
 {
     static const char *const place[] = {"of", "before the checkpoint of", "after writing the checkpoint of"};
-    static const char *const effect[] = {"the step was not applied", "it was not saved", "it was not published"};
+    static const char *const effect[] = {"the step was not applied", "it was not saved", "the checkpoint was discarded"};
     ls_trainer *t = a->t;
     const ls_device *d = t->compute.device;
     where here = {{0}}, *all = NULL;
@@ -381,7 +381,7 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
     const ls_status st =
         ls_fail(LS_E_CORRUPT, "audit %s step %lld: %s; %s%s (check the machine: lockstep doctor --burn 10)",
                 place[a->when], (long long)a->step, s.data ? s.data : "", effect[a->when],
-                held ? ", and the checkpoint before it was not published" : "");
+                held ? ", and the checkpoint before it was discarded" : "");
     ls_str_fini(&s);
     if (ls_comm_rank(t->comm)) ls_err_set_peers();
     return st;

@@ -74,7 +74,7 @@ wait_for="kind=slow,rank=0,step=2,phase=save,path=step-2,seconds=0.5"
 for how in "--save_every 1 --keep_last 1" "--save_every 2 --save_async" "--save_memory_every 2"; do
   LOCKSTEP_FAULT="$wait_for;$flipped" run window -n 4 --audit 100 $how --max_restarts 1 || bad "$how: $(tail -n 3 "$SCRATCH/window.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/window/epoch-1/model.safetensors"
-  grep -q "and the checkpoint before it was not published" "$SCRATCH/window.log" || bad "$how: $(grep "^lockstep" "$SCRATCH/window.log")"
+  grep -q "and the checkpoint before it was discarded" "$SCRATCH/window.log" || bad "$how: $(grep "^lockstep" "$SCRATCH/window.log")"
 done
 LOCKSTEP_FAULT="$wait_for;$flipped" run alone -n 4 --audit 100 --save_every 2
 [ $? = 4 ] && ! compgen -G "$SCRATCH/alone/*step-2*" >/dev/null || bad "alone: $(ls -a "$SCRATCH/alone")"

@@ -89,6 +89,14 @@ for f in /dev/shm/lockstep-fake-nccl-*; do # lockstep-fake-nccl-PID-...: those o
   [ ! -e "$f" ] || kill -0 "$pid" 2>/dev/null || bad "shared memory was not removed: $f"
 done
 
+# a rank that cannot join: its peers, which wait for it in NCCL, end with it; --comm auto continues without NCCL
+FAKE_NCCL_REFUSE=1 start joining -n 2 --strategy ddp --comm_timeout 400
+begin=$SECONDS
+ends 4 "rank 1.*NCCL"
+[ $((SECONDS - begin)) -le 20 ] || bad "joining: the other rank waited ($((SECONDS - begin)) s)"
+FAKE_NCCL_REFUSE=0 timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --comm auto -n 2 --strategy ddp --max_steps 1 --checkpoint_path "$SCRATCH/falls" >"$SCRATCH/falls.log" 2>&1 ||
+  bad "--comm auto without NCCL: $(tail -n 3 "$SCRATCH/falls.log")"
+
 # what every rank refuses is printed once
 LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu start refused -n 4 --strategy ddp
 ends 2 "rank 0: not supported here: .*lockstep_nccl.so does not exist"

@@ -16,6 +16,7 @@
  *
  *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, the communicators of rank RANK report an error, and its operations in flight
  *                             wait. RANK is the rank in the first communicator that the process joins
+ *   FAKE_NCCL_REFUSE=RANK     the rank cannot join the first communicator
  *   FAKE_NCCL_HANG_ABORT=RANK ncclCommAbort of that rank never returns
  *   FAKE_NCCL_SLOW=US         a group of calls is accepted this many microseconds later, so that requests accumulate
  *   FAKE_NCCL_VERSION=NUMBER  the result of ncclGetVersion */
@@ -92,6 +93,7 @@ typedef struct part { /* a message of an operation, one way */
 struct ncclComm {
     board *b;
     size_t nbytes;
+    char name[128]; /* of its memory */
     int rank, size, refs, polls;
     bool aborted, finalized, lost;
     uint64_t n_bundle, n_done; /* queued, and ended: they run in this order in all streams */
@@ -249,11 +251,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     need(config->blocking == 0, "communicators are non-blocking");
     need(id.internal[0] == '/' && rank >= 0 && rank < nranks && nranks <= MAX_W,
          "the rank, the number of ranks and the id are valid");
+    const char *refused = getenv("FAKE_NCCL_REFUSE");
     if (atomic_load(&refusing)) return ncclInvalidUsage;
+    if (refused && *refused && first_rank < 0 && atoi(refused) == rank) return ncclSystemError;
     if (emulated()) emulated()->sync_point("join");
     ncclComm_t c = calloc(1, sizeof *c);
     c->nbytes = sizeof(board) + (size_t)nranks * (size_t)nranks * sizeof(conduit);
     c->b = open_board(id.internal, c->nbytes);
+    snprintf(c->name, sizeof c->name, "%s", id.internal);
     c->rank = rank;
     c->size = nranks;
     c->refs = 1;
@@ -328,6 +333,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
     while (is_named("FAKE_NCCL_HANG_ABORT", &ignored)) nap(100000000);
     pthread_mutex_lock(&lock);
     c->aborted = true;
+    if (atomic_load(&c->b->joined) < c->size) shm_unlink(c->name);
     free_ops(c->pending);
     c->pending = NULL;
     unref(c);
