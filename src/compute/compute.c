@@ -176,3 +176,11 @@ ls_status ls_compute_sync(const ls_compute *c)
 {
     return c->device ? c->device->sync(c->device->ctx) : LS_OK;
 }
+
+ls_status ls_compute_hash(ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more)
+{
+    const ls_device *d = c->device;
+    if (!d || d->owns(d->ctx, x)) return c->ops->hash(c, out, x, nbytes, more);
+    if (more) LS_TRY(ls_compute_sync(c)); /* its former value may be queued */
+    return cpu_hash(c, out, x, nbytes, more);
+}

@@ -242,6 +242,9 @@ typedef struct ls_compute_ops {
                      int64_t n); /* wide y = a + b; y may be a or b */
     ls_status (*zero)(ls_compute *c, void *y, size_t nbytes);
     ls_status (*copy)(ls_compute *c, void *y, const void *x, size_t nbytes);
+    /* *out (host) = a hash of nbytes at x; with `more`, a hash of its former value and of them. Backends have different hashes: callers
+     * compare those of one. An error in a single word of 8 bytes always changes the hash of a device. ls_compute_hash takes any memory. */
+    ls_status (*hash)(ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more);
 
     /* (optional) Whether, for these shapes, accumulating into a gradient (acc) gives the same bits as computing the gradient and calling
      * `add`, in every operation above. If NULL, it does not. */
@@ -315,6 +318,8 @@ ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t
 ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes);
 /* Waits for all queued operations. */
 ls_status ls_compute_sync(const ls_compute *c);
+/* ops->hash of device memory, or of host memory, which is complete when this returns; with n_thread threads. */
+ls_status ls_compute_hash(ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more);
 
 /* Mixed precision: parameters are rounded copies of the master weights. */
 static inline bool ls_compute_mixed(const ls_compute *c)

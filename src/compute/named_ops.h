@@ -75,6 +75,7 @@
     X(sum, (ls_compute * c, double *out, const double *x, int64_t n), (c, out, x, n))                                  \
     X(add, (ls_compute * c, void *y, const void *a, const void *b, int64_t n), (c, y, a, b, n))                        \
     X(zero, (ls_compute * c, void *y, size_t nbytes), (c, y, nbytes))                                                  \
-    X(copy, (ls_compute * c, void *y, const void *x, size_t nbytes), (c, y, x, nbytes))
+    X(copy, (ls_compute * c, void *y, const void *x, size_t nbytes), (c, y, x, nbytes))                                \
+    X(hash, (ls_compute * c, uint64_t * out, const void *x, size_t nbytes, bool more), (c, out, x, nbytes, more))
 
 #endif

@@ -1,6 +1,5 @@
 #include "train/audit.h"
 
-#include "core/hash.h"
 #include "core/mem.h"
 #include "core/minmax.h"
 #include "core/rng.h"
@@ -9,7 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLICE ((size_t)4 << 20) /* bytes of a device that are copied and hashed at a time */
+/* n hashes of each rank. Operations write those of this one: with a device into pinned memory, else where they are in `all`. */
+typedef struct hashes {
+    uint64_t *all, *mine;
+    int64_t n;
+} hashes;
 
 struct ls_audit {
     ls_trainer *t;
@@ -20,12 +23,12 @@ struct ls_audit {
     bool runs;                                      /* the current step is                                 */
     enum { OF_STEP, BEFORE_SAVE, AFTER_SAVE } when; /* of a save: the state after `step`, which was applied */
     int64_t hashed_after;                           /* `then` has the state after this step; -1: of none   */
-    uint64_t *then, *now;                           /* of all ranks: hashes of states (parallel/audit.h)   */
-    ls_audit_votes votes;                           /* of all ranks: hashes of passes                      */
-    uint64_t *vote[LS_AUDIT_VOTES];
-    uint64_t *repeats; /* where a pass that is repeated writes; NULL: none is */
-    int repeated;      /* its replica                                         */
-    void *slice;       /* pinned memory, with a device                        */
+    hashes then, now;                               /* of states (parallel/audit.h)                        */
+    hashes vote[LS_AUDIT_VOTES];                    /* of passes                                           */
+    ls_audit_votes votes;                           /* the same                                            */
+    uint64_t *repeats;                              /* where a pass that is repeated writes; NULL: none is */
+    int repeated;                                   /* its replica                                         */
+    void *pinned;                                   /* with a device                                       */
 };
 
 bool ls_audit_runs(const ls_audit *a)
@@ -51,36 +54,40 @@ const char *ls_audit_unit(const ls_model *m, int u, char buf[32])
     return buf;
 }
 
-static int64_t n_state(const ls_audit *a)
+/* The next n hashes of each rank, from those that *all and *mine have left. */
+static hashes take(const ls_audit *a, int64_t n, uint64_t **all, uint64_t **mine)
 {
-    return (int64_t)LS_AUDIT_N_STATE * a->n_unit;
-}
-
-static int64_t n_pass(const ls_audit *a)
-{
-    return (int64_t)a->n_micro * ls_audit_n_pass(a->n_unit);
+    const ls_comm *c = a->t->comm;
+    const hashes h = {.all = *all, .mine = *mine ? *mine : *all + ls_comm_rank(c) * n, .n = n};
+    *all += ls_comm_size(c) * n;
+    if (*mine) *mine += n;
+    return h;
 }
 
 ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
 {
-    const int64_t world = ls_comm_size(t->comm);
     const ls_device *d = t->compute.device;
     ls_audit *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "the audit");
     *a = (ls_audit){
         .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
-    const int64_t nbytes = 8 * world * (2 * n_state(a) + LS_AUDIT_VOTES * n_pass(a));
-    uint64_t *room = ls_comm_alloc(t->comm, (size_t)nbytes);
-    ls_status st = room ? LS_OK : ls_nomem(nbytes, "the hashes of audits");
-    if (st == LS_OK && d) st = d->alloc_host(d->ctx, SLICE, &a->slice);
+    const int64_t n_state = (int64_t)LS_AUDIT_N_STATE * a->n_unit;
+    const int64_t n_pass = (int64_t)a->n_micro * ls_audit_n_pass(a->n_unit);
+    const int64_t nbytes = 8 * (2 * n_state + LS_AUDIT_VOTES * n_pass), of_all = ls_comm_size(t->comm) * nbytes;
+    uint64_t *all = ls_comm_alloc(t->comm, (size_t)of_all);
+    ls_status st = all ? LS_OK : ls_nomem(of_all, "the hashes of audits");
+    if (st == LS_OK && d) st = d->alloc_host(d->ctx, (size_t)nbytes, &a->pinned);
     if (st != LS_OK) {
         ls_audit_destroy(&a);
         return st;
     }
-    a->then = room;
-    a->now = room + world * n_state(a);
-    for (int k = 0; k < LS_AUDIT_VOTES; k++)
-        a->votes.hash[k] = a->vote[k] = a->now + world * (n_state(a) + k * n_pass(a));
+    uint64_t *mine = a->pinned;
+    a->then = take(a, n_state, &all, &mine);
+    a->now = take(a, n_state, &all, &mine);
+    for (int k = 0; k < LS_AUDIT_VOTES; k++) {
+        a->vote[k] = take(a, n_pass, &all, &mine);
+        a->votes.hash[k] = a->vote[k].all;
+    }
     a->votes.n_unit = a->n_unit;
     a->votes.n_micro = a->n_micro;
     *out = a;
@@ -92,39 +99,17 @@ void ls_audit_destroy(ls_audit **ap)
     ls_audit *a = *ap;
     if (!a) return;
     const ls_device *d = a->t->compute.device;
-    if (a->slice) d->release_host(d->ctx, a->slice);
+    if (a->pinned) d->release_host(d->ctx, a->pinned);
     ls_free(a);
     *ap = NULL;
 }
 
 /* ---- hashes ---- */
 
-static ls_status add(const ls_audit *a, ls_xxh *h, const void *x, size_t nbytes)
+/* Of n elements; with `more`, of *out and of them. On a device it is known after the next gather. */
+static ls_status hash(const ls_audit *a, const void *x, int64_t n, ls_dtype dt, uint64_t *out, bool more)
 {
-    const ls_compute *c = &a->t->compute;
-    const ls_device *d = c->device;
-    if (!d || !d->owns(d->ctx, x)) {
-        ls_xxh_add(h, x, nbytes);
-        return LS_OK;
-    }
-    for (size_t at = 0; at < nbytes; at += SLICE) {
-        const size_t k = LS_MIN(nbytes - at, SLICE);
-        LS_TRY(ls_compute_read(c, a->slice, (const char *)x + at, k));
-        ls_xxh_add(h, a->slice, k);
-    }
-    return LS_OK;
-}
-
-/* Of up to two arrays of n elements; y may be NULL. */
-static ls_status hash(const ls_audit *a, const void *x, const void *y, int64_t n, ls_dtype dt, uint64_t *out)
-{
-    const size_t nbytes = (size_t)n * ls_dtype_nbytes(dt);
-    ls_xxh h;
-    ls_xxh_init(&h);
-    LS_TRY(add(a, &h, x, nbytes));
-    if (y) LS_TRY(add(a, &h, y, nbytes));
-    *out = ls_xxh_value(&h);
-    return LS_OK;
+    return ls_compute_hash(&a->t->compute, out, x, (size_t)n * ls_dtype_nbytes(dt), more);
 }
 
 /* This worker's parameters of unit u as it computes with them: all, or its shard. */
@@ -136,45 +121,53 @@ static ls_status hash_params(const ls_audit *a, int u, uint64_t *out)
     *out = 0;
     if (s->unit[u].role == LS_ROLE_AWAY) return LS_OK;
     const bool cut = s->ops->parts & LS_SHARD_PARAM;
-    return hash(a, cut ? s->unit[u].part : t->model->unit[u].param, NULL, cut ? n / ls_comm_size(t->dp) : n,
-                t->compute.ops->dtype, out);
+    return hash(a, cut ? s->unit[u].part : t->model->unit[u].param, cut ? n / ls_comm_size(t->dp) : n,
+                t->compute.ops->dtype, out, false);
 }
 
 static ls_status hash_optimizer(const ls_audit *a, int u, uint64_t *out)
 {
     const ls_own o = ls_strategy_own(a->t->strategy, u);
     const ls_dtype wide = a->t->compute.ops->wide;
-    uint64_t both[2] = {0, 0};
     *out = 0;
     if (!o.n) return LS_OK;
-    LS_TRY(hash(a, o.m, o.v, o.n, wide, &both[0]));
-    if (o.master != o.param) LS_TRY(hash(a, o.master, NULL, o.n, wide, &both[1]));
-    *out = ls_xxh64(both, sizeof both);
-    return LS_OK;
+    LS_TRY(hash(a, o.m, o.n, wide, out, false));
+    LS_TRY(hash(a, o.v, o.n, wide, out, true));
+    return o.master == o.param ? LS_OK : hash(a, o.master, o.n, wide, out, true);
 }
 
-static uint64_t *mine(const ls_audit *a, uint64_t *all, int64_t n)
-{
-    return all + ls_comm_rank(a->t->comm) * n;
-}
-
-/* `all` (n of each rank) is complete on every rank when this returns. */
-static ls_status gather(const ls_audit *a, uint64_t *all, int64_t n)
+/* h->all is complete on every rank when this returns. */
+static ls_status gather(const ls_audit *a, const hashes *h)
 {
     ls_comm *c = a->t->comm;
-    return ls_all_gather(c, (ls_view){all, n * ls_comm_size(c), LS_I64}, (ls_view){mine(a, all, n), n, LS_I64}, LS_SITE,
+    uint64_t *part = h->all + ls_comm_rank(c) * h->n;
+    LS_TRY(ls_compute_sync(&a->t->compute));
+    if (part != h->mine) memcpy(part, h->mine, (size_t)h->n * sizeof *part);
+    return ls_all_gather(c, (ls_view){h->all, h->n * ls_comm_size(c), LS_I64}, (ls_view){part, h->n, LS_I64}, LS_SITE,
                          NULL);
 }
 
-static ls_status hash_state(const ls_audit *a, uint64_t *all)
+static ls_status hash_state(const ls_audit *a, const hashes *h)
 {
-    uint64_t *to = mine(a, all, n_state(a));
+    uint64_t *to = h->mine;
     LS_TRY(ls_strategy_settle(a->t->strategy));
     for (int u = 0; u < a->n_unit; u++, to += LS_AUDIT_N_STATE) {
         LS_TRY(hash_params(a, u, &to[0]));
         LS_TRY(hash_optimizer(a, u, &to[1]));
     }
-    return gather(a, all, n_state(a));
+    return gather(a, h);
+}
+
+/* Nothing that is queued writes these any more: they were gathered. */
+static void clear(const hashes *h)
+{
+    memset(h->mine, 0, (size_t)h->n * sizeof *h->mine);
+}
+
+/* Of micro-batch m of those that are repeated. */
+static uint64_t *of_micro(const ls_audit *a, const hashes *h, int m)
+{
+    return h->mine + (int64_t)m * ls_audit_n_pass(a->n_unit);
 }
 
 /* Where the hashes of the current pass go: of a pass that is repeated, of a micro-batch of the step, or nowhere. */
@@ -183,11 +176,11 @@ static uint64_t *pass_hashes(const ls_audit *a)
     const int m = a->t->strategy->micro - a->first;
     if (a->repeats) return a->repeats;
     if (!a->runs || m < 0 || m >= a->n_micro) return NULL;
-    return mine(a, a->vote[0], n_pass(a)) + (int64_t)m * ls_audit_n_pass(a->n_unit);
+    return of_micro(a, &a->vote[0], m);
 }
 
-/* Activations say where an error arose, among stages and shards. On a device they are copied to the host, so there they are hashed only
- * where they are needed. */
+/* Activations say where an error arose, among stages and shards. A device computes so fast that reading them would count: there they are
+ * hashed only where they are needed. */
 static bool hashes_acts(const ls_audit *a)
 {
     return !a->t->compute.device || a->t->pp || a->t->tp;
@@ -204,21 +197,19 @@ ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *ac
     uint64_t *to = pass_hashes(a);
     if (!to || !hashes_acts(a)) return LS_OK;
     if (pass == LS_BWD || pass == LS_BWD_IN)
-        return u && u >= a->low ? hash(a, acts->da, NULL, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)])
+        return u && u >= a->low ? hash(a, acts->da, stream, dt, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DX)], false)
                                 : LS_OK;
     if (pass != LS_FWD) return LS_OK;
     to += ls_audit_fwd(u, 0);
     if (m->unit[u].kind == LS_UNIT_HEAD)
-        return hash(a, s->x, NULL, stream, dt, &to[LS_AUDIT_HEADS]); /* what it has read */
+        return hash(a, s->x, stream, dt, &to[LS_AUDIT_HEADS], false); /* what it has read */
     if (m->unit[u].kind == LS_UNIT_BLOCK) {
-        uint64_t two[2];
-        LS_TRY(hash(a, s->qkv, NULL, 3 * R * C, dt, &two[0]));
-        LS_TRY(hash(a, s->atty, NULL, R * C, dt, &two[1]));
-        to[LS_AUDIT_HEADS] = ls_xxh64(two, sizeof two);
-        LS_TRY(hash(a, s->res, NULL, stream, dt, &to[LS_AUDIT_RESIDUAL]));
-        LS_TRY(hash(a, s->fc, NULL, 4 * R * C, dt, &to[LS_AUDIT_MLP]));
+        LS_TRY(hash(a, s->qkv, 3 * R * C, dt, &to[LS_AUDIT_HEADS], false));
+        LS_TRY(hash(a, s->atty, R * C, dt, &to[LS_AUDIT_HEADS], true));
+        LS_TRY(hash(a, s->res, stream, dt, &to[LS_AUDIT_RESIDUAL], false));
+        LS_TRY(hash(a, s->fc, 4 * R * C, dt, &to[LS_AUDIT_MLP], false));
     }
-    return hash(a, acts->slot[u + 1].x, NULL, stream, dt, &to[LS_AUDIT_OUT]);
+    return hash(a, acts->slot[u + 1].x, stream, dt, &to[LS_AUDIT_OUT], false);
 }
 
 ls_status ls_audit_grad(ls_audit *a, int u)
@@ -226,8 +217,8 @@ ls_status ls_audit_grad(ls_audit *a, int u)
     const ls_unit *unit = &a->t->model->unit[u];
     uint64_t *to = pass_hashes(a);
     if (!to || u < a->low) return LS_OK;
-    return hash(a, unit->grad, NULL, unit->n_grad, a->t->compute.ops->wide,
-                &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DW)]);
+    return hash(a, unit->grad, unit->n_grad, a->t->compute.ops->wide, &to[ls_audit_bwd(a->n_unit, u, LS_AUDIT_DW)],
+                false);
 }
 
 /* The loss of micro-batch m of this replica, in the place of the head's output. The worker with the head has it. */
@@ -281,12 +272,11 @@ static ls_status repeat(ls_audit *a, int k)
 {
     ls_trainer *t = a->t;
     const int W = ls_comm_size(t->dp);
-    uint64_t *to = mine(a, a->vote[k], n_pass(a));
     ls_status st = LS_OK;
-    memset(to, 0, (size_t)n_pass(a) * sizeof *to);
+    clear(&a->vote[k]);
     a->repeated = (ls_comm_rank(t->dp) + a->votes.shift[k]) % W;
     for (int m = 0; m < a->n_micro && st == LS_OK; m++) {
-        a->repeats = to + (int64_t)m * ls_audit_n_pass(a->n_unit);
+        a->repeats = of_micro(a, &a->vote[k], m);
         st = repeat_micro(a, a->first + m);
         if (st == LS_OK) st = ls_compute_sync(&t->compute);
         if (st == LS_OK) put_loss(a, a->repeats, a->first + m);
@@ -394,12 +384,13 @@ static void replicated(const ls_audit *a, bool out[LS_AUDIT_N_STATE])
     out[1] = !(ops->parts & LS_SHARD_OPT) && !ops->master;
 }
 
-static ls_status judge_state(ls_audit *a, const uint64_t *then, const uint64_t *now)
+static ls_status judge_state(ls_audit *a, const hashes *then, const hashes *now)
 {
     bool same[LS_AUDIT_N_STATE];
     ls_audit_fault f;
     replicated(a, same);
-    return ls_audit_state(&a->t->cfg->mesh, a->n_unit, then, now, same, &f) ? report(a, &f) : LS_OK;
+    return ls_audit_state(&a->t->cfg->mesh, a->n_unit, then ? then->all : NULL, now->all, same, &f) ? report(a, &f)
+                                                                                                    : LS_OK;
 }
 
 /* ---- the points of a step ---- */
@@ -411,10 +402,10 @@ static bool due(const ls_audit *a, int64_t step)
 
 static ls_status before_passes(ls_audit *a)
 {
-    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
-    LS_TRY(judge_state(a, NULL, a->then));
+    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, &a->then));
+    LS_TRY(judge_state(a, NULL, &a->then));
     choose(a);
-    memset(mine(a, a->vote[0], n_pass(a)), 0, (size_t)n_pass(a) * sizeof(uint64_t));
+    clear(&a->vote[0]);
     return repeat(a, 1);
 }
 
@@ -431,8 +422,8 @@ ls_status ls_audit_before_passes(ls_audit *a)
 /* The state did not change since it was hashed: checkpoints of it, for which it is not read any more, are right. */
 static ls_status compare_again(ls_audit *a)
 {
-    LS_TRY(hash_state(a, a->now));
-    LS_TRY(judge_state(a, a->then, a->now));
+    LS_TRY(hash_state(a, &a->now));
+    LS_TRY(judge_state(a, &a->then, &a->now));
     return train_save_confirm(a->t);
 }
 
@@ -446,7 +437,7 @@ static ls_status decide(ls_audit *a)
     ls_audit_more_votes(&a->t->cfg->mesh, v);
     for (int k = 2; k < v->n; k++) {
         LS_TRY(repeat(a, k));
-        LS_TRY(gather(a, a->vote[k], n_pass(a)));
+        LS_TRY(gather(a, &a->vote[k]));
     }
     return ls_audit_passes(&a->t->cfg->mesh, v, &f) ? report(a, &f) : LS_OK; /* votes 0 and 1 still differ */
 }
@@ -455,9 +446,8 @@ static ls_status after_passes(ls_audit *a)
 {
     ls_audit_fault f;
     LS_TRY(ls_compute_sync(&a->t->compute));
-    for (int m = 0; m < a->n_micro; m++)
-        put_loss(a, mine(a, a->vote[0], n_pass(a)) + (int64_t)m * ls_audit_n_pass(a->n_unit), a->first + m);
-    for (int k = 0; k < 2; k++) LS_TRY(gather(a, a->vote[k], n_pass(a)));
+    for (int m = 0; m < a->n_micro; m++) put_loss(a, of_micro(a, &a->vote[0], m), a->first + m);
+    for (int k = 0; k < 2; k++) LS_TRY(gather(a, &a->vote[k]));
     return ls_audit_passes(&a->t->cfg->mesh, &a->votes, &f) ? decide(a) : LS_OK;
 }
 
@@ -489,7 +479,7 @@ ls_status ls_audit_before_update(ls_audit *a)
 ls_status ls_audit_after_update(ls_audit *a)
 {
     if (!due(a, a->t->state.step + 1)) return LS_OK;
-    LS_TRY(hash_state(a, a->then));
+    LS_TRY(hash_state(a, &a->then));
     a->hashed_after = a->t->state.step;
     return LS_OK;
 }
@@ -497,10 +487,10 @@ ls_status ls_audit_after_update(ls_audit *a)
 ls_status ls_audit_before_save(ls_audit *a)
 {
     a->step = a->t->state.step;
-    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, a->then));
+    if (a->hashed_after != a->t->state.step) LS_TRY(hash_state(a, &a->then));
     a->hashed_after = a->t->state.step;
     a->when = BEFORE_SAVE;
-    LS_TRY(judge_state(a, NULL, a->then));
+    LS_TRY(judge_state(a, NULL, &a->then));
     a->when = OF_STEP;
     return LS_OK;
 }

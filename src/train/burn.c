@@ -4,14 +4,13 @@
 #include "core/hash.h"
 #include "core/inject.h"
 #include "core/mem.h"
-#include "core/minmax.h"
 #include "core/rng.h"
 #include "train/plan_run.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { SEED = 20, MOST_RESULTS = 16, SLICE = 1 << 20 };
+enum { SEED = 20, MOST_RESULTS = 16 };
 
 typedef struct burn {
     ls_compute compute;
@@ -22,7 +21,7 @@ typedef struct burn {
     ls_piece *piece; /* parameters and moments */
     int n_piece, step;
     double *loss;
-    void *slice;
+    uint64_t *hash; /* with a device in pinned memory */
 } burn;
 
 /* A hash that rounds have given. */
@@ -60,6 +59,16 @@ static ls_train_config config_of(bool large)
     return c;
 }
 
+static ls_status make_hash(burn *b)
+{
+    const ls_device *d = b->compute.device;
+    void *p = NULL;
+    if (d) LS_TRY(d->alloc_host(d->ctx, sizeof *b->hash, &p));
+    else p = ls_alloc(sizeof *b->hash);
+    b->hash = p;
+    return p ? LS_OK : ls_nomem(sizeof *b->hash, "a hash");
+}
+
 static ls_status set_up(burn *b, const ls_burn_opts *o)
 {
     ls_run_parts *p = &b->parts;
@@ -78,16 +87,18 @@ static ls_status set_up(burn *b, const ls_burn_opts *o)
     b->loss = ls_plan_at(&p->plan, p->row.micro_loss);
     const size_t n = 3 * (size_t)p->model->n_unit;
     b->piece = ls_alloc(n * sizeof *b->piece);
-    b->slice = ls_alloc(SLICE);
-    if (!b->piece || !b->slice) return ls_nomem(SLICE, "the rounds");
+    if (!b->piece) return ls_nomem(n * sizeof *b->piece, "the rounds");
+    LS_TRY(make_hash(b));
     b->n_piece = ls_strategy_pieces(p->strategy, false, b->piece);
     return LS_OK;
 }
 
 static void tear_down(burn *b)
 {
+    const ls_device *d = b->compute.device;
     ls_free(b->piece);
-    ls_free(b->slice);
+    if (d) d->release_host(d->ctx, b->hash);
+    else ls_free(b->hash);
     ls_run_parts_fini(&b->parts);
     ls_comm_destroy(&b->self);
     ls_compute_close(&b->compute);
@@ -165,23 +176,16 @@ static ls_status one_step(burn *b)
 
 static ls_status one_round(burn *b, outcome *out)
 {
-    ls_xxh h;
     LS_TRY(start_again(b));
     for (b->step = 0; b->step < LS_BURN_STEPS; b->step++) {
         LS_TRY(one_step(b));
         out->loss[b->step] = *b->loss / (b->cfg.micro_batch * b->cfg.seq_len);
     }
-    ls_xxh_init(&h);
-    ls_xxh_add(&h, out->loss, sizeof out->loss);
-    for (int i = 0; i < b->n_piece; i++) {
-        const size_t nbytes = piece_bytes(b, &b->piece[i]);
-        for (size_t at = 0; at < nbytes; at += SLICE) {
-            const size_t k = LS_MIN(nbytes - at, (size_t)SLICE);
-            LS_TRY(ls_compute_read(&b->compute, b->slice, (const char *)b->piece[i].data + at, k));
-            ls_xxh_add(&h, b->slice, k);
-        }
-    }
-    out->hash = ls_xxh_value(&h);
+    *b->hash = ls_xxh64(out->loss, sizeof out->loss);
+    for (int i = 0; i < b->n_piece; i++)
+        LS_TRY(ls_compute_hash(&b->compute, b->hash, b->piece[i].data, piece_bytes(b, &b->piece[i]), true));
+    LS_TRY(ls_compute_sync(&b->compute));
+    out->hash = *b->hash;
     return LS_OK;
 }
 

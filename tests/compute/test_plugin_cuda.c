@@ -320,6 +320,43 @@ static void loss_and_step(bench *b)
     assert_int_equal(d->ops->pack(d, LS_PACK_INT8, NULL, NULL, 1, 1, false), LS_E_UNSUPPORTED);
 }
 
+/* A hash is that of the array between the operations before and after it, and is known after a sync; host memory has its own. */
+static void hashed(bench *b)
+{
+    ls_compute *d = &b->dev;
+    const int64_t n = 5000;
+    const size_t nbytes = (size_t)n * sizeof(float);
+    pair x = wide(b, n), y = wide(b, n), sum = wide(b, n);
+    void *room = NULL;
+    float host[64] = {1};
+    OK(d->device->alloc_host(d->device->ctx, 4 * sizeof(uint64_t), &room));
+    volatile uint64_t *const got = room;
+    uint64_t *const out = room;
+    OK(d->ops->add(d, sum.x, x.x, y.x, n));
+    OK(ls_compute_hash(d, &out[0], sum.x, nbytes, false));
+    OK(d->ops->zero(d, sum.x, nbytes));
+    OK(ls_compute_hash(d, &out[1], sum.x, nbytes, false));
+    OK(d->ops->add(d, sum.x, x.x, y.x, n));
+    OK(ls_compute_hash(d, &out[2], sum.x, nbytes, false));
+    assert_true(got[0] == 0 && got[2] == 0); /* queued */
+    OK(ls_compute_sync(d));
+    assert_true(got[0] == got[2] && got[0] != got[1] && got[1] != 0);
+    for (int k = 0; k < 2; k++) { /* of memory of both kinds in a row */
+        OK(ls_compute_hash(d, &out[k], x.x, nbytes, false));
+        OK(ls_compute_hash(d, &out[k], host, sizeof host, true));
+        OK(ls_compute_hash(d, &out[k], y.x, nbytes - 2, true));
+    }
+    OK(ls_compute_sync(d));
+    assert_true(got[0] == got[1]);
+    OK(ls_compute_hash(d, &out[0], x.x, nbytes, false));
+    host[63] = 2;
+    OK(ls_compute_hash(d, &out[0], host, sizeof host, true));
+    OK(ls_compute_hash(d, &out[0], y.x, nbytes - 2, true));
+    OK(ls_compute_sync(d));
+    assert_true(got[0] != got[1]);
+    d->device->release_host(d->device->ctx, room);
+}
+
 /* The pass of a unit, repeated: from the third time on it is replayed from a graph, with the current key and inputs. */
 static void recorded(bench *b)
 {
@@ -355,7 +392,7 @@ static void every_operation_matches_cpu_ref(void **state)
     const ls_compute_shapes s = {.B = 2, .T = 20, .C = 64, .H = 4, .V = 80, .ffn = 256, .backward = true, .n_part = 1};
     for (size_t i = 0; i < N_OF(types); i++) {
         bench b;
-        void (*const parts[])(bench *) = {linear, rows, attention, loss_and_step, recorded};
+        void (*const parts[])(bench *) = {linear, rows, attention, loss_and_step, hashed, recorded};
         for (size_t k = 0; k < N_OF(parts); k++) {
             opened(&b, types[i], &s);
             parts[k](&b);

@@ -16,6 +16,9 @@ ls_status cpu_fast_check(bool bf16);
 /* impl of a backend opened for bf16. */
 const void *cpu_fast_bf16(void);
 
+/* The operation `hash` of host memory, for any backend. */
+ls_status cpu_hash(const ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more);
+
 /* Element i survives iff its 32 random bits are >= this: the smallest integer that is not below p * 2^32. */
 static inline uint32_t drop_threshold(ls_drop d)
 {

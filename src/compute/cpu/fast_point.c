@@ -92,6 +92,11 @@ ls_status fast_zero(ls_compute *c, void *y_, size_t nbytes)
     return LS_OK;
 }
 
+ls_status fast_hash(ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more)
+{
+    return cpu_hash(c, out, x, nbytes, more);
+}
+
 ls_status fast_narrow(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains, const ls_rounding *round)
 {
     (void)gains, (void)round; /* for 16-bit types */

@@ -152,6 +152,12 @@ static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
     return CU_STATUS(cu_sum(stream_of(c), out, in, n));
 }
 
+/* The sums of its blocks are in the products' workspace: no shape decides its size. */
+static ls_status hash(ls_compute *c, uint64_t *out, const void *in, size_t nbytes, bool more)
+{
+    return CU_STATUS(cu_hash(stream_of(c), out, in, nbytes, more, cuda_workspace(c)));
+}
+
 /* ---- packed weights are the CPU's ---- */
 
 static ls_status no_packed(void)
@@ -316,6 +322,7 @@ const ls_compute_ops cuda_ops = {
     .narrow = narrow,
     .sumsq = sumsq,
     .sum = sum,
+    .hash = hash,
     .pack = pack,
     .unpack = unpack,
     .linear_packed = linear_packed,

@@ -21,6 +21,7 @@
 #define CU_EMBED_PIECE      32   /* embed_bwd.cu: the lanes of a warp          */
 #define CU_SORT_TILE        2048 /* sort_ids.cu                               */
 #define CU_SORT_DIGITS      256
+#define CU_HASH_BLOCKS      1056 /* hash.cu: 8 a multiprocessor of an H200     */
 
 #define CU_LOGITS_PAD      64  /* classifier.c: elements */
 #define CU_LOGITS_ROUND    128 /* rows                   */

@@ -104,6 +104,11 @@ int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, con
 int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block);
 int cu_sum(void *stream, double *out, const double *x, int64_t n);
 
+/* ---- the hash of an array at any address (hash.cu) ---- */
+
+/* out is in memory of the host that the device reaches. scratch: CU_HASH_BLOCKS words of 8 bytes. */
+int cu_hash(void *stream, uint64_t *out, const void *x, size_t nbytes, bool more, void *scratch);
+
 #ifdef __cplusplus
 }
 #endif
