@@ -179,8 +179,8 @@ static uint64_t *pass_hashes(const ls_audit *a)
     return of_micro(a, &a->vote[0], m);
 }
 
-/* Activations say where an error arose, among stages and shards. A device computes so fast that reading them would count: there they are
- * hashed only where they are needed. */
+/* Activations say where an error arose, among stages and shards. On a device they are hashed only where they are needed: with usual batches
+ * they are several times as large as gradients and state. */
 static bool hashes_acts(const ls_audit *a)
 {
     return !a->t->compute.device || a->t->pp || a->t->tp;

@@ -97,7 +97,7 @@ LOCKSTEP_FAULT="${flipped/bit=15/bit=30}" run nan --audit 3
 expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step
 for n in 1 2; do expect 2 "compares bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" -n $n --audit 1 --no_deterministic; done
 
-# the emulated device: memory is copied to the host to be hashed
+# the emulated device hashes its own memory
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
 if [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ]; then
   gpu=(--device cuda --precision bf16 --num_layers 1 --max_steps 2)

@@ -25,7 +25,7 @@ static uint64_t of_pieces(int n_thread, const char *x, int64_t nbytes)
 
 ls_status cpu_hash(const ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more)
 {
-    const uint64_t both[2] = {*out, nbytes > PIECE ? of_pieces(c->n_thread, x, (int64_t)nbytes) : ls_xxh64(x, nbytes)};
-    *out = more ? ls_xxh64(both, sizeof both) : both[1];
+    const uint64_t h = nbytes > PIECE ? of_pieces(c->n_thread, x, (int64_t)nbytes) : ls_xxh64(x, nbytes);
+    *out = more ? ls_xxh64((uint64_t[]){*out, h}, 2 * sizeof h) : h;
     return LS_OK;
 }
