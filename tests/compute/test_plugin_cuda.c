@@ -409,7 +409,8 @@ static void the_loader_reports_what_is_wrong(void **state)
     assert_int_equal(ls_compute_open(&c, "abacus", &(ls_compute_open_opts){.dtype = LS_F32}, 0), LS_E_UNSUPPORTED);
     OK(ls_compute_open(&c, "cuda", &(ls_compute_open_opts){.dtype = LS_BF16, .device = 0}, 0));
     assert_string_equal(ls_compute_describe(&c, buf),
-                        "cuda: emulated device (0), BF16, cuBLASLt 0.0.0, flash (no cuDNN: built without cuDNN)");
+                        "cuda: emulated device (0), BF16, cuBLASLt 0.0.0, flash, backward with wgmma for heads of 64 "
+                        "(no cuDNN: built without cuDNN)");
     ls_compute_close(&c);
     assert_null(c.ops);
     assert_int_equal(ls_compute_open(&c, "cuda", &(ls_compute_open_opts){.dtype = LS_F64}, 0), LS_E_UNSUPPORTED);
