@@ -336,7 +336,8 @@ static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
 static ls_status report(ls_audit *a, const ls_audit_fault *f)
 {
     static const char *const place[] = {"of", "before the checkpoint of", "after writing the checkpoint of"};
-    static const char *const effect[] = {"the step was not applied", "it was not saved", "the checkpoint was discarded"};
+    static const char *const effect[] = {"the step was not applied", "it was not saved",
+                                         "the checkpoint was discarded"};
     ls_trainer *t = a->t;
     const ls_device *d = t->compute.device;
     where here = {{0}}, *all = NULL;
