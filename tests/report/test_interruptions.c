@@ -100,6 +100,9 @@ static void speed_is_of_the_steps_after_a_resume(void **state)
          false},
         {STARTED(0, 2, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20, profiled)", true, false, false},
         {STARTED(0, 2, "fp32") STARTED(20, 2, "bf16"), "ddp (resumed_from_step 20)", false, false, false},
+        {"{\"event\": \"start\", \"step\": 0, \"tokens_per_step\": 64, \"time_unix_ms\": 1}\n"
+         "{\"event\": \"start\", \"step\": 20, \"tokens_per_step\": 128, \"time_unix_ms\": 2}\n",
+         "ddp (resumed_from_step 20)", false, false, false},
         {STARTED(0, 4, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20)", false, false, false},
         {STARTED(0, 2, "fp32") FAILED STARTED(20, 2, "fp32"), "ddp (interrupted)", false, true, true},
         {STARTED(20, 4, "bf16") STARTED(0, 2, "fp32"), "ddp", false, true, true}, /* another run began in the folder */

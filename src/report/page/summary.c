@@ -252,7 +252,7 @@ static void say_interrupted(const ls_analysis *a, ls_doc *d)
     if (names[3].len)
         ls_doc_add(
             d, LS_BLOCK_WARN,
-            "Resumed with other workers, strategy, precision or device: %s. The parts of the run are different, so it is shown, but not compared.",
+            "Resumed with other workers, layout, batch, precision or device: %s. The parts of the run are different, so it is shown, but not compared.",
             names[3].data);
     for (int i = 0; i < 4; i++) {
         d->failed = d->failed || names[i].failed;

@@ -35,8 +35,8 @@ typedef struct reader {
     int n_struck; /* failures of an attempt that had started */
     step_list saved, validated;
     int64_t resumed; /* step at which somebody resumed the run last; 0: nobody did */
-    bool changed;    /* with other workers, strategy, precision or device than before */
-    char like[160];  /* those of the last start; "": there was none */
+    bool changed;    /* with other workers, layout, batch, precision or device than before */
+    char like[192];  /* those of the last start; "": there was none */
 } reader;
 
 static void forget(ls_interruptions *e)
@@ -130,8 +130,9 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     const int64_t step = whole(j, "step");
     const bool again = e->waits;
     char like[sizeof r->like];
-    snprintf(like, sizeof like, "%lld %.40s %.40s %.40s", (long long)whole(j, "world_size"), text(j, "strategy"),
-             text(j, "precision"), text(j, "device"));
+    snprintf(like, sizeof like, "%lld %lld %lld %lld %.30s %.30s %.30s", (long long)whole(j, "world_size"),
+             (long long)whole(j, "pp"), (long long)whole(j, "tp"), (long long)whole(j, "tokens_per_step"),
+             text(j, "strategy"), text(j, "precision"), text(j, "device"));
     if (!again && step > 0) r->resumed = step, r->changed = r->changed || (*r->like && strcmp(like, r->like) != 0);
     if (!again && step == 0) r->resumed = 0, r->changed = false;
     snprintf(r->like, sizeof r->like, "%s", like);

@@ -106,7 +106,7 @@ typedef struct ls_run {
     int n_before;       /* steps before somebody resumed the run last: they may have had other options */
     int64_t resumed;    /* after this step; 0: nobody resumed it            */
     bool started;       /* events.jsonl has a start                         */
-    bool changed;       /* resumed with other workers, strategy, precision or device: its speed is no benchmark */
+    bool changed;       /* resumed with other workers, layout, batch, precision or device: its speed is no benchmark */
     ls_run_coll coll[LS_RUN_MAX_PART];
     int n_coll;
     ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
