@@ -97,10 +97,10 @@ static double fact_of(const ls_run *r, int f)
 
 static double median_step(const ls_run *r)
 {
-    const int n = r->n_step - r->n_warm;
+    const int n = r->n_step - ls_run_first(r);
     double *x = n > 0 ? ls_alloc((size_t)n * sizeof *x) : NULL;
     if (!x) return NAN;
-    for (int i = 0; i < n; i++) x[i] = r->step[r->n_warm + i].time;
+    for (int i = 0; i < n; i++) x[i] = r->step[ls_run_first(r) + i].time;
     qsort(x, (size_t)n, sizeof *x, ls_by_value);
     const double m = ls_median(x, n);
     ls_free(x);

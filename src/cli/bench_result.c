@@ -127,7 +127,9 @@ static const char *trouble(const ls_run *r)
     if (r->profiled) return "it was profiled, so it is no benchmark";
     if (!(r->world > 0)) return "its training_metrics.json does not say hardware.world_size";
     if (!r->n_step) return r->tokens_per_sec > 0 ? NULL : "it has neither a metrics.jsonl nor the speed of its epochs";
-    if (r->n_step <= r->n_warm) return "no step is left after the warm-up (--warmup)";
+    if (r->changed)
+        return "it was resumed with other workers, layout, batch, precision or device, so it is no benchmark";
+    if (r->n_step <= ls_run_first(r)) return "no step is left after the warm-up (--warmup)";
     if (!(r->tokens_per_update / r->step_time > 0)) return "tokens or times of its steps are missing";
     return NULL;
 }

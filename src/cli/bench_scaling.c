@@ -198,16 +198,16 @@ static void scaling_text(const ls_analysis *a, ls_str *out)
         ls_str_addf(out, "(steps after a warm-up of %d; %s)\n", a->set->run[a->baseline].n_warm,
                     repeats && within ? "intervals over repeats; for single runs, over their steps"
                     : repeats         ? "intervals over repeats"
-                    : within ? "intervals over the steps of a run; use --repeat 2 or more for intervals over runs"
-                             : "no intervals without repeats");
+                    : within          ? "intervals over the steps of a run; use --repeat 3 or more to compare settings"
+                                      : "no intervals without repeats");
         return;
     }
     const ls_run *few = NULL;
     for (int i = 0; i < a->set->n && !few; i++)
-        if (a->set->run[i].n_step && a->set->run[i].n_step <= a->set->run[i].n_warm) few = &a->set->run[i];
+        if (a->set->run[i].n_step && a->set->run[i].n_step <= ls_run_first(&a->set->run[i])) few = &a->set->run[i];
     if (few)
-        ls_str_addf(out, "(whole epochs: %s has %d steps, none after a warm-up of %d)\n", few->name, few->n_step,
-                    few->n_warm);
+        ls_str_addf(out, "(whole epochs: %s has %d steps, none after a warm-up of %d)\n", few->name,
+                    few->n_step - few->n_before, few->n_warm);
     else ls_str_addf(out, "(whole epochs: not all runs have a metrics.jsonl, so warm-up cannot be excluded)\n");
 }
 

@@ -14,7 +14,7 @@ bench scaling -n 1,2 --repeat 1 --steps 14 --warmup 2 --out s -- "${train[@]}" -
 grep -q "note: 2 workers of $cores threads* share $cores cores: expect no more than the speed of one" err || bad "more threads than cores are not reported: $(cat err)"
 grep -q '"oversubscribed": true' s/scaling_report.json || bad "oversubscribed: $(grep -A8 '"cores"' s/scaling_report.json)"
 grep -q "\"threads_per_worker\": $cores," s/scaling_report.json || bad "threads: $(grep -A8 '"cores"' s/scaling_report.json)"
-grep -q "intervals over the steps of a run; use --repeat 2" out || bad "one repeat: $(cat out)"
+grep -q "intervals over the steps of a run; use --repeat 3" out || bad "one repeat: $(cat out)"
 bench scaling -n 1 --repeat 1 --steps 4 --warmup 2 --out s1 -- "${train[@]}" --threads 1 >out 2>err || bad "one thread: $(cat err)"
 grep -q '"oversubscribed": false' s1/scaling_report.json || bad "one thread is not too many"
 grep -q "no intervals without repeats" out || bad "one repeat of few steps: $(cat out)"

@@ -55,4 +55,19 @@ LOCKSTEP_FAULT="kind=kill,rank=0,step=2,attempt=1;kind=kill,rank=0,step=2,attemp
 tail -n 1 often/events.jsonl | grep -q '"event": "end", .*"state": "failed", .*"attempt": 2' || bad "no end: $(tail -n 2 often/events.jsonl)"
 expect 0 "" "$LOCKSTEP" watch often --once
 head -n 1 "$SCRATCH/out" | grep -q "often  failed " || bad "watch of a run that was given up: $(cat "$SCRATCH/out")"
+
+# a run that somebody resumed counts from there; a profile of its first part makes it no benchmark
+for name in plain profiled; do
+    profile=()
+    [ "$name" = plain ] || profile=(--profile)
+    expect 0 "" "${train[@]}" --checkpoint_path "$name" --max_steps 8 "${profile[@]}"
+    expect 0 "" "${train[@]}" --checkpoint_path "$name" --max_steps 16 --resume
+done
+expect 0 "" "$LOCKSTEP" report plain profiled whole --out resumed --no_png --json
+python3 - "$SCRATCH/out" <<'PY' || bad "resumed runs: $(head -c 2000 "$SCRATCH/out")"
+import json, sys
+benchmark = {s["setting"]: s["benchmark"] for s in json.load(open(sys.argv[1]))["parts"][0]["settings"]}
+assert benchmark == {"single": True, "single (resumed_from_step 8)": True, "single (resumed_from_step 8, profiled)": False}, benchmark
+PY
+grep -q "No winner is shown" resumed/report.md || bad "a winner of single runs"
 done_tests

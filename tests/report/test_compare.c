@@ -206,13 +206,14 @@ static void the_page_names_the_steps_it_uses(void **state)
         ls_str *text = i ? &two : &one;
         made_steps(4, 5, 5, 0, 0, text);
         made_steps(12, i ? 0.003 : 0.006, i ? 0.005 : 0.010, i ? 0.001 : 0, 0.0001, text);
-        add(&s, i ? "two" : "one",
-            (made_run){.world = i + 1,
-                       .tokens_per_sec = 10,
-                       .epoch_time = 1,
-                       .strategy = i ? "ddp" : "single",
-                       .ours = recorded},
-            text);
+        for (int k = 0; k < 2; k++)
+            add(&s, i ? "two" : "one",
+                (made_run){.world = i + 1,
+                           .tokens_per_sec = 10,
+                           .epoch_time = 1,
+                           .strategy = i ? "ddp" : "single",
+                           .ours = recorded},
+                text);
     }
     assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
     assert_true(a.steady && a.group[1].split_of_steps);
@@ -401,7 +402,11 @@ static void only_the_seed_may_differ_between_repeats(void **state)
         {"\"command_line\": \"train\"", "\"command_line\": \"train --betas 0.9 0.99 --tf32\"",
          "ddp (betas 0.9 0.99, tf32)"},
         {"\"command_line\": \"train\"", "\"command_line\": \"train --save_every 5\"", "ddp (save_every 5)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"train --save_memory_every 5\"",
+         "ddp (save_memory_every 5)"},
+        {"\"command_line\": \"train\"", "\"command_line\": \"lockstep train /b/data --seed 2\"", "ddp (data /b/data)"},
         {"\"cosine\"", "\"constant\"", "ddp (lr_schedule constant)"},
+        {"\"seed\": 1", "\"seed\": 1, \"resumed_from_step\": 12", "ddp (resumed_from_step 12)"},
         {"\"optimizer_steps\": 20", "\"optimizer_steps\": 300", "ddp (steps 300)"},
         {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (dataset u)"},
         {"\"train\": 10", "\"train\": 11", "ddp (sequences 11 and 2)"},
@@ -432,6 +437,61 @@ static void only_the_seed_may_differ_between_repeats(void **state)
     assert_int_equal(a.n_group, 1);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
+}
+
+/* The base of a speed-up is the nearest setting, in whatever order the runs are given: one that has all of a run's lines and more is not. */
+static void the_base_has_no_other_options(void **state)
+{
+    (void)state;
+    static const char other[] = "\"command_line\": \"train --dropout 0.3\"", two[] = "\"world_size\": 2",
+                      one[] = "\"world_size\": 1";
+    for (int first = 0; first < 2; first++) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        for (int i = 0; i < 2; i++) {
+            char both[400];
+            ls_str text = {0}, changed = {0};
+            made_metrics(
+                &(made_run){.world = 2, .tokens_per_sec = i == first ? 50 : 80, .epoch_time = 1, .strategy = "ddp"},
+                &text);
+            const char *at = strstr(text.data, two), *line = strstr(text.data, "\"command_line\": \"train\"");
+            snprintf(both, sizeof both, "%s", i == first ? "\"command_line\": \"train\"" : other);
+            ls_str_addf(&changed, "%.*s%s%.*s%s%s", (int)(line - text.data), text.data, both, (int)(at - line - 23),
+                        line + 23, one, at + strlen(two));
+            assert_int_equal(add_made(&s, i ? "b" : "a", &changed, NULL), LS_OK);
+            ls_str_fini(&text), ls_str_fini(&changed);
+        }
+        ls_str text = {0};
+        made_metrics(&(made_run){.world = 2, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "ddp"}, &text);
+        assert_int_equal(add_made(&s, "c", &text, NULL), LS_OK);
+        assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a), LS_OK);
+        assert_int_equal(a.n_group, 3);
+        for (int i = 0; i < 3; i++) assert_near(a.group[i].speedup.mean, a.group[i].world == 2 ? 2 : 1, 1e-9);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+        ls_str_fini(&text);
+    }
+    for (int first = 0; first < 2; first++) { /* two bases are as near as one another */
+        ls_run_set s = new_set();
+        ls_analysis a;
+        for (int i = 0; i < 2; i++)
+            add(&s, "one",
+                (made_run){.world = 1,
+                           .tokens_per_sec = i == first ? 50 : 80,
+                           .epoch_time = 1,
+                           .strategy = "ddp",
+                           .ours = i == first ? ", \"bucket\": 7" : ", \"bucket\": 9"},
+                NULL);
+        add(&s, "two",
+            (made_run){
+                .world = 2, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 8"},
+            NULL);
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+        assert_int_equal(a.n_group, 3);
+        assert_near(a.group[2].speedup.mean, 2, 1e-9);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
 }
 
 /* Losses of repeats are shown by seed; runs of one seed that differ, as a range. Every setting has its own curve. */
@@ -582,6 +642,75 @@ static void overlapping_intervals_have_no_winner(void **state)
     }
 }
 
+/* The steps of one run do not show how runs differ: with one run of a setting there is no winner, nothing is faster, and nothing is recommended. */
+static void single_runs_have_no_winner(void **state)
+{
+    (void)state;
+    static const struct {
+        int runs[3]; /* of one worker, of ddp on two, of zero3 on two */
+        const char *words, *finding, *other, *advice, *beyond;
+    } cases[] = {
+        {{1, 1, 1},
+         "No winner is shown: ddp × 2 (3000 ± 0) and zero3 × 2 (1500 ± 0 tokens/s) have one run each; repeat them to compare.",
+         "- No speed-up of ddp × 2 over single × 1 is shown: 3.00 times its speed, in one run each; repeat them to compare.",
+         "- On 2 workers, no difference in speed is shown between ddp and zero3: 100.0 %, in one run each; repeat them to compare.",
+         "- For speed, no setting is recommended: ddp × 2 and zero3 × 2 have one run each. Run every setting three times or more to compare.",
+         "Efficiency above 100 %: ddp × 2 (150 % of ideal over single × 1). Single runs do not show that: the runs may have met different conditions; repeat them."},
+        {{3, 3, 1},
+         "No winner is shown: zero3 × 2 has one run; repeat it to compare.",
+         "- ddp × 2 is 3.00 ± 0.00 times as fast as single × 1",
+         "- On 2 workers, no difference in speed is shown between ddp and zero3: 100.0 %, but one of them has a single run; repeat it to compare.",
+         "- For speed, no setting is recommended: zero3 × 2 has one run. Run every setting three times or more to compare.",
+         NULL},
+        {{3, 3, 3},
+         "Fastest: ddp × 2 (3000 ± 0 tokens/s).",
+         "- ddp × 2 is 3.00 ± 0.00 times as fast as single × 1",
+         "- On 2 workers, ddp is 100.0 ± 0.0 % faster than zero3.",
+         "- For speed, use ddp × 2",
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const name[] = {"single", "ddp", "zero3"};
+        static const double rate[] = {1000, 3000, 1500};
+        const bool winner = cases[i].runs[2] == 3;
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str html = {0}, md = {0}, words = {0}, table = {0};
+        for (int k = 0; k < 3; k++)
+            for (int n = 0; n < cases[i].runs[k]; n++) {
+                ls_str steps = {0};
+                made_steps(21, 0.5, 0.5, 0, 0, &steps);
+                add(&s, "r",
+                    (made_run){.world = k ? 2 : 1, .tokens_per_sec = rate[k], .epoch_time = 1, .strategy = name[k]},
+                    &steps);
+                ls_str_fini(&steps);
+            }
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+        assert_int_equal(a.n_group, 3);
+        assert_int_equal(a.top[0].winner, winner ? 1 : -1);
+        ls_winner_words(&a, &words);
+        has(words.data, cases[i].words);
+        assert_int_equal(strstr(words.data, "Efficiency above") != NULL, cases[i].beyond != NULL);
+        if (cases[i].beyond) has(words.data, cases[i].beyond);
+        assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
+        has(table.data, words.data);
+        report_page(&a, &html, &md);
+        has(md.data, cases[i].finding);
+        has(md.data, cases[i].other);
+        has(md.data, cases[i].advice);
+        if (cases[i].beyond) has(md.data, cases[i].beyond);
+        if (cases[i].beyond) has(html.data, cases[i].beyond);
+        assert_int_equal(strstr(md.data, "astest") != NULL, winner);
+        assert_int_equal(strstr(md.data, "% faster") != NULL, winner);
+        assert_int_equal(strstr(md.data, "For speed, use") != NULL, winner);
+        assert_int_equal(strstr(md.data, "For the most work per worker") != NULL, false);
+        assert_int_equal(strstr(html.data, "<title>fastest:") != NULL, winner);
+        ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&words), ls_str_fini(&table);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
 /* What else differs from the runs that a speed-up is measured against is listed. */
 static void other_differences_of_a_speedup_are_listed(void **state)
 {
@@ -660,9 +789,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_seed_may_differ_between_repeats),
+        cmocka_unit_test(the_base_has_no_other_options),
         cmocka_unit_test(losses_are_shown_by_seed),
         cmocka_unit_test(profiled_runs_are_not_benchmarks),
         cmocka_unit_test(overlapping_intervals_have_no_winner),
+        cmocka_unit_test(single_runs_have_no_winner),
         cmocka_unit_test(other_differences_of_a_speedup_are_listed),
         cmocka_unit_test(unequal_numbers_of_steps_are_not_compared),
         cmocka_unit_test(long_names_are_wrapped_and_never_cut),

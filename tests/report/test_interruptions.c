@@ -73,6 +73,74 @@ static void goodput_counts_each_step_once(void **state)
     ls_run_set_fini(&s);
 }
 
+/* Steps from..to that take `sec` each. */
+static void put_slow_steps(ls_str *out, int from, int to, double sec)
+{
+    for (int i = from; i <= to; i++) ls_str_addf(out, "{\"step\": %d, \"loss\": 2.0, \"step_time_sec\": %g}\n", i, sec);
+}
+
+#define STARTED(step, workers, precision)                                                        \
+    "{\"event\": \"start\", \"step\": " #step ", \"total_steps\": 40, \"world_size\": " #workers \
+    ", \"strategy\": \"ddp\", \"precision\": \"" precision "\", \"device\": \"cpu\", \"time_unix_ms\": 1000}\n"
+#define FAILED "{\"event\": \"failure\", \"attempt\": 1, \"cause\": \"killed\", \"step\": 21, \"time_unix_ms\": 2000}\n"
+
+/* A run that somebody resumed: its speed is of the steps after that. It is no benchmark if a part of it was profiled, or had other workers
+ * or another precision. One that its supervisor restarted is one run. */
+static void speed_is_of_the_steps_after_a_resume(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *events, *name;
+        bool traced, benchmark, all;
+    } cases[] = {
+        {STARTED(0, 2, "fp32"), "ddp", false, true, true},
+        {STARTED(0, 2, "fp32"), "ddp", true, true, true}, /* the trace is of an earlier run in the folder */
+        {STARTED(0, 2, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20)", false, true, false},
+        {STARTED(0, 2, "fp32") STARTED(10, 2, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20)", false, true,
+         false},
+        {STARTED(0, 2, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20, profiled)", true, false, false},
+        {STARTED(0, 2, "fp32") STARTED(20, 2, "bf16"), "ddp (resumed_from_step 20)", false, false, false},
+        {"{\"event\": \"start\", \"step\": 0, \"tokens_per_step\": 64, \"time_unix_ms\": 1}\n"
+         "{\"event\": \"start\", \"step\": 20, \"tokens_per_step\": 128, \"time_unix_ms\": 2}\n",
+         "ddp (resumed_from_step 20)", false, false, false},
+        {STARTED(0, 4, "fp32") STARTED(20, 2, "fp32"), "ddp (resumed_from_step 20)", false, false, false},
+        {STARTED(0, 2, "fp32") FAILED STARTED(20, 2, "fp32"), "ddp (interrupted)", false, true, true},
+        {STARTED(20, 4, "bf16") STARTED(0, 2, "fp32"), "ddp", false, true, true}, /* another run began in the folder */
+        {"{}\n", "ddp (resumed_from_step 20)", false, true, false}, /* no start is recorded: as training_metrics.json */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str metrics = {0}, steps = {0}, words = {0};
+        put_slow_steps(&steps, 1, 20, 0.3);
+        put_slow_steps(&steps, 21, 40, 0.1);
+        made_metrics(&(made_run){.world = 2,
+                                 .tokens_per_sec = 10,
+                                 .epoch_time = 1,
+                                 .strategy = "ddp",
+                                 .ours = ", \"resumed_from_step\": 20"},
+                     &metrics);
+        ls_run_texts t = {.warm = 5, .traced = cases[i].traced};
+        t.file[LS_RUN_METRICS] = (ls_text){metrics.data, metrics.len};
+        t.file[LS_RUN_STEPS] = (ls_text){steps.data, steps.len};
+        t.file[LS_RUN_EVENTS] = (ls_text){cases[i].events, strlen(cases[i].events)};
+        assert_int_equal(ls_run_read_texts(&t, "r", &s.notes, &s.run[s.n++]), LS_OK);
+        assert_int_equal(s.run[0].n_step, 40);
+        near(s.run[0].step_time, cases[i].all ? (15 * 0.3 + 20 * 0.1) / 35 : 0.1, 1e-9);
+        assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.steady = true}, &a), LS_OK);
+        assert_string_equal(a.group[0].short_name, cases[i].name);
+        assert_int_equal(a.group[0].no_benchmark, !cases[i].benchmark);
+        ls_basis_words(&a, &words);
+        assert_int_equal(strstr(words.data, "Of a run that was resumed") != NULL, !cases[i].all);
+        ls_analysis_fini(&a);
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK); /* whole epochs have both parts */
+        assert_int_equal(a.group[0].no_benchmark, !cases[i].all);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+        ls_str_fini(&metrics), ls_str_fini(&steps), ls_str_fini(&words);
+    }
+}
+
 static void time_before_a_resume_by_hand_does_not_count(void **state)
 {
     (void)state;
@@ -343,6 +411,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goodput_counts_each_step_once),
+        cmocka_unit_test(speed_is_of_the_steps_after_a_resume),
         cmocka_unit_test(time_before_a_resume_by_hand_does_not_count),
         cmocka_unit_test(another_run_in_the_folder_begins_without_failures),
         cmocka_unit_test(an_attempt_that_failed_is_counted_once),

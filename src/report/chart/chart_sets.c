@@ -219,7 +219,7 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
     group_rows(a, c);
-    static const char *const kind[] = {"fastest", "others", "no benchmark: profiled or resized"};
+    static const char *const kind[] = {"fastest", "others", "no benchmark: profiled, resized or resumed"};
     for (int k = 0; k < 3;
          k++) { /* a winner in colour, the others beside it in grey; runs that are no benchmarks always */
         ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && !any) ? 0 : 6);

@@ -2,6 +2,7 @@
 #include "report/compare/analysis.h"
 #include "core/mem.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +30,10 @@ static bool in_comparison(const ls_run *r)
 }
 
 /* Whether a run counts where speeds are compared. */
-static bool is_benchmark(const ls_run *r)
+static bool is_benchmark(const ls_analysis *a, const ls_run *r)
 {
-    return in_comparison(r) && !r->profiled && !(r->events && r->events->resizes);
+    if (r->resumed && !a->steady) return false; /* whole epochs include the steps before */
+    return in_comparison(r) && !r->profiled && !r->changed && !(r->events && r->events->resizes);
 }
 
 /* Sequences of a step and worker; NaN if unknown. */
@@ -94,7 +96,7 @@ static ls_status find_mismatches(ls_analysis *a)
     for (int kind = 0; kind < a->n_kind; kind++) {
         int baseline = -1; /* sorted: the fewest workers, first given */
         for (int i = 0; i < set->n; i++) {
-            if (!is_benchmark(&set->run[i]) || kind_of(a, &set->run[i]) != kind) continue;
+            if (!is_benchmark(a, &set->run[i]) || kind_of(a, &set->run[i]) != kind) continue;
             if (baseline < 0) baseline = i;
             compare_run(a, i, baseline);
         }
@@ -117,8 +119,8 @@ static ls_status add_to_group(ls_analysis *a, int i)
         if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
         g->world = r->world;
         g->kind = kind_of(a, r);
-        g->no_benchmark = !is_benchmark(r);
-        g->interrupted = r->events && ls_was_interrupted(r->events);
+        g->no_benchmark = !is_benchmark(a, r);
+        g->interrupted = r->resumed || (r->events && ls_was_interrupted(r->events));
         g->first = r;
         a->n_group++;
     }
@@ -160,7 +162,9 @@ static void add_difference(ls_str *s, const char *line, size_t n)
 /* What a reader has to know of any group that has it. */
 static bool is_mark(const char *line, size_t n)
 {
-    return has_line("profiled on\nresized on\ninterrupted on\n", line, n);
+    static const char resumed[] = "resumed_from_step ";
+    return has_line("profiled on\nresized on\ninterrupted on\n", line, n) ||
+           (n >= sizeof resumed && !memcmp(line, resumed, sizeof resumed - 1));
 }
 
 /* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
@@ -195,13 +199,13 @@ static ls_status name_group(const ls_analysis *a, ls_group *g)
 static void interval_within(const ls_run *r, ls_estimate *e)
 {
     enum { BLOCKS = 10 };
-    int n = r->n_step - r->n_warm;
+    const int n = r->n_step - ls_run_first(r);
     double block[BLOCKS];
     if (n < BLOCKS || e->n != 1) return;
     for (int b = 0; b < BLOCKS; b++) {
         int from = (int)((int64_t)b * n / BLOCKS), to = (int)((int64_t)(b + 1) * n / BLOCKS);
         double time = 0;
-        for (int i = from; i < to; i++) time += r->step[r->n_warm + i].time;
+        for (int i = from; i < to; i++) time += r->step[ls_run_first(r) + i].time;
         block[b] = time > 0 ? (to - from) / time : NAN;
     }
     ls_estimate w = ls_estimate_of(block, BLOCKS);
@@ -238,7 +242,7 @@ static void whole_epochs_words(const ls_analysis *a, ls_str *out)
         const ls_run *r = &a->set->run[i];
         if (!in_comparison(r)) continue;
         any_later = any_later || r->later_epochs;
-        if (!few && r->n_step && r->n_step <= a->short_of) few = r;
+        if (!few && r->n_step && r->n_step - r->n_before <= a->short_of) few = r;
     }
     if (!strcmp(ls_basis_of(a), "epochs after the first")) {
         ls_str_add(out,
@@ -251,10 +255,17 @@ static void whole_epochs_words(const ls_analysis *a, ls_str *out)
             out,
             "; those of R3's scripts are of the epochs after the first, so they cannot be compared with the others");
     else if (few)
-        ls_str_addf(out, ": %s has %d %s, none after a warm-up of %d", few->name, few->n_step,
-                    few->n_step == 1 ? "step" : "steps", a->short_of);
+        ls_str_addf(out, ": %s has %d %s, none after a warm-up of %d", few->name, few->n_step - few->n_before,
+                    few->n_step - few->n_before == 1 ? "step" : "steps", a->short_of);
     else ls_str_add(out, ": not every run has a metrics.jsonl with times of steps");
     ls_str_addc(out, '.');
+}
+
+static void resumed_words(const ls_analysis *a, ls_str *out)
+{
+    bool any = false;
+    for (int i = 0; i < a->set->n; i++) any = any || (in_comparison(&a->set->run[i]) && a->set->run[i].n_before);
+    if (any) ls_str_add(out, " Of a run that was resumed, the steps before that are left out, too.");
 }
 
 void ls_basis_words(const ls_analysis *a, ls_str *out)
@@ -272,6 +283,7 @@ void ls_basis_words(const ls_analysis *a, ls_str *out)
     else
         ls_str_addf(out, "Speeds are of the steps after the warm-up: the first %d to %d of a run are left out.",
                     a->warm_lo, a->warm_hi);
+    resumed_words(a, out);
 }
 
 static ls_status measure_group(const ls_analysis *a, ls_group *g)
@@ -321,16 +333,20 @@ static int equal_lines(const char *x, const char *y)
     return n;
 }
 
-/* The group on one worker whose setting is nearest: the same strategy before others, then the most equal lines, then the first; -1: none. */
+/* The group on one worker whose setting is nearest: the same strategy before others, then the fewest lines that only one of the two has,
+ * then the first by its lines, whatever the order in which the runs were given; -1: none. */
 static int find_base(const ls_analysis *a, const ls_group *g)
 {
-    int base = -1, most = -1;
+    int base = -1, most = INT_MIN;
     for (int k = 0; k < a->n_group; k++) {
         const ls_group *o = &a->group[k];
         if (o->world != 1 || o->no_benchmark || o->kind != g->kind) continue;
         const int same = !strcmp(o->first->strategy, g->first->strategy);
-        const int score = 20000 * same + 2 * equal_lines(g->first->setting, o->first->setting) + !o->interrupted;
-        if (score > most) most = score, base = k;
+        const int equal = equal_lines(g->first->setting, o->first->setting);
+        const int other = equal_lines(o->first->setting, o->first->setting) - equal; /* lines that only the base has */
+        const int score = 20000 * same + 2 * (equal - other) + !o->interrupted;
+        if (score > most || (score == most && strcmp(o->first->setting, a->group[base].first->setting) < 0))
+            most = score, base = k;
     }
     return base;
 }
@@ -396,6 +412,7 @@ static void make_waterfall(const ls_analysis *a, ls_group *g)
 
 bool ls_overlap(const ls_estimate *a, const ls_estimate *b)
 {
+    if (a->within || b->within) return true;
     return !(fabs(a->mean - b->mean) > a->half + b->half); /* true for NaN */
 }
 
@@ -452,12 +469,47 @@ void ls_winner_words(const ls_analysis *a, ls_str *out)
         ls_str_add(out, ls_kind_words(a, kind));
         ls_ranking_words(a, &a->top[kind], out);
     }
+    if (out->len > before) ls_beyond_words(a, " ", out);
+}
+
+/* Whether the efficiency is clearly more than is possible in theory, and single runs are all there is of it. */
+static bool is_beyond(const ls_analysis *a, const ls_group *g)
+{
+    return g->world > 1 && g->base >= 0 && g->efficiency.mean > 1.05 && (g->n_run == 1 || a->group[g->base].n_run == 1);
+}
+
+void ls_beyond_words(const ls_analysis *a, const char *before, ls_str *out)
+{
+    int n = 0;
+    for (int i = 0; i < a->n_group; i++) n += is_beyond(a, &a->group[i]);
+    if (!n) return;
+    ls_str_addf(out, "%sEfficiency above 100 %%: ", before);
+    for (int i = 0, k = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (!is_beyond(a, g)) continue;
+        ls_str_addf(out, "%s%s (%.0f %% of ideal over %s)", k++ ? ", " : "", g->label, 100 * g->efficiency.mean,
+                    a->group[g->base].label);
+    }
+    ls_str_add(out, ". Single runs do not show that: the runs may have met different conditions; repeat them.");
 }
 
 void ls_ranking_words(const ls_analysis *a, const ls_ranking *r, ls_str *out)
 {
     if (r->best < 0 || r->second < 0) return;
     const ls_group *g = &a->group[r->best], *o = &a->group[r->rival >= 0 ? r->rival : r->second];
+    const bool once = g->tokens.within, other_once = o->tokens.within;
+    if (r->winner < 0 && once && other_once) {
+        ls_str_addf(out, "No winner is shown: %s (", g->label);
+        rate_words(g, out);
+        ls_str_addf(out, ") and %s (", o->label);
+        rate_words(o, out);
+        ls_str_add(out, " tokens/s) have one run each; repeat them to compare.");
+        return;
+    }
+    if (r->winner < 0 && (once || other_once)) {
+        ls_str_addf(out, "No winner is shown: %s has one run; repeat it to compare.", once ? g->label : o->label);
+        return;
+    }
     const ls_group *bare = !(g->tokens.half >= 0) ? g : !(o->tokens.half >= 0) ? o : NULL;
     if (r->winner < 0 && bare) {
         ls_str_addf(out, "No winner is shown: %s has no interval (%d %s); three or more repeats give one.", bare->label,
@@ -571,10 +623,10 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
                      .short_of = o->short_of};
     ls_status st = LS_OK;
     bool benchmarks = false;
-    for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&set->run[i]);
+    for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&a, &set->run[i]);
     for (int i = 0, n = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
-        if (benchmarks ? !is_benchmark(r) : !in_comparison(r)) continue;
+        if (benchmarks ? !is_benchmark(&a, r) : !in_comparison(r)) continue;
         if (!(run_value(r, 3) > 0)) a.steady = false; /* never one kind of number against the other */
         if (!n || r->n_warm < a.warm_lo) a.warm_lo = r->n_warm;
         if (!n++ || r->n_warm > a.warm_hi) a.warm_hi = r->n_warm;

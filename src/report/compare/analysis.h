@@ -8,7 +8,7 @@
  *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
  *              they sum to 1
  *
- *   winner     the group whose interval lies above those of all others; there is none if two overlap or one has no interval
+ *   winner     the group whose interval lies above those of all others; there is none if two overlap, or if one has no interval over repeats
  *
  * Only comparable runs are compared: seven fields of training_config and the number of optimizer steps must be equal
  * (docs/FORMATS.md#comparable-runs). Runs that differ are listed. Pipelines can be compared apart from all others, as in R3's protocol: each
@@ -35,8 +35,8 @@ typedef struct ls_group {
     char *label;      /* "ddp x 2", with what differs from its neighbours */
     char *short_name; /* strategy and differences, without workers        */
     int world, kind;
-    bool no_benchmark;   /* profiled, or resized */
-    bool interrupted;    /* restarted, or resized */
+    bool no_benchmark;   /* profiled, resized, or resumed in another way */
+    bool interrupted;    /* restarted, resized or resumed */
     const ls_run *first; /* of the repeats */
     int *run;            /* indices into the set */
     int n_run;
@@ -104,10 +104,12 @@ void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, boo
 /* The column of names in a table for a terminal: its width, and the rows in which a long name goes on. */
 int ls_name_width(const ls_analysis *a);
 void ls_name_rest(ls_str *out, const char *rest, int width);
-/* Whether two intervals overlap; true also if one is not known, since no difference is shown then. */
+/* Whether two intervals overlap; true also if one is not known, or is over the steps of a single run, since no difference is shown then. */
 bool ls_overlap(const ls_estimate *a, const ls_estimate *b);
 /* The winner of each kind, or why there is none, as sentences; nothing with fewer than two groups to compare. */
 void ls_winner_words(const ls_analysis *a, ls_str *out);
+/* Efficiencies above 105 % that come from single runs, as sentences after `before`; nothing if there are none. */
+void ls_beyond_words(const ls_analysis *a, const char *before, ls_str *out);
 void ls_ranking_words(const ls_analysis *a, const ls_ranking *r, ls_str *out); /* of one kind */
 const char *ls_kind_words(const ls_analysis *a, int kind); /* "Pipelines: ", before a sentence; "": there is one kind */
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */

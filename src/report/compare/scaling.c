@@ -133,10 +133,13 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         if (!any) ls_jsonw_put_open(w, "left_out", '[');
         any = true;
         ls_jsonw_open(w, '{');
-        ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
-                         LS_KV("why", g->first->profiled ? "a profiled run is no benchmark"
-                                      : g->no_benchmark  ? "its number of workers changed: it is no benchmark"
-                                                         : "`runs` has one setting per number of workers"));
+        ls_jsonw_members(
+            w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
+            LS_KV("why", g->first->profiled ? "a profiled run is no benchmark"
+                         : g->no_benchmark && g->first->resumed
+                             ? "it was resumed in another way, or has too few steps since: it is no benchmark"
+                         : g->no_benchmark ? "its number of workers changed: it is no benchmark"
+                                           : "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

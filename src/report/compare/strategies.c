@@ -162,7 +162,11 @@ ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx,
     ls_jsonw_put_open(&w, "protocol", '{');
     ls_jsonw_put_str(&w, "tokens_per_sec_of", ls_basis_of(a));
     if (a->steady && a->baseline >= 0) ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->run[a->baseline].n_warm);
-    ls_jsonw_put_str(&w, "interval", "95 %, Student's t over repeats");
+    bool within = false;
+    for (int i = 0; i < a->n_group; i++) within = within || a->group[i].tokens.within;
+    ls_jsonw_put_str(&w, "interval",
+                     within ? "95 %, Student's t over repeats; of a single run (n = 1), over its steps"
+                            : "95 %, Student's t over repeats");
     if (more) more(ctx, &w);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "mismatches", '[');

@@ -1,5 +1,5 @@
 /* findings.c - what the numbers show, in sentences, and what to do. Each sentence has a number with its 95 % interval; a difference is stated
- * only where two intervals do not overlap. What has no interval is no finding. */
+ * only where two intervals over repeats do not overlap. What has no interval is no finding. */
 #include "core/mem.h"
 #include "report/page/content.h"
 
@@ -31,12 +31,30 @@ static ls_estimate times(ls_estimate e, double factor)
 static ls_estimate more_than(const ls_estimate *x, const ls_estimate *y)
 {
     const double ratio = x->mean / y->mean;
-    return (ls_estimate){.mean = 100 * (ratio - 1), .half = 100 * ratio * hypot(x->half / x->mean, y->half / y->mean)};
+    return (ls_estimate){.mean = 100 * (ratio - 1),
+                         .half = 100 * ratio * hypot(x->half / x->mean, y->half / y->mean),
+                         .within = x->within || y->within};
+}
+
+/* A difference has no interval if that of a side is over the steps of a single run. */
+static ls_estimate without_steps(const ls_estimate *e)
+{
+    ls_estimate x = *e;
+    if (x.within) x.half = NAN;
+    return x;
 }
 
 static const char *text_of(char buf[96], const ls_estimate *e, int decimals)
 {
     return content_estimate_text(buf, e, decimals);
+}
+
+/* Why no difference is shown between two speeds, at the end of a sentence. */
+static const char *why_open(const ls_estimate *x, const ls_estimate *y)
+{
+    return x->within && y->within   ? "in one run each; repeat them to compare"
+           : x->within || y->within ? "but one of them has a single run; repeat it to compare"
+                                    : "and their intervals overlap";
 }
 
 /* --- findings --- */
@@ -53,14 +71,15 @@ static int speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
     for (int i = 0; i < a->n_group && n < MOST; i++) {
         const ls_group *g = &a->group[i];
         char up[96], eff[96];
-        const ls_estimate share = times(g->efficiency, 100);
+        const ls_estimate share = times(g->efficiency, 100), shown = without_steps(&g->speedup);
         if (g->world < 2 || g->no_benchmark || !known(&g->speedup)) continue;
         if (speedup_shown(a, g))
             ls_doc_cell(d, b, "%s is %s times as fast as %s: %s %% of ideal.", g->label, text_of(up, &g->speedup, 2),
                         a->group[g->base].label, text_of(eff, &share, 1));
         else
-            ls_doc_cell(d, b, "No speed-up of %s over %s is shown: %s times its speed, and the intervals overlap.",
-                        g->label, a->group[g->base].label, text_of(up, &g->speedup, 2));
+            ls_doc_cell(d, b, "No speed-up of %s over %s is shown: %s times its speed, %s.", g->label,
+                        a->group[g->base].label, text_of(up, &shown, 2),
+                        why_open(&g->tokens, &a->group[g->base].tokens));
         n++;
     }
     return n;
@@ -89,11 +108,11 @@ static int differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_METRIC],
         char workers[48], gap[96];
         if (k < 0 || k == i || g->no_benchmark || !known(&g->tokens) || n >= MOST) continue;
         const ls_group *best = &a->group[k];
-        const ls_estimate diff = more_than(&best->tokens, &g->tokens);
+        const ls_estimate both = more_than(&best->tokens, &g->tokens), diff = without_steps(&both);
         if (ls_overlap(&best->tokens, &g->tokens))
-            ls_doc_cell(d, b,
-                        "On %s, no difference in speed is shown between %s and %s: %s %%, and their intervals overlap.",
-                        on(workers, g->world), best->short_name, g->short_name, text_of(gap, &diff, 1));
+            ls_doc_cell(d, b, "On %s, no difference in speed is shown between %s and %s: %s %%, %s.",
+                        on(workers, g->world), best->short_name, g->short_name, text_of(gap, &diff, 1),
+                        why_open(&best->tokens, &g->tokens));
         else
             ls_doc_cell(d, b, "On %s, %s is %s %% faster than %s.", on(workers, g->world), best->short_name,
                         text_of(gap, &diff, 1), g->short_name);
@@ -162,18 +181,21 @@ static int say_names(names *x, ls_doc *d, ls_block *b, const char *before, const
 
 static int many_speedups(const ls_analysis *a, ls_doc *d, ls_block *b)
 {
-    names fast = {0}, slow = {0}, open = {0};
+    names fast = {0}, slow = {0}, open = {0}, once = {0};
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         char up[96], detail[160];
+        const ls_estimate shown = without_steps(&g->speedup);
         if (g->world < 2 || g->no_benchmark || !known(&g->speedup)) continue;
-        snprintf(detail, sizeof detail, " (%s times, %.0f %% of ideal)", text_of(up, &g->speedup, 2),
+        snprintf(detail, sizeof detail, " (%s times, %.0f %% of ideal)", text_of(up, &shown, 2),
                  100 * g->efficiency.mean);
-        if (!speedup_shown(a, g)) add_name(&open, g->label, "");
+        if (g->speedup.within) add_name(&once, g->label, detail);
+        else if (!speedup_shown(a, g)) add_name(&open, g->label, "");
         else add_name(g->speedup.mean > 1 ? &fast : &slow, g->label, detail);
     }
     return say_names(&fast, d, b, "Faster than one worker", "") + say_names(&slow, d, b, "Slower than one worker", "") +
-           say_names(&open, d, b, "No difference from one worker is shown", "; the intervals overlap");
+           say_names(&open, d, b, "No difference from one worker is shown", "; the intervals overlap") +
+           say_names(&once, d, b, "No difference from one worker is shown", ": single runs; repeat them to compare");
 }
 
 /* On each number of workers, the setting with the highest speed and those that it is faster than. */
@@ -182,7 +204,7 @@ static int many_differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_MET
     int n = 0;
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *best = &a->group[i];
-        names slower = {0}, open = {0};
+        names slower = {0}, open = {0}, once = {0};
         char workers[48], before[300];
         if (best->no_benchmark || extreme(a, metric, LS_METRIC_TOKENS, best, 1) != i) continue;
         for (int k = 0; k < a->n_group; k++) {
@@ -192,7 +214,8 @@ static int many_differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_MET
                 continue;
             const ls_estimate diff = more_than(&best->tokens, &g->tokens);
             snprintf(detail, sizeof detail, " (by %s %%)", text_of(gap, &diff, 1));
-            if (ls_overlap(&best->tokens, &g->tokens)) add_name(&open, g->short_name, "");
+            if (best->tokens.within || g->tokens.within) add_name(&once, g->short_name, "");
+            else if (ls_overlap(&best->tokens, &g->tokens)) add_name(&open, g->short_name, "");
             else add_name(&slower, g->short_name, detail);
         }
         snprintf(before, sizeof before, "On %s, %.200s is faster than", on(workers, best->world), best->short_name);
@@ -200,6 +223,7 @@ static int many_differences(const ls_analysis *a, ls_estimate (*metric)[LS_N_MET
         snprintf(before, sizeof before, "On %s, no difference in speed is shown between %.200s and", workers,
                  best->short_name);
         n += say_names(&open, d, b, before, "; the intervals overlap");
+        n += say_names(&once, d, b, before, ": single runs; repeat them to compare");
     }
     return n;
 }
@@ -259,7 +283,7 @@ static int most_per_worker(const ls_analysis *a, int kind)
 static int repeats_for(const ls_estimate *x, const ls_estimate *y)
 {
     const double gap = fabs(x->mean - y->mean), spread = x->stdev + y->stdev;
-    if (x->within || y->within || !(gap > 0) || !(spread > 0)) return 0;
+    if (!(gap > 0) || !(spread > 0)) return 0;
     for (int n = 2; n <= 1000; n++)
         if (ls_t95(n - 1) * spread / sqrt(n) < gap) return n;
     return 0;
@@ -281,6 +305,14 @@ static void recommend_speed(const ls_analysis *a, int kind, ls_doc *d, ls_block 
         ls_doc_cell(
             d, b, "%sFor speed, no setting is recommended: %s has no interval. Run every setting three times or more.",
             whose, known(&g->tokens) ? o->label : g->label);
+        return;
+    }
+    if (g->tokens.within || o->tokens.within) {
+        ls_doc_cell(d, b,
+                    "%sFor speed, no setting is recommended: %s%s%s. Run every setting three times or more to compare.",
+                    whose, g->tokens.within ? g->label : o->label,
+                    g->tokens.within && o->tokens.within ? LS_TEXT(" and %s", o->label) : "",
+                    g->tokens.within && o->tokens.within ? " have one run each" : " has one run");
         return;
     }
     const int n = repeats_for(&g->tokens, &o->tokens);
@@ -328,8 +360,9 @@ void content_findings(const ls_analysis *a, ls_doc *d)
                    "The runs are not comparable (mismatch_allowed): differences include different work.");
     ls_doc_add(
         d, LS_BLOCK_TEXT, "Made from the numbers below; \xc2\xb1 is the 95 %% interval.%s",
-        within ? " The interval of a setting with a single run is over its steps, without the variation between runs."
-               : "");
+        within
+            ? " The interval of a setting with a single run is over its steps, without the variation between runs: no difference is shown from it."
+            : "");
     ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
     int n = are_many(a) ? many_speedups(a, d, b) + many_differences(a, metric, d, b) + many_waits(a, metric, d, b)
                         : speedups(a, d, b) + differences(a, metric, d, b) + waits(a, metric, d, b);

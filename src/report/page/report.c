@@ -255,8 +255,8 @@ static ls_status read_alike(report_part *part, ls_compare_opts *c)
     LS_TRY(find_protocol(part, &p));
     if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(part, p.warm));
     for (int i = 0; i < set->n; i++)
-        shorter =
-            shorter || (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= set->run[i].n_warm);
+        shorter = shorter ||
+                  (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= ls_run_first(&set->run[i]));
     asked = set->warm;
     if (shorter) LS_TRY(read_runs(part, 0));
     *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch,

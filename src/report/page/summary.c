@@ -95,7 +95,8 @@ static void say_no_winner(const ls_analysis *a, const ls_ranking *r, ls_doc *d)
     ls_str_add(&s, ls_kind_words(a, a->group[r->best].kind));
     ls_ranking_words(a, r, &s);
     ls_doc_take(d, LS_BLOCK_LEAD, &s);
-    if (a->group[r->best].tokens.half >= 0 && a->group[r->rival].tokens.half >= 0)
+    const ls_estimate *x = &a->group[r->best].tokens, *y = &a->group[r->rival].tokens;
+    if (x->half >= 0 && y->half >= 0 && !x->within && !y->within)
         ls_doc_add(d, LS_BLOCK_TEXT, "More repeats, or a quieter machine, could show a difference.");
 }
 
@@ -194,13 +195,16 @@ static void doubts(const ls_analysis *a, ls_doc *d)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "All %d runs have the same loss at every step, bit for bit: they computed the same training.",
                    a->n_loss);
+    ls_str beyond = {0};
+    ls_beyond_words(a, "", &beyond);
+    if (beyond.len) ls_doc_take(d, LS_BLOCK_WARN, &beyond);
     if (a->several_commits)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "The runs were made by different commits of the program: a difference may come from the code.");
     if (within)
         ls_doc_add(
             d, LS_BLOCK_TEXT,
-            "Where a setting was run once, its interval comes from the steps of that run and does not cover the difference from run to run; repeats (three or more) would.");
+            "Where a setting was run once, its interval comes from the steps of that run and does not cover the difference from run to run, so no difference is shown from it; repeats (three or more) cover it.");
     else if (single && a->n_group > 1)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "A setting that was run once has no interval; three or more repeats would give one.");
@@ -223,9 +227,10 @@ static void say_profiled(const ls_analysis *a, ls_doc *d)
 
 static void say_interrupted(const ls_analysis *a, ls_doc *d)
 {
-    ls_str names[2] = {{0}, {0}}; /* restarted, resized */
+    ls_str names[4] = {{0}, {0}, {0}, {0}}; /* restarted, resized, resumed, resumed in another way */
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
+        if (r->resumed) ls_str_addf(&names[2 + r->changed], "%s%s", names[2 + r->changed].len ? ", " : "", r->name);
         if (!r->events || !ls_was_interrupted(r->events)) continue;
         ls_str *s = &names[r->events->resizes > 0];
         ls_str_addf(s, "%s%s", s->len ? ", " : "", r->name);
@@ -239,7 +244,17 @@ static void say_interrupted(const ls_analysis *a, ls_doc *d)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "Resized: %s. The number of workers changed during the run, so it is shown, but not compared.",
                    names[1].data);
-    for (int i = 0; i < 2; i++) {
+    if (names[2].len)
+        ls_doc_add(
+            d, LS_BLOCK_WARN,
+            "Resumed: %s. The steps before that may have had other options, so speeds are of the steps after it; wall times are not compared.",
+            names[2].data);
+    if (names[3].len)
+        ls_doc_add(
+            d, LS_BLOCK_WARN,
+            "Resumed with other workers, layout, batch, precision or device: %s. The parts of the run are different, so it is shown, but not compared.",
+            names[3].data);
+    for (int i = 0; i < 4; i++) {
         d->failed = d->failed || names[i].failed;
         ls_str_fini(&names[i]);
     }

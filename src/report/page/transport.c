@@ -102,10 +102,10 @@ static void cells_step(ls_doc *d, ls_block *b, const ls_run *r)
     bool any = false;
     for (int k = 0; k < LS_N_SPLIT; k++)
         if (!isnan(r->split[k])) sum += r->split[k], any = true;
-    const char *over = any && !r->split_of_steps            ? "all steps"
-                       : r->n_step > r->n_warm && r->n_warm ? LS_TEXT("steps after the first %d", r->n_warm)
-                       : r->n_step > r->n_warm              ? "all steps"
-                                                            : NULL;
+    const char *over = any && !r->split_of_steps                  ? "all steps"
+                       : r->n_step > ls_run_first(r) && r->n_warm ? LS_TEXT("steps after the first %d", r->n_warm)
+                       : r->n_step > ls_run_first(r)              ? "all steps"
+                                                                  : NULL;
     ls_doc_cells(d, b, LS_NUM(1000 * (any ? sum : r->step_time), 3), over);
 }
 

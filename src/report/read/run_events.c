@@ -34,6 +34,9 @@ typedef struct reader {
     int n_wait;
     int n_struck; /* failures of an attempt that had started */
     step_list saved, validated;
+    int64_t resumed; /* step at which somebody resumed the run last; 0: nobody did */
+    bool changed;    /* with other workers, layout, batch, precision or device than before */
+    char like[192];  /* those of the last start; "": there was none */
 } reader;
 
 static void forget(ls_interruptions *e)
@@ -126,6 +129,13 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     ls_interruptions *e = r->e;
     const int64_t step = whole(j, "step");
     const bool again = e->waits;
+    char like[sizeof r->like];
+    snprintf(like, sizeof like, "%lld %lld %lld %lld %.30s %.30s %.30s", (long long)whole(j, "world_size"),
+             (long long)whole(j, "pp"), (long long)whole(j, "tp"), (long long)whole(j, "tokens_per_step"),
+             text(j, "strategy"), text(j, "precision"), text(j, "device"));
+    if (!again && step > 0) r->resumed = step, r->changed = r->changed || (*r->like && strcmp(like, r->like) != 0);
+    if (!again && step == 0) r->resumed = 0, r->changed = false;
+    snprintf(r->like, sizeof r->like, "%s", like);
     if (!again && step == 0) {
         forget(e);
         r->sessions = 0;
@@ -400,18 +410,37 @@ static ls_status predict(const reader *r, ls_run *run)
     return LS_OK;
 }
 
+static ls_status add_line(ls_run *run, const char *line)
+{
+    char *s = ls_asprintf("%s%s\n", run->setting, line);
+    if (!s) return ls_nomem(strlen(run->setting), "settings");
+    ls_free(run->setting);
+    run->setting = s;
+    return LS_OK;
+}
+
 /* Speed is of the steps, which are valid. The wall time that a run records has neither repeated steps nor the time between attempts. */
 static ls_status mark(ls_run *run)
 {
     const bool resized = run->events->resizes > 0;
     if (!ls_was_interrupted(run->events)) return LS_OK;
     run->wall = NAN;
-    if (!run->setting) return LS_OK;
-    char *s = ls_asprintf("%s%s on\n", run->setting, resized ? "resized" : "interrupted");
-    if (!s) return ls_nomem(strlen(run->setting), "settings");
-    ls_free(run->setting);
-    run->setting = s;
-    return LS_OK;
+    return run->setting ? add_line(run, resized ? "resized on" : "interrupted on") : LS_OK;
+}
+
+ls_status run_mark_resumed(const report_doc *d, bool traced, ls_run *run)
+{
+    const int64_t recorded = report_int(d, "lockstep.resumed_from_step");
+    char line[64];
+    if (!run->started && recorded > 0) run->resumed = recorded; /* without events, the file is all there is */
+    if (run->resumed <= 0 || !run->setting) return LS_OK;
+    run->wall = NAN;
+    while (run->n_before < run->n_step && run->step[run->n_before].step <= run->resumed) run->n_before++;
+    snprintf(line, sizeof line, "resumed_from_step %lld", (long long)run->resumed);
+    LS_TRY(add_line(run, line));
+    if (run->profiled || (!traced && !run->profile)) return LS_OK;
+    run->profiled = true; /* an earlier part of it was */
+    return add_line(run, "profiled on");
 }
 
 ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *run)
@@ -419,6 +448,9 @@ ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r
     ls_interruptions e = {0};
     reader r = {.e = &e};
     ls_status st = see_lines(&r, t, dir, notes);
+    run->started = *r.like;
+    run->resumed = r.resumed;
+    run->changed = r.changed;
     if (st == LS_OK && (ls_was_interrupted(&e) || e.audits)) {
         run->events = ls_alloc(sizeof *run->events);
         if (!run->events) st = ls_nomem(sizeof e, "the interruptions of a run");

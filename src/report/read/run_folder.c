@@ -103,8 +103,8 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
     return LS_OK;
 }
 
-/* A profiler leaves files: nsys in profiles/, torch in profiler_logs/. */
-static ls_status has_profiles(const char *dir, bool *yes)
+/* A profiler leaves files: nsys in profiles/, torch in profiler_logs/. Our trace in profiles/ may be of an earlier run in the folder. */
+static ls_status has_profiles(const char *dir, bool *yes, bool *traced)
 {
     static const char *const folder[] = {"profiles", "profiler_logs"};
     for (int k = 0; k < 2; k++) {
@@ -115,7 +115,10 @@ static ls_status has_profiles(const char *dir, bool *yes)
         const ls_status st = ls_fs_list(path.text, &names, &n);
         if (st == LS_E_NOMEM) return st;
         if (st != LS_OK) ls_err_clear(); /* what cannot be listed tells nothing */
-        for (size_t i = 0; i < n; i++) *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
+        for (size_t i = 0; i < n; i++) {
+            *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
+            *traced = *traced || !strncmp(names[i], "trace.", 6);
+        }
         ls_fs_list_free(names, n);
     }
     return LS_OK;
@@ -131,7 +134,7 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) /* some keep it beside the metrics */
         st = text_of(ls_path_of(dir, "profile_summary.json").text, &s->notes, &t.file[LS_RUN_PROFILE]);
     if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) st = run_sum_nsys(dir, &s->notes, &t.file[LS_RUN_PROFILE]);
-    if (st == LS_OK) st = has_profiles(dir, &t.profiled);
+    if (st == LS_OK) st = has_profiles(dir, &t.profiled, &t.traced);
     if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;

@@ -102,7 +102,11 @@ typedef struct ls_run {
     double sampled
         [3]; /* R1's sampled micro-batches of rank 0: mean, median, 95th percentile; seconds, means over epochs */
     ls_run_step *step;
-    int n_step, n_warm; /* the first n_warm steps are warm-up              */
+    int n_step, n_warm; /* the first n_warm steps after n_before are warm-up */
+    int n_before;       /* steps before somebody resumed the run last: they may have had other options */
+    int64_t resumed;    /* after this step; 0: nobody resumed it            */
+    bool started;       /* events.jsonl has a start                         */
+    bool changed;       /* resumed with other workers, layout, batch, precision or device: its speed is no benchmark */
     ls_run_coll coll[LS_RUN_MAX_PART];
     int n_coll;
     ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
@@ -118,6 +122,12 @@ typedef struct ls_run {
     ls_run_span *span;
     int n_span, n_lane;
 } ls_run;
+
+/* Index of the first step that counts for the speed. */
+static inline int ls_run_first(const ls_run *r)
+{
+    return r->n_before + r->n_warm;
+}
 
 /* Files of a run folder, in the order in which they are read. */
 enum {
@@ -146,6 +156,7 @@ typedef struct ls_run_texts {
     ls_text file[LS_N_RUN_FILE];
     bool nccl_of_logs; /* the summary of NCCL was made of its logs */
     bool profiled;     /* there are files of a profiler */
+    bool traced;       /* there is a trace of ours, of this run or an earlier one in the folder */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps after them; 0: a rule of ours */
 } ls_run_texts;
 

@@ -13,9 +13,12 @@ void run_read_resources(const report_doc *d, ls_run *r); /* communication, memor
 void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
 ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
+ls_status run_measure_steps(ls_run *r); /* means of the steps after the warm-up, which n_before or n_warm moved */
 ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r);
 /* events.jsonl, after the steps and the setting; a run that was interrupted is marked in its setting. */
 ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r);
+/* After the events: a run that somebody resumed is marked in its setting, and as profiled if there is a profile, which may be of its first part. */
+ls_status run_mark_resumed(const report_doc *d, bool traced, ls_run *r);
 void run_events_fini(ls_interruptions **e);
 void run_read_complete(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
 

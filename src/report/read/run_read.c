@@ -194,6 +194,11 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
                      file[LS_RUN_STEPS].data ? "its steps are" : "what tools recorded about it is");
     if (file[LS_RUN_STEPS].data) LS_TRY(run_read_steps(file[LS_RUN_STEPS], r->dir, notes, r));
     if (file[LS_RUN_EVENTS].data) LS_TRY(run_read_events(file[LS_RUN_EVENTS], r->dir, notes, r));
+    LS_TRY(run_mark_resumed(&d, t->traced, r));
+    if (r->n_before) {
+        r->n_warm = t->warm;
+        LS_TRY(run_measure_steps(r));
+    }
     if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
     if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
     run_tell_waits(&d, r);

@@ -62,11 +62,8 @@ static const char *const not_settings[] = {"checkpoint_path",
                                            "json",
                                            "keep_last",
                                            "keep_hours",
-                                           "save_memory_every",
                                            "mtbf",
-                                           "save_async",
                                            "save_failures",
-                                           "no_save_verify",
                                            "print_config",
                                            "profile",
                                            "profile_spans",
@@ -132,11 +129,24 @@ static void option_name(const char *word, char name[64], const char **value)
     *value = equals ? equals + 1 : NULL;
 }
 
+/* `lockstep train DIR` is `lockstep train --data DIR`: the words between the command and the first option. Returns the first option. */
+static int add_data(const ls_argv *w, json_t *all)
+{
+    ls_str s = {0};
+    int i = 0;
+    while (i < w->n && i < 2 && strcmp(w->word[i], "train")) i++;
+    if (i == w->n || strcmp(w->word[i], "train")) return 0;
+    for (i++; i < w->n && !is_option(w->word[i]); i++) ls_str_addf(&s, "%s%s", s.len ? " " : "", w->word[i]);
+    if (s.len) json_object_set_new(all, "data", json_string(s.data));
+    ls_str_fini(&s);
+    return i;
+}
+
 /* The options of a command line by name, the last one of each; the value of a switch is "on". command_line joins words by blanks. */
 static json_t *options_of(const ls_argv *w)
 {
     json_t *all = json_object();
-    for (int i = 0; i < w->n;) {
+    for (int i = add_data(w, all); i < w->n;) {
         char name[64];
         const char *value;
         ls_str s = {0};

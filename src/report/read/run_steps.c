@@ -38,11 +38,12 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
  * steps have none: ls_run.split_of_steps tells which. */
 static void average(ls_run *r)
 {
-    if (r->n_warm <= 0) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
+    const int count = r->n_step - r->n_before;
+    if (r->n_warm <= 0) r->n_warm = count < 3 ? 0 : count < 50 ? (count + 9) / 10 : 5;
     double part[LS_N_SPLIT] = {0}, time = 0, tflops = 0;
     int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflops = 0;
     bool said = false;
-    for (int i = r->n_warm; i < r->n_step; i++) {
+    for (int i = ls_run_first(r); i < r->n_step; i++) {
         const ls_run_step *s = &r->step[i];
         if (!(s->time > 0)) continue;
         time += s->time;
@@ -70,12 +71,12 @@ static void average(ls_run *r)
 /* The 95th percentile of the steps after the warm-up, with linear interpolation, as R1 has it. */
 static ls_status find_p95(ls_run *r)
 {
-    const int most = r->n_step - r->n_warm;
+    const int most = r->n_step - ls_run_first(r);
     double *x = most > 0 ? ls_alloc((size_t)most * sizeof *x) : NULL;
     int n = 0;
     if (most <= 0) return LS_OK;
     if (!x) return ls_nomem((size_t)most * sizeof *x, "times of steps");
-    for (int i = r->n_warm; i < r->n_step; i++)
+    for (int i = ls_run_first(r); i < r->n_step; i++)
         if (r->step[i].time > 0) x[n++] = r->step[i].time;
     if (n) {
         qsort(x, (size_t)n, sizeof *x, ls_by_value);
@@ -101,6 +102,12 @@ ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
             ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
     }
     if (n_bad > 3) ls_notes_add(notes, "%s/metrics.jsonl: %d more such lines", dir, n_bad - 3);
+    return run_measure_steps(r);
+}
+
+ls_status run_measure_steps(ls_run *r)
+{
+    r->step_time = r->tflops = r->step_p95 = NAN;
     average(r);
     return find_p95(r);
 }
