@@ -501,6 +501,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
         st = set_up(t, cfg);
     }
     if (st != LS_OK) {
+        for (int i = 0; i < t->n_each; i++) ls_comm_failed(t->each[i]); /* its peers wait for its status elsewhere */
         ls_trainer_destroy(&t);
         return st;
     }
