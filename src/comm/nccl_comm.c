@@ -406,7 +406,7 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     return LS_OK;
 }
 
-/* The first meeting: whatever is wrong with NCCL here is wrong now. A rank that cannot join says so to those on its host, which wait for it in NCCL;
+/* The first meeting: whatever is wrong with NCCL here is wrong now. A rank that cannot join notifies those on its host, which wait for it in NCCL;
  * on other hosts they wait as long as a start may take. The message is that of a rank that failed by itself. */
 static ls_status meet(ls_comm *c)
 {
