@@ -86,12 +86,14 @@ gpus() {
   else echo 0; fi
 }
 
-# workers DEFAULT: of each node, as `each`: WORKERS, else one for each of its GPUs, else DEFAULT.
+# workers DEFAULT: of each node, as `each`: WORKERS, else one for each of its GPUs, else DEFAULT. A job that has GPUs must use them:
+# --device auto would compute on the CPU where the plugin or a driver is missing.
 workers() {
   local n
   n=$(gpus)
   each=${WORKERS:-$([ "$n" -gt 0 ] && echo "$n" || echo "$1")}
   [[ $each =~ ^[1-9][0-9]*$ ]] || die "WORKERS is '$each'; it must be the number of workers per node"
+  if [ "$n" -gt 0 ]; then export LS_DEVICE=${LS_DEVICE:-cuda}; fi
   say "$each workers and $n GPUs per node"
 }
 

@@ -54,6 +54,7 @@ typedef struct list {
     void (*row)(void *, const ls_verify_row *);
     void *ctx;
     int n_row, n_bad, n_printed; /* n_printed: entries whose rows are printed */
+    int n_layout;                /* rows of all entries: those without the references */
 } list;
 
 /* One run of a layout. */
@@ -494,7 +495,8 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
                          .n_micro = e->n_micro,
                          .dropout = e->dropout,
                          .unclipped = e->unclipped,
-                         .seconds = seconds};
+                         .seconds = seconds,
+                         .of = v->n_layout};
     if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
     else snprintf(r->words, sizeof r->words, "%s", words);
     r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);
@@ -573,6 +575,7 @@ static ls_status run_list(list *v)
     if (!o->only_tp) LS_TRY(pipelines(v));
     if (!o->only_tp) LS_TRY(unclipped(v));
     LS_TRY(shards(v));
+    for (int k = 0; k < v->n; k++) v->n_layout += v->at[k].judge >= 0;
     LS_TRY(make_outcomes(v, n_slot, ls_model_n_param(&cfg)));
     LS_TRY(make_data(v->dir, o->seed, o->pairs));
     if (o->comm) LS_TRY(run_in_turn(v));

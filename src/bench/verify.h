@@ -60,6 +60,7 @@ typedef struct ls_verify_row {
     double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */
     char words[LS_VERIFY_WORDS];
     double seconds;
+    int of; /* layouts of this command; rows are fewer if it is stopped */
 } ls_verify_row;
 
 /* Calls row for each layout in order (with `comm`: on rank 0 only). LS_E_NUMERIC if a layout does not match the reference, LS_E_COMM if

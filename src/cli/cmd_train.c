@@ -96,6 +96,12 @@ typedef struct job {
     ls_launch_end *end;
 } job;
 
+static void print_device(job *j)
+{
+    if (!j->device_printed) cli_print_device(&j->device);
+    j->device_printed = true;
+}
+
 #define MAX_SHARE  256
 #define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 #define TELL_TIME  10.0  /* seconds in which a worker that cannot start meets the others to tell them */
@@ -201,7 +207,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (!c.threads) c.threads = n_core;
         if (c.reference_output) io.opened = startup_line;
         if (c.profile_mode) (void)ls_nvtx_open();
-        if (!rank && !j->device_printed) cli_print_device(&j->device);
+        if (!rank) print_device(j);
         if (!rank) print_notes(j->o, &c);
         ls_info("config",
                 "strategy %s, dp %d x pp %d x tp %d, %s; batch %lld = %d per micro-batch x %d accumulated x dp",
@@ -365,8 +371,6 @@ static ls_status launch(job *j)
     ls_train_config_fini(&c);
     LS_TRY(st);
     ls_progress_open();
-    cli_print_device(&j->device);
-    j->device_printed = true;
     st = ls_launch_local(&(ls_launch){.n = (int)j->o->n,
                                       .pin = true,
                                       .share = shared ? share : NULL,
@@ -387,9 +391,7 @@ static ls_status supervised_attempt(void *ctx, const ls_train_options *o, superv
     attempt.o = o;
     attempt.supervisor = s;
     attempt.end = end;
-    const ls_status st = launch(&attempt);
-    j->device_printed = attempt.device_printed;
-    return st;
+    return launch(&attempt);
 }
 
 static ls_status supervised_configure(void *ctx, const ls_train_options *o, ls_train_config *c)
@@ -505,11 +507,13 @@ ls_status cmd_train(int argc, char **argv)
     know_supervisor(o);
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     tell_restarts(o, &env);
-    LS_TRY_GOTO(st, done, cli_translate_check(o));
     if (o->deepspeed_config) LS_TRY_GOTO(st, done, load_json(o, &ds));
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
+    if (env.size == 1 && !o->print_config) print_device(&j); /* else after the workers agree */
+    LS_TRY_GOTO(st, done, train_start_data(&start, &env));
+    LS_TRY_GOTO(st, done, cli_translate_check(o));
     LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
     st = run(&j, &env);
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);

@@ -47,7 +47,7 @@ static const cli_page page = {
 typedef struct printer {
     const options *o;
     ls_jsonw *w;
-    int n, n_identical, n_within;
+    int n, of, n_identical, n_within; /* n rows of the layouts of this command */
 } printer;
 
 static void json_row(ls_jsonw *w, const ls_verify_row *r, const char *verdict)
@@ -71,6 +71,7 @@ static void print_row(void *ctx, const ls_verify_row *r)
     char bounds[64] = "";
     if (!p->n++ && !p->o->json)
         printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
+    p->of = r->of;
     p->n_identical += r->identical;
     p->n_within += close;
     if (p->o->json) {
@@ -84,6 +85,14 @@ static void print_row(void *ctx, const ls_verify_row *r)
            r->s.pp, r->s.schedule ? r->s.schedule : "", r->s.tp, r->s.by_rows ? "s" : " ", r->n_micro, r->dropout,
            r->seconds, verdict, r->unclipped ? " (--clip 0)" : "", bounds, r->words[0] ? ": " : "", r->words);
     fflush(stdout);
+}
+
+static void print_end(const printer *p)
+{
+    char within[32] = "";
+    if (p->n_within) snprintf(within, sizeof within, ", %d within", p->n_within);
+    if (p->n < p->of) printf("stopped after %d of %d layouts: %d identical%s\n", p->n, p->of, p->n_identical, within);
+    else printf("%d of %d layouts identical%s\n", p->n_identical, p->n, within);
 }
 
 /* Parses -n; without it: powers of two up to all workers of a launcher, else 1,2,4. *most is the largest. */
@@ -159,13 +168,13 @@ static ls_status verify_and_print(const options *o)
     ls_jsonw_put_open(p.w, "layouts", '[');
     const ls_status st = ls_verify(v, print_row, &p);
     ls_jsonw_close(p.w);
-    ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("of", p.n));
+    ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("ran", p.n),
+                     LS_KV("of", p.of));
     if (!p.n && st != LS_OK) {
     } /* nothing ran: the error is all there is to print */
     else if (o->json)
         LS_TRY(cli_json_end(&j));
-    else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
-    else printf("%d of %d layouts identical\n", p.n_identical, p.n);
+    else print_end(&p);
     ls_str_fini(&j.text);
     fflush(stdout); /* closing has a limit */
     return st;

@@ -226,17 +226,21 @@ static ls_status check_model(const train_start *s)
     return LS_OK;
 }
 
+static bool has_no_data(const ls_train_options *o)
+{
+    return !o->data && !o->train_data_path && !o->inputs.n;
+}
+
 ls_status train_start_source(train_start *s, const ls_start_env *e)
 {
     const ls_train_options *o = &s->o;
-    const bool no_data = !o->data && !o->train_data_path && !o->inputs.n;
     if (o->resume && o->inputs.n)
         return ls_fail(LS_E_ARG, "'%s': --resume takes the data of the run; leave one of the two out",
                        o->inputs.word[0]);
     if (o->resume && ls_train_given(o, "minutes"))
         return ls_fail(LS_E_ARG,
                        "--minutes is for new runs: the steps of a run that is resumed are known; use --max_steps");
-    if (s->run || (o->resume && no_data)) {
+    if (s->run || (o->resume && has_no_data(o))) {
         if (!s->run && !ls_train_given(o, "checkpoint_path"))
             return ls_fail(LS_E_ARG, "--resume needs the folder of a run: --resume runs/NAME");
         s->from_run = true;
@@ -249,7 +253,14 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
             return ls_fail(
                 LS_E_IO, "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`",
                 o->inputs.word[i]);
-    if (!ls_train_given(o, "checkpoint_path") && !o->resume && !is_reference(s) && e->size == 1 && !no_data)
+    return LS_OK;
+}
+
+ls_status train_start_data(train_start *s, const ls_start_env *e)
+{
+    const ls_train_options *o = &s->o;
+    if (s->from_run) return LS_OK;
+    if (!ls_train_given(o, "checkpoint_path") && !o->resume && !is_reference(s) && e->size == 1 && !has_no_data(o))
         LS_TRY(choose_folder(s));
     return s->o.inputs.n ? take_inputs(s, e) : LS_OK;
 }

@@ -1,7 +1,8 @@
 /* train_start.h - from the command line of `train` to its options: text that is prepared first, a run that is resumed, sizes that are chosen, a run folder.
  *
  *   parse     the command line; `--resume RUN` becomes --resume --checkpoint_path RUN
- *   source    --resume RUN: the options of the run; TEXT: prepared in the run folder; a new run without a folder: runs/<date>-<name>
+ *   source    --resume RUN: the options of the run; TEXT must exist
+ *   data      a new run without a folder: runs/<date>-<name>; TEXT: prepared in the run folder
  *   choose    without --model: what config/auto.h chooses; --minutes: the steps that fit into the time
  *
  * What is added comes before the typed words, which override it (a preset, config/options.h). */
@@ -24,6 +25,7 @@ typedef struct train_start {
 
 ls_status train_start_parse(train_start *s, int argc, char **argv);
 ls_status train_start_source(train_start *s, const ls_start_env *e);
+ls_status train_start_data(train_start *s, const ls_start_env *e);
 ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_config *ds, const ls_device_choice *d);
 /* failed: removes a run folder that this command has created and in which no run began. */
 void train_start_fini(train_start *s, bool failed);

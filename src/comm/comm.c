@@ -546,6 +546,11 @@ void ls_comm_abort(ls_comm *c, const char *words)
     else if (c->inner) ls_comm_abort(c->inner, words);
 }
 
+void ls_comm_failed(ls_comm *c)
+{
+    c->failed = true;
+}
+
 void ls_comm_quiet(ls_comm *c)
 {
     if (!c || c->ops->inline_run || c->told) return;

@@ -132,6 +132,8 @@ void ls_comm_start_limit(ls_comm *c, double seconds);
 void ls_comm_expect(ls_comm *c, double step_seconds);
 /* Aborts the run: all waiting workers, on all hosts, return LS_E_COMM with this message (that of the first abort, if there are several). */
 void ls_comm_abort(ls_comm *c, const char *words);
+/* This worker has failed, and its peers may not know yet: ls_comm_destroy of c does not wait for them. */
+void ls_comm_failed(ls_comm *c);
 /* Whether this worker prints the reason of the abort: true for one worker per host, the first that asks. */
 bool ls_comm_should_tell(ls_comm *c);
 /* Waits until no posted request uses its buffers any more, failed or not; the buffers may then be freed. */

@@ -150,6 +150,7 @@ struct ls_comm {
     size_t n_stat[LS_N_COLL];
     bool held;          /* what comes now is counted in `aside` */
     ls_comm_stat aside; /* and nobody looks there               */
+    bool failed;        /* of ls_comm_failed */
     int last_worst;
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
     const char *name;       /* NULL: that of its ops */

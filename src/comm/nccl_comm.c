@@ -316,13 +316,14 @@ static void leave(nccl_world *w)
 }
 
 /* Closing a group waits for its other ranks, so all ranks close theirs in one order: the group of everyone, then the groups of two by
- * (sender, receiver). */
+ * (sender, receiver). After a failure of this rank the others may be anywhere: groups are aborted, which waits for nobody. */
 static void close_groups(nccl_comm *m)
 {
     const int me = m->self->rank;
     const ls_device *d = m->w->dev;
     const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the end"};
-    for (int k = 0; k < N_LANE; k++) /* while the watch still looks */
+    if (m->self->failed) nccl_abort_groups(m); /* first: it ends the kernels that are waited for next */
+    for (int k = 0; k < N_LANE; k++)           /* while the watch still looks */
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
     if (m->w->closing_since == 0) m->w->closing_since = ls_now();
     nccl_try t = {.c = m->self, .r = &r, .begin = m->w->closing_since, .most = CLOSE_LIMIT};
@@ -405,7 +406,7 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     return LS_OK;
 }
 
-/* The first meeting: whatever is wrong with NCCL here is wrong now. A rank that cannot join sets a flag for those on its host, which wait for it in NCCL;
+/* The first meeting: whatever is wrong with NCCL here is wrong now. A rank that cannot join notifies those on its host, which wait for it in NCCL;
  * on other hosts they wait as long as a start may take. The message is that of a rank that failed by itself. */
 static ls_status meet(ls_comm *c)
 {

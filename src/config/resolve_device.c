@@ -56,8 +56,10 @@ static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const c
 
 /* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
  * step. */
-static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, bool cuda, ls_train_config *c)
+static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
+                             ls_train_config *c)
 {
+    char no_gpu[LS_DEVICE_WORDS];
     static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
     const char *key = ls_ds_get(ds, "fp8.format") ? "fp8.format" : "fp8.fp8_format";
     const bool on = !strcmp(c->precision, "fp8"), json = !ls_train_given(o, "fp8_format") && ls_ds_get(ds, key);
@@ -66,10 +68,15 @@ static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, 
         if (ls_train_given(o, flag[i]))
             return ls_fail(LS_E_CONFIG, "--%s needs --precision fp8, but this run uses %s; leave it out", flag[i],
                            c->precision);
-    if (on && !cuda)
+    if (on && !d->cuda)
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "--precision fp8 needs a GPU of compute capability 8.9 or later; the CPU supports fp32 and bf16");
+            "%s%s needs a GPU of compute capability 8.9 or later, and the CPU supports only fp32 and bf16; add "
+            "--precision fp32 or --precision bf16; %s",
+            o->precision ? "--precision fp8"
+            : ds->path   ? ds->path
+                         : "the DeepSpeed JSON",
+            o->precision ? "" : " enables fp8, which", ls_device_no_gpu(d, no_gpu));
     const char *format = json ? ls_ds_text(ds, key, o->fp8_format) : o->fp8_format;
     c->fp8 = (ls_fp8_opts){.on = on, .e4m3 = !strcasecmp(format, "e4m3")};
     train_put_text(c, "fp8_format", c->fp8.e4m3 ? "e4m3" : "hybrid", train_from(o, "--fp8_format", json ? key : NULL));
@@ -104,7 +111,7 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
-    LS_TRY(resolve_fp8(o, ds, cuda, c));
+    LS_TRY(resolve_fp8(o, ds, d, c));
     if (!cuda && json && c->dtype == LS_F16)
         return ls_fail(
             LS_E_UNSUPPORTED,

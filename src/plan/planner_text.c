@@ -64,6 +64,18 @@ static void host_line(const ls_cluster *cl, const ls_planned *first, ls_str *out
         all, on_host, all / on_host);
 }
 
+/* Rates of a GPU are those of runs with --dropout 0 and --no_deterministic, neither of which is a default of train. */
+static void rates_line(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
+{
+    const bool dropout = q->model.attn_pdrop > 0, ordered = !q->no_deterministic;
+    if (cl->cpu || cl->n_units || (!dropout && !ordered)) return;
+    ls_str_addf(
+        out,
+        "  times follow from rates for %s%s%s: this run has %s%s%s and may be slower; plan --measure includes it\n",
+        dropout ? "--dropout 0" : "", dropout && ordered ? " and " : "", ordered ? "--no_deterministic" : "",
+        dropout ? "dropout" : "", dropout && ordered ? " and " : "", ordered ? "one order of sums" : "");
+}
+
 static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
     double by;
@@ -94,6 +106,7 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
     }
     ls_str_addf(out, "  shared: memory of buffers that are never in use together%s\n",
                 cl->cpu ? "" : "; rest and total include the buffers for sums over NCCL");
+    rates_line(cl, q, out);
     if (q->offload) host_line(cl, &r->layout[0], out);
     if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
 }
@@ -153,7 +166,9 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_pl
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
     if (c->recompute) ls_str_add(out, " --recompute");
     if (c->offload) ls_str_add(out, " --offload_optimizer cpu");
-    if (q->bucket || (W > 1 && c->bucket != (q->cuda ? LS_BUCKET_GPU : LS_BUCKET)))
+    const bool reduces =
+        strcmp(c->strategy, "single") && strcmp(c->strategy, "dp"); /* train refuses what it would not use */
+    if (reduces && (q->bucket || (W > 1 && c->bucket != (q->cuda ? LS_BUCKET_GPU : LS_BUCKET))))
         ls_str_addf(out, " --bucket %lld", (long long)c->bucket);
     if (c->gather_bucket != LS_GATHER_BUCKET) ls_str_addf(out, " --gather_bucket %lld", (long long)c->gather_bucket);
     if (q->mtbf > 0) {

@@ -298,9 +298,10 @@ static void say_plan(ls_trainer *t)
     if (!ls_tokens_paired(&t->train)) ls_str_addf(&s, " of %d", t->cfg->seq_len);
     if (t->val.n_seq) ls_str_addf(&s, "; validation %lld tokens", (long long)t->val.n_token);
     ls_str_addc(&s, '\n');
-    ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
+    ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s%s\n", t->cfg->model.name,
                 ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
-                (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
+                (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words),
+                t->cfg->fp8.on ? "; fp8 in the linear layers of blocks" : "");
     if (t->schedule) say_stages(t, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
     if (t->cfg->verbose) ls_plan_print(&t->plan, &s);
@@ -500,6 +501,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
         st = set_up(t, cfg);
     }
     if (st != LS_OK) {
+        for (int i = 0; i < t->n_each; i++) ls_comm_failed(t->each[i]); /* its peers wait for its status elsewhere */
         ls_trainer_destroy(&t);
         return st;
     }

@@ -42,6 +42,14 @@ grep -q '^device: ' asked.log && bad "a requested device is reported as a choice
 t ref LS_PLUGIN_DIR="$emu" -- --compute cpu-ref
 first ref "device: CPU (for --compute)"
 
+# text without a folder and sizes: before the lines about what is chosen and prepared
+for i in $(seq 300); do echo "line $i of a text about $((i % 7)) kings"; done >text.txt
+LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train text.txt --max_steps 1 --threads 1 >text.log 2>&1 || bad "text: $(tail -n 3 text.log)"
+grep -q '^device: CPU (no CUDA plugin: ' <(head -n 1 text.log) || bad "text: the first line is '$(head -n 1 text.log)'"
+once text
+expect 3 "no such file or folder" "$LOCKSTEP" train missing.txt --max_steps 1
+grep -q '^device: ' err && bad "a device for a text that does not exist"
+
 # --- precedence: the command line, then LS_DEVICE, then auto ---
 t variable LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu --
 is "$(metric variable device)" cpu LS_DEVICE

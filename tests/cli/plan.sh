@@ -113,6 +113,15 @@ expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --m
 expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global_batch 16 --cluster v100
 grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is missing in the command: $(grep best "$SCRATCH/out")"
 expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global_batch 16 --cluster b200 --precision fp32 --workers 1
+# a pipeline has no buckets: train refuses --bucket there, and the command is one that can be run
+expect 0 "best: .*--strategy single --pp 2" plan --model tiny --seq_length 64 --global_batch 2 --cluster h200 --workers 2 --strategy single --max_tp 1 --bucket 5000
+grep -q -- "--bucket" "$SCRATCH/out" && bad "--bucket for a pipeline: $(grep best "$SCRATCH/out")"
+# times of a preset are those of a run without dropout and without one order of sums: each is noted unless the run has it, too
+expect 0 "rates for --dropout 0 and --no_deterministic: this run has dropout and one order of sums" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1
+expect 0 "rates for --no_deterministic: this run has one order of sums" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0
+grep -q -- "best: .* --dropout 0\( \|$\)" "$SCRATCH/out" || bad "--dropout 0 is missing in the command: $(grep best "$SCRATCH/out")"
+expect 0 "best: .*--no_deterministic --dropout 0" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0 --no_deterministic
+grep -q "follow from rates" "$SCRATCH/out" && bad "a note about what the run does not have: $(grep rates "$SCRATCH/out")"
 expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16

@@ -65,6 +65,7 @@ for n in $sizes; do
   kill -TERM "$pid"
   ends "$pid" 143 20 twice$n
   grep -q "second signal" "$SCRATCH/twice$n.err" || bad "a second SIGTERM is not reported: $(tail -3 "$SCRATCH/twice$n.err")"
+  grep -q "newest complete checkpoint" "$SCRATCH/twice$n.err" && bad "twice$n: reports a checkpoint, but none was saved: $(tail -3 "$SCRATCH/twice$n.err")"
 done
 begin int -n 2 --global_batch_size 16384 --train_data_path "$SCRATCH/long.bin" --max_steps 2
 await "$pid" [ -e "$SCRATCH/int/metrics.jsonl" ] || bad "int: no run folder"

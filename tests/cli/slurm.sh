@@ -2,6 +2,7 @@
 # The templates of scripts/slurm with fakes of Slurm and of lockstep: the folder and the arguments of an attempt, the effect of a time limit on
 # commands that can resume and on others, and which exit code the job has. equiv/slurm uses the real Slurm.
 . "$(dirname "$0")/../support/lib.sh"
+unset LS_DEVICE
 cd "$SCRATCH" || exit 1
 real=$LOCKSTEP
 mkdir -p bin root/scripts && ln -s "$LS_SOURCE/scripts/slurm" root/scripts/slurm
@@ -19,6 +20,7 @@ SH
 cat >bin/lockstep <<'SH'
 #!/usr/bin/env bash
 echo "lockstep $*" >>"$LOG"
+[ "$1" != train ] || echo "LS_DEVICE=${LS_DEVICE:-}" >>"$LOG"
 [ -z "${RANK:-}" ] || echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR:$MASTER_PORT ${#LOCKSTEP_TOKEN}" >>"$LOG"
 [ "${RANK:-}" != "${FAILS:-none}" ] || exit 4
 [ -n "${ENDS:-}" ] || { echo done; exit 0; }
@@ -114,10 +116,14 @@ has "^lockstep train .*-n 4 --run_type" "without GPUs"
 SLURM_GPUS_ON_NODE=8 job 11 0 train_1node.sbatch
 has "-n 8 --run_type" "eight GPUs"
 printed "8 workers and 8 GPUs per node"
+has "^LS_DEVICE=cuda$" "GPUs of the job are used, or it fails"
+LS_DEVICE=auto SLURM_GPUS_ON_NODE=8 job 11 0 train_1node.sbatch
+has "^LS_DEVICE=auto$" "LS_DEVICE of the user"
 SLURM_JOB_GPUS=0,3 job 11 0 train_1node.sbatch
 has "-n 2 --run_type" "two GPUs by their numbers"
 SLURM_GPUS_ON_NODE=0 job 11 0 train_1node.sbatch
 has "-n 4 --run_type" "no GPUs"
+has "^LS_DEVICE=$" "no GPUs: left to --device auto"
 SLURM_GPUS_ON_NODE=8 WORKERS=3 job 11 0 train_1node.sbatch
 has "-n 3 --run_type" "WORKERS wins"
 WORKERS=many job 11 0 train_1node.sbatch && bad "WORKERS=many"

@@ -46,6 +46,18 @@ code=$?
 [ $((SECONDS - begin)) -lt 20 ] || bad "SIGTERM: ended after $((SECONDS - begin)) s"
 gone SIGTERM
 
+# after some rows: the last line has how many layouts are missing
+"$LOCKSTEP" verify -n 1,2 --steps 1 >"$SCRATCH/some" 2>&1 &
+pid=$!
+two() { [ "$(grep -c " s   identical$" "$SCRATCH/some")" -ge 2 ]; }
+await $pid two || bad "no rows: $(cat "$SCRATCH/some")"
+kill -TERM $pid
+wait $pid
+code=$?
+rows=$(grep -c " s   identical$" "$SCRATCH/some")
+[ $code = 143 ] && grep -q "^stopped after $rows of [0-9]* layouts: $rows identical$" "$SCRATCH/some" && ! grep -q "layouts identical" "$SCRATCH/some" ||
+  bad "SIGTERM after $rows rows: exit code $code: $(tail -n 2 "$SCRATCH/some")"
+
 # SIGTERM as soon as the temporary folder exists
 "$LOCKSTEP" verify -n 1 >"$SCRATCH/early" 2>&1 &
 pid=$!

@@ -271,12 +271,41 @@ static void no_rows_leave_no_gradient(void **state)
     cuda_close(&b.c);
 }
 
+/* A value that means nothing is refused, with the variable and what it may be; an empty one is not set. */
+static void environment_variables_are_checked(void **state)
+{
+    static const struct {
+        const char *name, *bad[4], *good, *words;
+    } row[] = {{"LS_CUDA_GRAPHS", {"no", "2", "00"}, "1", "use 0 or 1"},
+               {"LS_GEMM_TUNE", {"zzz", "2"}, "0", "use 0, 1 or again"},
+               {"LS_CUPTI", {"zzz", "on"}, "graph", "use graph or off"},
+               {"LS_CLASSIFIER_MIB", {"foo", "-3", "99999999999999999999", "1048577"}, "64", "from 1 to 1048576"}};
+    (void)state;
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_compute c = {0};
+        for (int k = 0; k < 4 && row[i].bad[k]; k++) {
+            setenv(row[i].name, row[i].bad[k], 1);
+            assert_int_equal(cuda_open(&(ls_compute_open_opts){.dtype = LS_F32}, &c), LS_E_CONFIG);
+            assert_non_null(strstr(ls_err_words(), row[i].name));
+            assert_non_null(strstr(ls_err_words(), row[i].bad[k]));
+            assert_non_null(strstr(ls_err_words(), row[i].words));
+        }
+        for (int empty = 0; empty < 2; empty++) {
+            setenv(row[i].name, empty ? "" : row[i].good, 1);
+            backend b = open_cuda(LS_F32);
+            cuda_close(&b.c);
+        }
+        unsetenv(row[i].name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_matches_the_cpu_reference),
         cmocka_unit_test(fewer_rows_need_no_more_scratch),
         cmocka_unit_test(no_rows_leave_no_gradient),
+        cmocka_unit_test(environment_variables_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,20 @@ FAKE_NCCL_FAIL=1:20 FAKE_NCCL_HANG_ABORT=1 start pipe -n 2 --pp 2
 await $pid grep -q "^step 1/" "$SCRATCH/pipe.log"
 ends 4 "rank 1"
 
+# the device of one rank fails after the groups are joined: its peer is in another wait, and the failure is reported without waiting for it
+name=start
+for r in 1 0; do
+  fail=
+  [ $r = 0 ] || fail=cudaMemcpyAsync:1
+  RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) LS_EMU_FAIL=$fail timeout -k 5 60 "$LOCKSTEP" "${base[@]}" \
+    --checkpoint_path "$SCRATCH/start" --comm nccl --comm_timeout 40 >"$SCRATCH/start$r.log" 2>&1 &
+done
+begin=$SECONDS
+wait -n && bad "start: the failure of a device is ignored"
+wait -n && bad "start: a worker does not learn of the failure"
+[ $((SECONDS - begin)) -le 8 ] || bad "start: reported after $((SECONDS - begin)) s"
+grep -q "rank 1 .*device failed: .*cudaMemcpyAsync" "$SCRATCH/start1.log" || bad "start: $(tail -n 2 "$SCRATCH/start1.log")"
+
 # SIGTERM in a run that hangs (without a time limit): the first requests the end, the second ends it
 FAKE_NCCL_FAIL=1:60 FAKE_NCCL_HANG_ABORT=1 start term -n 2 --strategy ddp --comm_timeout 400
 await $pid grep -q "^step 1/" "$SCRATCH/term.log"

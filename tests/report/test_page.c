@@ -141,9 +141,10 @@ static void nccl_files_of_other_runs_are_ignored(void **state)
 {
     (void)state;
     static const char nccl[] = "{\"version\": \"2.30.7\", \"warnings\": 3}", topo[] = "GPU0\t X \n";
-    static const char *const ours[] = {", \"device\": \"cpu\", \"comm\": {\"backend\": \"local\"}",
-                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"local\"}",
-                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"nccl\"}", NULL};
+    static const char *const ours[] = {
+        ", \"device\": \"cpu\", \"comm\": {\"backend\": \"local\"}",
+        ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"local\"}",
+        ", \"device\": \"cuda\", \"deterministic\": true, \"activations_comm\": {\"backend\": \"nccl\"}", NULL};
     for (int i = 0; i < 4; i++) {
         const bool shown = i >= 2;
         ls_run_set s = new_set();
@@ -160,6 +161,7 @@ static void nccl_files_of_other_runs_are_ignored(void **state)
         assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
         report_page(&a, &html, &md);
         assert_int_equal(strstr(md.data, "## Communication between GPUs") != NULL, shown);
+        assert_int_equal(strstr(md.data, "Deterministic runs do not use the rings for sums") != NULL, i == 2);
         assert_int_equal(strstr(md.data, "NCCL printed 3 warnings") != NULL, shown);
         assert_int_equal(s.notes.n, !shown);
         if (!shown) has_note(&s.notes, "r: the run did not communicate over NCCL (local)");

@@ -3,10 +3,33 @@
 
 #include "core/mem.h"
 #include "core/minmax.h"
+#include "core/str.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
-#define FP8_CAPABILITY 89 /* Ada, Hopper: tensor cores that multiply 8-bit numbers */
+#define FP8_CAPABILITY 89        /* Ada, Hopper: tensor cores that multiply 8-bit numbers */
+#define MOST_MIB       (1 << 20) /* of LS_CLASSIFIER_MIB */
+
+/* Before the device is opened: a value that means nothing would be taken for the default. LS_ATTENTION and LS_FLASH_WGMMA: attention.c. */
+static ls_status check_environment(void)
+{
+    static const struct {
+        const char *name, *values, *words;
+    } row[] = {{"LS_CUDA_GRAPHS", "0|1", "0 or 1"},
+               {"LS_GEMM_TUNE", "0|1|again", "0, 1 or again"},
+               {"LS_CUPTI", "graph|off", "graph or off"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *text = getenv(row[i].name);
+        if (text && *text && !ls_one_of(row[i].values, text, false))
+            return ls_fail(LS_E_CONFIG, "%s=%.40s is not known; use %s", row[i].name, text, row[i].words);
+    }
+    const char *text = getenv("LS_CLASSIFIER_MIB");
+    int64_t mib = 0;
+    if (text && *text && (!ls_parse_i64(text, &mib) || mib < 1 || mib > MOST_MIB))
+        return ls_fail(LS_E_CONFIG, "LS_CLASSIFIER_MIB=%.40s must be a whole number from 1 to %d", text, MOST_MIB);
+    return LS_OK;
+}
 
 static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
 {
@@ -32,6 +55,7 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
     if (o->dtype != LS_F32 && o->dtype != LS_BF16 && o->dtype != LS_F16)
         return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16",
                        ls_dtype_word(o->dtype));
+    LS_TRY(check_environment());
     cuda *x = ls_alloc(sizeof *x);
     if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
     x->stochastic = o->stochastic && o->dtype == LS_BF16;

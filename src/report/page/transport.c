@@ -227,10 +227,17 @@ static void evidence(const ls_analysis *a, ls_doc *d)
     }
 }
 
+static bool is_deterministic(const ls_run *r)
+{
+    const report_doc m = {.root = r->metrics};
+    return json_is_true(report_get(&m, "lockstep.deterministic"));
+}
+
 void content_transport(const ls_analysis *a, ls_doc *d)
 {
-    bool any = false, logs = false;
+    bool any = false, logs = false, tree = false;
     for (int i = 0; i < a->set->n; i++) {
+        tree = tree || (has_gpus(&a->set->run[i]) && is_deterministic(&a->set->run[i]));
         any = any || has_gpus(&a->set->run[i]);
         logs = logs || (a->set->run[i].proof.of_logs && has_gpus(&a->set->run[i]));
     }
@@ -240,6 +247,10 @@ void content_transport(const ls_analysis *a, ls_doc *d)
         d, LS_BLOCK_TEXT,
         "As NCCL states it in its own log%s. A dash: not stated, or not measured. The path of rings is the slowest link of a ring inside a host (NVL: NVLink; PIX, PXB, PHB, SYS: PCI Express; LOC: ranks that share a GPU). Network IB is NCCL's name for InfiniBand and RoCE; the column InfiniBand needs the connections and the link layer of the cards, which the log states with NCCL_DEBUG=INFO.",
         logs ? " (read from the logs where a run has no summary)" : "");
+    if (tree)
+        ls_doc_add(
+            d, LS_BLOCK_TEXT,
+            "Deterministic runs do not use the rings for sums: their sums are messages between ranks in a fixed tree; gathers and broadcasts are NCCL's own.");
     transports(a, d);
     warnings(a, d);
     step_parts(a, d);
