@@ -443,6 +443,21 @@ static ls_status open_data(ls_trainer *t, const ls_train_config *c)
     return st == LS_OK ? train_compare_data(t) : st;
 }
 
+/* Pairs whose sources fill the sequence have nothing to learn or to measure. */
+static ls_status check_targets(ls_trainer *t, const ls_tokens *d, const char *path)
+{
+    const int64_t none = ls_tokens_paired(d) ? ls_tokens_without_target(d) : 0;
+    if (!none) return LS_OK;
+    if (none == d->n_seq)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: no pair has a target within %d tokens: the sources alone are as long; use a longer "
+                       "--seq_length, or other data",
+                       path, t->cfg->seq_len + 1);
+    train_tell(t, "%s: %lld of %lld pairs have no target within %d tokens and count in no loss\n", path,
+               (long long)none, (long long)d->n_seq, t->cfg->seq_len + 1);
+    return LS_OK;
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     LS_TRY(train_compare_settings(t));
@@ -456,6 +471,8 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(find_shared_gpus(t));
     LS_TRY(nccl_joined(t));
     LS_TRY(open_data(t, cfg));
+    LS_TRY(check_targets(t, &t->train, cfg->train_path));
+    LS_TRY(check_targets(t, &t->val, cfg->val_path));
     if (ls_tokens_paired(&t->train))
         train_tell(t, "%s: %lld pair%s, the loss counts the targets; %lld longer than %d tokens, which are cut\n",
                    cfg->train_path, (long long)t->train.n_seq, t->train.n_seq == 1 ? "" : "s",
