@@ -23,7 +23,8 @@ static const ls_opt table[] = {
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
             "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
     CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
-    CLI_STR("ref", ref, "FILE", NULL, "bleu: references, one per line"),
+    CLI_ROW(WORDS, 0, 0, "ref", ref, "FILE", NULL,
+            "bleu: references, one per line; can be given again, for several of each sentence"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
                "tokens per sequence; 0 = as in training, or the number of positions of a model of other origin",
                "Execution"),

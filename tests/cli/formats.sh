@@ -62,6 +62,7 @@ checkpoint one/step-1
 prints 'train --print_config --json' train "${t[@]}" --print_config --json
 printf 'a b c d\n' >hyp.txt
 prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
+prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --ref hyp.txt --json
 for i in $(seq 40); do printf 'das wort%d\tthe word%d\n' $((i % 9)) $((i % 9)); done >pairs.tsv
 prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test_input pairs.tsv --limit_test 2 --vocab_size 280 \
   --val_fraction 0.1 --out pairs --json

@@ -9,6 +9,13 @@ printf 'The cat is on the mat.\r\nEin altes Haus steht dort drüben\r\nкошк�
 expect 2 '--checkpoint has no meaning with --task bleu' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --checkpoint x
 expect 0 '^bleu 39.8062$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
 expect 0 '^chrf 59.3632$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
+# several references: values of sacrebleu 2.6.0
+printf 'A cat sat here\nHaus, ein Haus steht\nкошка спит на коврике\n' >ref2.txt
+expect 0 '^bleu 46.6303$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --ref ref2.txt
+expect 0 '^chrf 67.2286$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref2.txt --ref ref.txt
+grep -q '^bleu signature nrefs:2|' "$SCRATCH/out" || bad "the number of references: $(cat "$SCRATCH/out")"
+head -n 2 ref2.txt >ref2.short
+expect 3 'ref2.short ends after line 2, but hyp.txt goes on' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --ref ref2.short
 gzip -k ref.txt
 expect 0 '"bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:' \
   "$LOCKSTEP" eval --task bleu --hyp - --ref ref.txt.gz --json <hyp.txt
