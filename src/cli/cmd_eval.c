@@ -23,7 +23,8 @@ static const ls_opt table[] = {
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
             "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
     CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
-    CLI_STR("ref", ref, "FILE", NULL, "bleu: references, one per line"),
+    CLI_ROW(WORDS, 0, 0, "ref", ref, "FILE", NULL,
+            "bleu: references, one per line; can be given again, for several of each sentence"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
                "tokens per sequence; 0 = as in training, or the number of positions of a model of other origin",
                "Execution"),
@@ -71,7 +72,7 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
         if (ls_progress_due(0)) {
             ls_progress_line l = {0};
             ls_progress_add(&l, 0, "%lld/%lld sequences", (long long)r->sequences, (long long)n_seq);
-            ls_progress_add(&l, 1, "loss %.4f", sum / (double)r->tokens);
+            if (r->tokens) ls_progress_add(&l, 1, "loss %.4f", sum / (double)r->tokens);
             ls_progress_show(&l);
         }
     }
@@ -135,6 +136,13 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
     LS_TRY_GOTO(st, done, ls_data_check(path, false));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));
+    if (!r.tokens) {
+        st = ls_fail(LS_E_FORMAT,
+                     "%s: none of the %lld sequences has a target within %d tokens: there is no loss; use a longer "
+                     "--seq_length, or other data",
+                     path, (long long)r.sequences, S + 1);
+        goto done;
+    }
     st = print(o, &s, path, &r);
 done:
     ls_tokens_close(&data);

@@ -494,7 +494,8 @@ ls_status cmd_train(int argc, char **argv)
     int saved = -1; /* stdout, with --json */
     char program[PATH_MAX], host[256] = "";
     snprintf(program, sizeof program, "%s train", program_invocation_name);
-    LS_TRY(ls_run_identity_capture(&id, program, argc, argv)); /* before parsing, which moves arguments */
+    LS_TRY(ls_run_identity_capture(&id, program, argc, argv,
+                                   cli_built_commit)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, train_start_parse(&start, argc, argv));
     if (o->help != LS_OPT_NO_PAGE) {
         st = print_help(o->help);

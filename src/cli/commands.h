@@ -20,6 +20,8 @@
 
 #define CLI_COUNT(array) (sizeof array / sizeof array[0])
 
+extern const char cli_built_commit[]; /* that the program was built from (cmake/BuiltCommit.cmake); "unknown" */
+
 typedef ls_status cli_main(int argc, char **argv);
 cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
     cmd_report, cmd_profile, cmd_doctor, cmd_launch, cmd_data, cmd_serve, cmd_watch, cmd_drill, cmd_resize;

@@ -6,7 +6,8 @@
 #include "cli/translation.h"
 
 typedef struct options {
-    const char *task, *checkpoint, *data, *hyp, *ref, *out;
+    const char *task, *checkpoint, *data, *hyp, *out;
+    ls_opt_words ref;
     cli_device on;
     cli_search search;
     int64_t seq_length, micro_batch, max_steps, limit;

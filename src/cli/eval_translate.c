@@ -8,7 +8,7 @@ static ls_status print(const options *o, const ls_session *s, const char *data, 
     const double rate = set->seconds > 0 ? (double)set->n_token / set->seconds : 0;
     cli_json j;
     if (!o->json) {
-        cli_scores_print(&set->bleu, &set->chrf, (int64_t)set->n);
+        cli_scores_print(&set->bleu, &set->chrf, (int64_t)set->n, 1);
         printf("tokens/s %.1f\n", rate);
         if (set->n_cut) printf("without an end %lld: longer than --max_length\n", (long long)set->n_cut);
         if (o->out) printf("translations %s\n", o->out);
@@ -16,7 +16,7 @@ static ls_status print(const options *o, const ls_session *s, const char *data, 
     }
     ls_jsonw *w = cli_json_begin(&j);
     ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("data", data), LS_KV("beam", o->search.beam));
-    cli_scores_json(&set->bleu, &set->chrf, (int64_t)set->n, w);
+    cli_scores_json(&set->bleu, &set->chrf, (int64_t)set->n, 1, w);
     ls_jsonw_members(w, LS_KV("without_end", set->n_cut), LS_KV("generated_tokens", set->n_token),
                      LS_KV("seconds", set->seconds), LS_KV("tokens_per_sec", rate));
     return cli_json_end(&j);

@@ -26,8 +26,10 @@ static const ls_opt table[] = {
     CLI_SWITCH("json", json, "print one JSON object instead of lines"),
 };
 
-static const cli_page page = {table, CLI_COUNT(table), "generate --task translate --checkpoint DIR [OPTIONS]",
-                              "Translate sentences with a trained model: one line of output per line of input."};
+static const cli_page page = {
+    table, CLI_COUNT(table), "generate --task translate --checkpoint DIR [OPTIONS]",
+    "Translate sentences with a trained model: one line of output per line of input. Line breaks in a "
+    "translation are printed as blanks; --json keeps them."};
 
 static ls_status read_lines(const char *path, ls_translation_set *set)
 {
@@ -44,6 +46,13 @@ static ls_status read_lines(const char *path, ls_translation_set *set)
     return st;
 }
 
+/* One line whatever the text has: line breaks in it become blanks. */
+static void print_line(const char *text)
+{
+    for (; *text; text++) putchar(*text == '\n' || *text == '\r' ? ' ' : *text);
+    putchar('\n');
+}
+
 static ls_status print(const options *o, const ls_session *s, const ls_langs *langs, const ls_translation_set *set)
 {
     cli_json j;
@@ -51,7 +60,7 @@ static ls_status print(const options *o, const ls_session *s, const ls_langs *la
         fprintf(stderr, "%zu sentences, %lld new tokens in %.3f s: %.1f tokens/s\n", set->n, (long long)set->n_token,
                 set->seconds, set->seconds > 0 ? (double)set->n_token / set->seconds : 0);
     if (!o->json) {
-        for (size_t i = 0; i < set->n; i++) puts(set->item[i].gen);
+        for (size_t i = 0; i < set->n; i++) print_line(set->item[i].gen);
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);

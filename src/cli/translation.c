@@ -32,26 +32,30 @@ ls_translate_opts cli_search_opts(const cli_search *o, bool progress)
                                .progress = progress ? show_progress : NULL};
 }
 
-void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, ls_jsonw *w)
+void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref, ls_jsonw *w)
 {
+    char of_bleu[100], of_chrf[100];
+    snprintf(of_bleu, sizeof of_bleu, "nrefs:%d|%s", n_ref, LS_BLEU_DEFINITION);
+    snprintf(of_chrf, sizeof of_chrf, "nrefs:%d|%s", n_ref, LS_CHRF_DEFINITION);
     const ls_bleu_result b = ls_bleu_of(bleu);
     ls_jsonw_members(w, LS_KV("bleu", b.score), LS_KV("chrf", ls_chrf_of(chrf)), LS_KV("sentences", n));
     ls_jsonw_put_open(w, "precisions", '[');
     for (int k = 0; k < LS_BLEU_ORDER; k++) ls_jsonw_real(w, b.precision[k]);
     ls_jsonw_close(w);
     ls_jsonw_members(w, LS_KV("brevity_penalty", b.brevity), LS_KV("hyp_tokens", bleu->hyp_len),
-                     LS_KV("ref_tokens", bleu->ref_len), LS_KV("bleu_signature", LS_BLEU_SIGNATURE),
-                     LS_KV("chrf_signature", LS_CHRF_SIGNATURE));
+                     LS_KV("ref_tokens", bleu->ref_len), LS_KV("bleu_signature", (const char *)of_bleu),
+                     LS_KV("chrf_signature", (const char *)of_chrf));
 }
 
-void cli_scores_print(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n)
+void cli_scores_print(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref)
 {
     const ls_bleu_result b = ls_bleu_of(bleu);
     printf("bleu %.4f\nchrf %.4f\nsentences %lld\n", b.score, ls_chrf_of(chrf), (long long)n);
     printf("precisions %.1f/%.1f/%.1f/%.1f\nbrevity penalty %.3f\n", b.precision[0], b.precision[1], b.precision[2],
            b.precision[3], b.brevity);
     printf("words %lld, of the references %lld\n", (long long)bleu->hyp_len, (long long)bleu->ref_len);
-    printf("bleu signature %s\nchrf signature %s\n", LS_BLEU_SIGNATURE, LS_CHRF_SIGNATURE);
+    printf("bleu signature nrefs:%d|%s\nchrf signature nrefs:%d|%s\n", n_ref, LS_BLEU_DEFINITION, n_ref,
+           LS_CHRF_DEFINITION);
 }
 
 ls_status cli_write_translations(const ls_translation_set *set, const ls_langs *langs, const char *path)

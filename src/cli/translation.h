@@ -26,9 +26,9 @@ typedef struct cli_search {
 ls_status cli_search_check(const cli_search *o);
 ls_translate_opts cli_search_opts(const cli_search *o, bool progress);
 
-/* BLEU and chrF as members of an open JSON object, and as lines on stdout. */
-void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, ls_jsonw *w);
-void cli_scores_print(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n);
+/* BLEU and chrF of n sentences with n_ref references each, as members of an open JSON object, and as lines on stdout. */
+void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref, ls_jsonw *w);
+void cli_scores_print(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref);
 
 /* Writes the pairs and their translations as R3 does: a list of {"example": {SRC: ..., TGT: ...}, "gen": ...}. */
 ls_status cli_write_translations(const ls_translation_set *set, const ls_langs *langs, const char *path);

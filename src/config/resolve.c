@@ -77,12 +77,19 @@ static ls_status refuse_workers(const batch *b, long long asked)
     return st;
 }
 
+/* A default of another program, which an option that is typed overrides; a resumed run keeps what it has. */
+static bool preset_gives(const ls_train_options *o, const char *name)
+{
+    return !o->resume && ls_train_by_preset(o, name);
+}
+
 /* B and A: command line, then JSON (a train_batch_size completes the missing ones as DeepSpeed does), then
  * --train_micro_batch_size_per_gpu and 1. */
 static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, batch *b)
 {
     const long long total = ls_ds_int(ds, "train_batch_size", 0), asked = o->global_batch_size;
-    const bool cli_a = ls_train_given(o, "grad_accum_steps"), cli_g = ls_train_given(o, "global_batch_size");
+    const bool cli_g = ls_train_given(o, "global_batch_size"), typed_g = cli_g && !preset_gives(o, "global_batch_size");
+    const bool cli_a = ls_train_given(o, "grad_accum_steps") && !(typed_g && preset_gives(o, "grad_accum_steps"));
     const char *s = b->G == 1 ? "" : "s";
     bool derived = false;
     b->b_from = train_from(o, "--micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu");

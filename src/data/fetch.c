@@ -157,9 +157,14 @@ static ls_status wait_before(int k)
 }
 
 /* The server does not continue the part file: it is dropped only for an answer that can be the whole file. */
-static ls_status start_again(transfer *t, int64_t length)
+static ls_status start_again(transfer *t, long http, int64_t length)
 {
     const int64_t want = t->o->nbytes;
+    if (http == 206) { /* another range than was asked for: its length is not that of the file */
+        ls_info("data", "%s: the server sends another part than from byte %lld on; starting again", t->o->url,
+                (long long)t->have);
+        return cut_part(t, 0);
+    }
     if (want >= 0 && length >= 0 && length != want) return not_the_file(t, length);
     if (want >= 0 && length < 0)
         return ls_fail(
@@ -193,7 +198,7 @@ static ls_status download(transfer *t, ls_fetch_result *r)
         if (rc == CURLE_OK && (t->o->nbytes < 0 || t->have == t->o->nbytes)) return LS_OK;
         const bool past_end = rc == CURLE_HTTP_RETURNED_ERROR && http == 416;
         if ((rc == CURLE_RANGE_ERROR || past_end || rc == CURLE_BAD_DOWNLOAD_RESUME) && ranges && t->have) {
-            LS_TRY(start_again(t, past_end ? -1 : length));
+            LS_TRY(start_again(t, http, past_end ? -1 : length));
             ranges = false;
             continue;
         }

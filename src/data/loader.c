@@ -383,3 +383,11 @@ int64_t ls_tokens_cut(const ls_tokens *t)
         for (int64_t k = 0; s->start && k < s->n_seq; k++) n += s->start[k + 1] - s->start[k] > t->seq_len + 1;
     return n;
 }
+
+int64_t ls_tokens_without_target(const ls_tokens *t)
+{
+    int64_t n = 0;
+    for (const ls_token_source *s = t->source; s < t->source + t->n_source; s++)
+        for (int64_t k = 0; s->start && k < s->n_seq; k++) n += !pair_counted(t, s, k);
+    return n;
+}

@@ -59,7 +59,8 @@ static inline bool ls_tokens_paired(const ls_tokens *t)
     return t->n_source && t->source[0].start;
 }
 
-int64_t ls_tokens_cut(const ls_tokens *t); /* pairs with more than S+1 ids */
+int64_t ls_tokens_cut(const ls_tokens *t);            /* pairs with more than S+1 ids */
+int64_t ls_tokens_without_target(const ls_tokens *t); /* pairs whose source has S+1 ids or more: no target is left */
 
 /* Sequence k -> ids and target, S numbers each. In a blend, the sequences of the first source come first. */
 ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_t *target);

@@ -182,15 +182,23 @@ static ls_status check_meta(const json_t *meta, const char *file, const char *di
     return ls_is_shards(path) ? check_shards(meta, path, whole) : check_file(meta, path, whole);
 }
 
-static ls_status check_source(const char *path, bool whole)
+/* meta.json beside a token file; NULL: there is none. */
+static ls_status load_meta(const char *path, char **dir, json_t **meta)
 {
     const char *base = ls_path_base(path);
-    char *dir = base == path ? ls_strdup(".") : ls_strndup(path, (size_t)(base - path));
-    if (!dir) return ls_nomem(strlen(path), "a path");
-    const ls_path file = ls_path_of(dir, "meta.json");
+    *dir = base == path ? ls_strdup(".") : ls_strndup(path, (size_t)(base - path));
+    if (!*dir) return ls_nomem(strlen(path), "a path");
+    const ls_path file = ls_path_of(*dir, "meta.json");
+    return ls_fs_exists(file.text) ? ls_json_load(file.text, meta) : LS_OK;
+}
+
+static ls_status check_source(const char *path, bool whole)
+{
+    char *dir = NULL;
     json_t *meta = NULL;
-    ls_status st = LS_OK;
-    if (ls_fs_exists(file.text)) st = ls_json_load(file.text, &meta);
+    ls_status st = load_meta(path, &dir, &meta);
+    if (!dir) return st;
+    const ls_path file = ls_path_of(dir, "meta.json");
     if (meta) st = check_meta(meta, file.text, dir, path, whole);
     else if (st == LS_OK && whole)
         st = ls_fail(LS_E_FORMAT, "--verify_data: %s has no meta.json with checksums; leave the option out", dir);
@@ -206,5 +214,60 @@ ls_status ls_data_check(const char *text, bool whole)
     ls_status st = LS_OK;
     for (size_t i = 0; i < list.n && st == LS_OK; i++) st = check_source(list.item[i].path, whole);
     ls_sources_fini(&list);
+    return st;
+}
+
+/* ---- the sum ---- */
+
+typedef struct sums {
+    ls_str list;
+    size_t n;
+    bool missing;
+} sums;
+
+static void add_sum(sums *s, const json_t *entry, const char *key)
+{
+    const char *sha = json_string_value(json_object_get(entry, key));
+    if (!sha || strlen(sha) != 64) s->missing = true;
+    else ls_str_addf(&s->list, "%s\n", sha), s->n++;
+}
+
+static void add_file(sums *s, const json_t *meta, const char *path)
+{
+    const json_t *entry = find_entry(meta, ls_path_base(path));
+    add_sum(s, entry, of_tokens.sha256);
+    if (json_object_get(entry, of_mask.sha256)) add_sum(s, entry, of_mask.sha256);
+}
+
+static ls_status add_source(sums *s, const char *path)
+{
+    char *dir = NULL, **shard = NULL;
+    size_t n = 0;
+    json_t *meta = NULL;
+    ls_status st = load_meta(path, &dir, &meta);
+    const char *format = json_string_value(json_object_get(meta, "format"));
+    if (!format || strncmp(format, FORMAT, strlen(FORMAT))) s->missing = true;
+    else if (!ls_is_shards(path)) add_file(s, meta, path);
+    else if (st == LS_OK) st = ls_shards_list(path, &shard, &n);
+    for (size_t i = 0; i < n; i++) add_file(s, meta, shard[i]);
+    ls_fs_list_free(shard, n);
+    json_decref(meta);
+    ls_free(dir);
+    return st;
+}
+
+ls_status ls_data_sum(const char *text, char hex[65])
+{
+    ls_data_sources list = {0};
+    sums s = {0};
+    hex[0] = '\0';
+    LS_TRY(ls_sources_parse(text, &list));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < list.n && st == LS_OK; i++) st = add_source(&s, list.item[i].path);
+    ls_sources_fini(&list);
+    if (st == LS_OK && s.list.failed) st = ls_nomem(s.list.cap, "checksums");
+    if (st == LS_OK && !s.missing && s.n == 1) snprintf(hex, 65, "%.64s", s.list.data);
+    else if (st == LS_OK && !s.missing && s.n) sha256_of(s.list.data, s.list.len, hex);
+    ls_str_fini(&s.list);
     return st;
 }

@@ -20,6 +20,10 @@
  * LS_E_IO. */
 ls_status ls_data_check(const char *text, bool whole);
 
+/* The SHA-256 of the data by meta.json, without reading it: that of one file, or of the list of those of several (of shards, of a blend, of
+ * masks), each followed by a newline. "": some file is in no meta.json. LS_E_FORMAT, LS_E_IO, LS_E_NOMEM. */
+ls_status ls_data_sum(const char *text, char hex[65]);
+
 void data_sample_hex(const void *data, size_t n, char hex[17]);
 ls_status data_file_sha256(const char *path, char hex[65]);
 /* x.mask for x.bin; "" for another name. */

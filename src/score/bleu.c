@@ -148,40 +148,64 @@ static void list_words(const ls_str *s, word *w, size_t at)
     }
 }
 
-/* Adds the counts of one sentence, whose texts are tokens separated by blanks. */
-static ls_status add_tokens(ls_bleu *b, const ls_str *hyp, const ls_str *ref)
+/* The reference length that is closest to n, the shorter of two. */
+static size_t closest(const size_t *len, int n_ref, size_t n)
 {
-    const size_t nh = count_words(hyp), nr = count_words(ref);
-    word *w = ls_alloc((nh + nr) * sizeof *w);
-    uint32_t *id = ls_alloc((nh + nr) * sizeof *id), n_id = 0;
-    ls_status st = w && id ? LS_OK : ls_nomem((nh + nr) * sizeof *w, "the tokens of a sentence");
+    size_t best = len[0];
+    for (int k = 1; k < n_ref; k++) {
+        const size_t d = len[k] > n ? len[k] - n : n - len[k], old = best > n ? best - n : n - best;
+        if (d < old || (d == old && len[k] < best)) best = len[k];
+    }
+    return best;
+}
+
+/* Adds the counts of one sentence, whose texts (the translation, then the references) are tokens separated by blanks. len: room for the
+ * numbers of their tokens. */
+static ls_status add_tokens(ls_bleu *b, const ls_str *text, int n_ref, size_t *len)
+{
+    size_t all = 0;
+    for (int k = 0; k <= n_ref; k++) all += len[k] = count_words(&text[k]);
+    word *w = ls_alloc(all * sizeof *w);
+    uint32_t *id = ls_alloc(all * sizeof *id), n_id = 0;
+    ls_status st = w && id ? LS_OK : ls_nomem(all * sizeof *w, "the tokens of a sentence");
     if (st == LS_OK) {
-        list_words(hyp, w, 0);
-        list_words(ref, w + nh, nh);
-        qsort(w, nh + nr, sizeof *w, by_bytes);
-        for (size_t i = 0; i < nh + nr; i++) id[w[i].at] = i && by_bytes(&w[i - 1], &w[i]) ? ++n_id : n_id;
-        st = score_match(id, nh, id + nh, nr, LS_BLEU_ORDER, b->match);
+        size_t at = 0;
+        for (int k = 0; k <= n_ref; at += len[k++]) list_words(&text[k], w + at, at);
+        qsort(w, all, sizeof *w, by_bytes);
+        for (size_t i = 0; i < all; i++) id[w[i].at] = i && by_bytes(&w[i - 1], &w[i]) ? ++n_id : n_id;
+        st = score_match(id, len[0], id + len[0], len + 1, n_ref, LS_BLEU_ORDER, b->match);
     }
     if (st == LS_OK) {
-        b->hyp_len += (int64_t)nh;
-        b->ref_len += (int64_t)nr;
-        for (int k = 0; k < LS_BLEU_ORDER; k++) b->total[k] += score_count(nh, k + 1);
+        b->hyp_len += (int64_t)len[0];
+        b->ref_len += (int64_t)closest(len + 1, n_ref, len[0]);
+        for (int k = 0; k < LS_BLEU_ORDER; k++) b->total[k] += score_count(len[0], k + 1);
     }
     ls_free(w);
     ls_free(id);
     return st;
 }
 
+ls_status ls_bleu_add_refs(ls_bleu *b, ls_substr hyp, const ls_substr *ref, int n)
+{
+    const size_t n_text = (size_t)n + 1;
+    ls_str *text = ls_alloc(n_text * sizeof *text);
+    size_t *len = ls_alloc(n_text * sizeof *len);
+    ls_status st = text && len ? LS_OK : ls_nomem(n_text * sizeof *text, "the tokens of a sentence");
+    for (size_t k = 0; text && k < n_text; k++) text[k] = (ls_str){0};
+    for (size_t k = 0; k < n_text && st == LS_OK; k++) {
+        ls_tokenize_13a(k ? ref[k - 1] : hyp, &text[k]);
+        if (text[k].failed) st = ls_nomem(hyp.n, "the tokens of a sentence");
+    }
+    if (st == LS_OK) st = add_tokens(b, text, n, len);
+    for (size_t k = 0; text && k < n_text; k++) ls_str_fini(&text[k]);
+    ls_free(text);
+    ls_free(len);
+    return st;
+}
+
 ls_status ls_bleu_add(ls_bleu *b, ls_substr hyp, ls_substr ref)
 {
-    ls_str h = {0}, r = {0};
-    ls_tokenize_13a(hyp, &h);
-    ls_tokenize_13a(ref, &r);
-    const ls_status st =
-        h.failed || r.failed ? ls_nomem(hyp.n + ref.n, "the tokens of a sentence") : add_tokens(b, &h, &r);
-    ls_str_fini(&h);
-    ls_str_fini(&r);
-    return st;
+    return ls_bleu_add_refs(b, hyp, &ref, 1);
 }
 
 ls_bleu_result ls_bleu_of(const ls_bleu *b)

@@ -12,12 +12,12 @@ static size_t characters(ls_substr t, uint32_t *out)
     return n;
 }
 
-ls_status ls_chrf_add(ls_chrf *c, ls_substr hyp, ls_substr ref)
+static ls_status count(ls_substr hyp, ls_substr ref, ls_chrf *c)
 {
     uint32_t *h = ls_alloc((hyp.n + ref.n + 2) * sizeof *h), *r = h ? h + hyp.n + 1 : NULL;
     if (!h) return ls_nomem((hyp.n + ref.n) * sizeof *h, "the characters of a sentence");
     const size_t nh = characters(hyp, h), nr = characters(ref, r);
-    const ls_status st = score_match(h, nh, r, nr, LS_CHRF_ORDER, c->match);
+    const ls_status st = score_match(h, nh, r, &nr, 1, LS_CHRF_ORDER, c->match);
     for (int k = 0; k < LS_CHRF_ORDER && st == LS_OK; k++) {
         const int64_t in_ref = score_count(nr, k + 1);
         c->ref[k] += in_ref;
@@ -42,4 +42,26 @@ double ls_chrf_of(const ls_chrf *c)
     precision /= n;
     recall /= n;
     return 100 * (1 + factor) * precision * recall / (factor * precision + recall);
+}
+
+ls_status ls_chrf_add_refs(ls_chrf *c, ls_substr hyp, const ls_substr *ref, int n)
+{
+    ls_chrf best = {0};
+    double most = -1;
+    for (int i = 0; i < n; i++) {
+        ls_chrf one = {0};
+        LS_TRY(count(hyp, ref[i], &one));
+        if (ls_chrf_of(&one) > most) best = one, most = ls_chrf_of(&one);
+    }
+    for (int k = 0; k < LS_CHRF_ORDER; k++) {
+        c->hyp[k] += best.hyp[k];
+        c->ref[k] += best.ref[k];
+        c->match[k] += best.match[k];
+    }
+    return LS_OK;
+}
+
+ls_status ls_chrf_add(ls_chrf *c, ls_substr hyp, ls_substr ref)
+{
+    return ls_chrf_add_refs(c, hyp, &ref, 1);
 }

@@ -54,19 +54,30 @@ static size_t number(table *t, const uint32_t *item, size_t len, int order, uint
     return n;
 }
 
-ls_status score_match(const uint32_t *h, size_t nh, const uint32_t *r, size_t nr, int n_order, int64_t *match)
+/* The most often that one reference has each of n n-grams. In one, zeros before and after. */
+static void count_most(const uint32_t *name, size_t n, uint32_t *one, uint32_t *count)
 {
-    const size_t most = nh + nr;
+    for (size_t i = 0; i < n; i++)
+        if (++one[name[i]] > count[name[i]]) count[name[i]] = one[name[i]];
+    for (size_t i = 0; i < n; i++) one[name[i]] = 0;
+}
+
+ls_status score_match(const uint32_t *h, size_t nh, const uint32_t *r, const size_t *nr, int n_ref, int n_order,
+                      int64_t *match)
+{
+    size_t most = nh;
     table t;
-    uint32_t *name = ls_alloc((2 * most + 1) * sizeof *name);
+    for (int k = 0; k < n_ref; k++) most += nr[k];
+    uint32_t *name = ls_alloc((3 * most + 1) * sizeof *name);
     ls_status st = table_open(&t, most);
-    if (st == LS_OK && !name) st = ls_nomem(2 * most * sizeof *name, "n-grams");
+    if (st == LS_OK && !name) st = ls_nomem(3 * most * sizeof *name, "n-grams");
     for (int order = 1; order <= n_order && st == LS_OK; order++) {
-        uint32_t *in_h = name, *in_r = name + nh, *count = name + most; /* of r's n-grams that are not matched yet */
+        uint32_t *in_h = name, *count = name + most, *one = count + most; /* count: what is not matched yet */
         table_clear(&t);
-        const size_t a = number(&t, h, nh, order, in_h), b = number(&t, r, nr, order, in_r);
-        memset(count, 0, t.n * sizeof *count);
-        for (size_t i = 0; i < b; i++) count[in_r[i]]++;
+        memset(count, 0, 2 * most * sizeof *count);
+        const size_t a = number(&t, h, nh, order, in_h);
+        for (size_t k = 0, at = 0; k < (size_t)n_ref; at += nr[k++])
+            count_most(name + nh + at, number(&t, r + at, nr[k], order, name + nh + at), one, count);
         for (size_t i = 0; i < a; i++)
             if (count[in_h[i]]) count[in_h[i]]--, match[order - 1]++;
     }

@@ -6,8 +6,10 @@
 
 #include <stdbool.h>
 
-/* For each order 1 … n_order adds the number of n-grams of h that are in r too, each at most as often as r has it. LS_E_NOMEM. */
-ls_status score_match(const uint32_t *h, size_t nh, const uint32_t *r, size_t nr, int n_order, int64_t *match);
+/* For each order 1 … n_order adds the number of n-grams of h that are in a reference too, each at most as often as the reference that has it
+ * most often. The n_ref references follow one another in r; nr: their lengths. LS_E_NOMEM. */
+ls_status score_match(const uint32_t *h, size_t nh, const uint32_t *r, const size_t *nr, int n_ref, int n_order,
+                      int64_t *match);
 
 /* The number of n-grams of a sequence of `len` items. */
 static inline int64_t score_count(size_t len, int order)

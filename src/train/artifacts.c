@@ -300,8 +300,11 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
 {
     const ls_train_config *c = t->cfg;
     ls_jsonw_put_open(w, "lockstep", '{');
-    ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("model", c->model_from),
-                     LS_KV("variant", ls_variant_word(c->model.variant)),
+    ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("commit", m->id->built ? m->id->built : "unknown"));
+    if (*t->train_sum) ls_jsonw_put_str(w, "train_data", t->train_sum);
+    if (*t->val_sum) ls_jsonw_put_str(w, "val_data", t->val_sum);
+    if (m->id->environment) ls_jsonw_put_str(w, "environment", m->id->environment);
+    ls_jsonw_members(w, LS_KV("model", c->model_from), LS_KV("variant", ls_variant_word(c->model.variant)),
                      LS_KV("parameters", ls_model_n_param(&c->model)), LS_KV("vocab_size", c->model.vocab_size),
                      LS_KV("device", c->device));
     if (*c->device_words) ls_jsonw_put_str(w, "device_choice", c->device_words);

@@ -23,13 +23,22 @@ typedef struct ls_run_identity {
     char timestamp_utc[24];
     char git_commit
         [80]; /* GIT_COMMIT, else HEAD of the tree that holds the program or the current folder, else "unknown" */
+    const char
+        *built; /* the commit that the program was built from, "-dirty" if its sources differed; NULL: not known */
     char hostname[256];
     char os[320];       /* Linux-<release>-<machine>-with-glibc2.36 */
     char *command_line; /* program and arguments joined by single blanks */
+    char *environment;  /* ls_run_environment; NULL: none is set */
 } ls_run_identity;
 
-ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv);
+/* built: static, or NULL. */
+ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv,
+                                  const char *built);
 void ls_run_identity_fini(ls_run_identity *id);
+
+/* The variables of an environment that can change results or speed, "A=1 B=x" in the order of their names; blanks and control characters
+ * of a value become '_'. Empty ones, and those that say only where something is or what is logged, are left out. */
+void ls_run_environment(char *const *env, ls_str *out);
 
 /* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */
 bool ls_git_head(const char *start, char commit[80]);

@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+extern char **environ;
+
 /* First line of a small file, without trailing blanks; false when it cannot be read. */
 static bool first_line(const char *path, char *buf, size_t n)
 {
@@ -108,17 +110,82 @@ static void find_commit(char commit[80])
     if (!ls_git_head(".", commit)) snprintf(commit, 80, "unknown");
 }
 
-ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv)
+/* --- the environment --- */
+
+/* Whether a variable (n bytes of name) can change results or speed. OMP_NUM_THREADS is not one: threads are counted by --threads. */
+static bool is_switch(const char *name, size_t n)
 {
-    ls_run_identity r = {0};
+    static const char *const some[] = {"CUBLAS_WORKSPACE_CONFIG",
+                                       "CUDA_DEVICE_MAX_CONNECTIONS",
+                                       "CUDA_LAUNCH_BLOCKING",
+                                       "GOMP_CPU_AFFINITY",
+                                       "GOMP_SPINCOUNT",
+                                       "LS_ATTENTION",
+                                       "LS_CLASSIFIER_MIB",
+                                       "LS_CUDA_GRAPHS",
+                                       "LS_CUDNN",
+                                       "LS_FLASH_WGMMA",
+                                       "LS_GEMM",
+                                       "LS_GEMM_FP32",
+                                       "LS_GEMM_KEEP",
+                                       "LS_GEMM_TUNE",
+                                       "LS_SIMD",
+                                       "NVIDIA_TF32_OVERRIDE",
+                                       "OMP_DYNAMIC",
+                                       "OMP_PLACES",
+                                       "OMP_PROC_BIND",
+                                       "OMP_THREAD_LIMIT",
+                                       "OMP_WAIT_POLICY",
+                                       "OPENBLAS_CORETYPE",
+                                       "OPENBLAS_NUM_THREADS"};
+    static const char *const not_nccl[] = {"NCCL_COMM_ID", "NCCL_HOSTID"};
+    static const char *const place[] = {"_FILE", "_PLUGIN"};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (strlen(some[i]) == n && !memcmp(some[i], name, n)) return true;
+    if (n < 5 || memcmp(name, "NCCL_", 5) || (n >= 10 && !memcmp(name, "NCCL_DEBUG", 10))) return false;
+    for (size_t i = 0; i < sizeof not_nccl / sizeof *not_nccl; i++)
+        if (strlen(not_nccl[i]) == n && !memcmp(not_nccl[i], name, n)) return false;
+    for (size_t i = 0; i < sizeof place / sizeof *place; i++) {
+        const size_t k = strlen(place[i]);
+        if (n > k && !memcmp(name + n - k, place[i], k)) return false;
+    }
+    return true;
+}
+
+static bool counts(const char *entry)
+{
+    const size_t n = strcspn(entry, "=");
+    return entry[n] && entry[n + 1] && is_switch(entry, n);
+}
+
+void ls_run_environment(char *const *env, ls_str *out)
+{
+    for (const char *last = NULL;;) {
+        const char *next = NULL; /* the first one after `last` */
+        for (char *const *e = env; e && *e; e++)
+            if (counts(*e) && (!last || strcmp(*e, last) > 0) && (!next || strcmp(*e, next) < 0)) next = *e;
+        if (!next) return;
+        if (last) ls_str_addc(out, ' ');
+        for (const char *c = next; *c; c++)
+            ls_str_addc(out, isspace((unsigned char)*c) || iscntrl((unsigned char)*c) ? '_' : *c);
+        last = next;
+    }
+}
+
+ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int argc, char *const *argv,
+                                  const char *built)
+{
+    ls_run_identity r = {.built = built};
     struct utsname u;
     uint32_t tail;
     char compact[24];
-    ls_str line = {0};
+    ls_str line = {0}, environment = {0};
+    ls_run_environment(environ, &environment);
     ls_str_add(&line, program);
     for (int i = 0; i < argc; i++) ls_str_addf(&line, " %s", argv[i]);
-    if (line.failed) {
+    if (line.failed || environment.failed) {
         ls_str_fini(&line);
+        ls_str_fini(&environment);
         return ls_nomem(256, "the command line");
     }
     ls_utc_stamp(r.timestamp_utc);
@@ -134,6 +201,7 @@ ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int 
         snprintf(r.os, sizeof r.os, "%.60s-%.80s-%.60s-with-glibc%.20s", u.sysname, u.release, u.machine,
                  gnu_get_libc_version());
     r.command_line = line.data;
+    r.environment = environment.data;
     *id = r;
     return LS_OK;
 }
@@ -141,5 +209,6 @@ ls_status ls_run_identity_capture(ls_run_identity *id, const char *program, int 
 void ls_run_identity_fini(ls_run_identity *id)
 {
     ls_free(id->command_line);
+    ls_free(id->environment);
     *id = (ls_run_identity){0};
 }

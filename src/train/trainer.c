@@ -11,6 +11,7 @@
 #include "train/plan_run.h"
 #include "train/train_impl.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -420,6 +421,16 @@ static ls_status check_data(ls_trainer *t, const ls_train_config *c)
     return several ? ls_comm_agree(t->comm, st, LS_SITE) : st;
 }
 
+/* What the files of the run say of their data: the SHA-256 that prepare wrote, else the hash of the ids; and the weights of a blend. */
+static ls_status sum_data(const char *path, const ls_tokens *d, char sum[64])
+{
+    char sha[65];
+    LS_TRY(ls_data_sum(path, sha));
+    int n = *sha ? snprintf(sum, 64, "sha256:%.16s", sha) : snprintf(sum, 64, "xxh3:%016" PRIx64, ls_tokens_hash(d));
+    if (ls_tokens_blend_id(d)) snprintf(sum + n, 64 - (size_t)n, " blend:%013" PRIx64, (uint64_t)ls_tokens_blend_id(d));
+    return LS_OK;
+}
+
 /* Collective: when one worker cannot read its files, all fail. */
 static ls_status open_data(ls_trainer *t, const ls_train_config *c)
 {
@@ -427,8 +438,25 @@ static ls_status open_data(ls_trainer *t, const ls_train_config *c)
     ls_status st = ls_tokens_open(&t->train, c->train_path, c->seq_len, c->model.vocab_size);
     if (st == LS_OK && c->val_path) st = ls_tokens_open(&t->val, c->val_path, c->seq_len, c->model.vocab_size);
     if (st == LS_OK) t->train_hash = ls_tokens_hash(&t->train);
+    if (st == LS_OK && !c->rank) st = sum_data(c->train_path, &t->train, t->train_sum);
+    if (st == LS_OK && !c->rank && c->val_path) st = sum_data(c->val_path, &t->val, t->val_sum);
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     return st == LS_OK ? train_compare_data(t) : st;
+}
+
+/* Pairs whose sources fill the sequence have nothing to learn or to measure. */
+static ls_status check_targets(ls_trainer *t, const ls_tokens *d, const char *path)
+{
+    const int64_t none = ls_tokens_paired(d) ? ls_tokens_without_target(d) : 0;
+    if (!none) return LS_OK;
+    if (none == d->n_seq)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: no pair has a target within %d tokens: the sources alone are as long; use a longer "
+                       "--seq_length, or other data",
+                       path, t->cfg->seq_len + 1);
+    train_tell(t, "%s: %lld of %lld pairs have no target within %d tokens and count in no loss\n", path,
+               (long long)none, (long long)d->n_seq, t->cfg->seq_len + 1);
+    return LS_OK;
 }
 
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
@@ -444,6 +472,8 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(find_shared_gpus(t));
     LS_TRY(nccl_joined(t));
     LS_TRY(open_data(t, cfg));
+    LS_TRY(check_targets(t, &t->train, cfg->train_path));
+    LS_TRY(check_targets(t, &t->val, cfg->val_path));
     if (ls_tokens_paired(&t->train))
         train_tell(t, "%s: %lld pair%s, the loss counts the targets; %lld longer than %d tokens, which are cut\n",
                    cfg->train_path, (long long)t->train.n_seq, t->train.n_seq == 1 ? "" : "s",

@@ -160,20 +160,21 @@ typedef struct ls_trainer {
     ls_model *whole; /* the model of checkpoints: model itself, or the tables of the model that it is a shard of */
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
-    int64_t n_target;      /* counted targets of the current step, on all workers               */
-    ls_adamw hyper;        /* of the current update: what all units have                       */
-    bool updating;         /* the current step changes parameters already: it must be completed */
-    ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
-    uint64_t train_hash;   /* of the ids of train: a resumed run compares it                   */
-    ls_input input;        /* the micro-batches of a step                                      */
-    int32_t *ids, *target; /* room for one on the host                                         */
-    double *norm_block;    /* scratch, to find the tensor that is not finite                   */
-    ls_nccl_proof *proof;  /* of a run over NCCL; else NULL */
-    ls_device_info device; /* of a device, else all 0                                          */
-    bool gpu_shared;       /* two ranks of the run use one GPU                                 */
-    double *micro_loss;    /* (loss sum, rows counted) of every micro-batch of a step          */
-    float *fp8_amax;       /* fp8: the magnitudes of every worker (model/fp8.h), else NULL     */
-    double *val_loss;      /* the same of every validation batch                               */
+    int64_t n_target;                /* counted targets of the current step, on all workers               */
+    ls_adamw hyper;                  /* of the current update: what all units have                       */
+    bool updating;                   /* the current step changes parameters already: it must be completed */
+    ls_tokens train, val;            /* val.n_seq == 0: no validation                                    */
+    uint64_t train_hash;             /* of the ids of train: a resumed run compares it                   */
+    char train_sum[64], val_sum[64]; /* of the data, for the files of the run: rank 0's; "": none            */
+    ls_input input;                  /* the micro-batches of a step                                      */
+    int32_t *ids, *target;           /* room for one on the host                                         */
+    double *norm_block;              /* scratch, to find the tensor that is not finite                   */
+    ls_nccl_proof *proof;            /* of a run over NCCL; else NULL */
+    ls_device_info device;           /* of a device, else all 0                                          */
+    bool gpu_shared;                 /* two ranks of the run use one GPU                                 */
+    double *micro_loss;              /* (loss sum, rows counted) of every micro-batch of a step          */
+    float *fp8_amax;                 /* fp8: the magnitudes of every worker (model/fp8.h), else NULL     */
+    double *val_loss;                /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_audit *audit; /* NULL: --audit 0 */
     ls_saving saving;

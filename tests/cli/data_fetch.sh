@@ -29,6 +29,10 @@ is "broken connections" "$(field drop.json broken_connections)" 7
 is "bytes with ranges, none twice" "$(field drop.json fetched_bytes)" 750000
 got norange norange
 is "bytes without ranges" "$(field norange.json fetched_bytes)" 850000
+for mode in shifted unnamed; do # a range with another start, or that does not say which
+  got $mode $mode
+  is "bytes of $mode" "$(field $mode.json fetched_bytes)" 850000
+done
 got busy busy
 is "attempts at a busy server" "$(field busy.json broken_connections)" 2
 got moved moved

@@ -46,7 +46,7 @@ t=(--data data --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --threa
 EC2_INSTANCE_TYPE=none DIST_DEBUG=1 go train "${t[@]}" --max_steps 4 --epochs 2 --max_train_steps 2 --max_val_steps 2 --save_every 1 --eval_every 1 \
   --timing_warmup_steps 0 --timing_sample_every 1 --profile --cluster box --checkpoint_path one
 SLURM_JOB_ID=1 SLURM_NODELIST=n SLURM_HOSTS=n SLURM_NNODES=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_GPUS=0 SLURM_JOB_PARTITION=p MASTER_ADDR=n \
-  MASTER_PORT=1 CUDA_VISIBLE_DEVICES=0 NCCL_DEBUG=WARN go train "${t[@]}" -n 2 --strategy zero1 --run_type optimized --model tiny --max_steps 4 \
+  MASTER_PORT=1 CUDA_VISIBLE_DEVICES=0 NCCL_DEBUG=WARN NCCL_ALGO=Ring go train "${t[@]}" -n 2 --strategy zero1 --run_type optimized --model tiny --max_steps 4 \
   --max_val_steps 2 --precision fp32 --grad_accum_steps 2 --profile --deepspeed_config "$LS_SOURCE/tests/data/reference/deepspeed_config.json" \
   --checkpoint_path zero
 go train "${t[@]}" -n 4 --pp 2 --tp 2 --schedule interleaved --interleave 2 --stages 0-1,2-2,3-3,4-5 --sequence_parallel --grad_accum_steps 2 \
@@ -62,6 +62,7 @@ checkpoint one/step-1
 prints 'train --print_config --json' train "${t[@]}" --print_config --json
 printf 'a b c d\n' >hyp.txt
 prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --json
+prints 'eval --task bleu --json' eval --task bleu --hyp hyp.txt --ref hyp.txt --ref hyp.txt --json
 for i in $(seq 40); do printf 'das wort%d\tthe word%d\n' $((i % 9)) $((i % 9)); done >pairs.tsv
 prints 'prepare --task translate --json' prepare --task translate --quiet --input pairs.tsv --test_input pairs.tsv --limit_test 2 --vocab_size 280 \
   --val_fraction 0.1 --out pairs --json

@@ -9,6 +9,13 @@ printf 'The cat is on the mat.\r\nEin altes Haus steht dort drüben\r\nкошк�
 expect 2 '--checkpoint has no meaning with --task bleu' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --checkpoint x
 expect 0 '^bleu 39.8062$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
 expect 0 '^chrf 59.3632$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt
+# several references: values of sacrebleu 2.6.0
+printf 'A cat sat here\nHaus, ein Haus steht\nкошка спит на коврике\n' >ref2.txt
+expect 0 '^bleu 46.6303$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --ref ref2.txt
+expect 0 '^chrf 67.2286$' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref2.txt --ref ref.txt
+grep -q '^bleu signature nrefs:2|' "$SCRATCH/out" || bad "the number of references: $(cat "$SCRATCH/out")"
+head -n 2 ref2.txt >ref2.short
+expect 3 'ref2.short ends after line 2, but hyp.txt goes on' "$LOCKSTEP" eval --task bleu --hyp hyp.txt --ref ref.txt --ref ref2.short
 gzip -k ref.txt
 expect 0 '"bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:' \
   "$LOCKSTEP" eval --task bleu --hyp - --ref ref.txt.gz --json <hyp.txt
@@ -156,6 +163,34 @@ files >before.txt
 expect 0 'translations and results exist' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
   --max_steps 2 --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path noval-5e-3 --workdir noval --resume
 files >after.txt; same before.txt after.txt
+# sources that leave no room for a target: refused if it is so for all pairs, else counted; no loss without a token
+python3 - <<'PY'
+import json
+with open("long.tsv", "w") as long, open("some.tsv", "w") as some, open("breaks.jsonl", "w") as breaks:
+    for i in range(20):
+        long.write(f"wort{i} " * 12 + f"\tword {i}\n")
+        some.write(f"wort{i} " * (12 if i < 5 else 1) + f"\tword {i}\n")
+        breaks.write(json.dumps({"translation": {"de": f"w{i % 3}", "en": "a\nb"}}) + "\n")
+PY
+for f in long.tsv some.tsv breaks.jsonl; do
+  "$LOCKSTEP" "${p[@]}" --input $f --src_lang de --tgt_lang en --val_fraction 0 --test_input text/test.jsonl --out ${f%.*} >/dev/null || bad "prepare $f"
+done
+r3=("$LOCKSTEP" train --task translate --world_size 1 --n_epochs 1 "${size[@]}")
+expect 3 'long/train.bin: no pair has a target within 13 tokens' "${r3[@]}" --data long --batch_size 4 --model_max_length 12 --checkpoint_path never
+[ ! -e never ] || bad "a refused run has a folder"
+expect 0 'some/train.bin: 5 of 20 pairs have no target within 25 tokens' "${r3[@]}" --data some --batch_size 4 --model_max_length 24 --checkpoint_path few
+expect 3 'none of the 20 sequences has a target within 3 tokens' "$LOCKSTEP" eval --checkpoint few --data some/train.bin --seq_length 2 --threads 1
+! grep -q . "$SCRATCH/out" || bad "eval without a token prints $(cat "$SCRATCH/out")"
+# the batch that was typed, not R3's accumulation; a resumed run keeps it
+expect 0 'translations and results' "${r3[@]}" --data some --model_max_length 40 --micro_batch_size_per_gpu 1 --global_batch_size 6 --checkpoint_path six
+grep -q '"grad_accum_steps": 6,' six/training_metrics.json || bad "the batch: $(grep batch six/training_metrics.json)"
+expect 0 'nothing is left to do' "$LOCKSTEP" train --resume six
+# a line break in a translation is a blank
+expect 0 'translations and results' "${r3[@]}" --data breaks --batch_size 4 --n_epochs 20 --max_steps 60 --learning_rate 1e-2 --model_max_length 24 \
+  --checkpoint_path breaks.run
+[ "$(printf 'w0\nw1\n' | "$LOCKSTEP" generate --task translate --checkpoint breaks.run --threads 1 2>/dev/null)" = "a b
+a b" ] || bad "a translation with a line break"
+expect 0 '"gen": "a\\nb"' "$LOCKSTEP" generate --task translate --checkpoint breaks.run --prompt w0 --threads 1 --json
 # a changed mask is refused
 cp -r text changed; printf '\1' | dd of=changed/train.mask bs=1 seek=1 conv=notrunc status=none
 expect 3 'changed/train.mask: its SHA-256' "$LOCKSTEP" train --task translate --data changed "${size[@]}" --checkpoint_path never

@@ -416,6 +416,11 @@ static void only_the_seed_may_differ_between_repeats(void **state)
         {"\"hostname\": \"h\"", "\"hostname\": \"i\"", "ddp (host i)"},
         {"2 threads", "16 threads", "ddp (threads 16)"},
         {"\"git_commit\": \"unknown\"", "\"git_commit\": \"0123456789abcdef\"", "ddp (commit 0123456789ab)"},
+        {"\"device\": \"cpu\"", "\"device\": \"cpu\", \"commit\": \"fedcba98765432100-dirty\"",
+         "ddp (commit fedcba987654-dirty)"},
+        {"\"device\": \"cpu\"", "\"device\": \"cpu\", \"train_data\": \"sha256:00\"", "ddp (train_data sha256:00)"},
+        {"\"device\": \"cpu\"", "\"device\": \"cpu\", \"environment\": \"LS_GEMM=blas NCCL_ALGO=Ring\"",
+         "ddp (environment LS_GEMM=blas NCCL_ALGO=Ring)"},
     };
     for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
         ls_run_set s = new_set();

@@ -2,7 +2,8 @@
 """A web server for tests of downloads. flaky_http.py FILE PORT_FILE: serves the bytes of FILE under any name, in ways that the first part of the
 path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
 early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole), nolength (like drop, but
-without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead). Writes its port."""
+without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead), shifted and unnamed (closes the first connection
+early and answers a range with another start, or with 206 but without Content-Range). Writes its port."""
 import http.server
 import os
 import sys
@@ -47,12 +48,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
             first = int(wanted.split("=")[1].split("-")[0])
             if first >= len(body):
                 return self.answer(416, [("Content-Length", "0"), ("Content-Range", f"bytes */{len(body)}")])
+            if mode == "unnamed":
+                self.answer(206, [("Content-Length", str(len(body) - first))])
+                return self.wfile.write(body[first:])
+            if mode == "shifted":
+                self.answer(206, [("Content-Length", str(len(body) - 7)), ("Content-Range", f"bytes 7-{len(body) - 1}/{len(body)}")])
+                return self.wfile.write(body[7:])
             length = [] if mode == "nolength" else [("Content-Length", str(len(body) - first))]
             self.answer(206, length + [("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
         else:
             self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))])
         part = body[first:]
-        if mode in ("drop", "nolength") or (mode == "norange" and n == 1):
+        if mode in ("drop", "nolength") or (mode in ("norange", "shifted", "unnamed") and n == 1):
             self.wfile.write(part[:100000])
             self.close_connection = True
         elif mode == "slow":

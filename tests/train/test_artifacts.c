@@ -234,6 +234,7 @@ static const char golden[] = "{\n"
                              "  },\n"
                              "  \"lockstep\": {\n"
                              "    \"version\": \"" LS_VERSION "\",\n"
+                             "    \"commit\": \"unknown\",\n"
                              "    \"model\": \"tiny\",\n"
                              "    \"variant\": \"hf\",\n"
                              "    \"parameters\": 859008,\n"
@@ -637,6 +638,32 @@ static void the_commit_is_read_from_git_files(void **state)
     assert_false(ls_git_head("/nonexistent", commit));
 }
 
+static void switches_of_the_environment_are_recorded(void **state)
+{
+    (void)state;
+    char *env[] = {WORDS("NCCL_PROTO=a b\nc"), WORDS("LS_SIMD="),          WORDS("PATH=/bin"),
+                   WORDS("NCCL_ALGO=Ring"),    WORDS("LS_GEMM_FP32=1"),    WORDS("NCCL_DEBUG=INFO"),
+                   WORDS("LS_GEMM=blas"),      WORDS("LS_GEMM_OTHER=1"),   WORDS("NCCL_NET_PLUGIN=x"),
+                   WORDS("LS_PLUGIN_DIR=/x"),  WORDS("NCCL_TOPO_FILE=/t"), NULL};
+    ls_str s = {0};
+    ls_run_environment(env, &s);
+    assert_string_equal(s.data, "LS_GEMM=blas LS_GEMM_FP32=1 NCCL_ALGO=Ring NCCL_PROTO=a_b_c");
+    ls_str_fini(&s);
+    ls_run_environment(&env[11], &s);
+    assert_null(s.data);
+
+    fill();
+    id.built = "89abcdef0123456789abcdef0123456789abcdef-dirty";
+    id.environment = WORDS("LS_CUDA_GRAPHS=0 NCCL_ALGO=Ring");
+    snprintf(trainer.train_sum, sizeof trainer.train_sum, "sha256:00ff");
+    snprintf(trainer.val_sum, sizeof trainer.val_sum, "xxh3:11");
+    ls_training_metrics_text(&trainer, &run, &s);
+    assert_non_null(strstr(s.data, "\"commit\": \"89abcdef0123456789abcdef0123456789abcdef-dirty\",\n"
+                                   "    \"train_data\": \"sha256:00ff\",\n    \"val_data\": \"xxh3:11\",\n"
+                                   "    \"environment\": \"LS_CUDA_GRAPHS=0 NCCL_ALGO=Ring\",\n"));
+    ls_str_fini(&s);
+}
+
 static void every_run_has_its_own_identity(void **state)
 {
     (void)state;
@@ -645,8 +672,8 @@ static void every_run_has_its_own_identity(void **state)
     regex_t re;
     int64_t live = ls_mem_live();
     setenv("GIT_COMMIT", "cafe", 1);
-    assert_int_equal(ls_run_identity_capture(&one, "lockstep train", 2, argv), LS_OK);
-    assert_int_equal(ls_run_identity_capture(&two, "lockstep", 0, NULL), LS_OK);
+    assert_int_equal(ls_run_identity_capture(&one, "lockstep train", 2, argv, "c0ffee-dirty"), LS_OK);
+    assert_int_equal(ls_run_identity_capture(&two, "lockstep", 0, NULL, NULL), LS_OK);
     assert_int_equal(regcomp(&re, "^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", REG_EXTENDED | REG_NOSUB), 0);
     assert_int_equal(regexec(&re, one.run_id, 0, NULL, 0), 0);
     regfree(&re);
@@ -654,6 +681,8 @@ static void every_run_has_its_own_identity(void **state)
     assert_string_equal(one.command_line, "lockstep train --model a b");
     assert_string_equal(two.command_line, "lockstep");
     assert_string_equal(one.git_commit, "cafe");
+    assert_string_equal(one.built, "c0ffee-dirty");
+    assert_null(two.built);
     assert_int_equal(strlen(one.timestamp_utc), 20);
     assert_int_equal(strncmp(one.os, "Linux-", 6), 0);
     assert_non_null(strstr(one.os, "-with-glibc2."));
@@ -699,6 +728,7 @@ int main(void)
         T(files_are_written_before_their_markers),
         T(the_step_log_survives_a_resume),
         T(the_commit_is_read_from_git_files),
+        T(switches_of_the_environment_are_recorded),
         T(every_run_has_its_own_identity),
         T(sampling_and_percentiles_are_exact),
 #undef T

@@ -56,7 +56,7 @@ static void open_scaled(run *r, const char *extra, const ls_loss_scale_config *s
              dir, extra);
     const int argc = test_argv(text, argv);
     ls_train_paths paths = {0};
-    assert_int_equal(ls_run_identity_capture(&r->id, "lockstep train", argc, argv), LS_OK);
+    assert_int_equal(ls_run_identity_capture(&r->id, "lockstep train", argc, argv, NULL), LS_OK);
     assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
     assert_int_equal(ls_train_find_paths(&r->o, &paths), LS_OK);
     if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)

@@ -596,13 +596,14 @@ bool ls_same_losses(const ls_run *a, const ls_run *b)
 static void look_at_all(ls_analysis *a)
 {
     const ls_run *first = NULL;
-    const char *commit = NULL;
+    char commit[24] = "";
     a->same_loss = true;
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const char *c = json_string_value(json_object_get(r->metrics, "git_commit"));
-        if (c && commit && strcmp(c, commit)) a->several_commits = true;
-        if (c) commit = c;
+        char c[24];
+        ls_run_commit(r->metrics, c);
+        if (*c && *commit && strcmp(c, commit)) a->several_commits = true;
+        if (*c) memcpy(commit, c, sizeof commit);
         if (!r->n_step) continue;
         a->n_loss++;
         if (first && !ls_same_losses(first, r)) a->same_loss = false;

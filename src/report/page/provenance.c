@@ -55,8 +55,8 @@ static void topology(const ls_run *r, char *buf, size_t n)
 
 static void row(const ls_run *r, ls_doc *d, ls_block *b)
 {
-    char hash[13] = "", made[80], where[160];
-    const char *commit = text_at(r->metrics, "git_commit");
+    char hash[13] = "", made[80], where[160], commit[24];
+    ls_run_commit(r->metrics, commit);
     program(r, made, sizeof made);
     topology(r, where, sizeof where);
     if (r->metrics) config_hash(r, hash);
@@ -64,7 +64,7 @@ static void row(const ls_run *r, ls_doc *d, ls_block *b)
                  r->complete  ? "complete"
                  : r->metrics ? "metrics only"
                               : "unfinished",
-                 text_at(r->metrics, "timestamp_utc"), LS_TEXT("%.12s", commit ? commit : "unknown"),
+                 text_at(r->metrics, "timestamp_utc"), LS_TEXT("%s", *commit ? commit : "unknown"),
                  r->metrics ? made : NULL, text_at(r->metrics, "host.hostname"), where, hash);
 }
 

@@ -169,6 +169,9 @@ typedef struct ls_run_comm_time {
 bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
 /* The value of a key (n_key bytes) in a setting, which has *n bytes; NULL: it has none. */
 const char *ls_setting_value(const char *setting, const char *key, size_t n_key, size_t *n);
+/* The commit of the program that made a run: the one it was built from where that is recorded (`lockstep.commit`), else `git_commit`. Twelve digits,
+ * and "-dirty"; "": not stated, "unknown" is stated. */
+void ls_run_commit(const json_t *metrics, char commit[24]);
 /* The name of the communicators' backend ("nccl", "local", "mpi"): of the first there is. NULL: none is stated. */
 const char *ls_run_backend(const ls_run *r);
 bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */

@@ -229,9 +229,9 @@ static void add_config(const report_doc *d, ls_str *s)
 /* Facts and results under `lockstep`, by name; every other string, boolean or integer there is a setting. */
 static void add_ours(const report_doc *d, const ls_run *r, ls_str *s)
 {
-    static const char *const facts[] = {"version",    "compute",   "seed",   "resumed_from_step",
-                                        "parameters", "hosts",     "cpus",   "device_choice",
-                                        "strategy",   "precision", "threads"};
+    static const char *const facts[] = {"version",    "compute",   "seed",    "resumed_from_step",
+                                        "parameters", "hosts",     "cpus",    "device_choice",
+                                        "strategy",   "precision", "threads", "commit"};
     const json_t *v;
     const char *key;
     json_object_foreach((json_t *)(uintptr_t)report_object(d, "lockstep"), key, v)
@@ -289,10 +289,17 @@ const char *ls_setting_value(const char *setting, const char *key, size_t n_key,
     return NULL;
 }
 
+void ls_run_commit(const json_t *metrics, char commit[24])
+{
+    const char *c = json_string_value(ls_json_at(metrics, "lockstep.commit"));
+    if (!c || !strcmp(c, "unknown")) c = json_string_value(json_object_get(metrics, "git_commit"));
+    snprintf(commit, 24, "%.12s%s", c ? c : "", c && strlen(c) > 12 && ls_ends_in(c, "-dirty") ? "-dirty" : "");
+}
+
 ls_status run_read_setting(const report_doc *d, ls_run *r)
 {
-    const char *line = report_str(d, "command_line"), *sha = report_str(d, "deepspeed_config.sha256"),
-               *commit = report_str(d, "git_commit");
+    const char *line = report_str(d, "command_line"), *sha = report_str(d, "deepspeed_config.sha256");
+    char commit[24];
     ls_argv words = {0};
     ls_str s = {0};
     if (line && ls_argv_split(&words, line) != LS_OK)
@@ -310,7 +317,8 @@ ls_status run_read_setting(const report_doc *d, ls_run *r)
     if (sha && strcmp(sha, "unknown")) ls_str_addf(&s, "config %.8s\n", sha);
     add_ours(d, r, &s);
     add_machine(d, r, &s);
-    if (commit && strcmp(commit, "unknown")) ls_str_addf(&s, "commit %.12s\n", commit);
+    ls_run_commit(d->root, commit);
+    add_text(&s, "commit", commit);
     ls_status st = add_options(options, &s);
     json_decref(options);
     if (st == LS_OK && s.failed) st = ls_nomem(256, "settings");
