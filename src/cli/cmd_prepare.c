@@ -300,8 +300,9 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
         printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",
                (long long)(r->n_short + r->n_long + r->n_duplicate), (long long)r->n_short, (long long)r->n_long,
                (long long)r->n_duplicate);
-    printf("text   %s, %.3f bytes per token, ", ls_human_bytes(bytes, (double)r->text_bytes),
-           (double)r->text_bytes / (double)(r->train_token + r->val_token));
+    printf("text   %s, ", ls_human_bytes(bytes, (double)r->text_bytes));
+    if (!(r->n_short + r->n_long + r->n_duplicate)) /* the bytes are those of all documents, the tokens of those kept */
+        printf("%.3f bytes per token, ", (double)r->text_bytes / (double)(r->train_token + r->val_token));
     if (r->resumed) printf("the rest of it encoded in %.2f s after a resume", s);
     else printf("encoded in %.2f s (%s/s)", s, ls_human_bytes(rate, (double)r->text_bytes / s));
     if (!strcmp(o->tokenizer, "train") && !r->resumed) printf(", vocabulary trained in %.2f s", r->train_seconds);

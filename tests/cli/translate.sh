@@ -42,6 +42,9 @@ for f in train.bin train.mask val.bin val.mask val.jsonl tokenizer.json; do
   same tsv/$f text/$f
   same tsv/$f json/$f
 done
+expect 0 'train .* 54 pairs' "$LOCKSTEP" "${p[@]}" train.de train.en --out words
+same text/train.bin words/train.bin
+expect 2 'not both ways' "$LOCKSTEP" "${p[@]}" train.de train.en --input train.tsv --out words
 [ "$(wc -l <text/test.jsonl)" = 3 ] || bad "test.jsonl has $(wc -l <text/test.jsonl) lines"
 head -n 1 text/test.jsonl | grep -q '^{"de": "das wort1 ist gross", "en": "the word1 is large"}$' || bad "$(head -n 1 text/test.jsonl)"
 # another corpus with the tokenizer of the first; text instead of pairs in the same folder removes the masks

@@ -107,6 +107,8 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
 static ls_status has_profiles(const char *dir, bool *yes)
 {
     static const char *const folder[] = {"profiles", "profiler_logs"};
+    *yes =
+        ls_fs_exists(ls_path_of(dir, "profile_summary.json").text); /* a copy of a run may have no other sign of it */
     for (int k = 0; k < 2; k++) {
         char **names = NULL;
         size_t n = 0;
@@ -115,7 +117,8 @@ static ls_status has_profiles(const char *dir, bool *yes)
         const ls_status st = ls_fs_list(path.text, &names, &n);
         if (st == LS_E_NOMEM) return st;
         if (st != LS_OK) ls_err_clear(); /* what cannot be listed tells nothing */
-        for (size_t i = 0; i < n; i++) *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
+        for (size_t i = 0; i < n; i++)
+            *yes = *yes || k || !strncmp(names[i], "nsys_", 5) || !strcmp(names[i], "profile_summary.json");
         ls_fs_list_free(names, n);
     }
     return LS_OK;
