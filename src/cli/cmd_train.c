@@ -411,19 +411,18 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
-/* Prints what becomes of every key: with --print_config, and where one is refused. */
-static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
+/* Prints what becomes of every key. st: of reading the file, or of all checks that follow. */
+static void explain_json(const ls_train_options *o, ls_status st, bool read)
 {
     const char *rank = getenv("RANK");
     ls_err_kept error;
     ls_str s = {0};
-    const ls_status st = ls_ds_config_load(o->deepspeed_config, ds);
-    if ((st == LS_OK && !o->print_config) || st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return st;
-    ls_err_keep(&error);
-    if (ls_ds_config_explain(o->deepspeed_config, &s) == LS_OK && s.data) fputs(s.data, stderr);
+    if (st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return;
+    if (st != LS_OK) ls_err_keep(&error);
+    if (ls_ds_config_explain(o->deepspeed_config, read && st != LS_OK ? error.words : NULL, &s) == LS_OK && s.data)
+        fputs(s.data, stderr);
     if (st != LS_OK) ls_err_restore(&error);
     ls_str_fini(&s);
-    return st;
 }
 
 /* Under a supervisor on another host --attempt stands for its environment. */
@@ -506,7 +505,10 @@ ls_status cmd_train(int argc, char **argv)
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     tell_restarts(o, &env);
     LS_TRY_GOTO(st, done, cli_translate_check(o));
-    if (o->deepspeed_config) LS_TRY_GOTO(st, done, load_json(o, &ds));
+    if (o->deepspeed_config && (st = ls_ds_config_load(o->deepspeed_config, &ds)) != LS_OK) {
+        explain_json(o, st, false);
+        goto done;
+    }
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
@@ -515,6 +517,7 @@ ls_status cmd_train(int argc, char **argv)
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
     if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
 done:
+    if (o->print_config && ds.root) explain_json(o, st, true);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;
