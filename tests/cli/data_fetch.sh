@@ -29,6 +29,9 @@ is "broken connections" "$(field drop.json broken_connections)" 7
 is "bytes with ranges, none twice" "$(field drop.json fetched_bytes)" 750000
 got norange norange
 is "bytes without ranges" "$(field norange.json fetched_bytes)" 850000
+got changed changed # while it is downloaded: nothing of the old file is left
+is "bytes of a file that changed" "$(field changed.json fetched_bytes)" 850000
+[ "$(ls changed)" = de-en.tgz ] || bad "files beside the download: $(ls changed)"
 got busy busy
 is "attempts at a busy server" "$(field busy.json broken_connections)" 2
 got moved moved

@@ -2,7 +2,8 @@
 """A web server for tests of downloads. flaky_http.py FILE PORT_FILE: serves the bytes of FILE under any name, in ways that the first part of the
 path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
 early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole), nolength (like drop, but
-without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead). Writes its port."""
+without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead), changed (has an ETag; closes the first
+connection early, after that it has other bytes under another ETag). Writes its port."""
 import http.server
 import os
 import sys
@@ -43,6 +44,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(503, [("Content-Length", "0")])
         first = 0
         wanted = self.headers.get("Range")
+        tag = []
+        if mode == "changed":
+            tag = [("ETag", '"first"' if n == 1 else '"second"')]
+            if self.headers.get("If-Range", tag[0][1]) != tag[0][1]:
+                wanted = None
         if wanted and mode != "norange":
             first = int(wanted.split("=")[1].split("-")[0])
             if first >= len(body):
@@ -50,9 +56,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = [] if mode == "nolength" else [("Content-Length", str(len(body) - first))]
             self.answer(206, length + [("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
         else:
-            self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))])
+            self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))] + tag)
         part = body[first:]
-        if mode in ("drop", "nolength") or (mode == "norange" and n == 1):
+        if mode == "changed" and n == 1:
+            part = bytes(len(body))
+        if mode in ("drop", "nolength") or (mode in ("norange", "changed") and n == 1):
             self.wfile.write(part[:100000])
             self.close_connection = True
         elif mode == "slow":
