@@ -32,7 +32,7 @@ static const ls_opt table[] = {
 static const cli_page page = {
     table, CLI_COUNT(table),
     "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
-    "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Print the difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
+    "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Existing runs that were not made in turns are compared without pairs (Welch's test). Print the difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
     "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket 6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
     "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b"};
 
@@ -127,9 +127,11 @@ typedef struct outcome {
     double *rate[2];
     ls_ab test;
     ls_estimate speed[2], side[2][N_FACT], diff[N_FACT];
-    ls_estimate loss[2];     /* of the last epoch */
-    bool same_loss, steps;   /* at every step; steps: all runs recorded them */
-    bool whole;              /* speeds are of whole epochs */
+    ls_estimate loss[2];   /* of the last epoch */
+    bool same_loss, steps; /* at every step; steps: all runs recorded them */
+    bool whole;            /* speeds are of whole epochs */
+    bool paired,
+        overlap; /* the paired test, of runs in turns; the unpaired test, and the intervals of A and B overlap */
     bool no_update, commits; /* no sampled micro-batch has an update; the sides come from several commits */
     bool allowed;            /* the runs are not comparable, and --allow_mismatch was given */
     json_t *differs;         /* settings (cli_bench_differences) */
@@ -153,14 +155,17 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
         out->loss[s] = ls_estimate_of(v[0], n);
         out->speed[s] = ls_estimate_of(out->rate[s], n);
     }
-    out->test = ls_ab_compare(out->rate[0], out->rate[1], n);
+    out->paired = p->in_turns || n < 2;
+    out->test = (out->paired ? ls_ab_compare : ls_ab_unpaired)(out->rate[0], out->rate[1], n);
+    out->overlap = !out->paired && ls_overlap(&out->speed[0], &out->speed[1]);
+    if (out->overlap) out->test.verdict = LS_AB_NONE;
     for (int f = 0; f < N_FACT; f++) {
         for (int i = 0; i < n; i++) {
             for (int s = 0; s < 2; s++) v[s][i] = fact_of(p->pair[i].run[s], f);
             d[i] = v[1][i] - v[0][i];
         }
         for (int s = 0; s < 2; s++) out->side[s][f] = ls_estimate_of(v[s], n);
-        out->diff[f] = ls_estimate_of(d, n);
+        out->diff[f] = out->paired ? ls_estimate_of(d, n) : ls_welch(&out->side[0][f], &out->side[1][f], NULL);
     }
     out->same_loss = out->steps = true;
     out->whole = p->whole;
@@ -277,8 +282,9 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
     for (int f = 0; f < N_FACT; f++) print_fact(o, f, out);
     ls_str_addf(out, "\nB compared with A: %s", ls_ab_words(t->verdict));
     if (t->n > 1)
-        ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, %s%s%s)\n",
-                    100 * t->change, 100 * t->low, 100 * t->high, t->p, t->n, o->whole ? "of whole epochs" : "by the ",
+        ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %s test, %d %s, %s%s%s)\n",
+                    100 * t->change, 100 * t->low, 100 * t->high, t->p, o->paired ? "paired" : "unpaired (Welch)", t->n,
+                    o->paired ? "pairs" : "runs of each", o->whole ? "of whole epochs" : "by the ",
                     o->whole ? "" : x->by, o->whole ? "" : " step");
     else
         ls_str_addf(
@@ -287,14 +293,20 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
             100 * t->change);
     if (o->allowed)
         ls_str_add(out, "mismatch_allowed: the runs are not comparable, so the difference includes different work.\n");
+    if (!o->paired)
+        ls_str_add(
+            out,
+            "The runs of A and B were not made in turns, so they are no pairs: the speed of the machine may have changed between A and B.\n");
+    if (o->overlap) ls_str_add(out, "The intervals of A and B overlap, so no difference is shown.\n");
     claim_words(o, out);
     if (t->n > 1 && t->verdict == LS_AB_NONE) {
         if (t->visible < 1)
             ls_str_addf(out, "A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
         else ls_str_add(out, "The noise hides any change below 2x; ");
-        ls_str_addf(out, "%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
+        ls_str_addf(out, "%d %s are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05),
+                    o->paired ? "pairs" : "runs of each");
     }
-    if (t->verdict != LS_AB_NONE && ls_overlap(&o->speed[0], &o->speed[1]))
+    if (t->verdict != LS_AB_NONE && o->paired && ls_overlap(&o->speed[0], &o->speed[1]))
         ls_str_add(
             out,
             "The intervals of A and B overlap, since both follow the speed of the machine; the verdict is that of neighbouring runs, whose differences exclude zero.\n");
@@ -366,8 +378,8 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
                      LS_KV("verdict", ls_ab_words(t->verdict)));
     ls_jsonw_put_open(&w, "difference", '{');
     ls_jsonw_members(&w, LS_KV("change", t->change), LS_KV("low95", t->low), LS_KV("high95", t->high), LS_KV("p", t->p),
-                     LS_KV("confidence_of_verdict", LS_AB_CONFIDENCE), LS_KV("pairs", t->n), LS_KV("noise", t->noise),
-                     LS_KV("visible", t->visible));
+                     LS_KV("confidence_of_verdict", LS_AB_CONFIDENCE), LS_KV("test", o->paired ? "paired" : "welch"),
+                     LS_KV("pairs", t->n), LS_KV("noise", t->noise), LS_KV("visible", t->visible));
     ls_jsonw_close(&w);
     for (int k = 0; k < 2; k++) put_side(&w, o, &x->name[k], p, k);
     ls_jsonw_put_open(&w, "left_out", '[');

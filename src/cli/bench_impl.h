@@ -94,6 +94,7 @@ typedef struct bench_pairs {
     bench_pair *pair;
     int n;
     bool whole;        /* speeds are of whole epochs: a run has no metrics.jsonl */
+    bool in_turns;     /* the two runs of a pair were made one after the other, so that a paired test is valid */
     ls_notes left_out; /* "DIR: why", one per run */
 } bench_pairs;
 /* Reads side A and side B (of the session, or paths 0 and 1), pairs their runs and compares those that have a partner; the others are

@@ -155,10 +155,10 @@ static double mean_of(const series *s)
     return s->n ? s->sum / s->n : NAN;
 }
 
-static double deviation_of(const series *s) /* of the population */
+static double deviation_of(const series *s) /* of the population; NaN: one value has none */
 {
     const double mean = mean_of(s);
-    return s->n ? sqrt(fmax(0, s->squares / s->n - mean * mean)) : NAN;
+    return s->n > 1 ? sqrt(fmax(0, s->squares / s->n - mean * mean)) : NAN;
 }
 
 /* One setting over all its runs. */
@@ -233,14 +233,20 @@ static void put_json(const options *x, const result *r, int n, ls_str *out)
     ls_jsonw_close(&w);
 }
 
+static void put_mean(char *out, size_t room, const series *s, int decimals)
+{
+    if (s->n > 1) snprintf(out, room, "%.*f +- %.*f", decimals, mean_of(s), decimals, deviation_of(s));
+    else snprintf(out, room, "%.*f", decimals, mean_of(s));
+}
+
 static void put_table(const result *r, int n, ls_str *out)
 {
     ls_str_addf(out, "%-24s %7s %6s %7s %24s %26s %7s\n", "setting", "workers", "batch", "epochs", "training time (s)",
                 "tokens/s", "BLEU");
     for (int i = 0; i < n; i++) {
         char time[64], rate[64];
-        snprintf(time, sizeof time, "%.3f +- %.3f", mean_of(&r[i].time), deviation_of(&r[i].time));
-        snprintf(rate, sizeof rate, "%.1f +- %.1f", mean_of(&r[i].rate), deviation_of(&r[i].rate));
+        put_mean(time, sizeof time, &r[i].time, 3);
+        put_mean(rate, sizeof rate, &r[i].rate, 1);
         ls_str_addf(out, "%-24s %7d %6lld %7d %24s %26s %7.2f\n", r[i].side->name, r[i].side->workers,
                     (long long)r[i].side->global_batch, r[i].time.n, time, rate, r[i].bleu);
     }

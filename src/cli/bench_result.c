@@ -5,7 +5,7 @@
  *
  * Each run belongs to the side whose path or command it came from. Runs with the same path below their side are a pair; if no two have the
  * same, the k-th run of A and the k-th run of B are, in the order of the paths. A run that cannot be compared is left out together with
- * its partner. */
+ * its partner. The pairs have a meaning for a test only if their runs were made in turns: by `bench ab`, or by their timestamps. */
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
@@ -185,6 +185,71 @@ static void find_runs(const ls_run_set *set, bench_pairs *p)
                 if (set->run[i].dir == p->pair[k].dir[side]) p->pair[k].run[side] = &set->run[i];
 }
 
+/* The end of the path of a folder, and the length of the path before it. */
+static const char *last_part(const char *path, size_t *before)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    *before = n;
+    while (*before && path[*before - 1] != '/') --*before;
+    return path + *before;
+}
+
+/* The runs listed for a side in ab_report.json are in the folder `path`, whose name is a part of their paths. */
+static bool lists_folder(const json_t *report, const char *side, const char *path)
+{
+    const json_t *own = json_object_get(report, side);
+    const char *run = json_string_value(json_array_get(json_object_get(own, "runs"), 0));
+    char part[512];
+    size_t before;
+    const char *name = last_part(path, &before);
+    snprintf(part, sizeof part, "/%.*s/", (int)strcspn(name, "/"), name);
+    return run && json_object_get(own, "flags") && strstr(run, part);
+}
+
+/* The folders are the two sides of one `bench ab`, which runs in turns, and runs with one number are the pairs. */
+static bool of_one_bench(const ls_opt_list *paths, const bench_pairs *p)
+{
+    size_t n[2], skip;
+    char dir[4096];
+    json_t *report = NULL;
+    for (int k = 0; k < 2; k++) (void)last_part(paths->word[k], &n[k]);
+    if (n[0] != n[1] || strncmp(paths->word[0], paths->word[1], n[0]) || n[0] >= sizeof dir) return false;
+    for (int i = 0; i < p->n; i++)
+        if (strcmp(last_part(p->pair[i].dir[0], &skip), last_part(p->pair[i].dir[1], &skip))) return false;
+    snprintf(dir, sizeof dir, "%.*s", (int)n[0], paths->word[0]);
+    const ls_path file = ls_path_of(n[0] ? dir : ".", "ab_report.json");
+    if (!ls_fs_exists(file.text)) return false;
+    if (ls_json_load(file.text, &report) != LS_OK) ls_err_clear();
+    const bool yes = (lists_folder(report, "a", paths->word[0]) && lists_folder(report, "b", paths->word[1])) ||
+                     (lists_folder(report, "a", paths->word[1]) && lists_folder(report, "b", paths->word[0]));
+    json_decref(report);
+    return yes;
+}
+
+static const char *start_of(const ls_run *r)
+{
+    const char *text = r ? json_string_value(json_object_get(r->metrics, "timestamp_utc")) : NULL;
+    return text && strlen(text) >= 19 ? text : NULL; /* 2026-01-28T01:23:44 */
+}
+
+/* By the start of runs, with no run of another pair between the two of a pair. */
+static bool alternate(const bench_pairs *p)
+{
+    for (int i = 0; i < p->n; i++)
+        if (!start_of(p->pair[i].run[0]) || !start_of(p->pair[i].run[1])) return false;
+    for (int i = 0; i < p->n; i++) {
+        const char *a = start_of(p->pair[i].run[0]), *b = start_of(p->pair[i].run[1]);
+        const bool a_first = strcmp(a, b) < 0;
+        for (int k = 0; k < p->n; k++)
+            for (int side = 0; side < 2 && k != i; side++) {
+                const char *t = start_of(p->pair[k].run[side]);
+                if (strcmp(t, a_first ? a : b) >= 0 && strcmp(t, a_first ? b : a) <= 0) return false;
+            }
+    }
+    return true;
+}
+
 ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
                                bench_pairs *p)
 {
@@ -210,6 +275,7 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
             st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
                          first_reason(&p->left_out));
         find_runs(set, p);
+        p->in_turns = st == LS_OK && (!paths->n || of_one_bench(paths, p) || alternate(p));
     }
     ls_free(partner);
     return st;

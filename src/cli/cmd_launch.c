@@ -151,6 +151,20 @@ static ls_status choose_env(const options *o, ls_argv *out)
     return LS_OK;
 }
 
+/* Before hosts are connected: a mistake is printed once, not by every worker. */
+static ls_status check_command(const char *word)
+{
+    const char *base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
+    if (*word == '-' || cli_is_command(word) || !strcmp(word, "help")) return LS_OK;
+    if (!strcmp(base, "lockstep"))
+        return ls_fail(LS_E_ARG, "after --, give a lockstep command without the word %s, such as: -- train --data data",
+                       word);
+    return ls_fail(
+        LS_E_ARG,
+        "'%s' is not a lockstep command, and launch starts no other programs; use, for example: -- train --data data",
+        word);
+}
+
 static ls_status make_plan(const options *o, const ls_opt_list *rest, char *self, ls_launch_plan *l)
 {
     ls_str hosts = {0};
@@ -168,6 +182,7 @@ static ls_status make_plan(const options *o, const ls_opt_list *rest, char *self
     if (!rest->n)
         return ls_fail(LS_E_ARG,
                        "a command is missing, such as: lockstep launch --hosts a,b -n 8 -- train --data data");
+    if (!o->program) LS_TRY(check_command(rest->word[0]));
     if (!strcmp(rest->word[0], "launch")) return ls_fail(LS_E_ARG, "launch cannot start itself");
     for (int i = 0; i < rest->n; i++) LS_TRY(ls_argv_add(&l->argv, rest->word[i]));
     if (o->slurm && (!rsh || !*rsh)) LS_TRY(use_srun(l));

@@ -76,9 +76,10 @@ static const ls_opt table[] = {
         0, 1024, "files_at_once", files, "N", "0",
         "read at most N input files at the same time; 0 = as many as keep the threads busy. Tokens of files that are "
         "read ahead wait in the folder of --out; 1 needs no space for them"),
-    CLI_SWITCH("resume", p.resume,
-               "continue a run of the same command that was killed or stopped; the files are the same, byte for byte",
-               CLI_COMMON),
+    CLI_SWITCH(
+        "resume", p.resume,
+        "continue a run of the same command that was killed or stopped; the files are the same, byte for byte. A complete folder is left as it is unless an input has changed",
+        CLI_COMMON),
     CLI_REAL_IN(0, 1e9, "journal_seconds", journal_seconds, "S", "10",
                 "record the progress for --resume every S seconds"),
     CLI_SWITCH("json", json, "print the summary as one JSON object", CLI_COMMON),
@@ -223,7 +224,7 @@ static ls_status find_tokenizer(const options *o, ls_tokenizer **out)
     return ls_tokenizer_load(o->tokenizer, out);
 }
 
-/* Without --resume: a resumed run writes the same meta.json. */
+/* Without options that change no file: a resumed run writes the same meta.json. */
 static char *command_line(int argc, char **argv)
 {
     ls_str s = {0};
@@ -231,7 +232,7 @@ static char *command_line(int argc, char **argv)
     int n = 0;
     if (!word) return NULL;
     for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--resume") != 0) word[n++] = argv[i];
+        if (strcmp(argv[i], "--resume") && strcmp(argv[i], "--json") && strcmp(argv[i], "--quiet")) word[n++] = argv[i];
     ls_str_add(&s, "lockstep prepare ");
     ls_argv_show(&(ls_argv){.word = word, .n = n}, &s);
     ls_free(word);
@@ -300,12 +301,21 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
         printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",
                (long long)(r->n_short + r->n_long + r->n_duplicate), (long long)r->n_short, (long long)r->n_long,
                (long long)r->n_duplicate);
-    printf("text   %s, %.3f bytes per token, ", ls_human_bytes(bytes, (double)r->text_bytes),
-           (double)r->text_bytes / (double)(r->train_token + r->val_token));
+    printf("text   %s, ", ls_human_bytes(bytes, (double)r->text_bytes));
+    if (!(r->n_short + r->n_long + r->n_duplicate)) /* the bytes are those of all documents, the tokens of those kept */
+        printf("%.3f bytes per token, ", (double)r->text_bytes / (double)(r->train_token + r->val_token));
     if (r->resumed) printf("the rest of it encoded in %.2f s after a resume", s);
     else printf("encoded in %.2f s (%s/s)", s, ls_human_bytes(rate, (double)r->text_bytes / s));
     if (!strcmp(o->tokenizer, "train") && !r->resumed) printf(", vocabulary trained in %.2f s", r->train_seconds);
     printf("\n");
+    return LS_OK;
+}
+
+static ls_status print_complete(const options *o, const ls_inputs *train, const ls_prepare_result *r)
+{
+    if (o->json) return print_json(o, train, r);
+    printf("%s is complete: this command made it, and its inputs have not changed since; nothing to do\n",
+           o->p.out_dir);
     return LS_OK;
 }
 
@@ -353,6 +363,10 @@ static ls_status prepare(options *o, const char *command)
     p->command = command;
     p->journal_seconds = repeatable ? o->journal_seconds : -1;
     p->progress = o->quiet ? NULL : show_progress;
+    if (p->resume && ls_prepare_complete(p, o->tokenizer, &r)) {
+        st = print_complete(o, &train, &r);
+        goto done;
+    }
     ls_stop_install();
     ls_progress_open();
     st = ls_prepare(p, &r);

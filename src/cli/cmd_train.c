@@ -340,6 +340,20 @@ static ls_status fit_settings(ls_train_config *c)
     return st;
 }
 
+/* Prints what becomes of every key. st: of reading the file, or of all checks that follow. */
+static void explain_json(const ls_train_options *o, ls_status st, bool read)
+{
+    const char *rank = getenv("RANK");
+    ls_err_kept error;
+    ls_str s = {0};
+    if (st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return;
+    if (st != LS_OK) ls_err_keep(&error);
+    if (ls_ds_config_explain(o->deepspeed_config, read && st != LS_OK ? error.words : NULL, &s) == LS_OK && s.data)
+        fputs(s.data, stderr);
+    if (st != LS_OK) ls_err_restore(&error);
+    ls_str_fini(&s);
+}
+
 static ls_status print_settings(const job *j, int world)
 {
     ls_train_config c = {0};
@@ -350,6 +364,7 @@ static ls_status print_settings(const job *j, int world)
         ls_train_config_fini(&c);
         return st;
     }
+    if (j->ds) explain_json(j->o, LS_OK, true);
     print_notes(j->o, &c);
     if (c.json) ls_train_config_json(&c, &s);
     else ls_train_config_table(&c, &s);
@@ -411,21 +426,6 @@ static ls_status choose_device(job *j, const ls_start_env *e)
     return ls_device_choose(ls_train_given(o, "device") ? o->device : NULL,
                             ls_train_given(o, "compute") ? "--compute" : NULL, e->size > 1 ? 1 : (int)o->n,
                             e->local_rank, &j->device);
-}
-
-/* Prints what becomes of every key: with --print_config, and where one is refused. */
-static ls_status load_json(const ls_train_options *o, ls_ds_config *ds)
-{
-    const char *rank = getenv("RANK");
-    ls_err_kept error;
-    ls_str s = {0};
-    const ls_status st = ls_ds_config_load(o->deepspeed_config, ds);
-    if ((st == LS_OK && !o->print_config) || st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return st;
-    ls_err_keep(&error);
-    if (ls_ds_config_explain(o->deepspeed_config, &s) == LS_OK && s.data) fputs(s.data, stderr);
-    if (st != LS_OK) ls_err_restore(&error);
-    ls_str_fini(&s);
-    return st;
 }
 
 /* Under a supervisor on another host --attempt stands for its environment. */
@@ -508,7 +508,10 @@ ls_status cmd_train(int argc, char **argv)
     know_supervisor(o);
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     tell_restarts(o, &env);
-    if (o->deepspeed_config) LS_TRY_GOTO(st, done, load_json(o, &ds));
+    if (o->deepspeed_config && (st = ls_ds_config_load(o->deepspeed_config, &ds)) != LS_OK) {
+        explain_json(o, st, false);
+        goto done;
+    }
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
@@ -520,6 +523,7 @@ ls_status cmd_train(int argc, char **argv)
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
     if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
 done:
+    if (st != LS_OK && o->print_config && ds.root) explain_json(o, st, true);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;

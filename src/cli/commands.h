@@ -43,6 +43,8 @@ typedef struct cli_command {
 /* Runs the command that argv[0] names. If there is none: LS_E_ARG "unknown <what> 'name'; did you mean x? (<list>)". */
 ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv);
 
+bool cli_is_command(const char *name); /* of lockstep */
+
 bool cli_is_help(const char *word); /* --help, one of its forms, or -h */
 
 /* A command whose first argument is one of its own commands, as `bench scaling`. */

@@ -32,6 +32,13 @@ static const cli_command commands[] = {
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},
 };
 
+bool cli_is_command(const char *name)
+{
+    for (size_t i = 0; i < CLI_COUNT(commands); i++)
+        if (!strcmp(commands[i].name, name)) return true;
+    return false;
+}
+
 /* Words that select another option table of a command. */
 static const char *const forms[] = {"prepare --task translate",
                                     "generate --task translate",

@@ -17,7 +17,7 @@ static const ls_opt table[] = {
     CLI_CHOICE("task", task, "translate", NULL, "this page; prepare --help describes plain text", "Input and output"),
     CLI_LIST(
         "input", input[LS_PAIR_TRAIN], "PATH...",
-        "training pairs: .tsv files (source TAB target), .jsonl files with the keys src and tgt or the names of the "
+        "the same as PATH... without the option: training pairs: .tsv files (source TAB target), .jsonl files with the keys src and tgt or the names of the "
         "languages (also inside an object translation), or two text files with equal lines, the source first (plain, .gz or .zst)"),
     CLI_LIST("val_input", input[LS_PAIR_VAL], "PATH...", "validation pairs, in the same forms"),
     CLI_LIST("test_input", input[LS_PAIR_TEST], "PATH...", "test pairs, for BLEU; their text is kept in test.jsonl"),
@@ -43,7 +43,7 @@ static const ls_opt table[] = {
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "prepare --task translate --input PATH... --out DIR [OPTIONS]",
+    table, CLI_COUNT(table), "prepare --task translate PATH... --out DIR [OPTIONS]",
     "Convert pairs of sentences to token files: source, end token, target, end token, and a mask that limits the loss "
     "to the target."};
 
@@ -120,7 +120,12 @@ ls_status cli_prepare_pairs(int argc, char **argv, const char *command)
     ls_langs langs;
     ls_tokenizer *tok = NULL;
     ls_prepare_pairs_result r;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    ls_opt_list words = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, &words, given));
+    if (words.n && o.input[LS_PAIR_TRAIN].n)
+        return ls_fail(LS_E_ARG, "'%s': give the inputs either after --input or without it, not both ways",
+                       words.word[0]);
+    if (words.n) o.input[LS_PAIR_TRAIN] = words;
     LS_TRY(check(&o, given));
     for (int p = 0; p < LS_N_PAIR_PART; p++) {
         o.p.input[p] = o.input[p].word;

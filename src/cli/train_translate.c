@@ -161,8 +161,9 @@ static void print_average(const char *what, const double *x, int n)
     double mean = 0, var = 0;
     for (int i = first; i < n; i++) mean += x[i] / (n - first);
     for (int i = first; i < n; i++) var += (x[i] - mean) * (x[i] - mean) / (n - first);
-    printf("%s: average %.4f, standard deviation %.4f over %d epoch%s%s\n", what, mean, sqrt(var), n - first,
-           n - first == 1 ? "" : "s", first ? " (without epoch 0)" : "");
+    const char *left = first ? " (without epoch 0)" : "";
+    if (n - first == 1) printf("%s: average %.4f over 1 epoch%s\n", what, mean, left); /* which has no deviation */
+    else printf("%s: average %.4f, standard deviation %.4f over %d epochs%s\n", what, mean, sqrt(var), n - first, left);
 }
 
 typedef struct evaluation {

@@ -351,7 +351,7 @@ __attribute__((format(printf, 3, 4))) static void hang_up(meet_call *c, double a
 {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(c->why, sizeof c->why, fmt, args);
+    if (!c->refused) vsnprintf(c->why, sizeof c->why, fmt, args); /* a port that is closed later tells less */
     va_end(args);
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
@@ -419,6 +419,7 @@ static ls_status conclude(meeting *m, meet_call *c)
     verdict_mac(&m->key, c->nonce, c->in + sizeof v, &v, mac);
     if (memcmp(v.magic, MAGIC, N_MAGIC) != 0 || !equal(mac, v.mac)) {
         hang_up(c, 0.5, "it has another LOCKSTEP_TOKEN, or belongs to another run");
+        c->refused = true;
         return LS_OK;
     }
     v.words[sizeof v.words - 1] = '\0';

@@ -49,7 +49,8 @@ typedef struct meet_call {
     int n_try;
     uint8_t nonce[MEET_KEY], in[512];
     size_t n_in;
-    char why[96]; /* the last failure */
+    char why[96]; /* the last failure; of a call that was answered and refused, that one */
+    bool refused;
 } meet_call;
 
 /* A connection that has not proved the token. */

@@ -65,6 +65,15 @@ static bool holder(const struct sockaddr_storage *a, socklen_t n, uid_t *uid)
     return found;
 }
 
+/* Refused by every rank at once: as a name it would be accepted, and ranks with another spelling would never meet. */
+static ls_status check_port(void)
+{
+    const char *port = getenv("MASTER_PORT");
+    int64_t v;
+    if (!port || !*port || (ls_parse_i64(port, &v) && v >= 1 && v <= 65535)) return LS_OK;
+    return ls_fail(LS_E_CONFIG, "MASTER_PORT is '%.40s'; it must be a port from 1 to 65535", port);
+}
+
 /* A name that a process of another user holds is passed over. */
 static ls_status open_door(int *out)
 {
@@ -198,6 +207,7 @@ static ls_status meet_here(const ls_start_env *e, double seconds, ls_comm **out)
     meeting m;
     char run[100];
     meet_hello me = {.rank = e->rank, .size = e->size};
+    LS_TRY(check_port());
     if (e->size > MAX_RANK)
         return ls_fail(LS_E_CONFIG, "WORLD_SIZE is %d; one host runs 1 to %d workers", e->size, MAX_RANK);
     gethostname(me.host, sizeof me.host - 1);

@@ -77,6 +77,18 @@ void train_ds_unused(ds_reader *r, const char *place)
     if (r->groups && !r->groups->honoured.len) ls_str_fini(&r->groups->honoured);
 }
 
+void train_ds_in_part(ds_reader *r, const char *place, const char *words)
+{
+    train_ds_unused(r, place);
+    if (r->groups) group_line(&r->groups->honoured, place, words);
+}
+
+void train_ds_ignored(ds_reader *r, const char *place, const char *words)
+{
+    train_ds_unused(r, place);
+    if (r->groups) group_line(&r->groups->ignored, place, words);
+}
+
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
 {
     if (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED) return st;
@@ -108,13 +120,12 @@ static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row,
     const ds_table here = {place, row, n}, *in = &here;
     const char *near = nearest_in(&here, key);
     char where[PLACE_MAX], full[PLACE_MAX];
-    /* Not here by any spelling: the same word, or a similar one, may belong to another block. */
+    /* Not here by any spelling: the same word may belong to another block. */
     for (size_t i = 0; !near && i < train_ds_n_tables; i++) {
         in = &train_ds_tables[i];
         for (size_t j = 0; j < in->n && !near; j++)
             if (!strcmp(in->row[j].key, key)) near = key;
     }
-    for (size_t i = 0; !near && i < train_ds_n_tables; i++) near = nearest_in(in = &train_ds_tables[i], key);
     if (!near) return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
     return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'%s", r->what,
                    dotted(where, place, key), dotted(full, in->place, near),
@@ -350,7 +361,7 @@ ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds
     return st;
 }
 
-ls_status ls_ds_config_explain(const char *path, ls_str *out)
+ls_status ls_ds_config_explain(const char *path, const char *later, ls_str *out)
 {
     char *text;
     size_t n;
@@ -363,7 +374,8 @@ ls_status ls_ds_config_explain(const char *path, ls_str *out)
         ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
         ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
         ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");
-        ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : "    none\n");
+        ls_str_addf(out, "  refused\n%s", g.refused.data ? g.refused.data : later ? "" : "    none\n");
+        if (later) ls_str_addf(out, "    with the options, the model and this machine: %s\n", later);
     }
     ls_str_fini(&g.honoured);
     ls_str_fini(&g.ignored);

@@ -33,9 +33,10 @@ const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *miss
 /* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
-/* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. LS_E_IO, LS_E_CONFIG
+/* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. later: why the
+ * values were refused together with options, model and machine, which are checked elsewhere; NULL: they were not. LS_E_IO, LS_E_CONFIG
  * (not JSON). */
-ls_status ls_ds_config_explain(const char *path, ls_str *out);
+ls_status ls_ds_config_explain(const char *path, const char *later, ls_str *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
 
 #endif

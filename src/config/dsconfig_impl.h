@@ -73,6 +73,9 @@ void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(pri
 void train_ds_used(ds_reader *r, const char *place);
 /* Takes a key, and all that is in its block, out of that group: it may be refused or without effect beside another one. */
 void train_ds_unused(ds_reader *r, const char *place);
+/* A key of that group that is honoured in part, in words; and a key that has no effect, which is reported elsewhere. */
+void train_ds_in_part(ds_reader *r, const char *place, const char *words);
+void train_ds_ignored(ds_reader *r, const char *place, const char *words);
 /* Counts a refused key; other failures are returned. st is the status of a check of it, with its message. */
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st);
 /* Rules between keys, after everything was read. */

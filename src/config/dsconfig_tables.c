@@ -459,6 +459,36 @@ static ls_status check_offload(ds_reader *r)
     return LS_OK;
 }
 
+/* Every block is computed again from its input, which stays where it is: of these keys only that there are checkpoints is honoured. */
+static void note_recompute(ds_reader *r)
+{
+    static const struct {
+        const char *place, *words;
+    } part[] = {
+        {"activation_checkpointing.cpu_checkpointing", "--recompute, in part: the inputs of blocks stay on the device"},
+        {"activation_checkpointing.contiguous_memory_optimization",
+         "--recompute, in part: memory is always planned as one piece"},
+        {"activation_checkpointing.number_checkpoints", "--recompute, in part: one checkpoint per block"},
+    };
+    for (size_t i = 0; i < COUNT(part); i++) {
+        const json_t *v = ls_ds_get(r->c, part[i].place);
+        if (json_is_true(v) || json_integer_value(v) > 0) train_ds_in_part(r, part[i].place, part[i].words);
+    }
+}
+
+/* Keys about the scaling and the type of the sums of gradients, which are always in fp32, divided afterwards. */
+static void note_sums(ds_reader *r)
+{
+    if (strcasecmp(ls_ds_text(r->c, "communication_data_type", "fp32"), "fp32"))
+        train_ds_ignored(r, "communication_data_type", "gradients are summed in fp32"); /* a run prints it, too */
+    if (ls_ds_int(r->c, "zero_optimization.stage", 0) == 2) return;                     /* refused */
+    if (ls_ds_bool(r->c, "prescale_gradients", false))
+        train_ds_note(r, "prescale_gradients (gradients are summed in fp32 and then divided: the mean is the same)");
+    if (ls_ds_real(r->c, "gradient_predivide_factor", 1) != 1)
+        train_ds_note(
+            r, "gradient_predivide_factor (gradients are summed in fp32 and then divided: the mean is the same)");
+}
+
 ls_status train_ds_check(ds_reader *r)
 {
     const ls_ds_config *c = r->c;
@@ -480,6 +510,8 @@ ls_status train_ds_check(ds_reader *r)
                             ls_fail(LS_E_UNSUPPORTED,
                                     "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean", r->what)));
     LS_TRY(check_offload(r));
+    note_recompute(r);
+    note_sums(r);
     if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false)) {
         train_ds_unused(r, "fp16.enabled");
         train_ds_unused(r, "bfloat16.enabled");

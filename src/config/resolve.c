@@ -318,7 +318,7 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
     train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none",
                    train_from(o, "--offload_optimizer", legacy || ls_ds_get(ds, key) ? json : NULL));
-    if (cpu && gpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
         return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
                        o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
     if (cpu && !gpu)

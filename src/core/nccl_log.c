@@ -239,12 +239,24 @@ static bool take_devices(ls_nccl_log *l, const line *x)
     return true;
 }
 
+static void take_network(ls_nccl_log *l, const char *text)
+{
+    char name[sizeof l->network];
+    int k = 0;
+    snprintf(name, sizeof name, "%.23s", text);
+    while (k < l->n_network && strcmp(l->network_seen[k].name, name)) k++;
+    if (k == LS_NCCL_LOG_NETWORKS) return;
+    if (k == l->n_network) memcpy(l->network_seen[l->n_network++].name, name, sizeof name);
+    l->network_seen[k].n++;
+    memcpy(l->network, l->network_seen[0].name, sizeof l->network);
+}
+
 static bool take_system(ls_nccl_log *l, const line *x)
 {
     if (!strncmp(x->say, "=== System : ", 13)) l->system = true;
     else if (strstr(x->say, "+ NVL[")) l->nvlinks = true;
     else if (!strncmp(x->say, "NVLS comm 0x", 12)) l->n_nvls++;
-    else if (!strncmp(x->say, "Using network ", 14)) snprintf(l->network, sizeof l->network, "%.23s", x->say + 14);
+    else if (!strncmp(x->say, "Using network ", 14)) take_network(l, x->say + 14);
     else if (!strncmp(x->say, "Connected all rings", 19)) l->rings_connected++;
     else if (!strncmp(x->say, "Connected all trees", 19)) l->trees_connected++;
     else return false;
@@ -394,6 +406,17 @@ static void put_text(ls_jsonw *w, const char *key, const char *text)
     ls_jsonw_put_str(w, key, text[0] ? text : NULL);
 }
 
+/* Ranks that state different networks: all of them, "IB (6), Socket (2)". */
+static void put_networks(ls_jsonw *w, const ls_nccl_log *l)
+{
+    char text[LS_NCCL_LOG_NETWORKS * 48] = "";
+    size_t at = 0;
+    for (int i = 0; i < l->n_network && l->n_network > 1; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s (%d)", i ? ", " : "", l->network_seen[i].name,
+                               l->network_seen[i].n);
+    put_text(w, "network", l->n_network > 1 ? text : l->network);
+}
+
 static void write_transports(const ls_nccl_log *l, ls_jsonw *w)
 {
     ls_jsonw_key(w, "transports");
@@ -419,7 +442,7 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     put_count(w, "n_nodes", l->n_node);
     put_count(w, "communicators", l->n_file ? l->n_comm : -1); /* without a log nothing is known */
     ls_jsonw_put_int(w, "logs", l->n_file);
-    put_text(w, "network", l->network);
+    put_networks(w, l);
     ls_jsonw_put_open(w, "network_devices", '[');
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
     ls_jsonw_close(w);

@@ -21,6 +21,7 @@
 
 #define LS_NCCL_LOG_TRANSPORTS 24
 #define LS_NCCL_LOG_DEVICES    32
+#define LS_NCCL_LOG_NETWORKS   4
 #define LS_NCCL_LOG_THREADS    64
 #define LS_NCCL_LOG_RANKS      4096
 
@@ -57,10 +58,15 @@ typedef struct ls_nccl_log {
     int channels, nvls_channels, p2p_channels;
     int rings_connected, trees_connected; /* communicators and ranks that reported it; 0: none */
     char path[8]; /* worst link of a ring inside a host: "NVL", "PIX", "SYS", "LOC" (one GPU) ...; "": not stated */
-    double bw_intra, bw_inter;            /* that NCCL expects of a ring's channel, GB/s; < 0: not stated */
-    bool system;                          /* the links of the machine were listed */
-    bool nvlinks;                         /* and NVLink was among them */
-    char network[24];                     /* "IB", "Socket", a plugin's */
+    double bw_intra, bw_inter; /* that NCCL expects of a ring's channel, GB/s; < 0: not stated */
+    bool system;               /* the links of the machine were listed */
+    bool nvlinks;              /* and NVLink was among them */
+    char network[24];          /* "IB", "Socket", a plugin's; of several the first */
+    struct {
+        char name[24];
+        int n; /* lines that state it: one per rank and communicator */
+    } network_seen[LS_NCCL_LOG_NETWORKS];
+    int n_network;                        /* that differ; those beyond the array are not counted */
     char device[LS_NCCL_LOG_DEVICES][40]; /* of the network: "mlx5_0:1/IB", "eth0:10.1.0.7" */
     int n_device;
     int n_warn;

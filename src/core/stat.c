@@ -34,15 +34,15 @@ static double incomplete_beta(double x, double a, double b)
     return 1 - front * beta_fraction(1 - x, b, a) / b;
 }
 
-double ls_t_two_sided(double t, int df)
+double ls_t_two_sided(double t, double df)
 {
-    if (df < 1 || isnan(t)) return NAN;
-    return isinf(t) ? 0 : incomplete_beta(df / (df + t * t), df / 2.0, 0.5);
+    if (!(df >= 1) || isnan(t)) return NAN;
+    return isinf(t) ? 0 : incomplete_beta(df / (df + t * t), df / 2, 0.5);
 }
 
-double ls_t_quantile(double confidence, int df)
+double ls_t_quantile(double confidence, double df)
 {
-    if (df < 1 || !(confidence >= 0 && confidence < 1)) return NAN;
+    if (!(df >= 1) || !(confidence >= 0 && confidence < 1)) return NAN;
     double low = 0, high = 1;
     while (ls_t_two_sided(high, df) > 1 - confidence && high < 1e15) high *= 2;
     for (int i = 0; i < 200 && high - low > 1e-14 * high; i++) {
@@ -53,7 +53,7 @@ double ls_t_quantile(double confidence, int df)
     return (low + high) / 2;
 }
 
-double ls_t95(int df)
+double ls_t95(double df)
 {
     return ls_t_quantile(0.95, df);
 }
@@ -70,6 +70,21 @@ ls_estimate ls_estimate_of(const double *x, int n)
         if (!isnan(x[i])) squares += (x[i] - e.mean) * (x[i] - e.mean);
     e.stdev = e.n > 1 ? sqrt(squares / (e.n - 1)) : 0.0;
     if (e.n > 1) e.half = ls_t95(e.n - 1) * e.stdev / sqrt(e.n);
+    return e;
+}
+
+ls_estimate ls_welch(const ls_estimate *a, const ls_estimate *b, double *df)
+{
+    ls_estimate e = {.mean = b->mean - a->mean, .stdev = NAN, .half = NAN, .n = a->n < b->n ? a->n : b->n};
+    double freedom = NAN;
+    if (e.n > 1) {
+        const double va = a->stdev * a->stdev / a->n, vb = b->stdev * b->stdev / b->n, v = va + vb;
+        freedom = v > 0 ? v * v / (va * va / (a->n - 1) + vb * vb / (b->n - 1)) : a->n + b->n - 2;
+        if (!(freedom >= e.n - 1)) freedom = e.n - 1; /* its lower bound, which rounding may pass */
+        e.stdev = sqrt(a->stdev * a->stdev + b->stdev * b->stdev);
+        e.half = ls_t95(freedom) * sqrt(v);
+    }
+    if (df) *df = freedom;
     return e;
 }
 

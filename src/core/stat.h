@@ -15,10 +15,13 @@ typedef struct ls_estimate {
 /* NaNs are left out; sample standard deviation, 0 for one value; the interval needs two. */
 ls_estimate ls_estimate_of(const double *x, int n);
 
-double ls_t95(int df);                           /* two-sided 95 % quantile of Student's t; NaN below df 1       */
-double ls_t_quantile(double confidence, int df); /* two-sided: P(|t| <= q) = confidence, 0 <= confidence < 1     */
-double ls_t_two_sided(double t, int df);         /* p value: P(|T| >= |t|)                                       */
-double ls_median(const double *sorted, int n);   /* NaN for none                                                 */
-int ls_by_value(const void *a, const void *b);   /* for qsort of doubles                                         */
+/* b - a of independent values: the mean and, with two values of each, Welch's 95 % interval; *df: its degrees of freedom (may be NULL). */
+ls_estimate ls_welch(const ls_estimate *a, const ls_estimate *b, double *df);
+
+double ls_t95(double df);                           /* two-sided 95 % quantile of Student's t; NaN below df 1       */
+double ls_t_quantile(double confidence, double df); /* two-sided: P(|t| <= q) = confidence, 0 <= confidence < 1     */
+double ls_t_two_sided(double t, double df);         /* p value: P(|T| >= |t|)                                       */
+double ls_median(const double *sorted, int n);      /* NaN for none                                                 */
+int ls_by_value(const void *a, const void *b);      /* for qsort of doubles                                         */
 
 #endif

@@ -26,7 +26,8 @@ typedef struct transfer {
     int64_t total, fetched;
     double start;
     CURL *curl;
-    ls_status st; /* why `store` or `look` ended it */
+    char tag[256]; /* of the file that the part belongs to: its ETag or date at the server; "": not known */
+    ls_status st;  /* why `store` or `look` ended it */
 } transfer;
 
 /* Bytes of the answer by its header; -1: not known. */
@@ -55,10 +56,54 @@ static ls_status check_length(const transfer *t, int64_t more)
     return want >= 0 && t->have + more > want ? not_the_file(t, -1) : LS_OK;
 }
 
+/* ---- the tag, in <part>.tag: a file that changed at the server is not continued (If-Range) ---- */
+
+typedef struct tag_path {
+    char text[PATH_MAX + 8];
+} tag_path;
+
+static tag_path tag_path_of(const transfer *t)
+{
+    tag_path p;
+    snprintf(p.text, sizeof p.text, "%s.tag", t->part);
+    return p;
+}
+
+static void read_tag(transfer *t)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (!t->have || !ls_fs_exists(tag_path_of(t).text)) return;
+    if (ls_fs_read_most(tag_path_of(t).text, sizeof t->tag - 1, &text, &n) != LS_OK) ls_err_clear();
+    if (text && n < sizeof t->tag && strcspn(text, "\r\n") >= n) snprintf(t->tag, sizeof t->tag, "%.*s", (int)n, text);
+    ls_free(text);
+}
+
+/* At the first bytes of the file. A weak ETag does not identify bytes. */
+static void keep_tag(transfer *t)
+{
+    struct curl_header *h = NULL;
+    const bool etag = curl_easy_header(t->curl, "ETag", 0, CURLH_HEADER, -1, &h) == CURLHE_OK && h->value[0] == '"';
+    const bool any = etag || curl_easy_header(t->curl, "Last-Modified", 0, CURLH_HEADER, -1, &h) == CURLHE_OK;
+    t->tag[0] = '\0';
+    if (any && strlen(h->value) < sizeof t->tag) snprintf(t->tag, sizeof t->tag, "%s", h->value);
+    unlink(tag_path_of(t).text);
+    if (t->tag[0] && ls_fs_write(tag_path_of(t).text, t->tag, strlen(t->tag)) != LS_OK) ls_err_clear();
+}
+
+static struct curl_slist *if_range(const transfer *t)
+{
+    char line[sizeof t->tag + 16];
+    if (!t->have || !t->tag[0]) return NULL;
+    snprintf(line, sizeof line, "If-Range: %s", t->tag);
+    return curl_slist_append(NULL, line);
+}
+
 static size_t store(char *data, size_t size, size_t n, void *ctx)
 {
     transfer *t = ctx;
     t->st = check_length(t, (int64_t)(size * n));
+    if (t->st == LS_OK && !t->have) keep_tag(t);
     if (t->st == LS_OK) t->st = ls_fs_append(t->fd, t->part, data, size * n);
     if (t->st != LS_OK) return 0;
     t->have += (int64_t)(size * n);
@@ -127,10 +172,13 @@ static CURLcode connect_once(transfer *t, char reason[CURL_ERROR_SIZE], long *ht
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, look);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, t);
+    struct curl_slist *headers = if_range(t);
+    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     const CURLcode rc = curl_easy_perform(c);
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, http);
     *length = answer_length(c);
     curl_easy_cleanup(c);
+    curl_slist_free_all(headers);
     t->curl = NULL;
     return rc;
 }
@@ -258,6 +306,7 @@ ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
     if (n < 0 || (size_t)n >= sizeof t.part) return ls_fail(LS_E_IO, "the path %.200s... is too long", o->path);
     curl_global_init(CURL_GLOBAL_DEFAULT);
     LS_TRY_GOTO(st, done, open_part(&t));
+    read_tag(&t);
     LS_TRY_GOTO(st, done, download(&t, &r));
     r.fetched = t.fetched;
     LS_TRY_GOTO(st, done, finish(&t, &r));
@@ -265,5 +314,6 @@ ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
 done:
     if (t.fd >= 0) close(t.fd);
     if (st != LS_OK && t.fd >= 0 && !t.have) unlink(t.part);
+    if (t.fd >= 0 && !ls_fs_exists(t.part)) unlink(tag_path_of(&t).text);
     return st;
 }

@@ -63,4 +63,8 @@ typedef struct ls_prepare_result {
  * text, an empty corpus), LS_E_IO, LS_E_NOMEM, LS_E_STOPPED. On failure none of the files is touched. */
 ls_status ls_prepare(const ls_prepare_opts *o, ls_prepare_result *result);
 
+/* Whether out_dir has all files of the same command and version, undamaged, newer than every input and than `tokenizer` (a file or folder;
+ * other names are ignored), and there is no unfinished work. The result is then read from meta.json. */
+bool ls_prepare_complete(const ls_prepare_opts *o, const char *tokenizer, ls_prepare_result *result);
+
 #endif

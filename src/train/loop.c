@@ -115,9 +115,10 @@ static ls_status nothing_left(const ls_trainer *t)
     char text[800];
     const ls_train_config *c = t->cfg;
     const ls_run_state *s = &t->state;
-    char limit[48] = "--max_steps or --epochs";
+    char limit[80] = "--max_steps or --epochs";
     if (c->max_steps > 0 && s->step >= c->max_steps)
-        snprintf(limit, sizeof limit, "--max_steps (it is %lld)", (long long)c->max_steps);
+        snprintf(limit, sizeof limit, "--max_steps (it is %lld) above %lld", (long long)c->max_steps,
+                 (long long)s->step);
     const bool limited = c->max_train_steps >= 0 || s->step < c->total_steps;
     snprintf(text, sizeof text,
              "nothing is left to do: the run in %.400s is complete after %lld step%s and %lld epoch%s; "

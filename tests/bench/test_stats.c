@@ -111,10 +111,31 @@ static void the_change_is_estimated_with_bounds(void **state)
     assert_int_equal(ls_ab_compare(a, b, 0).n, 0);
 }
 
+/* p values by numerical integration of the density with the degrees of freedom of Welch. */
+static void unpaired_runs_have_no_order(void **state)
+{
+    (void)state;
+    const double a[] = {30000, 20000, 40000}, b[] = {30610, 20400, 40790}, c[] = {20400, 40790, 30610};
+    assert_int_equal(ls_ab_compare(a, b, 3).verdict, LS_AB_BETTER); /* as pairs */
+    const ls_ab r = ls_ab_unpaired(a, b, 3), other = ls_ab_unpaired(a, c, 3);
+    assert_int_equal(r.verdict, LS_AB_NONE);
+    assert_near(r.p, 0.947739831, 1e-6);
+    assert_near(r.change, ls_ab_compare(a, b, 3).change, 1e-12);
+    assert_near(r.p, other.p, 1e-12);
+    assert_near(r.low, other.low, 1e-12);
+    const double x[] = {100, 101, 99, 102}, y[] = {121, 119, 120, 122}, hole[] = {121, NAN, 0, 122};
+    assert_int_equal(ls_ab_unpaired(x, y, 4).verdict, LS_AB_BETTER);
+    assert_int_equal(ls_ab_unpaired(y, x, 4).verdict, LS_AB_WORSE);
+    assert_near(ls_ab_unpaired(x, y, 4).p, 8.72359031e-07, 1e-12);
+    assert_int_equal(ls_ab_unpaired(x, hole, 4).n, 2);
+    assert_true(isnan(ls_ab_unpaired(x, y, 1).p) && ls_ab_unpaired(x, y, 1).n == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(t_quantiles_match_published_values), cmocka_unit_test(the_change_is_estimated_with_bounds),
-        cmocka_unit_test(equal_settings_show_no_difference), cmocka_unit_test(a_slowdown_of_five_percent_is_found)};
+        cmocka_unit_test(equal_settings_show_no_difference), cmocka_unit_test(a_slowdown_of_five_percent_is_found),
+        cmocka_unit_test(unpaired_runs_have_no_order)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,10 @@ assert m["collective_calls_per_step"]["a"] > m["collective_calls_per_step"]["b"]
 assert m["bytes_moved_per_step"]["a"] == m["bytes_moved_per_step"]["b"]
 assert json.load(open("ab2/ab_report.json")) == json.load(open("out"))
 PY
-expect 0 "B compared with A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
+expect 0 "B compared with A.*, paired test" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b # in turns, by ab2/ab_report.json
+cp -r ab2/2gpu_b moved
+sed -i 's/"timestamp_utc": "[^"]*"/"timestamp_utc": "2026-01-28T01:23:44Z"/' moved/run_*/training_metrics.json
+expect 0 "B compared with A.*, unpaired (Welch) test" bench ab --warmup 1 ab2/2gpu_a moved
 expect 1 "invalid comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
 
 # --- ceilings ---
@@ -221,7 +224,7 @@ bench ab --json "$made"/{A,B} >json 2>err || bad "ab of repeats of R1: $(cat err
 python3 - <<'PY' || bad "ab of repeats of R1: $(cat json)"
 import json
 r = json.load(open("json"))
-assert r["verdict"] == "better" and r["difference"]["pairs"] == 4 and r["same_losses"] is None, r
+assert r["verdict"] == "better" and r["difference"]["pairs"] == 4 and r["difference"]["test"] == "welch" and r["same_losses"] is None, r
 assert r["protocol"]["tokens_per_sec_of"] == "whole epochs" and "several commits" in r["protocol"]["claim"], r["protocol"]
 assert r["mechanism"]["sampled_p95_sec"]["a"] == 0.078, r["mechanism"]
 d = r["different_settings"]
@@ -229,7 +232,22 @@ assert d["gpu"] == {"a": ["V100"], "b": ["A100"]} and d["host"]["a"] == ["h1"] a
 assert sorted(d) == ["commit", "gpu", "host"], d
 PY
 bench ab "$made"/{A,B} >out 2>err || bad "ab of repeats of R1: $(cat err)"
-grep -q "4 pairs, of whole epochs)" out && grep -q "gpu (A: V100; B: A100)" out && grep -q "different machines: the difference may come" out || bad "what differs: $(cat out)"
+grep -q "unpaired (Welch) test, 4 runs of each, of whole epochs)" out && grep -q "were not made in turns" out && grep -q "gpu (A: V100; B: A100)" out && grep -q "different machines: the difference may come" out || bad "what differs: $(cat out)"
+# runs with overlapping intervals: no order of numbers makes a difference of them; with timestamps that alternate they are pairs
+python3 - "$made" <<'PY'
+import json, pathlib, sys
+made = pathlib.Path(sys.argv[1])
+r = json.load(open(made / "study/base/training_metrics.json"))
+for name, order in (("turns", ((0, 1), (3, 2), (4, 5))), ("later", ((0, 3), (1, 4), (2, 5)))):
+    for side in 0, 1:
+        for k, rate in enumerate(((30000, 20000, 40000), (30610, 20400, 40790))[side]):
+            r["timestamp_utc"] = f"2026-01-28T01:0{order[k][side]}:00Z"
+            r["summary"]["mean_tokens_per_sec_global"] = r["epochs"][0]["tokens_per_sec_global"] = rate
+            (made / name / "AB"[side] / f"run_{k}").mkdir(parents=True, exist_ok=True)
+            (made / name / "AB"[side] / f"run_{k}/training_metrics.json").write_text(json.dumps(r))
+PY
+expect 0 "^B compared with A: no difference shown: +2.00 .* unpaired (Welch) test, 3 runs of each" bench ab "$made"/later/{A,B}
+expect 0 "^B compared with A: better: +2.00 .* paired test, 3 pairs" bench ab "$made"/turns/{A,B}
 ! grep -q "no part of a step\|mean step" out || bad "parts that are not known: $(cat out)"
 expect 0 "^mismatch_allowed: the runs are not comparable" bench scaling --allow_mismatch "$made"/{1,2,4}gpu.json
 expect 1 "optimizer_steps is 75, but .* has 150" bench ab "$made"/study/base "$made/short"

@@ -33,6 +33,9 @@ for mode in shifted unnamed; do # a range with another start, or that does not s
   got $mode $mode
   is "bytes of $mode" "$(field $mode.json fetched_bytes)" 850000
 done
+got changed changed # while it is downloaded: nothing of the old file is left
+is "bytes of a file that changed" "$(field changed.json fetched_bytes)" 850000
+[ "$(ls changed)" = de-en.tgz ] || bad "files beside the download: $(ls changed)"
 got busy busy
 is "attempts at a busy server" "$(field busy.json broken_connections)" 2
 got moved moved

@@ -78,4 +78,20 @@ assert text.count("  refused") == 1
 PY
 expect 0 "^  ignored" "$LOCKSTEP" "${args[@]}" --print_config --deepspeed_config ds.json
 grep -q "^    wall_clock_breakdown" err || bad "--print_config does not list the keys: $(cat err)"
+# what is honoured in part or has no effect; values that are refused with the options are in the third group
+cat >sums.json <<'JSON'
+{"train_micro_batch_size_per_gpu": 2, "communication_data_type": "fp16", "prescale_gradients": true, "gradient_predivide_factor": 2.0,
+ "activation_checkpointing": {"number_checkpoints": 4, "cpu_checkpointing": true, "contiguous_memory_optimization": false}}
+JSON
+expect 0 "^    activation_checkpointing.number_checkpoints  *--recompute, in part: one" "$LOCKSTEP" "${args[@]}" --print_config --deepspeed_config sums.json
+sed -n '/^  ignored/,/^  refused/p' err >ignored
+for key in communication_data_type prescale_gradients gradient_predivide_factor; do
+  [ "$(grep -c "^    $key " err)" = 1 ] && grep -q "^    $key  *gradients are summed in fp32" ignored || bad "$key is not ignored with a reason: $(cat err)"
+done
+[ "$(grep -c "^    activation_checkpointing.* in part" err)" = 2 ] && grep -q "^    none" err || bad "the groups: $(cat err)"
+for text in '{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}' '{"fp16": {"enabled": true}}'; do
+  echo "$text" >late.json
+  expect 2 "^    with the options, the model and this machine: .*\(fp16\|7\)" "$LOCKSTEP" "${args[@]}" --device cpu --print_config --deepspeed_config late.json
+  sed -n '/^  refused/,$p' err | grep -q "^    none" && bad "refused and not: $(cat err)"
+done
 done_tests

@@ -34,7 +34,8 @@ grep -q '^\[rank' "$SCRATCH/out" && bad "--no_prefix has no effect"
 
 # exit codes
 expect 2 "invalid configuration" launch --hosts a,b -n 2 -- "${base[@]}" --strategy single --checkpoint_path "$SCRATCH/x"
-expect 2 "unknown command" launch --hosts a,b -n 2 -- nonsense
+expect 2 "'nonsense' is not a lockstep command" launch --hosts a,b -n 2 -- nonsense
+expect 2 "without the word lockstep, such as: -- train" launch --hosts a,b -n 2 -- lockstep train --data x
 expect 4 "cannot start workers on host nowhere" launch --hosts a,nowhere -n 2 -- "${base[@]}" --max_steps 1 --checkpoint_path "$SCRATCH/x"
 expect 4 "cannot start workers on host b" launch --hosts b -n 1 --program /no/such/lockstep -- doctor
 expect 2 "listed twice" launch --hosts a,a -n 2 -- doctor

@@ -87,6 +87,24 @@ else
   is "exit code after SIGTERM" $code 0
 fi
 "$LOCKSTEP" prepare --quiet --resume --tokenizer bytes --out stop a.jsonl >/dev/null || bad "--resume with nothing to resume"
+# a complete folder: left as it is, unless the command, an input or a file of it has changed
+printf 'some text' >in.txt
+complete=(prepare --quiet --tokenizer bytes --out complete --val_fraction 0 in.txt)
+"$LOCKSTEP" "${complete[@]}" >/dev/null
+times() { stat -c '%n %i %y %z' complete complete/*; }
+before=$(times)
+expect 0 'complete is complete: .*nothing to do' "$LOCKSTEP" "${complete[@]}" --resume
+is "times after a resume" "$(times)" "$before"
+"$LOCKSTEP" "${complete[@]}" --resume --json >json && grep -q '"tokens": *10' json || bad "--json of a complete folder: $(cat json)"
+remade() { # [WORD]
+  "$LOCKSTEP" "${complete[@]}" "$@" --resume >out 2>err && ! grep -q 'nothing to do' out && [ "$(times)" != "$before" ] || bad "not made again: $(cat out err)"
+  before=$(times)
+}
+printf 'other' >in.txt; touch -d 2001-01-01 in.txt
+remade # the date of a change is not that of its file
+printf x >>complete/train.bin
+remade
+remade --min_chars=1
 
 # killed at exact system calls while the folder is replaced: it is the old one or the new one, and its other files stay
 if command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null; then

@@ -232,6 +232,18 @@ grep -q "^No winner is shown: .* has no interval (1 run)" "$SCRATCH/printed" || 
 grep -q "Profiled: study/bucket_nsys80\." "$SCRATCH/study/report.md" && ! grep -qi "fastest" "$SCRATCH/study/report.html" || bad "the page of the study"
 # its page has the instances of NVTX ranges (from the statistics, as there is no summary) and the 95th percentile of steps
 grep -q "| study/bucket_nsys80 | NCCL:ncclAllReduce | 8.3 | 2112305750 ns | 520 | 4.062 |" "$SCRATCH/study/report.md" || bad "instances: $(grep nccl "$SCRATCH/study/report.md")"
+# a copy of a profiled run with its summary alone
+mkdir -p "$SCRATCH/summary"
+cp "$made/study/bucket_nsys80/training_metrics.json" "$SCRATCH/summary/"
+echo '{"nvtx_top5": []}' >"$SCRATCH/summary/profile_summary.json"
+expect 0 "zero1 (profiled)" "$LOCKSTEP" report "$SCRATCH/summary" --no_png --out "$SCRATCH/summary/page"
+# equal ranges of two hosts: times and instances are sums, the mean is that of all instances
+mkdir -p "$SCRATCH/hosts/profiles"
+cp "$made/study/bucket_nsys80/training_metrics.json" "$SCRATCH/hosts/"
+printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12,000,000  3  4,000,000.0  PushPop  :train/backward\n' >"$SCRATCH/hosts/profiles/nsys_stats_a.txt"
+printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  2,000,000  1  2,000,000.0  PushPop  :train/backward\n' >"$SCRATCH/hosts/profiles/nsys_stats_b.txt"
+"$LOCKSTEP" report "$SCRATCH/hosts" --no_png --out "$SCRATCH/hosts/page" >"$SCRATCH/printed" 2>&1 || bad "two hosts: $(cat "$SCRATCH/printed")"
+grep -q ":train/backward | 100.0 | 14000000 ns | 4 | 3.500 |" "$SCRATCH/hosts/page/report.md" || bad "instances of two hosts: $(grep backward "$SCRATCH/hosts/page/report.md")"
 grep -q "| zero1 (config abababab) × 8 | 70.200 | 78.000 | 1.11 | sampled" "$SCRATCH/study/report.md" || bad "p95: $(grep abababab "$SCRATCH/study/report.md")"
 [ -s "$SCRATCH/study/charts/training_time.svg" ] && ! grep -q profiled "$SCRATCH/study/charts/training_time.svg" || bad "the chart of training times"
 # folders with evidence alone: a summary in the root, files of the launcher and of NCCL, without metrics

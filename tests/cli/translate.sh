@@ -49,6 +49,9 @@ for f in train.bin train.mask val.bin val.mask val.jsonl tokenizer.json; do
   same tsv/$f text/$f
   same tsv/$f json/$f
 done
+expect 0 'train .* 54 pairs' "$LOCKSTEP" "${p[@]}" train.de train.en --out words
+same text/train.bin words/train.bin
+expect 2 'not both ways' "$LOCKSTEP" "${p[@]}" train.de train.en --input train.tsv --out words
 [ "$(wc -l <text/test.jsonl)" = 3 ] || bad "test.jsonl has $(wc -l <text/test.jsonl) lines"
 head -n 1 text/test.jsonl | grep -q '^{"de": "das wort1 ist gross", "en": "the word1 is large"}$' || bad "$(head -n 1 text/test.jsonl)"
 # another corpus with the tokenizer of the first; text instead of pairs in the same folder removes the masks
@@ -248,6 +251,9 @@ for s in json.load(open("r3/r3_report.json"))["settings"]:
     assert abs(s["training_time_mean_sec"] - statistics.mean(times)) < 1e-9 and s["measured_epochs"] == 2, s
     assert abs(s["training_time_std_sec"] - statistics.pstdev(times)) < 1e-6, s
 PY
+# one measured epoch has no deviation
+"$LOCKSTEP" bench r3 --n_epochs 2 --batch_size 8 --pipe_batch_size 16 --out r3_short -- --data text "${size[@]}" --seq_length 40 >out 2>err || bad "bench r3 with 2 epochs: $(cat err)"
+! grep -q '+-' out && [ "$(grep -c '_std_sec": null' r3_short/r3_report.json)" = 4 ] || bad "a deviation of one epoch: $(cat out r3_short/r3_report.json)"
 # the page: R3's two comparisons, its training time, and BLEU
 expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no_png --out page
 grep -q '| 2gpu_pipeline_parallel/run_1 | pp2 gpipe | 2 | 3 | [0-9.]* ± ' page/report.md && [ "$(grep -c '^| [12]gpu_.* | [0-9.]* |$' page/report.md)" -ge 4 ] || bad "no BLEU: $(grep -A9 '## Translation' page/report.md)"

@@ -69,6 +69,22 @@ static void nvlink_and_infiniband_are_recognized(void **state)
     assert_int_equal(l.n_warn, 0);
 }
 
+static void add_text(ls_nccl_log *l, const char *text)
+{
+    ls_nccl_log_add(l, text, strlen(text));
+}
+
+/* One line with the prefix of a log, into a summary of its own. */
+static ls_nccl_log of_line(const char *message)
+{
+    char text[2000];
+    ls_nccl_log l;
+    ls_nccl_log_init(&l);
+    snprintf(text, sizeof text, "yew:7:8 [0] NCCL INFO %s\n", message);
+    add_text(&l, text);
+    return l;
+}
+
 static void sockets_and_shared_memory_are_recognized(void **state)
 {
     (void)state;
@@ -93,6 +109,27 @@ static void sockets_and_shared_memory_are_recognized(void **state)
     assert_string_equal(l.path, "");
 }
 
+static void different_networks_are_all_listed(void **state)
+{
+    (void)state;
+    ls_nccl_log l = of_line("Using network IB");
+    ls_str s = {0};
+    ls_jsonw w;
+    add_text(&l, "elm:9:9 [1] NCCL INFO Using network Socket\nelm:9:9 [1] NCCL INFO Using network IB\n");
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '{');
+    ls_nccl_log_write(&l, &w);
+    ls_jsonw_close(&w);
+    assert_non_null(strstr(s.data, "IB (2), Socket (1)"));
+    ls_str_fini(&s);
+    for (int i = 0; i < 20; i++) { /* more than fit */
+        char line[80];
+        snprintf(line, sizeof line, "elm:9:9 [1] NCCL INFO Using network plugin-%d-with-a-long-name\n", i);
+        add_text(&l, line);
+    }
+    assert_int_equal(l.n_network, LS_NCCL_LOG_NETWORKS);
+}
+
 static void two_ranks_on_one_gpu_are_recognized(void **state)
 {
     (void)state;
@@ -107,22 +144,6 @@ static void two_ranks_on_one_gpu_are_recognized(void **state)
     assert_int_equal(ls_nccl_log_nvlink(&l), 0);
     assert_int_equal(l.n_warn, 1);
     assert_string_equal(l.warn, "[Service thread] Connection closed by localRank 0");
-}
-
-static void add_text(ls_nccl_log *l, const char *text)
-{
-    ls_nccl_log_add(l, text, strlen(text));
-}
-
-/* One line with the prefix of a log, into a summary of its own. */
-static ls_nccl_log of_line(const char *message)
-{
-    char text[2000];
-    ls_nccl_log l;
-    ls_nccl_log_init(&l);
-    snprintf(text, sizeof text, "yew:7:8 [0] NCCL INFO %s\n", message);
-    add_text(&l, text);
-    return l;
 }
 
 static void each_transport_gets_its_short_name(void **state)
@@ -263,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nvlink_and_infiniband_are_recognized),
         cmocka_unit_test(sockets_and_shared_memory_are_recognized),
+        cmocka_unit_test(different_networks_are_all_listed),
         cmocka_unit_test(two_ranks_on_one_gpu_are_recognized),
         cmocka_unit_test(each_transport_gets_its_short_name),
         cmocka_unit_test(what_no_line_states_is_unknown),

@@ -66,11 +66,19 @@ grep -qE "connection with rank $victim on .* was lost|rank $victim on .* exited"
 # what cannot work
 expect 2 "MASTER_ADDR is not set" env -u MASTER_ADDR RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
 expect 2 "MASTER_PORT is 'x'" env MASTER_ADDR=127.0.0.1 MASTER_PORT=x RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
+expect 2 "MASTER_PORT is 'abc'" timeout 20 env MASTER_ADDR=127.0.0.1 MASTER_PORT=abc RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
 expect 2 "LOCAL_WORLD_SIZE" env RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
 expect 2 "comm tcp" "$LOCKSTEP" "${base[@]}" -n 2 --comm tcp --checkpoint_path "$SCRATCH/x"
 expect 2 "comm local" env MASTER_ADDR=127.0.0.1 RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$LOCKSTEP" "${base[@]}" --comm local --checkpoint_path "$SCRATCH/x"
 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) expect 4 "ranks 1, 2 and 3 of 4 did not connect within 1 s" env RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
   "$LOCKSTEP" "${base[@]}" --comm_timeout 1 --checkpoint_path "$SCRATCH/x"
+# the refusal of a token is reported, also by a rank whose last try came after rank 0 had ended
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port)
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 LOCKSTEP_TOKEN=one "$LOCKSTEP" "${base[@]}" --comm_timeout 2 --checkpoint_path "$SCRATCH/x" >/dev/null 2>&1 &
+expect 4 "rank 1 could not connect .*another LOCKSTEP_TOKEN" env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 LOCKSTEP_TOKEN=two \
+  "$LOCKSTEP" "${base[@]}" --comm_timeout 4 --checkpoint_path "$SCRATCH/x"
+wait
+unset MASTER_ADDR MASTER_PORT
 
 # one host: strangers at the socket. A name is an abstract socket: lockstep.<uid>.<port>.<run>.<k>
 python3 - "$LOCKSTEP" "${base[@]}" --max_steps 1 --comm_timeout 4 --checkpoint_path "$SCRATCH/here" <<'PY' || bad "strangers at the socket of one host"

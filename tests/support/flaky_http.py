@@ -3,7 +3,8 @@
 path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
 early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole), nolength (like drop, but
 without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead), shifted and unnamed (closes the first connection
-early and answers a range with another start, or with 206 but without Content-Range). Writes its port."""
+early and answers a range with another start, or with 206 but without Content-Range), changed (has an ETag; closes the first connection early, after that it has other
+bytes under another ETag). Writes its port."""
 import http.server
 import os
 import sys
@@ -44,6 +45,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(503, [("Content-Length", "0")])
         first = 0
         wanted = self.headers.get("Range")
+        tag = []
+        if mode == "changed":
+            tag = [("ETag", '"first"' if n == 1 else '"second"')]
+            if self.headers.get("If-Range", tag[0][1]) != tag[0][1]:
+                wanted = None
         if wanted and mode != "norange":
             first = int(wanted.split("=")[1].split("-")[0])
             if first >= len(body):
@@ -57,9 +63,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = [] if mode == "nolength" else [("Content-Length", str(len(body) - first))]
             self.answer(206, length + [("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")])
         else:
-            self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))])
+            self.answer(200, [("Connection", "close")] if mode == "nolength" else [("Content-Length", str(len(body)))] + tag)
         part = body[first:]
-        if mode in ("drop", "nolength") or (mode in ("norange", "shifted", "unnamed") and n == 1):
+        if mode == "changed" and n == 1:
+            part = bytes(len(body))
+        if mode in ("drop", "nolength") or (mode in ("norange", "changed", "shifted", "unnamed") and n == 1):
             self.wfile.write(part[:100000])
             self.close_connection = True
         elif mode == "slow":

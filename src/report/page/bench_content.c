@@ -11,7 +11,8 @@ static const struct {
 } kind_words[LS_N_BENCH_KIND + 1] = {
     [LS_BENCH_OF_SCALING] = {"Scaling", "How much faster are several workers, and where is time lost?"},
     [LS_BENCH_OF_STRATEGIES] = {"Strategies", "Which layout is best for the same work?"},
-    [LS_BENCH_OF_AB] = {"A and B", "Is setting B better than A? The runs are compared in pairs of neighbours."},
+    [LS_BENCH_OF_AB] = {"A and B",
+                        "Is setting B better than A? Runs made in turns are compared in pairs of neighbours."},
     [LS_BENCH_OF_R3] = {"Translation",
                         "Data parallelism as weak scaling, and a pipeline with and without micro-batches."},
     [LS_N_BENCH_KIND] =
@@ -32,6 +33,12 @@ static const char *flags_of(const json_t *root, const char *side)
     return flags && *flags ? flags : "the common options";
 }
 
+static bool unpaired(const json_t *root)
+{
+    const char *test = json_string_value(json_object_get(json_object_get(root, "difference"), "test"));
+    return test && !strcmp(test, "welch");
+}
+
 void content_ab_verdict(const ls_found_bench *bench, ls_str *out)
 {
     if (!bench || bench->kind != LS_BENCH_OF_AB || !bench->root) return;
@@ -45,7 +52,9 @@ void content_ab_verdict(const ls_found_bench *bench, ls_str *out)
         ls_str_addf(out, "B is %s than A: %+.1f %% tokens/s", verdict, change);
     else ls_str_addf(out, "No difference between A and B is shown: %+.1f %% tokens/s", change);
     if (isnan(low) || isnan(high)) ls_str_add(out, " in one pair, which has no interval");
-    else ls_str_addf(out, " (95 %%: %+.1f to %+.1f %%, %lld pairs)", low, high, (long long)pairs);
+    else
+        ls_str_addf(out, " (95 %%: %+.1f to %+.1f %%, %lld %s)", low, high, (long long)pairs,
+                    unpaired(bench->root) ? "runs of each, not made in turns" : "pairs");
     ls_str_addf(out, ". A: %s. B: %s.", flags_of(bench->root, "a"), flags_of(bench->root, "b"));
 }
 
@@ -83,7 +92,8 @@ void content_ab_changes(const ls_found_bench *bench, ls_doc *d)
     if (!json_object_size(all)) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "What differs between A and B");
     if (json_is_string(words)) ls_doc_add(d, LS_BLOCK_TEXT, "In words: %s.", json_string_value(words));
-    ls_block *b = ls_doc_table(d, NULL, "mean", "A", "B", "B \xe2\x88\x92 A, paired");
+    ls_block *b = ls_doc_table(d, NULL, "mean", "A", "B",
+                               unpaired(bench->root) ? "B \xe2\x88\x92 A" : "B \xe2\x88\x92 A, paired");
     json_object_foreach((json_t *)(uintptr_t)all, key, fact) change_row(key, fact, d, b);
 }
 

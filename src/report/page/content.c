@@ -282,22 +282,34 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     ls_doc_take(d, LS_BLOCK_TEXT, &left);
 }
 
-/* Field k of a row of nsys: fields are separated by two or more blanks; digits may be grouped in any way. NaN: it is no number. */
+/* Field k of the first line of raw: fields are separated by two or more blanks; digits may be grouped in any way. NaN: it is no number. */
 static double field_of(const char *raw, int k)
 {
     char number[64];
     size_t n = 0;
     double x;
-    const char *p = raw + strspn(raw, " \t");
+    const char *p = raw + strspn(raw, " \t"), *end = raw + strcspn(raw, "\n");
     for (; k; k--) {
         p = strstr(p, "  ");
-        if (!p) return NAN;
+        if (!p || p >= end) return NAN;
         p += strspn(p, " \t");
     }
-    for (; *p && *p != ' ' && n + 1 < sizeof number; p++)
+    for (; p < end && *p != ' ' && n + 1 < sizeof number; p++)
         if (*p != ',') number[n++] = *p;
     number[n] = '\0';
     return ls_parse_f64(number, &x) ? x : NAN;
+}
+
+/* Instances and mean time of a row; raw has a line for each file of nsys that was added to it. NaN: a line does not state it. */
+static double instances_of(const char *raw, double *mean_ms)
+{
+    double n = 0, ns = 0;
+    for (const char *line = raw; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        n += field_of(line, 2);
+        ns += field_of(line, 2) * field_of(line, 3);
+    }
+    *mean_ms = raw && n > 0 ? ns / n / 1e6 : NAN;
+    return raw ? n : NAN;
 }
 
 static void profile_rows(const ls_run *r, ls_doc *d, ls_block *b)
@@ -305,10 +317,11 @@ static void profile_rows(const ls_run *r, ls_doc *d, ls_block *b)
     const json_t *top = json_object_get(r->profile, "nvtx_top5");
     for (size_t k = 0; k < json_array_size(top); k++) {
         const report_doc row = {.root = json_array_get(top, k)};
-        const char *name = report_str(&row, "name"), *raw = report_str(&row, "raw");
+        const char *name = report_str(&row, "name");
+        double mean_ms;
+        const double n = instances_of(report_str(&row, "raw"), &mean_ms);
         ls_doc_cells(d, b, r->name, name ? name : "?", LS_NUM(report_num(&row, "time_percent"), 1),
-                     report_str(&row, "total_time"), LS_NUM(raw ? field_of(raw, 2) : NAN, 0),
-                     LS_NUM(raw ? field_of(raw, 3) / 1e6 : NAN, 3));
+                     report_str(&row, "total_time"), LS_NUM(n, 0), LS_NUM(mean_ms, 3));
     }
 }
 

@@ -107,6 +107,7 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
 static ls_status has_profiles(const char *dir, bool *yes, bool *traced)
 {
     static const char *const folder[] = {"profiles", "profiler_logs"};
+    bool summary = ls_fs_exists(ls_path_of(dir, "profile_summary.json").text);
     for (int k = 0; k < 2; k++) {
         char **names = NULL;
         size_t n = 0;
@@ -118,9 +119,12 @@ static ls_status has_profiles(const char *dir, bool *yes, bool *traced)
         for (size_t i = 0; i < n; i++) {
             *yes = *yes || k || !strncmp(names[i], "nsys_", 5);
             *traced = *traced || !strncmp(names[i], "trace.", 6);
+            summary = summary || !strcmp(names[i], "profile_summary.json");
         }
         ls_fs_list_free(names, n);
     }
+    if (summary && !*traced)
+        *yes = true; /* a copy of a run may have no other sign of it; with a trace it may be that trace's */
     return LS_OK;
 }
 
