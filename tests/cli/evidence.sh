@@ -2,7 +2,7 @@
 # What tells runs apart: other data under the same path, switches of the environment, the commit that was built.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
-unset LS_GEMM LS_SIMD
+for v in $(compgen -e | grep -E '^(LS_(GEMM|SIMD|ATTENTION|FLASH|CUDA|CLASSIFIER|CUDNN)|NCCL_|OMP_|GOMP_|OPENBLAS_|MKL_|CUDA_)'); do unset "$v"; done
 is() { [ "$2" = "$3" ] || bad "$1 is $2, expected $3"; }
 go() { # FOLDER RUN: trains in the folder, on its `data`
   (cd "$1" && "$LOCKSTEP" train --data data --model tiny --num_layers 1 --seq_length 16 --micro_batch_size_per_gpu 1 --threads 1 --max_steps 6 \
