@@ -103,6 +103,7 @@ static ls_status command_attempt(void *ctx, supervise *s, supervise_end *end)
     if (st == LS_E_NUMERIC && hides_codes(v->command->word[0])) st = LS_E_COMM;
     if (how.signal) end->cause = "killed";
     end->vague = how.status;
+    end->code = true;
     end->outside = how.signal == SIGKILL;
     snprintf(end->detail, sizeof end->detail, "%s", how.detail);
     return st;

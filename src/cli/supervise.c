@@ -464,6 +464,13 @@ static ls_status choose_workers(supervise *s, const supervise_end *e)
     return LS_OK;
 }
 
+/* A worker that ends in mid-run without a word, with any exit code, which another launcher hands on: rank 0 has lost it, or is it. */
+static bool lost_silently(const supervise *s, ls_status st, const supervise_end *e)
+{
+    if (!e->code || !s->began || s->corrupt) return false;
+    return s->reason[0] ? strstr(s->reason, " exited") != NULL : !restartable(s, st);
+}
+
 /* After a failure: LS_OK if the next attempt may start, else the failure. */
 static ls_status recover(supervise *s, ls_status st, supervise_end *e)
 {
@@ -472,6 +479,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     if (!s->restarting) s->failed_at = last_progress(s);
     if (s->began) s->resume = true;
     read_steps(s, INT64_MAX, &s->repeated);
+    if (lost_silently(s, st, e)) st = LS_E_COMM;
     complete_end(s, st, e);
     /* one that is final before an attempt has begun to train is no event of the run in this folder */
     if (s->from >= 0 || restartable(s, st)) put_failure(s, e);

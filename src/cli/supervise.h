@@ -35,6 +35,7 @@ typedef struct supervise_end {
     bool lost;         /* a worker, a device or a host is gone        */
     bool sure;         /* several hosts: the rank is known from the reports of all hosts */
     bool vague;        /* cause and detail are only what the exit code of a launcher tells */
+    bool code;         /* the status is the exit code of another launcher */
     bool outside;      /* by something that is not this program: SIGKILL, SIGSTOP, a host that is gone */
     char detail[400];  /* one line; may be empty                      */
 } supervise_end;

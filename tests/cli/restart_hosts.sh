@@ -74,6 +74,13 @@ LOCKSTEP_FAULT="kind=kill,rank=1,step=15,attempt=1" begin other 12 "$LOCKSTEP" l
 alike other
 grep -q '"failure", "attempt": 1, "rank": 1, .*"cause": "killed", "detail": "rank 1 ' other/events.jsonl || bad "other: $(grep failure other/events.jsonl)" # as rank 0 knows it
 
+# workers that exit without a word: the launcher hands on a code that has another meaning
+for r in 1 0; do
+  rm -rf silent
+  LOCKSTEP_FAULT="kind=exit,rank=$r,step=15,code=2,attempt=1" begin silent 12 "$LOCKSTEP" launch --max_restarts 1 -- ./two "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/silent"
+  alike silent
+done
+
 # a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen
 sed 's/"\$@"/setsid "$@"/' two >apart
 chmod +x apart
