@@ -404,13 +404,13 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 }
 
 /* Whether the failure has come several times after the same step, and is one of the program; of the disk: at any step, on any worker, without a new
- * checkpoint on the disk since. */
+ * checkpoint on the disk since. An attempt that has not begun to train, of which no worker is known to have failed, may be one of the network. */
 static bool repeats(supervise *s, ls_status st, const supervise_end *e)
 {
-    const bool disk = !strcmp(e->cause, "disk");
+    const bool disk = !strcmp(e->cause, "disk"), outside = e->outside || (e->rank < 0 && !s->began);
     const bool equal = disk ? s->disk && !s->saved
-                            : st == s->last && e->rank == s->last_rank && s->step == s->last_step && !e->outside;
-    s->same = equal ? s->same + 1 : 1;
+                            : st == s->last && e->rank == s->last_rank && s->step == s->last_step;
+    s->same = !disk && outside ? 0 : equal ? s->same + 1 : 1;
     s->last = st;
     s->last_rank = e->rank;
     s->last_step = s->step;
