@@ -5,13 +5,13 @@
 
     supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
     audit        train --audit 100, one audit in the run         bar: 1 %
-    audit_step   train --audit 4: what an audit adds to the steps without one beside it, as a share of 100 of them; bar: 1 %. Layouts: ddp of 2 and one worker, with one
+    audit_step   train --audit 50: what an audit adds to the steps without one beside it, as a share of 100 of them; bar: 1 %. Layouts: ddp of 2 and one worker, with one
                  micro-batch per worker and step (an audit repeats all of it: the most that it can cost) and with 4
     audit_idle   train --audit 100000, no audit in the run       bar: 0.5 %
     save         train --save_async, one checkpoint in the run   bar: 1 %; a model of 33 M parameters, one save in about 20 s
 
-audit_step needs no second run: of every 4 steps, the first two have no audit, the third ends with the hash of the state, and the fourth repeats the pass and hashes again. The cost is that of
-the last two less that of the first two; groups of 4 are the samples. Steps next to each other meet the same machine, so the interval is narrow where other ways are lost in noise.
+audit_step needs no second run: of the 4 steps up to an audit, the first two have none, the third ends with the hash of the state, and the fourth repeats the pass and hashes again. The cost is that of
+the last two less that of the first two; audits are the samples (--audits of them per round). Steps next to each other meet the same machine, so the interval is narrow where other ways are lost in noise.
 
 For the rest, every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
 faster during a round hits both alike; each half is a ratio. Printed are the geometric mean of the ratios and its interval of 95 % (t distribution), of
@@ -24,6 +24,7 @@ p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDes
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
 p.add_argument("--rounds", type=int, default=4, help="of supervisor and audit")
 p.add_argument("--steps", type=int, default=101)
+p.add_argument("--audits", type=int, default=20, help="of a run of audit_step")
 p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, sequence length, sequences of a step")
 p.add_argument("--save_rounds", type=int, default=3)
 p.add_argument("--save_steps", type=int, default=13)
@@ -71,24 +72,24 @@ def run(work, options, steps, size):
 
 
 def audit_steps(work, workers, micro, rounds):
-    """Of every group of 4 steps: what an audit adds, in plain steps."""
+    """Of every audit: what it adds, in plain steps."""
     L, H, C, T, _ = a.size.split(",")
     folder, groups = os.path.join(work, "run"), []
     for _ in range(rounds):
         shutil.rmtree(folder, ignore_errors=True)
         done = subprocess.run([a.lockstep, "train", "--data", os.path.join(work, "d"), "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
-                               "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", str(workers * micro), "--max_steps", str(a.steps),
-                               "--dropout", "0", "--audit", "4", "-n", str(workers), "--strategy", "ddp", "--checkpoint_path", folder],
+                               "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", str(workers * micro), "--max_steps", str(50 * a.audits),
+                               "--dropout", "0", "--audit", "50", "-n", str(workers), "--strategy", "ddp", "--checkpoint_path", folder],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, LS_DEVICE="cpu"))
         if done.returncode:
-            sys.exit(f"--audit 4: exit code {done.returncode}\n{done.stdout[-2000:]}")
+            sys.exit(f"--audit 50: exit code {done.returncode}\n{done.stdout[-2000:]}")
         with open(os.path.join(folder, "metrics.jsonl")) as f:
             times = [json.loads(line)["step_time_sec"] for line in f]
         with open(os.path.join(folder, "epoch-1", "timings.json")) as f:
             wall = json.load(f)["epochs_done"][0]["wall_time"]
         if not 0.98 < sum(times) / wall <= 1.001:
             sys.exit(f"the steps take {sum(times):.3f} s of {wall:.3f} s: what an audit costs is not all in them")
-        groups += [times[k:k + 4] for k in range(4, len(times) - 3, 4)]
+        groups += [times[k - 4:k] for k in range(50, len(times) + 1, 50)]
     return [(g[2] + g[3] - g[0] - g[1]) / ((g[0] + g[1]) / 2) for g in groups]
 
 

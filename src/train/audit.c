@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define RARE 50 /* audits that should cost next to nothing: steps between them */
+
 /* n hashes of each rank. Operations write those of this one: with a device into pinned memory, else where they are in `all`. */
 typedef struct hashes {
     uint64_t *all, *mine;
@@ -287,8 +289,8 @@ static ls_status repeat(ls_audit *a, int k)
 }
 
 /* Which micro-batch is repeated, and how far the replica that does it is from its own: the same on every worker. A gradient that is added
- * to another in place has no hash of its own. Where the micro-batch is the whole step, half of its backward pass is repeated on average: all of
- * it would be as long as a step, 1 % of 100 of them. */
+ * to another in place has no hash of its own. Where the micro-batch is the whole step and audits are rare, half of its backward pass is repeated
+ * on average: all of it would be as long as a step, 1 % of 100 of them. */
 static void choose(ls_audit *a)
 {
     const ls_trainer *t = a->t;
@@ -299,7 +301,8 @@ static void choose(ls_audit *a)
     a->votes.shift[1] = W > 1 ? 1 + (int)(ls_rng_u64(key, 0) % (uint64_t)(W - 1)) : 0;
     a->first = t->cfg->audit_step ? 0 : (int)(ls_rng_u64(key, 1) % (uint64_t)M);
     while (a->n_micro < M && ls_strategy_adds(t->strategy, a->first)) a->first--;
-    a->low = M > 1 || t->cfg->audit_step || t->pipe ? 0 : (int)(ls_rng_u64(key, 2) % (uint64_t)a->n_unit);
+    const bool whole = M > 1 || t->cfg->audit < RARE || t->cfg->audit_step || t->pipe;
+    a->low = whole ? 0 : (int)(ls_rng_u64(key, 2) % (uint64_t)a->n_unit);
 }
 
 /* ---- results ---- */
