@@ -408,8 +408,8 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 static bool repeats(supervise *s, ls_status st, const supervise_end *e)
 {
     const bool disk = !strcmp(e->cause, "disk"), outside = e->outside || (e->rank < 0 && !s->began);
-    const bool equal = disk ? s->disk && !s->saved
-                            : st == s->last && e->rank == s->last_rank && s->step == s->last_step;
+    const bool equal =
+        disk ? s->disk && !s->saved : st == s->last && e->rank == s->last_rank && s->step == s->last_step;
     s->same = !disk && outside ? 0 : equal ? s->same + 1 : 1;
     s->last = st;
     s->last_rank = e->rank;

@@ -366,7 +366,7 @@ static void signal_twice(pid_t pid)
 static void a_second_signal_ends_all_workers(void **state)
 {
     (void)state;
-    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "the newest complete checkpoint remains");
+    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "only checkpoints that were complete remain");
 }
 
 /* ---- closing ---- */

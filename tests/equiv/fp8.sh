@@ -70,7 +70,7 @@ for p in ("fp8", "e4m3"):
     assert a[-1]["loss"] < a[0]["loss"] - 0.1 and 0 < worst < 0.01 and norm < 0.04, (worst, norm)
 PY
 
-expect 2 "the CPU supports fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp8 --device cpu
+expect 2 "the CPU supports only fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp8 --device cpu
 expect 2 "multiple of 16, but it is 24" "$LOCKSTEP" "${base[@]}" --precision fp8 --seq_length 24 --max_steps 1 --checkpoint_path "$SCRATCH/none"
 expect 2 "multiple of 16, but it is 24 / 1" "$LOCKSTEP" "${base[@]}" --precision fp8 --embedding_size 24 --max_steps 1 --checkpoint_path "$SCRATCH/none"
 expect 2 "needs --precision fp8" "$LOCKSTEP" "${base[@]}" --precision bf16 --fp8_margin 1

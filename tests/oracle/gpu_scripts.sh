@@ -32,6 +32,6 @@ cat >"$work/cuda_attention.txt" <<'T'
 T
 printf 'BF16, batch 16 x 512, width 768\n%-26s %9.1f us   best %9.1f us  %8.1f GB/s  %5.1f %% of a copy\n' adamw 700.0 690.0 3000.0 80.0 >"$work/cuda_kernels.txt"
 "$python" perf/gpu_roofline.py --texts "$work" --batch 16 --seq 512 >"$work/floor"
-grep -q "| products | 9.00 | 600 TFLOP/s |" "$work/floor" && grep -q "| attention | 6.00 | 12 layers, cuDNN, 0.500 ms each |" "$work/floor" &&
+grep -q "| products | 9.00 | 600 TFLOP/s |" "$work/floor" && grep -q "| attention | 6.00 | 12 layers, forward cuDNN, backward cuDNN, 0.500 ms each |" "$work/floor" &&
     grep -q "| adamw | 0.70 | 1 x 700 us |" "$work/floor" || { cat "$work/floor"; exit 1; }
 echo ok
