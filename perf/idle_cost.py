@@ -124,7 +124,7 @@ try:
     os.makedirs(os.path.join(work, "d"))
     r = random.Random(1)
     with open(os.path.join(work, "d", "train.bin"), "wb") as f:
-        f.write(struct.pack("<200000H", *(r.randrange(8000) for _ in range(200000))))
+        f.write(struct.pack("<1000000H", *(r.randrange(8000) for _ in range(1000000))))
     for workers, micro in ((2, 1), (1, 1), (2, 4), (1, 4)) if "audit_step" in a.only else ():
         steps = mean_interval(audit_steps(work, workers, micro, a.rounds))
         m, low, high = (v / 100 for v in steps)
