@@ -4,12 +4,13 @@
  *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32|fp8] [--deterministic] [--turns N]
  *   cuda_gemm --fp32 [--batch B --seq T] [--deterministic] [--turns N]
  *
- * --fp32: float products by the library, by kernels/gemm_f32.cu with tiles of 128 and of 64 columns, and by the library in TF32: times, and the
- * error of some elements against sums in double. Without --batch: 4, 8, 16, 32 and 64 sequences of 1024.
+ * --fp32: float products by the library, by kernels/gemm_f32.cu (Hopper), and by the library in TF32: times, speeds, and the error of some
+ * elements against sums in double. Without --batch: 4, 8, 16, 32 and 64 sequences of 1024.
  * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all five. fp8: the products of blocks with 8-bit operands; checks also compare
  * elements with sums in double. Exit code 1 if a check fails. */
 #include "compute/compute.h"
 #include "compute/cuda/gemm_impl.h"
+#include "compute/cuda/kernels/gemm_f32.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -502,18 +503,16 @@ static void check_tensor(device *d, const row *r)
     if (p.epilogue == CU_GELU) q.aux = d->aux2;
     if (p.b_sums) q.b_sums = d->sums2;
     must(cu_gemm_run(d->g, &q, d->workspace));
-    for (d->g->tensor = 128; d->g->tensor >= 64; d->g->tensor -= 64) {
-        const int before = d->g->n_tensor;
-        must(cu_gemm_run(d->g, &p, d->workspace));
-        float *x = to_host(d, p.out, p.out_dt, n), *y = to_host(d, q.out, p.out_dt, n);
-        const double off = farthest(x, y, n);
-        judge(d, off <= 2e-5, d->g->n_tensor > before ? "3xTF32 kernel against library" : "(the library's own)", r,
-              off);
-        ls_free(x);
-        ls_free(y);
-        check_laws(d, r);
-    }
-    d->g->tensor = 0;
+    d->g->tensor = true;
+    const int before = d->g->n_tensor;
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    float *x = to_host(d, p.out, p.out_dt, n), *y = to_host(d, q.out, p.out_dt, n);
+    const double off = farthest(x, y, n);
+    judge(d, off <= 2e-5, d->g->n_tensor > before ? "6xBF16 kernel against library" : "(the library's own)", r, off);
+    ls_free(x);
+    ls_free(y);
+    check_laws(d, r);
+    d->g->tensor = false;
 }
 
 static void check_all(device *d, int64_t small)
@@ -530,7 +529,7 @@ static void check_all(device *d, int64_t small)
         check_fused(d, &r[i]);
         check_laws(d, &r[i]);
         if (!r[i].ta && !r[i].epilogue && !r[i].add && !d->factor) check_few(d, &r[i]);
-        if (d->dt == LS_F32 && !d->g->tf32 && !d->factor) check_tensor(d, &r[i]);
+        if (d->dt == LS_F32 && !d->g->tf32 && !d->factor && cu_gemm_f32_works()) check_tensor(d, &r[i]);
     }
 }
 
@@ -573,12 +572,12 @@ static error error_of(const device *d, const cu_product *p, const float *a, cons
     return (error){sqrt(squares / results), worst};
 }
 
-enum { WAYS = 4 };
+enum { LIBRARY, KERNEL, TF32, WAYS };
 static const struct {
     const char *name;
-    int tensor;
-    bool tf32;
-} ways[WAYS] = {{"library", 0, false}, {"kernel 128", 128, false}, {"kernel 64", 64, false}, {"TF32", 0, true}};
+    bool tensor, tf32;
+} ways[WAYS] = {
+    [LIBRARY] = {"library", false, false}, [KERNEL] = {"kernel", true, false}, [TF32] = {"TF32", false, true}};
 
 static void compare_fp32(device *d, cu_gemm *tf32, const options *o, int64_t R, const float *a, const float *b)
 {
@@ -588,12 +587,11 @@ static void compare_fp32(device *d, cu_gemm *tf32, const options *o, int64_t R, 
     int n = step_rows(r, R);
     if (o->small > 1) n = small_rows(r, n, o->small);
     printf(
-        "\nfloat, %lld rows%s: usec of each way; errors in 2^-24: root mean square of the result's, largest of sum |a||b|\n",
+        "\nfloat, %lld rows%s: usec and TFLOP/s of each way; errors in 2^-24: root mean square of the result's, largest of sum |a||b|\n",
         (long long)R, o->deterministic ? ", deterministic" : "");
     printf("%-16s %6s %6s %6s %3s %6s", "product", "M", "N", "K", "n", "shares");
-    for (int w = 0; w < WAYS; w++) printf("  %10s", ways[w].name);
-    for (int w = 0; w < WAYS; w++)
-        if (w != 2) printf("  %18s", ways[w].name); /* both tiles have the same bits */
+    for (int w = 0; w < WAYS; w++) printf("  %16s", ways[w].name);
+    for (int w = 0; w < WAYS; w++) printf("  %18s", ways[w].name);
     printf("\n");
     for (int i = 0; i < n; i++) {
         const cu_product p = product_of(d, &r[i]);
@@ -602,7 +600,8 @@ static void compare_fp32(device *d, cu_gemm *tf32, const options *o, int64_t R, 
         q.bias = NULL, q.add = NULL, q.aux = NULL, q.b_sums = NULL, q.epilogue = CU_PLAIN;
         printf("%-16s %6lld %6lld %6lld %3lld %6d", r[i].what, (long long)p.M, (long long)p.N, (long long)p.K,
                (long long)r[i].count, gemm_f32_shares(&p));
-        flop += 2.0 * (double)p.M * (double)p.N * (double)p.K * (double)r[i].count;
+        const double work = 2.0 * (double)p.M * (double)p.N * (double)p.K;
+        flop += work * (double)r[i].count;
         for (int w = 0; w < WAYS; w++) {
             d->g = ways[w].tf32 ? tf32 : own;
             d->g->tensor = ways[w].tensor;
@@ -614,22 +613,21 @@ static void compare_fp32(device *d, cu_gemm *tf32, const options *o, int64_t R, 
             must(cu_gemm_run(d->g, &q, d->workspace));
             d->g->tune = tune;
             e[w] = error_of(d, &q, a, b);
-            printf("  %10.1f", ms * 1e3);
+            printf("  %9.1f %6.1f", ms * 1e3, work / ms * 1e-9);
         }
-        for (int w = 0; w < WAYS; w++)
-            if (w != 2) printf("  %10.2f %7.2f", e[w].rms * 0x1p24, e[w].worst * 0x1p24);
+        for (int w = 0; w < WAYS; w++) printf("  %10.2f %7.2f", e[w].rms * 0x1p24, e[w].worst * 0x1p24);
         printf("\n");
         fflush(stdout);
-        if (e[1].rms > 1.1 * e[0].rms && e[1].rms > 4 * 0x1p-24) {
+        if (e[KERNEL].rms > 1.1 * e[LIBRARY].rms && e[KERNEL].rms > 4 * 0x1p-24) {
             printf("  BAD  the kernel's error is larger than the library's\n");
             d->failed = true;
         }
     }
-    own->tensor = 0;
+    own->tensor = false;
     d->g = own;
     for (int w = 0; w < WAYS; w++)
         printf("%-10s all products of a step: %8.2f ms, %6.1f TFLOP/s, %.2f x the library\n", ways[w].name, step[w],
-               flop / step[w] * 1e-9, step[0] / step[w]);
+               flop / step[w] * 1e-9, step[LIBRARY] / step[w]);
 }
 
 static bool compare_all(const options *o)
@@ -638,6 +636,10 @@ static bool compare_all(const options *o)
     const int64_t seq = o->seq ? o->seq : 1024, most_rows = (o->batch ? o->batch : 64) * seq;
     const int64_t n = most_rows < CHUNK ? most_rows : CHUNK;
     int64_t most = most_rows * 4 * C;
+    if (!cu_gemm_f32_works()) {
+        fprintf(stderr, "--fp32 needs a Hopper GPU, and a build for it (LS_CUDA_ARCH with 90a)\n");
+        return true;
+    }
     if (n * VOCAB_PAD > most) most = n * VOCAB_PAD;
     if ((int64_t)VOCAB_PAD * C > most) most = (int64_t)VOCAB_PAD * C;
     if (o->small > 1) most = 1 << 22;

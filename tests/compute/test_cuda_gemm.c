@@ -291,7 +291,7 @@ static void tensor_products_match_sums_in_double(void **state)
     assert_int_equal(b.g->n_tensor, taken + 1);
     char words[200];
     cu_gemm_describe(b.g, words, sizeof words);
-    assert_non_null(strstr(words, "3xTF32"));
+    assert_non_null(strstr(words, "6xBF16"));
     close_bench(&b);
     cu_gemm *g = NULL; /* refused requests */
     assert_int_equal(cu_gemm_open(&g, NULL, true, false), LS_E_CONFIG);

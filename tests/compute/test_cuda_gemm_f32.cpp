@@ -1,4 +1,4 @@
-/* test_cuda_gemm_f32.cpp - float products on tensor cores (kernels/gemm_f32.cu): all transposes, tiles, shares, epilogues and odd sizes.
+/* test_cuda_gemm_f32.cpp - float products on tensor cores (kernels/gemm_f32.cu): all transposes, shares, epilogues and odd sizes.
  *
  * On the emulated device results are compared bit for bit with a plain loop that states the order of every sum. Where nvcc is available,
  * the same file tests a real device (device/cuda_gemm_f32), whose tensor cores cut sums off: there the bound is 6 units of 2^-24 of
@@ -17,7 +17,7 @@ static const double BOUND = 6 * 0x1p-24;
 struct shape {
     int M, N, K;
     bool ta, tb;
-    int shares, tile_n, gelu;
+    int shares, gelu;
     bool bias, add, off; /* off: result, bias, addend and aux are not aligned, rows not multiples of 16 bytes */
 };
 
@@ -47,36 +47,38 @@ struct matrices {
 /* ---- the sum of an element, in its order ---- */
 
 #ifdef LS_EMU
-static float bits_cut(float x, uint32_t plus)
+/* Part 0, 1 or 2 of x: the nearest of 8 bits, even if two are; of what remains the same. */
+static float part_of(float x, int part)
 {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    u = (u + plus) & 0xffffe000u;
-    memcpy(&x, &u, sizeof x);
-    return x;
+    for (;; part--) {
+        uint32_t u;
+        float near;
+        memcpy(&u, &x, sizeof u);
+        u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+        memcpy(&near, &u, sizeof near);
+        if (part == 0) return near;
+        x -= near;
+    }
 }
 
 static float plain_sum(const matrices &d, const shape &p, int m, int n)
 {
+    static const int parts[6][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
     const int stages = (p.K + CU_F32_BLOCK_K - 1) / CU_F32_BLOCK_K, each = (stages + p.shares - 1) / p.shares;
+    const int length = each * CU_F32_BLOCK_K, run = CU_F32_RUN * (length >= CU_F32_LONG ? 2 : 1);
     float all = 0;
     for (int share = 0; share < p.shares; share++) {
         float sum = 0;
-        const int first = share * each * CU_F32_BLOCK_K;
-        for (int k0 = first; k0 < first + each * CU_F32_BLOCK_K && k0 < p.K; k0 += CU_F32_RUN) {
-            float run = 0;
-            for (int k = k0; k < k0 + CU_F32_RUN; k += 8)
-                for (int product = 0; product < 3; product++) { /* lo hi, hi lo, hi hi */
-                    double s = (double)run;
-                    for (int i = k; i < k + 8 && i < p.K; i++) {
-                        const float x = d.at_a(p, m, i), y = d.at_b(p, i, n), xh = bits_cut(x, 0x1000),
-                                    yh = bits_cut(y, 0x1000);
-                        s += (double)(product == 0 ? bits_cut(x - xh, 0) : xh) *
-                             (double)(product == 1 ? bits_cut(y - yh, 0) : yh);
-                    }
-                    run = (float)s;
+        for (int k0 = share * length; k0 < (share + 1) * length && k0 < p.K; k0 += run) {
+            float r = 0;
+            for (int k = k0; k < k0 + run; k += 16)
+                for (const int(&part)[2] : parts) {
+                    double s = (double)r;
+                    for (int i = k; i < k + 16 && i < p.K; i++)
+                        s += (double)part_of(d.at_a(p, m, i), part[0]) * (double)part_of(d.at_b(p, i, n), part[1]);
+                    r = (float)s;
                 }
-            sum += run;
+            sum += r;
         }
         all = share ? all + sum : sum;
     }
@@ -89,12 +91,12 @@ static int launch(const matrices &d, const shape &p, void *stream, const array *
 {
     cu_f32_job j = {};
     j.a = d.a.f(), j.b = d.b.f(), j.out = d.out.f(), j.lda = d.lda, j.ldb = d.ldb, j.ldo = d.ldo;
-    j.M = p.M, j.N = p.N, j.K = p.K, j.gelu = p.gelu;
+    j.M = p.M, j.N = p.N, j.K = p.K, j.gelu = p.gelu, j.shares = p.shares;
     if (p.bias) j.bias = d.bias.f();
     if (p.add) j.add = d.add.f();
     if (p.gelu) j.aux = d.aux.f();
     if (p.shares > 1) j.part = part->f();
-    return cu_gemm_f32(stream, &j, p.ta, p.tb, p.shares, p.tile_n);
+    return cu_gemm_f32(stream, &j, p.ta, p.tb);
 }
 
 static double gelu_of(double x)
@@ -156,8 +158,8 @@ static double expect(const matrices &d, const shape &p, numbers &value, numbers 
 
 static void product_case(const shape &p)
 {
-    judge_orders(words("M %d N %d K %d ta %d tb %d shares %d tile %d gelu %d bias %d add %d off %d", p.M, p.N, p.K,
-                       p.ta, p.tb, p.shares, p.tile_n, p.gelu, p.bias, p.add, p.off),
+    judge_orders(words("M %d N %d K %d ta %d tb %d shares %d gelu %d bias %d add %d off %d", p.M, p.N, p.K, p.ta, p.tb,
+                       p.shares, p.gelu, p.bias, p.add, p.off),
                  [=](verdict &v, void *s) {
                      matrices d(p, 1 / sqrt((double)p.K));
                      array part(LS_F32, (int64_t)p.shares * p.M * ((p.N + 3) / 4 * 4));
@@ -179,26 +181,33 @@ static void product_case(const shape &p)
 static void products_have_the_bits_of_a_plain_loop(void **state)
 {
     (void)state;
-    static const int sizes[][3] = {{1, 1, 1}, {5, 7, 3}, {130, 129, 33}, {64, 200, 70}, {129, 68, 31}, {33, 260, 200}};
+    static const int sizes[][3] = {{1, 1, 1}, {5, 7, 3}, {200, 129, 33}, {64, 200, 70}, {129, 68, 31}, {33, 260, 200}};
     int n = 0;
     for (int turn = 0; turn < 2; turn++)
         for (const int(&z)[3] : sizes)
             for (int t = 0; t < 4; t++, n++) {
-                shape p = {z[0],  z[1],  z[2],  (t & 1) != 0, (t & 2) != 0, 1, n % 2 ? 64 : 128,
-                           n % 3, false, false, false};
+                shape p = {z[0], z[1], z[2], (t & 1) != 0, (t & 2) != 0, 1, n % 3, false, false, false};
                 p.bias = n % 4 < 2, p.add = n % 5 < 3, p.off = turn && n % 2;
                 if (z[2] > 64 && turn) p.shares = z[2] > 100 ? 3 : 2;
                 product_case(p);
             }
 }
 
-/* The tile and the number of rows change nothing. */
-static void an_element_does_not_depend_on_its_tile(void **state)
+/* K is long enough for longer runs, in one share of two. */
+static void long_sums_have_the_bits_of_a_plain_loop(void **state)
 {
     (void)state;
-    const shape all = {140, 150, 70, false, true, 1, 128, 0, false, false, false};
+    product_case({6, 5, CU_F32_LONG - 20, true, false, 1, 0, false, false, false});
+    product_case({6, 5, CU_F32_LONG, false, true, 2, 0, false, false, false});
+}
+
+/* The number of rows changes nothing. */
+static void an_element_does_not_depend_on_the_number_of_rows(void **state)
+{
+    (void)state;
+    const shape all = {200, 150, 70, false, true, 1, 0, false, false, false};
     shape few = all;
-    few.M = 37, few.tile_n = 64;
+    few.M = 37;
     matrices x(all, 1), y(all, 1);
     CU(launch(x, all, nullptr, nullptr));
     CU(launch(y, few, nullptr, nullptr));
@@ -212,7 +221,7 @@ static void not_a_number_stays_one(void **state)
     (void)state;
     const uint32_t odd[] = {0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0x7f800001u, 0x7f800000u}; /* and infinity */
     for (uint32_t bits : odd) {
-        const shape p = {20, 24, 40, false, false, 1, 128, 0, false, false, false};
+        const shape p = {20, 24, 40, false, false, 1, 0, false, false, false};
         matrices d(p, 1);
         CU(cudaMemcpy(d.a.f() + 3 * d.lda + 17, &bits, sizeof bits, cudaMemcpyHostToDevice));
         CU(launch(d, p, nullptr, nullptr));
@@ -233,7 +242,7 @@ static void errors_are_at_most_those_of_float(void **state)
     const int lengths[] = {768, 3072, 50257}, side = 64;
 #endif
     for (int K : lengths) {
-        const shape p = {side, side, K, true, false, 1, 64, 0, false, false, false};
+        const shape p = {side, side, K, true, false, 1, 0, false, false, false};
         matrices d(p, 0.03);
         double ours = 0, fma = 0, size = 0;
         CU(launch(d, p, nullptr, nullptr));
@@ -259,7 +268,7 @@ static void errors_are_at_most_those_of_float(void **state)
 static void wrong_use_is_refused(void **state)
 {
     (void)state;
-    shape p = {8, 8, 40, false, false, 1, 128, 0, false, false, false};
+    shape p = {8, 8, 40, false, false, 1, 0, false, false, false};
     matrices d(p, 1);
     array part(LS_F32, 4096);
     p.shares = 3; /* of two stages */
@@ -275,9 +284,14 @@ int main(void)
         printf("skipped: there is no CUDA device\n");
         return 77;
     }
+    if (!cu_gemm_f32_works()) {
+        printf("skipped: it is not a Hopper GPU, or the kernel is not compiled for it\n");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_have_the_bits_of_a_plain_loop),
-        cmocka_unit_test(an_element_does_not_depend_on_its_tile),
+        cmocka_unit_test(long_sums_have_the_bits_of_a_plain_loop),
+        cmocka_unit_test(an_element_does_not_depend_on_the_number_of_rows),
         cmocka_unit_test(not_a_number_stays_one),
         cmocka_unit_test(errors_are_at_most_those_of_float),
         cmocka_unit_test(wrong_use_is_refused),

@@ -33,7 +33,7 @@ bits() { # A B: the same parameters and moments
 
 run cpu # fp32 and fp16 also in equiv/device
 [ -z "${LS_TEST_ALL:-}" ] || { run fp32 --device cuda --precision fp32 && near cpu fp32 1e-5; }
-LS_GEMM_FP32=tensor run tensor --device cuda --precision fp32 && near cpu tensor 1e-5 && grep -q '3xTF32 kernel' "$SCRATCH/tensor.out" || bad "fp32 products on tensor cores"
+LS_GEMM_FP32=tensor run tensor --device cuda --precision fp32 && near cpu tensor 1e-5 && grep -q '6xBF16 kernel' "$SCRATCH/tensor.out" || bad "fp32 products on tensor cores"
 run bf16 --device cuda --precision bf16 --reference_output && near cpu bf16 5e-3
 [ -z "${LS_TEST_ALL:-}" ] || { run fp16 --device cuda --precision fp16 && near cpu fp16 5e-3; }
 # the line of a step reports only the memory of the device: its plan, which never grows

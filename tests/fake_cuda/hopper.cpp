@@ -11,7 +11,7 @@
 
 namespace {
 
-enum { N = 64, K = 16, SUMS = 32, LANES = 32, GROUP = 128, ROW = 128, TILE = 64 * ROW };
+enum { M = 64, WIDEST = 128, K = 16, LANES = 32, GROUP = 128, ROW = 128 };
 
 /* ---- state of the running block ---- */
 
@@ -30,19 +30,21 @@ struct mbar {
     std::vector<copy> copies;
 };
 
-typedef std::array<unsigned char, N * K * 2> raw; /* of one operand, in its own order */
+typedef std::array<unsigned char, WIDEST * K * 2> raw; /* of one operand, in its own order */
 
 struct product { /* of a warpgroup */
     uint64_t a, b;
+    int n;
     bool add, rows, registers;
     int done; /* threads */
     raw raw_a, raw_b;
-    std::array<float, N * K> A, B; /* (M,K), (K,N) */
+    std::array<float, M * K> A;      /* (M,K) */
+    std::array<float, WIDEST * K> B; /* (K,n) */
 };
 
 struct sums { /* a thread's, in flight */
     float *at;
-    std::array<float, SUMS> x;
+    std::vector<float> x;
     int pending;
 };
 
@@ -104,14 +106,15 @@ void deliver(const copy &c)
         memcpy(c.to, c.from, (size_t)c.nbytes);
         return;
     }
-    for (int r = 0; r < 64; r++)
+    const int size = c.map.nbytes, each = 16 / size;
+    for (int r = 0; r < c.map.rows; r++)
         for (int e = 0; e < 8; e++) {
-            uint16_t chunk[8];
-            for (int i = 0; i < 8; i++) {
-                const int64_t column = c.column + e * 8 + i, row = c.row + r;
-                chunk[i] = 0;
+            char chunk[16] = {0};
+            for (int i = 0; i < each; i++) {
+                const int64_t column = c.column + e * each + i, row = c.row + r;
                 if (row >= 0 && row < c.map.T && column >= 0 && column < c.map.columns && c.b >= 0 && c.b < c.map.B)
-                    memcpy(&chunk[i], c.map.x + ((c.b * c.map.T + row) * c.map.ld + column) * 2, 2);
+                    memcpy(chunk + i * size, c.map.x + ((c.b * c.map.T + row) * c.map.ld + column) * size,
+                           (size_t)size);
             }
             memcpy(c.to + r * ROW + ((e ^ (r & 7)) << 4), chunk, sizeof chunk);
         }
@@ -177,8 +180,8 @@ void emu_mbar_wait(char *bar, int parity)
 
 void emu_tile_load(char *tile, const emu_tensor_map *m, int column, int row, int b, char *bar)
 {
-    check_shared(tile, TILE, 1024); /* of the swizzle */
-    call_for(copy{tile, TILE, nullptr, *m, column, row, b}, bar);
+    check_shared(tile, m->rows * ROW, 1024); /* of the swizzle */
+    call_for(copy{tile, m->rows * ROW, nullptr, *m, column, row, b}, bar);
 }
 
 void emu_bytes_load(char *to, const void *from, int nbytes, char *bar)
@@ -205,11 +208,11 @@ const char *chunk_at(uint64_t desc, int r, int chunk)
     return (const char *)emu_dynamic_shared() + at;
 }
 
-/* Rows of a tile along K (64 x 2 chunks), or K rows as they are (16 x 8 chunks). */
-void read_raw(raw &x, uint64_t desc, bool rows)
+/* n rows of a tile along K (n x 2 chunks), or K rows as they are (16 x 8 chunks). */
+void read_raw(raw &x, uint64_t desc, int n, bool rows)
 {
-    const int n = rows ? K : N, chunks = rows ? 8 : 2;
-    for (int r = 0; r < n; r++)
+    const int from = rows ? K : n, chunks = rows ? 8 : 2;
+    for (int r = 0; r < from; r++)
         for (int c = 0; c < chunks; c++) memcpy(&x[(size_t)(r * chunks + c) * 16], chunk_at(desc, r, c), 16);
 }
 
@@ -231,36 +234,37 @@ void log_product(int group, uint64_t serial, const product &like, float (*number
     auto &log = s().log[group];
     if (serial - s().first[group] < log.size()) {
         const product &p = logged(group, serial);
-        if (p.a != like.a || p.b != like.b || p.add != like.add || p.rows != like.rows || p.registers != like.registers)
+        if (p.a != like.a || p.b != like.b || p.n != like.n || p.add != like.add || p.rows != like.rows ||
+            p.registers != like.registers)
             emu_stop("product %llu of warpgroup %d is another one in other threads", (unsigned long long)serial, group);
         return;
     }
     log.push_back(like);
     product &p = log.back();
-    read_raw(p.raw_b, p.b, p.rows);
+    read_raw(p.raw_b, p.b, p.n, p.rows);
     for (int k = 0; k < K; k++)
-        for (int n = 0; n < N; n++)
-            p.B[(size_t)(k * N + n)] = number_at(p.raw_b, p.rows ? k * N + n : n * K + k, number);
+        for (int n = 0; n < p.n; n++)
+            p.B[(size_t)(k * p.n + n)] = number_at(p.raw_b, p.rows ? k * p.n + n : n * K + k, number);
     if (p.registers) return;
-    read_raw(p.raw_a, p.a, false);
-    for (int i = 0; i < N * K; i++) p.A[(size_t)i] = number_at(p.raw_a, i, number);
+    read_raw(p.raw_a, p.a, M, false);
+    for (int i = 0; i < M * K; i++) p.A[(size_t)i] = number_at(p.raw_a, i, number);
 }
 
-void poison(float *d)
+void poison(float *d, size_t n)
 {
-    memset(d, 0xff, SUMS * sizeof *d);
+    memset(d, 0xff, n * sizeof *d);
 }
 
-std::shared_ptr<sums> in_flight(thread &t, float *d)
+std::shared_ptr<sums> in_flight(thread &t, float *d, size_t n)
 {
     for (auto &x : t.flight) {
-        if (x->at == d) return x;
-        if (x->at < d + SUMS && d < x->at + SUMS) emu_stop("sums of two products overlap");
+        if (x->at == d && x->x.size() == n) return x;
+        if (x->at < d + n && d < x->at + x->x.size()) emu_stop("sums of two products overlap");
     }
     auto x = std::make_shared<sums>();
     x->at = d, x->pending = 0;
-    memcpy(x->x.data(), d, sizeof x->x);
-    poison(d);
+    x->x.assign(d, d + n);
+    poison(d, n);
     t.flight.push_back(x);
     return x;
 }
@@ -272,23 +276,25 @@ void compute(const mine &m)
     const int g = lane / 4, t = lane % 4;
     product &p = logged(group, m.serial);
     raw now;
-    read_raw(now, p.b, p.rows);
+    memset(&now, 0, sizeof now);
+    read_raw(now, p.b, p.n, p.rows);
     if (now != p.raw_b) emu_stop("B of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
     const float *A[2] = {m.A[0], m.A[1]};
     if (p.registers) {
         if (memcmp(m.a, m.a_bits, sizeof m.a_bits) != 0)
             emu_stop("registers of A of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
     } else {
-        read_raw(now, p.a, false);
+        memset(&now, 0, sizeof now);
+        read_raw(now, p.a, M, false);
         if (now != p.raw_a) emu_stop("A of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
         for (int h = 0; h < 2; h++) A[h] = &p.A[(size_t)((warp * 16 + h * 8 + g) * K)];
     }
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < p.n / 8; n++)
         for (int e = 0; e < 4; e++) {
             float &d = m.d->x[(size_t)(n * 4 + e)];
             const float *const a = A[e >> 1], *const b = &p.B[(size_t)(n * 8 + 2 * t + (e & 1))];
             double sum = p.add ? (double)d : 0;
-            for (int k = 0; k < K; k++) sum += (double)a[k] * (double)b[k * N];
+            for (int k = 0; k < K; k++) sum += (double)a[k] * (double)b[k * p.n];
             d = (float)sum;
         }
     if (++p.done == GROUP) {
@@ -299,7 +305,7 @@ void compute(const mine &m)
 
 } // namespace
 
-void emu_wgmma(float *d, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bool add, bool rows,
+void emu_wgmma(float *d, int n, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bool add, bool rows,
                float (*number)(uint16_t))
 {
     thread &t = me();
@@ -325,9 +331,9 @@ void emu_wgmma(float *d, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bo
             }
     }
     product like = {};
-    like.a = desc_a, like.b = desc_b, like.add = add, like.rows = rows, like.registers = a != nullptr;
+    like.a = desc_a, like.b = desc_b, like.n = n, like.add = add, like.rows = rows, like.registers = a != nullptr;
     log_product(id / GROUP, m.serial, like, number);
-    m.d = in_flight(t, d);
+    m.d = in_flight(t, d, (size_t)n / 2);
     m.d->pending++;
     t.open.push_back(m);
 }
@@ -360,10 +366,10 @@ void emu_wgmma_wait(int pending)
     for (size_t i = t.flight.size(); i-- > 0;) {
         sums &x = *t.flight[i];
         if (x.pending) continue;
-        float bad[SUMS];
-        poison(bad);
-        if (memcmp(x.at, bad, sizeof bad) != 0) emu_stop("sums changed before wgmma_wait");
-        memcpy(x.at, x.x.data(), sizeof x.x);
+        std::vector<float> bad(x.x.size());
+        poison(bad.data(), bad.size());
+        if (memcmp(x.at, bad.data(), bad.size() * sizeof(float)) != 0) emu_stop("sums changed before wgmma_wait");
+        memcpy(x.at, x.x.data(), x.x.size() * sizeof(float));
         t.flight.erase(t.flight.begin() + (long)i);
     }
 }

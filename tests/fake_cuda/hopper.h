@@ -13,9 +13,10 @@
 
 #include "fake_cuda/emu.h"
 
-struct emu_tensor_map { /* (B,T,columns) 16-bit elements, rows ld apart */
+struct emu_tensor_map { /* (B,T,columns) elements of 2 or 4 bytes, rows ld apart */
     const char *x;
     int64_t columns, ld, T, B;
+    int nbytes, rows; /* of an element, of a part */
 };
 
 void emu_mbar_init(char *bar, int arrivals);
@@ -24,8 +25,8 @@ void emu_mbar_wait(char *bar, int parity);
 void emu_tile_load(char *tile, const emu_tensor_map *m, int column, int row, int b, char *bar);
 void emu_bytes_load(char *to, const void *from, int nbytes, char *bar);
 
-/* d: 32 sums. a: 4 registers, or NULL: the tile of desc_a. rows: B's rows are K, as they are in the tile. */
-void emu_wgmma(float *d, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bool add, bool rows,
+/* d: n/2 sums of a product of n columns, 64 or 128. a: 4 registers, or NULL: the tile of desc_a. rows: B's rows are K, as they are in the tile. */
+void emu_wgmma(float *d, int n, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bool add, bool rows,
                float (*number)(uint16_t));
 void emu_wgmma_fence(void);
 void emu_wgmma_commit(void);

@@ -249,6 +249,6 @@ void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
     char counts[64] = "";
     if (g->n_timed || g->n_found || g->n_proposed)
         snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
-    snprintf(words, room, "%scuBLASLt %zu.%zu.%zu%s%s", g->tensor ? "3xTF32 kernel, " : "", v / 10000, v / 100 % 100,
+    snprintf(words, room, "%scuBLASLt %zu.%zu.%zu%s%s", g->tensor ? "6xBF16 kernel, " : "", v / 10000, v / 100 % 100,
              v % 100, g->tf32 ? " TF32" : "", counts);
 }

@@ -1,7 +1,7 @@
-/* gemm_f32.c - float products on tensor cores (kernels/gemm_f32.cu) in place of the library's: LS_GEMM_FP32=tensor. Experimental.
+/* gemm_f32.c - float products on Hopper's tensor cores (kernels/gemm_f32.cu) in place of the library's: LS_GEMM_FP32=tensor. Experimental.
  *
- * Which products   Those of float matrices that are not to be made in TF32, of more than a few rows, with operands that 16-byte copies can
- *                  read. All others are the library's. It depends on the shape and on alignment alone, and so does the number of shares:
+ * Which products   Those of float matrices that are not to be made in TF32, of more than a few rows, with operands that the copy engine can
+ *                  read (aligned to 16 bytes). All others are the library's. It depends on the shape and on alignment alone, and so does the number of shares:
  *                  every worker computes a product in the same way, without a measurement and without a file.
  * Shares           An estimate of the time decides: the blocks of a GPU with 132 multiprocessors (H200; others use the same shares, so that
  *                  results do not depend on it), each a number of stages, and the addition of partial sums. The constants are estimates of one
@@ -14,8 +14,8 @@
 
 enum { PROCESSORS = 132, MOST_SHARES = 32, MOST_SIDE = 1 << 30 };
 
-#define STAGE_US     1.4 /* 128 x 128 x 32 */
-#define BLOCK_STAGES 6.0 /* what a block costs beside its stages: begin and end */
+#define STAGE_US     1.8 /* 192 x 128 x 32 */
+#define BLOCK_STAGES 3.0 /* what an item costs beside its stages: its end */
 #define BYTES_PER_US 3.5e6
 #define LAUNCH_US    3.0
 
@@ -27,10 +27,12 @@ ls_status gemm_f32_open(cu_gemm *g, int capability)
     if (g->tf32)
         return ls_fail(LS_E_CONFIG,
                        "LS_GEMM_FP32=tensor computes in fp32, but --tf32 asks for TF32; leave one of them out");
-    if (capability < 80)
-        return ls_fail(LS_E_UNSUPPORTED, "LS_GEMM_FP32=tensor needs compute capability 8.0, but this device has %d.%d",
+    if (!cu_gemm_f32_works())
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "LS_GEMM_FP32=tensor needs a Hopper GPU (compute capability 9.0; this one has %d.%d) and a "
+                       "build for it (LS_CUDA_ARCH with 90a)",
                        capability / 10, capability % 10);
-    g->tensor = 128;
+    g->tensor = true;
     return LS_OK;
 }
 
@@ -55,8 +57,8 @@ static int64_t not_empty(int64_t stages, int64_t shares)
 
 int gemm_f32_shares(const cu_product *p)
 {
-    const int64_t tiles = ((p->M + 127) / 128) * ((p->N + 127) / 128);
-    const int64_t stages = (p->K + CU_F32_BLOCK_K - 1) / CU_F32_BLOCK_K;
+    const int64_t tiles = cu_pieces(p->M, CU_F32_BLOCK_M) * cu_pieces(p->N, CU_F32_BLOCK_N);
+    const int64_t stages = cu_pieces(p->K, CU_F32_BLOCK_K);
     double best = 0;
     int64_t chosen = 1;
     for (int64_t s = 1; s <= MOST_SHARES && (s == 1 || part_nbytes(p, s) <= CU_GEMM_LIBRARY_NBYTES); s++) {
@@ -87,10 +89,11 @@ ls_status gemm_f32_issue(cu_gemm *g, const cu_product *p, void *workspace)
                           .M = (int)p->M,
                           .N = (int)p->N,
                           .K = (int)p->K,
+                          .shares = shares,
                           .gelu = p->epilogue == CU_GELU    ? CU_F32_GELU
                                   : p->epilogue == CU_DGELU ? CU_F32_DGELU
                                                             : CU_F32_PLAIN};
-    CU_TRY(cu_gemm_f32(g->stream, &j, p->ta, p->tb, shares, g->tensor));
+    CU_TRY(cu_gemm_f32(g->stream, &j, p->ta, p->tb));
     g->n_tensor++;
     return p->b_sums ? gemm_issue_sums(g, p, workspace) : LS_OK;
 }

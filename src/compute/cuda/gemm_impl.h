@@ -30,8 +30,8 @@ struct cu_gemm {
     cu_gemm_cache *cache;
     bool tf32, deterministic;
     enum { TUNE_OFF, TUNE_ON, TUNE_AGAIN } tune;
-    int only;   /* -1, or: fuse exactly this where it is wanted (perf/cuda_gemm) */
-    int tensor; /* 0, or: float products are made by kernels/gemm_f32.cu, tiles of so many columns (128, 64) */
+    int only;    /* -1, or: fuse exactly this where it is wanted (perf/cuda_gemm) */
+    bool tensor; /* float products are made by kernels/gemm_f32.cu */
     int n_timed, n_found, n_proposed, n_tensor;
     cu_gemm_choice last; /* of the last product, for those who ask */
 };

@@ -8,11 +8,12 @@
 
 typedef emu_tensor_map tensor_map;
 
-static inline int tensor_map_rows(tensor_map *m, const void *x, int64_t columns, int64_t ld, int64_t T, int64_t B)
+static inline int tensor_map_of(tensor_map *m, const void *x, int nbytes, int64_t columns, int64_t ld, int64_t T,
+                                int64_t B, int rows)
 {
-    if ((uintptr_t)x % 16 || ld * 2 % 16 || columns < 1 || ld < columns || T < 1 || B < 1)
+    if ((uintptr_t)x % 16 || ld * nbytes % 16 || columns < 1 || ld < columns || T < 1 || B < 1 || rows > 256)
         return (int)cudaErrorInvalidValue; /* as the driver would */
-    *m = emu_tensor_map{(const char *)x, columns, ld, T, B};
+    *m = emu_tensor_map{(const char *)x, columns, ld, T, B, nbytes, rows};
     return 0;
 }
 
@@ -43,12 +44,17 @@ template <class E> static inline float emu_word_part(uint16_t x)
 
 template <class E, bool ADD> static inline void wgmma_tiles(float (&d)[8][4], uint64_t a, uint64_t b)
 {
-    emu_wgmma(&d[0][0], nullptr, a, b, ADD, false, emu_word_part<E>);
+    emu_wgmma(&d[0][0], 64, nullptr, a, b, ADD, false, emu_word_part<E>);
 }
 
 template <class E> static inline void wgmma_registers(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b)
 {
-    emu_wgmma(&d[0][0], a, 0, b, true, true, emu_word_part<E>);
+    emu_wgmma(&d[0][0], 64, a, 0, b, true, true, emu_word_part<E>);
+}
+
+static inline void wgmma_wide(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    emu_wgmma(&d[0][0], 128, a, 0, b, add != 0, false, emu_word_part<bf16>);
 }
 
 static inline void mbar_init(saddr bar, int arrivals)

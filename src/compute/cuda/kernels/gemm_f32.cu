@@ -1,316 +1,439 @@
-/* gemm_f32.cu - products of float matrices on tensor cores, with the accuracy of float.
+/* gemm_f32.cu - products of float matrices on Hopper's tensor cores, with the accuracy of float.
  *
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         as in gemm.h
  *
- * Products   x = hi + lo, each of TF32's 11 bits: hi is x rounded, lo the rest, of which the tensor core takes 11 bits; |x - hi - lo| <= 2^-23 |x|.
- *            a b = lo hi + hi lo + hi hi; lo lo is below a float's last bit and left out.
+ * Products   x = x1 + x2 + x3, numbers of bf16, which have 8 bits each: all 24 of a float, exactly. a b = a3 b1 + a1 b3 + a2 b2 + a2 b1 + a1 b2 + a1 b1,
+ *            in this order; what is left out is below 2^-25 of it.
  * Sums       A tensor core cuts sums off where a float operation rounds to nearest: over a long K the error grows with K, and has one sign. It
- *            therefore sums RUN steps of 8 only, from zero, and what it has is added to the sum in registers by a float addition (decision 24).
- * Order      The sum of an element is made in one order, by K and the number of shares alone: not by M, N, the tile, or what else runs.
+ *            therefore sums a run of 16 only (of 32 where K is long), from zero, and what it has is added to the sum in registers by a float
+ *            addition (decision 24).
+ * Order      The sum of an element is made in one order, by K and the number of shares alone: not by M, N, or what else runs.
  * Shares     K may be cut into shares, for results with few tiles: partial sums go to memory and are added in the order of K.
  *
- * A block has WARPS_N x 2 warps and a tile of 128 x 32 WARPS_N; a warp has 64 x 32 of it. Three stages of 32 along K are in flight.
- *
- * Tiles in shared memory, chunks of 16 bytes, chunk c of row r at place
- *   ALONG_K    (row, k): 32 k a row           c ^ (r/4 % 8)       eight rows that are 4 apart are in different banks (ldmatrix)
- *   otherwise  (k, row): all rows of the tile c ^ 2 (k % 4)       two neighbouring chunks of four k are in different banks (16-byte loads)
- * so that in both cases lane g = lane/4 has rows 4g … 4g+3 of 32: row 4g + n is row g of the n-th fragment of 8. The result inherits that: a lane
- * has 8 neighbours of a row, and stores them 4 at a time. */
+ * Block      one per multiprocessor, which takes items (a tile of 192 x 128 of one share) one after the other. Three warpgroups with 64 x 128 each make
+ *            products; of the fourth, one thread asks the copy engine for tiles and two warps split b.
+ * Stage      32 of K. Tiles arrive as they are in memory, floats (wgmma.cuh: float tile): rows of 32 k (ALONG_K), or 32 rows of k for each 32 rows
+ *            of the operand. a is split in registers, after it is read as fragments. b is split into three planes, tiles of 128 rows along
+ *            K, which two stages share: 32 k each.
+ * Order of k The product does not mind the order of a run's 16 k, if both operands have the same one. If a is ALONG_K, k and k+4 are neighbours in
+ *            groups of 8, since a lane gets such of it by ldmatrix; otherwise they are in order, which reads a without bank conflicts. */
 #include "compute/cuda/kernels/gelu.cuh"
 #include "compute/cuda/kernels/gemm_f32.h"
-#include "compute/cuda/kernels/mma.cuh"
+#include "compute/cuda/kernels/wgmma.cuh"
 
 namespace {
 
-constexpr int BM = 128, BK = CU_F32_BLOCK_K, STAGES = 3, STEPS = BK / 8, RUN = CU_F32_RUN / 8;
-static_assert(BM == CU_F32_BLOCK_M && STEPS % RUN == 0, "runs are whole in a stage");
+constexpr int WGS = 3, BM = WGS * WG_ROWS, BN = 128, BK = CU_F32_BLOCK_K, STAGES = 4, RAWS = 2;
+constexpr int THREADS = (WGS + 1) * WG_THREADS, SPLITTERS = 64;
+static_assert(BM == CU_F32_BLOCK_M && BN == CU_F32_BLOCK_N && BK == 32 && STAGES % 2 == 0, "as it is written");
+
+constexpr int BOX = 32 * 128; /* 32 rows of a float tile */
+constexpr int A_TILE = BM * 128, B_TILE = BN * 128, PLANE = BN * 128;
+constexpr int A_AT = STAGES / 2 * 3 * PLANE, B_AT = A_AT + STAGES * A_TILE, BARS = B_AT + RAWS * B_TILE;
+constexpr int A_FULL = BARS, A_FREE = A_FULL + 8 * STAGES, P_FULL = A_FREE + 8 * STAGES, P_FREE = P_FULL + 8 * STAGES;
+constexpr int B_FULL = P_FREE + 8 * STAGES, B_FREE = B_FULL + 8 * RAWS;
+constexpr int NBYTES = B_FREE + 8 * RAWS + 1024; /* and what aligns the first tile */
 
 #define FOLD_THREADS 256
 
-/* ---- global to shared memory ------------------------------------------------------------------------------------- */
+/* ---- items --------------------------------------------------------------------------------------------------------- */
 
-LS_DEVICE int nbytes_of(int left) /* of 4 elements those that are left, in bytes */
+struct item {
+    int m, n, share, from, to; /* tile, stages from … to-1 */
+};
+
+/* Groups of 8 tiles along M, N fast inside: blocks that run together share rows of both operands in the second-level cache. */
+LS_DEVICE bool item_at(const cu_f32_job &j, int index, item &it)
 {
-    return left >= 4 ? 16 : left > 0 ? left * 4 : 0;
+    const int tiles_m = ceil_div(j.M, BM), tiles_n = ceil_div(j.N, BN), tiles = tiles_m * tiles_n;
+    it.share = index / tiles;
+    const int tile = index % tiles, first = tile / (8 * tiles_n) * 8;
+    const int group = tiles_m - first < 8 ? tiles_m - first : 8, in = tile - first * tiles_n;
+    it.m = first + in % group;
+    it.n = in / group;
+    it.from = it.share * j.share;
+    it.to = it.from + j.share < j.stages ? it.from + j.share : j.stages;
+    return it.share < j.shares;
 }
 
-/* Rows first … first+ROWS-1 of n, k0 … k0+BK-1 of K; zeros outside. x (n,K) ALONG_K, else (K,n), ld apart. */
-template <bool ALONG_K, int ROWS, int THREADS>
-LS_DEVICE void load_tile(char *to, const float *x, int64_t ld, int first, int n, int k0, int K)
+template <int N> struct ring {
+    int at = 0, phase = 0;
+    __device__ __forceinline__ void next()
+    {
+        if (++at == N) at = 0, phase ^= 1;
+    }
+};
+
+/* ---- loading and splitting ------------------------------------------------------------------------------------------ */
+
+/* Rows first … first+ROWS-1 of an operand, BK from k on. */
+template <bool ALONG_K, int ROWS> LS_DEVICE void load_tile(saddr to, const tensor_map *x, int first, int k, saddr full)
 {
-    constexpr int ACROSS = ALONG_K ? BK / 4 : ROWS / 4, DOWN = ALONG_K ? ROWS : BK, EACH = ACROSS * DOWN / THREADS;
-    static_assert(THREADS % ACROSS == 0 && ACROSS * DOWN % THREADS == 0, "every thread has as many");
-    const int c = (int)threadIdx.x % ACROSS, r0 = (int)threadIdx.x / ACROSS;
-    const int row0 = ALONG_K ? first : k0, rows = ALONG_K ? n : K;
-    const int col = (ALONG_K ? k0 : first) + 4 * c, nbytes = nbytes_of((ALONG_K ? K : n) - col);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int r = r0 + i * (THREADS / ACROSS), place = c ^ (ALONG_K ? r / 4 % 8 : 2 * (r % 4));
-        const bool there = row0 + r < rows && nbytes > 0;
-        cp_async16_part(to + r * (ACROSS * 16) + place * 16, there ? x + (row0 + r) * ld + col : x, there ? nbytes : 0);
+    mbar_arrive_expect(full, ROWS * 128);
+    if constexpr (ALONG_K) {
+        tile_load(to, x, k, first, 0, full);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < ROWS / 32; i++) tile_load(to + i * BOX, x, first + 32 * i, k, 0, full);
     }
 }
 
-/* ---- shared memory to fragments ---------------------------------------------------------------------------------- */
-
-/* Four A of 16 rows: rows g and g+8 of the i-th are rows 4g + 2(i%2) and 4g + 2(i%2) + 1 of the i/2-th 32. */
-template <bool ALONG_K> LS_DEVICE void load_a(uint32_t (&a)[4][4], const char *tile, int row0, int step, int lane)
+template <bool A_K, bool B_K>
+LS_DEVICE void load(saddr mem, const tensor_map *a, const tensor_map *b, const cu_f32_job &j)
 {
-    if constexpr (ALONG_K) {
-        const int r = row0 + 4 * (lane & 7) + (lane >> 3 & 1), c = (2 * step + (lane >> 4)) ^ (lane & 7);
-        const saddr at = shared_address(tile) + (r * (BK * 4) + c * 16);
+    ring<STAGES> r;
+    ring<RAWS> raw;
+    item it;
+#pragma unroll 1
+    for (int i = (int)blockIdx.x; item_at(j, i, it); i += (int)gridDim.x)
+#pragma unroll 1
+        for (int s = it.from; s < it.to; s++, r.next(), raw.next()) {
+            mbar_wait(mem + (A_FREE + 8 * r.at), r.phase ^ 1);
+            load_tile<A_K, BM>(mem + (A_AT + r.at * A_TILE), a, it.m * BM, s * BK, mem + (A_FULL + 8 * r.at));
+            mbar_wait(mem + (B_FREE + 8 * raw.at), raw.phase ^ 1);
+            load_tile<B_K, BN>(mem + (B_AT + raw.at * B_TILE), b, it.n * BN, s * BK, mem + (B_FULL + 8 * raw.at));
+        }
+}
+
+/* Two numbers as words of two bf16: exact, as long as the last part is not below 2^-133. A NaN is one in all parts, an infinity in two. */
+LS_DEVICE void split2(uint32_t (&w)[3], float x, float y)
+{
 #pragma unroll
-        for (int i = 0; i < 4; i++) ldmatrix4(a[i], at + (32 * (i >> 1) + 2 * (i & 1)) * (BK * 4));
+    for (int p = 0; p < 3; p++) {
+        w[p] = narrow2(x, y, bf16());
+        const float2 part = widen2(w[p], bf16());
+        x -= part.x, y -= part.y;
+    }
+}
+
+/* 8 neighbours along K of row n of b, from the tile, in the order that a has them. */
+template <bool A_K, bool B_K> LS_DEVICE void load_b(float (&x)[8], const char *tile, int n, int chunk)
+{
+    float k[8];
+    if constexpr (B_K) {
+        const char *row = tile + n * 128;
+        const float4 lo = *(const float4 *)(row + (((2 * chunk) ^ (n & 7)) << 4));
+        const float4 hi = *(const float4 *)(row + (((2 * chunk + 1) ^ (n & 7)) << 4));
+        k[0] = lo.x, k[1] = lo.y, k[2] = lo.z, k[3] = lo.w, k[4] = hi.x, k[5] = hi.y, k[6] = hi.z, k[7] = hi.w;
     } else {
-        const int g = lane >> 2, t = lane & 3;
+        const char *box = tile + n / 32 * BOX + chunk * 8 * 128 + n % 4 * 4;
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int i = 0; i < 8; i++) k[i] = *(const float *)(box + i * 128 + ((n % 32 / 4 ^ i) << 4));
+    }
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int c = (row0 / 4 + 8 * half + g) ^ (2 * t);
-                const uint4 v = *(const uint4 *)(tile + (8 * step + t + 4 * e) * (BM * 4) + c * 16);
-                a[2 * half][2 * e] = v.x, a[2 * half][2 * e + 1] = v.y;
-                a[2 * half + 1][2 * e] = v.z, a[2 * half + 1][2 * e + 1] = v.w;
+    for (int i = 0; i < 8; i++) x[i] = k[A_K ? i % 2 * 4 + i / 2 : i];
+}
+
+template <bool A_K, bool B_K> LS_DEVICE void split_b(char *base, saddr mem, const cu_f32_job &j)
+{
+    const int me = (int)threadIdx.x % WG_THREADS;
+    int stages = 0;
+    item it;
+    for (int i = (int)blockIdx.x; item_at(j, i, it); i += (int)gridDim.x) stages += it.to - it.from;
+#pragma unroll 1
+    for (int s = 0; s < stages; s++) {
+        const int at = s % STAGES, raw = s % RAWS;
+        const char *from = base + B_AT + raw * B_TILE;
+        char *to = base + at / 2 * (3 * PLANE);
+        mbar_wait(mem + (B_FULL + 8 * raw), s / RAWS & 1);
+        mbar_wait(mem + (P_FREE + 8 * at), (s / STAGES & 1) ^ 1);
+#pragma unroll 1
+        for (int n = me; n < BN; n += SPLITTERS)
+#pragma unroll 1
+            for (int c = 0; c < BK / 8; c++) {
+                float x[8];
+                uint32_t w[4][3];
+                load_b<A_K, B_K>(x, from, n, c);
+#pragma unroll
+                for (int e = 0; e < 4; e++) split2(w[e], x[2 * e], x[2 * e + 1]);
+                char *place = to + n * 128 + (((at % 2 * 4 + c) ^ (n & 7)) << 4);
+#pragma unroll
+                for (int p = 0; p < 3; p++)
+                    *(uint4 *)(place + p * PLANE) = make_uint4(w[0][p], w[1][p], w[2][p], w[3][p]);
             }
+        proxy_fence();
+        mbar_arrive_warp(mem + (P_FULL + 8 * at));
+        mbar_arrive_warp(mem + (B_FREE + 8 * raw));
     }
 }
 
-/* Four B of 8 columns: column g of the j-th is row 4g + j of the tile. */
-template <bool ALONG_K, int ROWS>
-LS_DEVICE void load_b(uint32_t (&b)[4][2], const char *tile, int row0, int step, int lane)
+/* ---- products -------------------------------------------------------------------------------------------------------- */
+
+/* Numbers 2i and 2i+1 become register i of A: rows g, g+8, g, g+8 of the warp's 16. tile: a's. */
+template <bool ALONG_K> LS_DEVICE void load_a(float (&x)[8], saddr tile, int row0, int step, int lane)
 {
     if constexpr (ALONG_K) {
-        const int r = row0 + 4 * (lane & 7) + (lane >> 4), c = (2 * step + (lane >> 3 & 1)) ^ (lane & 7);
-        const saddr at = shared_address(tile) + (r * (BK * 4) + c * 16);
+        const saddr at = tile + ((row0 + (lane & 7)) * 128 + (((4 * step + (lane >> 3)) ^ (lane & 7)) << 4));
 #pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            uint32_t f[4];
-            ldmatrix4(f, at + j * (BK * 4));
-            b[j][0] = f[0], b[j][1] = f[1], b[j + 1][0] = f[2], b[j + 1][1] = f[3];
+        for (int h = 0; h < 2; h++) {
+            uint32_t r[4];
+            ldmatrix4(r, at + h * 1024);
+            x[2 * h] = __uint_as_float(r[0]), x[2 * h + 1] = __uint_as_float(r[1]);
+            x[4 + 2 * h] = __uint_as_float(r[2]), x[5 + 2 * h] = __uint_as_float(r[3]);
         }
     } else {
         const int g = lane >> 2, t = lane & 3;
+        const saddr box = tile + (row0 / 32 * BOX + (16 * step + 2 * t) * 128 + g % 4 * 4);
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int c = (row0 / 4 + g) ^ (2 * t);
-            const uint4 v = *(const uint4 *)(tile + (8 * step + t + 4 * e) * (ROWS * 4) + c * 16);
-            b[0][e] = v.x, b[1][e] = v.y, b[2][e] = v.z, b[3][e] = v.w;
+        for (int i = 0; i < 8; i++) { /* i: the k after, 8 rows on, 8 k on */
+            const int c = (row0 % 32 / 4 + g / 4 + (i & 2)) ^ (2 * t + (i & 1));
+            x[i] = __uint_as_float(lds32(box + ((i & 1) * 128 + (i >> 2) * 1024 + (c << 4))));
         }
     }
 }
 
-/* hi: the nearest number of 11 bits, lo: the rest, of which mma_tf32 takes 11 bits of 12. Whatever becomes of a NaN in hi, lo is one. */
-template <int N> LS_DEVICE void split(uint32_t (&hi)[N], uint32_t (&lo)[N], const uint32_t (&x)[N])
+typedef float sums_t[16][4]; /* 8 columns, a lane's elements */
+
+/* The six products of 16 along K, smallest first. b: its planes at these k. */
+LS_DEVICE void run_products(sums_t &run, const uint32_t (&a)[3][4], uint64_t b, int add)
 {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        hi[i] = (x[i] + 0x1000u) & 0xffffe000u;
-        lo[i] = __float_as_uint(__uint_as_float(x[i]) - __uint_as_float(hi[i]));
-    }
+    constexpr uint64_t NEXT = PLANE / 16;
+    wgmma_fence();
+    wgmma_wide(run, a[2], b, add);
+    wgmma_wide(run, a[0], b + 2 * NEXT, 1);
+    wgmma_wide(run, a[1], b + NEXT, 1);
+    wgmma_wide(run, a[1], b, 1);
+    wgmma_wide(run, a[0], b + NEXT, 1);
+    wgmma_wide(run, a[0], b, 1);
+    wgmma_commit();
 }
 
-/* ---- a warp's products -------------------------------------------------------------------------------------------- */
-
-typedef float sums_t[4][4][4]; /* 16 rows, 8 columns, a lane's elements */
-
-LS_DEVICE void zero(sums_t &d)
+LS_DEVICE void split_a(uint32_t (&a)[3][4], const float (&x)[8])
 {
-#pragma unroll
-    for (int n = 0; n < 64; n++) d[n / 16][n / 4 % 4][n % 4] = 0;
-}
-
-LS_DEVICE void step_products(sums_t &run, const uint32_t (&a)[4][4], const uint32_t (&b)[4][2])
-{
-    uint32_t bh[4][2], bl[4][2];
-#pragma unroll
-    for (int j = 0; j < 4; j++) split(bh[j], bl[j], b[j]);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t ah[4], al[4];
-        split(ah, al, a[i]);
+        uint32_t w[3];
+        split2(w, x[2 * i], x[2 * i + 1]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) mma_tf32(run[i][j], al, bh[j]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) mma_tf32(run[i][j], ah, bl[j]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) mma_tf32(run[i][j], ah, bh[j]);
+        for (int p = 0; p < 3; p++) a[p][i] = w[p];
     }
 }
 
-/* The runs of a stage. They are not unrolled: two that overlap need more registers than there are. */
-template <bool A_K, bool B_K, int BN>
-LS_DEVICE void stage_products(sums_t &sum, const char *ta, const char *tb, int row0, int col0, int lane)
+LS_DEVICE void add_to(sums_t &sum, const sums_t &run)
 {
-#pragma unroll 1
-    for (int first = 0; first < STEPS; first += RUN) {
-        uint32_t a[2][4][4], b[2][4][2];
-        sums_t run;
-        zero(run);
-        load_a<A_K>(a[0], ta, row0, first, lane);
-        load_b<B_K, BN>(b[0], tb, col0, first, lane);
 #pragma unroll
-        for (int s = 0; s < RUN; s++) {
-            if (s + 1 < RUN) {
-                load_a<A_K>(a[(s + 1) & 1], ta, row0, first + s + 1, lane);
-                load_b<B_K, BN>(b[(s + 1) & 1], tb, col0, first + s + 1, lane);
-            }
-            step_products(run, a[s & 1], b[s & 1]);
-        }
-#pragma unroll
-        for (int n = 0; n < 64; n++) sum[n / 16][n / 4 % 4][n % 4] += run[n / 16][n / 4 % 4][n % 4];
-    }
+    for (int n = 0; n < 64; n++) sum[n / 4][n % 4] += run[n / 4][n % 4];
+}
+
+/* A stage of a warpgroup. tile: of a; a_free: its barrier. */
+template <bool A_K>
+LS_DEVICE void stage_products(sums_t &sum, saddr tile, uint64_t b, int row0, int lane, bool longer, saddr a_free)
+{
+    sums_t run;
+    float x[8];
+    uint32_t a[3][4];
+    load_a<A_K>(x, tile, row0, 0, lane);
+    split_a(a, x);
+    run_products(run, a, b, 0);
+    load_a<A_K>(x, tile, row0, 1, lane);
+    proxy_fence();
+    mbar_arrive_warp(a_free);
+    wgmma_wait<0>(run);
+    if (!longer) add_to(sum, run);
+    split_a(a, x);
+    run_products(run, a, b + WG_CHUNK, longer);
+    wgmma_wait<0>(run);
+    add_to(sum, run);
 }
 
 /* ---- what follows the product ------------------------------------------------------------------------------------- */
 
-/* N neighbours of a row of the result. */
-template <int N> LS_DEVICE void finish(const cu_f32_job &j, int64_t row, int64_t col, float (&v)[N])
+/* E neighbours from x on, of which there are `left` before the end of the row: those after it are 0, and not stored. WHOLE: all are there, and aligned. */
+template <bool WHOLE, int E> LS_DEVICE void take(float (&v)[E], const float *x, int left)
 {
-    float x[N];
-    if (j.bias) {
-        widen(x, vec_load<N>(j.bias + col));
+    if constexpr (WHOLE) {
+        widen(v, vec_load<E>(x));
+    } else {
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] += x[i];
+        for (int e = 0; e < E; e++) v[e] = e < left ? x[e] : 0;
     }
-    if (j.gelu == CU_F32_GELU) {
-        vec_store<N>(j.aux + row * j.N + col, vec_of<float>(v));
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] = gelu_value<LS_GELU_TANH>(v[i]);
-    }
-    if (j.gelu == CU_F32_DGELU) {
-        widen(x, vec_load<N>(j.aux + row * j.N + col));
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] *= gelu_slope<LS_GELU_TANH>(x[i]);
-    }
-    if (j.add) {
-        widen(x, vec_load<N>(j.add + row * j.ldo + col));
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] += x[i];
-    }
-    vec_store<N>(j.out + row * j.ldo + col, vec_of<float>(v));
 }
 
-LS_DEVICE void finish4(const cu_f32_job &j, int64_t row, int64_t col, float (&v)[4])
+template <bool WHOLE, int E> LS_DEVICE void give(float *x, const float (&v)[E], int left)
 {
-    if (j.packs && col + 4 <= j.N) {
-        finish(j, row, col, v);
-        return;
-    }
+    if constexpr (WHOLE) {
+        vec_store<E>(x, vec_of<float>(v));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float one[1] = {v[i]};
-        if (col + i < j.N) finish(j, row, col + i, one);
+        for (int e = 0; e < E; e++)
+            if (e < left) x[e] = v[e];
+    }
+}
+
+#define EACH_PIECE _Pragma("unroll") for (int n = 0; n < P; n++)
+#define EACH_OF_IT _Pragma("unroll") for (int e = 0; e < E; e++)
+
+/* P pieces of E neighbours, 8 apart, of a row of the result. All loads of a kind are in flight together. */
+template <bool WHOLE, int P, int E> LS_DEVICE void finish(const cu_f32_job &j, int64_t row, int col, float (&v)[P][E])
+{
+    float x[P][E];
+    const int left = j.N - col;
+    float *aux = j.aux + row * j.N + col;
+    if (j.bias) {
+        EACH_PIECE take<WHOLE>(x[n], j.bias + col + 8 * n, left - 8 * n);
+        EACH_PIECE EACH_OF_IT v[n][e] += x[n][e];
+    }
+    if (j.gelu == CU_F32_GELU) {
+        EACH_PIECE give<WHOLE>(aux + 8 * n, v[n], left - 8 * n);
+        EACH_PIECE EACH_OF_IT v[n][e] = gelu_value<LS_GELU_TANH>(v[n][e]);
+    }
+    if (j.gelu == CU_F32_DGELU) {
+        EACH_PIECE take<WHOLE>(x[n], aux + 8 * n, left - 8 * n);
+        EACH_PIECE EACH_OF_IT v[n][e] *= gelu_slope<LS_GELU_TANH>(x[n][e]);
+    }
+    if (j.add) {
+        EACH_PIECE take<WHOLE>(x[n], j.add + row * j.ldo + col + 8 * n, left - 8 * n);
+        EACH_PIECE EACH_OF_IT v[n][e] += x[n][e];
+    }
+    EACH_PIECE give<WHOLE>(j.out + row * j.ldo + col + 8 * n, v[n], left - 8 * n);
+}
+
+/* A warpgroup's part of a tile. */
+LS_DEVICE void store(const cu_f32_job &j, const item &it, const sums_t &sum, int row0, int lane)
+{
+    constexpr int P = 16, E = 2;
+    const int col = it.n * BN + 2 * (lane & 3);
+    const bool whole = j.packs && it.n * BN + BN <= j.N;
+#pragma unroll 1
+    for (int h = 0; h < 2; h++) {
+        const int64_t row = (int64_t)it.m * BM + row0 + (lane >> 2) + 8 * h;
+        float v[P][E];
+        EACH_PIECE EACH_OF_IT v[n][e] = h ? sum[n][2 + e] : sum[n][e];
+        if (row >= j.M) continue;
+        if (j.part) {
+            float *part = j.part + ((int64_t)it.share * j.M + row) * j.part_ld + col;
+            EACH_PIECE if (col + 8 * n < j.N) give<true>(part + 8 * n, v[n], E);
+        } else if (whole) {
+            finish<true>(j, row, col, v);
+        } else {
+            finish<false>(j, row, col, v);
+        }
+    }
+}
+
+template <bool A_K> LS_DEVICE void multiply(saddr mem, const cu_f32_job &j)
+{
+    const int wg = warpgroup_index(), lane = (int)threadIdx.x & 31;
+    const int row0 = wg * WG_ROWS + (int)threadIdx.x % WG_THREADS / 32 * 16;
+    ring<STAGES> r;
+    item it;
+#pragma unroll 1
+    for (int i = (int)blockIdx.x; item_at(j, i, it); i += (int)gridDim.x) {
+        const bool live = it.m * BM + wg * WG_ROWS < j.M;
+        sums_t sum;
+#pragma unroll
+        for (int n = 0; n < 64; n++) sum[n / 4][n % 4] = 0;
+#pragma unroll 1
+        for (int s = it.from; s < it.to; s++, r.next()) {
+            const saddr a_free = mem + (A_FREE + 8 * r.at);
+            const uint64_t b = wgmma_operand(mem + r.at / 2 * (3 * PLANE)) + (unsigned)(r.at % 2) * (2 * WG_CHUNK);
+            mbar_wait(mem + (A_FULL + 8 * r.at), r.phase);
+            mbar_wait(mem + (P_FULL + 8 * r.at), r.phase);
+            if (live) stage_products<A_K>(sum, mem + (A_AT + r.at * A_TILE), b, row0, lane, j.longer != 0, a_free);
+            else mbar_arrive_warp(a_free);
+            mbar_arrive_warp(mem + (P_FREE + 8 * r.at));
+        }
+        if (live) store(j, it, sum, row0, lane);
     }
 }
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------ */
 
-/* Groups of 8 tiles along M, N fast inside: blocks that run together share rows of both operands in the second-level cache. */
-LS_DEVICE void tile_of(const cu_f32_job &j, int bn, int &m, int &n)
+template <bool A_K, bool B_K> LS_DEVICE void block(const tensor_map *a, const tensor_map *b, const cu_f32_job &j)
 {
-    const int tiles_m = (j.M + BM - 1) / BM, tiles_n = (j.N + bn - 1) / bn, block = (int)blockIdx.x;
-    const int first = block / (8 * tiles_n) * 8, group = tiles_m - first < 8 ? tiles_m - first : 8;
-    const int in = block - first * tiles_n;
-    m = first + in % group;
-    n = in / group;
+    char *const dynamic = LS_SHARED_DYNAMIC(char);
+    char *const base = dynamic + (-shared_offset(shared_address(dynamic)) & 1023);
+    const saddr mem = shared_address(base);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            mbar_init(mem + (A_FULL + 8 * i), 1), mbar_init(mem + (A_FREE + 8 * i), WGS * 4);
+            mbar_init(mem + (P_FULL + 8 * i), SPLITTERS / 32), mbar_init(mem + (P_FREE + 8 * i), WGS * 4);
+        }
+        for (int i = 0; i < RAWS; i++)
+            mbar_init(mem + (B_FULL + 8 * i), 1), mbar_init(mem + (B_FREE + 8 * i), SPLITTERS / 32);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    if ((int)threadIdx.x >= WGS * WG_THREADS) {
+        registers_less<32>();
+        const int me = (int)threadIdx.x - WGS * WG_THREADS;
+        if (me < SPLITTERS) split_b<A_K, B_K>(base, mem, j);
+        else if (me == SPLITTERS) load<A_K, B_K>(mem, a, b, j);
+    } else {
+        registers_more<160>();
+        multiply<A_K>(mem, j);
+    }
 }
 
-template <bool A_K, bool B_K, int WARPS_N>
-__global__ void __launch_bounds__(WARPS_N * 64, WARPS_N == 2 ? 2 : 1) product(const cu_f32_job j)
+/* Where wgmma is not compiled in, the kernel is empty and may not have its number of threads, which cu_gemm_f32_works sees. */
+template <bool A_K, bool B_K>
+__global__ void __launch_bounds__(WG_COMPILED ? THREADS : 32, 1)
+    product(const __grid_constant__ tensor_map a, const __grid_constant__ tensor_map b,
+            const __grid_constant__ cu_f32_job j)
 {
-    constexpr int BN = 32 * WARPS_N, THREADS = WARPS_N * 64, A_NBYTES = BM * BK * 4, STAGE = A_NBYTES + BN * BK * 4;
-    char *mem = LS_SHARED_DYNAMIC(char);
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32;
-    const int row0 = warp % 2 * 64, col0 = warp / 2 * 32;
-    int m, n;
-    tile_of(j, BN, m, n);
-    const int k_first = (int)blockIdx.y * j.share * BK, k_last = k_first + j.share * BK;
-    const int n_stage = ((k_last < j.K ? k_last : j.K) - k_first + BK - 1) / BK;
-    sums_t sum;
-    zero(sum);
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s < n_stage) {
-            load_tile<A_K, BM, THREADS>(mem + s * STAGE, j.a, j.lda, m * BM, j.M, k_first + s * BK, j.K);
-            load_tile<B_K, BN, THREADS>(mem + s * STAGE + A_NBYTES, j.b, j.ldb, n * BN, j.N, k_first + s * BK, j.K);
-        }
-        cp_async_commit();
-    }
-#pragma unroll 1
-    for (int s = 0; s < n_stage; s++) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* stage s has arrived, and all have read stage s-1 */
-        if (s + STAGES - 1 < n_stage) {
-            char *to = mem + (s + STAGES - 1) % STAGES * STAGE;
-            const int k0 = k_first + (s + STAGES - 1) * BK;
-            load_tile<A_K, BM, THREADS>(to, j.a, j.lda, m * BM, j.M, k0, j.K);
-            load_tile<B_K, BN, THREADS>(to + A_NBYTES, j.b, j.ldb, n * BN, j.N, k0, j.K);
-        }
-        cp_async_commit();
-        const char *from = mem + s % STAGES * STAGE;
-        stage_products<A_K, B_K, BN>(sum, from, from + A_NBYTES, row0, col0, lane);
-    }
-    const int g = lane >> 2, t = lane & 3;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int64_t row = (int64_t)m * BM + row0 + 32 * (i >> 1) + 4 * g + 2 * (i & 1) + h;
-            if (row >= j.M) continue;
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int64_t col = (int64_t)n * BN + col0 + 8 * t + 4 * e;
-                float v[4] = {sum[i][0][2 * h + e], sum[i][1][2 * h + e], sum[i][2][2 * h + e], sum[i][3][2 * h + e]};
-                if (col >= j.N) continue;
-                if (j.part)
-                    vec_store<4>(j.part + ((int64_t)blockIdx.y * j.M + row) * j.part_ld + col, vec_of<float>(v));
-                else finish4(j, row, col, v);
-            }
-        }
+    if constexpr (WG_COMPILED && BM > 0) block<A_K, B_K>(&a, &b, j);
 }
 
 /* The shares, in their order, and what follows. */
-__global__ void __launch_bounds__(FOLD_THREADS) fold_shares(const cu_f32_job j, int shares)
+__global__ void __launch_bounds__(FOLD_THREADS) fold_shares(const cu_f32_job j)
 {
     const int64_t i = ((int64_t)blockIdx.x * FOLD_THREADS + threadIdx.x) * 4, all = (int64_t)j.M * j.part_ld;
-    float v[4], x[4];
+    const int64_t row = i / j.part_ld;
+    const int col = (int)(i % j.part_ld);
+    float v[1][4], x[4];
     if (i >= all) return;
-    widen(v, vec_load<4>(j.part + i));
-    for (int s = 1; s < shares; s++) {
+    widen(v[0], vec_load<4>(j.part + i));
+    for (int s = 1; s < j.shares; s++) {
         widen(x, vec_load<4>(j.part + s * all + i));
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] += x[k];
+        for (int k = 0; k < 4; k++) v[0][k] += x[k];
     }
-    finish4(j, i / j.part_ld, i % j.part_ld, v);
+    if (j.packs && col + 4 <= j.N) finish<true>(j, row, col, v);
+    else finish<false>(j, row, col, v);
 }
 
-template <bool A_K, bool B_K, int WARPS_N> int start(void *stream, const cu_f32_job &j, int shares)
+template <bool A_K, bool B_K> int start(void *stream, const cu_f32_job &j)
 {
-    constexpr int BN = 32 * WARPS_N, NBYTES = STAGES * (BM + BN) * BK * 4;
-    const dim3 grid((unsigned)(ceil_div(j.M, BM) * ceil_div(j.N, BN)), (unsigned)shares);
-    const int e = LS_ALLOW_SHARED((product<A_K, B_K, WARPS_N>), NBYTES);
-    return e ? e : LS_LAUNCH((product<A_K, B_K, WARPS_N>), grid, WARPS_N * 64, NBYTES, stream, j);
-}
-
-template <int WARPS_N> int start_as(void *stream, const cu_f32_job &j, bool ta, bool tb, int shares)
-{
-    if (ta)
-        return tb ? start<false, true, WARPS_N>(stream, j, shares) : start<false, false, WARPS_N>(stream, j, shares);
-    return tb ? start<true, true, WARPS_N>(stream, j, shares) : start<true, false, WARPS_N>(stream, j, shares);
+    tensor_map a, b;
+    int device, n = 1, e = (int)cudaGetDevice(&device);
+    const int64_t items = ceil_div<int64_t>(j.M, BM) * ceil_div<int64_t>(j.N, BN) * j.shares;
+    if (items > INT32_MAX / 2) return (int)cudaErrorInvalidValue;
+    if (!e) e = (int)cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    if (!e) e = tensor_map_floats(&a, j.a, A_K ? j.K : j.M, j.lda, A_K ? j.M : j.K, A_K ? BM : 32);
+    if (!e) e = tensor_map_floats(&b, j.b, B_K ? j.K : j.N, j.ldb, B_K ? j.N : j.K, B_K ? BN : 32);
+    if (!e) e = LS_ALLOW_SHARED((product<A_K, B_K>), NBYTES);
+    if (e) return e;
+    return LS_LAUNCH((product<A_K, B_K>), (unsigned)(items < n ? items : n), THREADS, NBYTES, stream, a, b, j);
 }
 
 } // namespace
 
-extern "C" int cu_gemm_f32(void *stream, const cu_f32_job *given, bool ta, bool tb, int shares, int tile_n)
+extern "C" int cu_gemm_f32(void *stream, const cu_f32_job *given, bool ta, bool tb)
 {
     cu_f32_job j = *given;
-    if (j.M <= 0 || j.N <= 0 || shares < 1 || (shares > 1) != (j.part != NULL)) return (int)cudaErrorInvalidValue;
-    j.share = ceil_div(ceil_div(j.K, BK), shares);
+    if (j.M <= 0 || j.N <= 0 || j.K <= 0 || j.shares < 1 || (j.shares > 1) != (j.part != NULL))
+        return (int)cudaErrorInvalidValue;
+    j.stages = ceil_div(j.K, BK);
+    j.share = ceil_div(j.stages, j.shares);
+    j.longer = j.share * BK >= CU_F32_LONG;
     j.part_ld = (j.N + 3) / 4 * 4;
     j.packs = j.ldo % 4 == 0 && (!j.aux || j.N % 4 == 0) && aligned16(j.out, j.bias, j.add, j.aux);
-    if (ceil_div(j.K, j.share * BK) != shares) return (int)cudaErrorInvalidValue; /* one would have nothing */
-    const int e = tile_n == 64 ? start_as<2>(stream, j, ta, tb, shares) : start_as<4>(stream, j, ta, tb, shares);
-    if (e || shares == 1) return e;
+    if (ceil_div(j.stages, j.share) != j.shares) return (int)cudaErrorInvalidValue; /* one would have nothing */
+    const int e = ta ? (tb ? start<false, true>(stream, j) : start<false, false>(stream, j))
+                     : (tb ? start<true, true>(stream, j) : start<true, false>(stream, j));
+    if (e || j.shares == 1) return e;
     const unsigned blocks = (unsigned)ceil_div<int64_t>((int64_t)j.M * j.part_ld, FOLD_THREADS * 4);
-    return LS_LAUNCH(fold_shares, blocks, FOLD_THREADS, 0, stream, j, shares);
+    return LS_LAUNCH(fold_shares, blocks, FOLD_THREADS, 0, stream, j);
+}
+
+extern "C" bool cu_gemm_f32_works(void)
+{
+    int device, major = 0;
+    cudaFuncAttributes a;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9)
+        return false;
+    if (cudaFuncGetAttributes(&a, product<true, true>) == cudaSuccess) return a.maxThreadsPerBlock >= THREADS;
+    (void)cudaGetLastError();
+    return false;
 }

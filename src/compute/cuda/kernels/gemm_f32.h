@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CU_F32_BLOCK_M 128
-#define CU_F32_BLOCK_K 32 /* a share of K is a multiple of it                      */
-#ifndef CU_F32_RUN
-#define CU_F32_RUN 16 /* along K, that a tensor core sums by itself: 8, 16 or 32 */
-#endif
+#define CU_F32_BLOCK_M 192
+#define CU_F32_BLOCK_N 128
+#define CU_F32_BLOCK_K 32   /* a share of K is a multiple of it                   */
+#define CU_F32_RUN     16   /* along K, that a tensor core sums by itself; … */
+#define CU_F32_LONG    8192 /* … twice that in shares of K from this length on */
 
 enum { CU_F32_PLAIN, CU_F32_GELU, CU_F32_DGELU };
 
@@ -22,15 +22,17 @@ typedef struct cu_f32_job {
     float *part;        /* shares x M x (N up to a multiple of 4); NULL: 1 share */
     int64_t lda, ldb, ldo;
     int M, N, K, gelu;
-    int share, part_ld, packs; /* set by the launcher */
+    int shares;                                /* of K, none of them empty */
+    int stages, share, longer, part_ld, packs; /* set by the launcher      */
 } cu_f32_job;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* shares: of K, none of them empty. tile_n: columns of a block, 128 or 64; it does not change results. Returns a cudaError_t. */
-int cu_gemm_f32(void *stream, const cu_f32_job *job, bool ta, bool tb, int shares, int tile_n);
+/* Hopper only: cu_gemm_f32_works. Returns a cudaError_t. */
+int cu_gemm_f32(void *stream, const cu_f32_job *job, bool ta, bool tb);
+bool cu_gemm_f32_works(void); /* compiled for this device */
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
  *
  * Tile           64 rows of 64 16-bit elements, 128 bytes per row; chunk c (16 bytes) of row r is at place c ^ (r % 8) of its row, as the copy
  *                engine's 128-byte swizzle puts it. 8192 bytes, aligned to 1024. The same as flash_tile's with DP = 64.
+ * Float tile     rows of 32 floats, swizzled in the same way.
  * Product        D (64,64) += A (64,16) B (16,64), four warps whose first is a multiple of four. D is in registers: warp w of the four has rows
  *                16w … 16w+15 in the layout of mma.cuh, d[n] for columns 8n … 8n+7. A is in registers (as mma.cuh) or in a tile, B in a tile.
  * In flight      A product is done after wgmma_commit and wgmma_wait. Until then D, A's registers and the tiles must not change, and D must not be
@@ -32,9 +33,10 @@
 
 typedef CUtensorMap tensor_map;
 
-/* Rows x of 16-bit elements, ld from one to the next, T per sequence, B sequences: parts of 64 rows and 64 columns, rows from T on are 0. The type's
- * bits are copied as they are. cudaError_t. */
-static inline int tensor_map_rows(tensor_map *m, const void *x, int64_t columns, int64_t ld, int64_t T, int64_t B)
+/* (B,T,columns) of elements of 2 or 4 bytes, whose bits are copied as they are; rows are ld elements apart. A part is 128 bytes of `rows` rows;
+ * outside of the array it is 0. cudaError_t. */
+static inline int tensor_map_of(tensor_map *m, const void *x, int nbytes, int64_t columns, int64_t ld, int64_t T,
+                                int64_t B, int rows)
 {
     void *found = NULL;
     cudaDriverEntryPointQueryResult how;
@@ -46,11 +48,12 @@ static inline int tensor_map_rows(tensor_map *m, const void *x, int64_t columns,
     if (e != cudaSuccess) return (int)e;
     if (!found || how != cudaDriverEntryPointSuccess) return (int)cudaErrorNotSupported;
     const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)T, (cuuint64_t)B};
-    const cuuint64_t step[2] = {(cuuint64_t)ld * 2, (cuuint64_t)(ld * T) * 2};
-    const cuuint32_t box[3] = {64, WG_ROWS, 1}, each[3] = {1, 1, 1};
+    const cuuint64_t step[2] = {(cuuint64_t)(ld * nbytes), (cuuint64_t)(ld * T * nbytes)};
+    const cuuint32_t box[3] = {128 / (cuuint32_t)nbytes, (cuuint32_t)rows, 1}, each[3] = {1, 1, 1};
     const CUresult r = ((PFN_cuTensorMapEncodeTiled_v12000)found)(
-        m, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)x, size, step, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        m, nbytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)x, size, step, box,
+        each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : (int)cudaErrorInvalidValue;
 }
 
@@ -70,10 +73,10 @@ LS_DEVICE void wgmma_commit()
 }
 
 /* The compiler takes these sums for changed here: it neither reads them before nor keeps copies. */
-LS_DEVICE void wgmma_changed(float (&d)[8][4])
+template <int N> LS_DEVICE void wgmma_changed(float (&d)[N][4])
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+    for (int n = 0; n < N; n++) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
 }
 
 /* Until at most PENDING groups are in flight; done: the sums of the others. */
@@ -116,6 +119,20 @@ template <class E> LS_DEVICE void wgmma_registers(float (&d)[8][4], const uint32
     else WG_REGISTERS("f16");
 }
 
+/* D (64,128), bf16. A: registers, B: the 128 rows of a tile as columns, 16 elements along them. !add: D is the product alone. */
+LS_DEVICE void wgmma_wide(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+                 "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+                 "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+                 " {%64,%65,%66,%67}, %68, add, 1, 1, 0;\n}"
+                 : WG_SUMS, WG_FOUR(8), WG_FOUR(9), WG_FOUR(10), WG_FOUR(11), WG_FOUR(12), WG_FOUR(13), WG_FOUR(14),
+                   WG_FOUR(15)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
+                 : "memory");
+}
+
 #undef WG_FOUR
 #undef WG_SUMS
 #undef WG_SUMS_PTX
@@ -155,7 +172,7 @@ LS_DEVICE void mbar_wait(saddr bar, int parity)
     } while (!done);
 }
 
-/* 64 rows from `row` of sequence b on, 64 columns from `column` on, into a tile. One thread. */
+/* The part of m from `row` of sequence b and `column` on, into a tile. One thread. */
 LS_DEVICE void tile_load(saddr tile, const tensor_map *m, int column, int row, int b, saddr bar)
 {
     asm volatile(
@@ -196,6 +213,18 @@ template <int N> LS_DEVICE void registers_less()
 }
 
 #endif
+
+/* Rows x of 16-bit elements, ld from one to the next, T per sequence, B sequences: parts of 64 rows and 64 columns, rows from T on are 0. */
+static inline int tensor_map_rows(tensor_map *m, const void *x, int64_t columns, int64_t ld, int64_t T, int64_t B)
+{
+    return tensor_map_of(m, x, 2, columns, ld, T, B, WG_ROWS);
+}
+
+/* (rows,columns) of float, ld apart: parts of 32 columns and `box` rows. */
+static inline int tensor_map_floats(tensor_map *m, const void *x, int64_t columns, int64_t ld, int64_t rows, int box)
+{
+    return tensor_map_of(m, x, 4, columns, ld, rows, 1, box);
+}
 
 /* A tile as an operand, from a chunk (wgmma_tiles, + WG_CHUNK) or a row (wgmma_registers, + WG_ROWS_16) of it on: groups of 8 rows are 1024 bytes
  * apart, the swizzle is that of 128 bytes. */
