@@ -359,6 +359,19 @@ static void operands(bench &b)
     b.time("quantize, sums", 4 * of_f, [&](int k) { return run(k, true, false, true, b.F); });
     b.time("quantize gelu", 4 * of_f, [&](int k) { return run(k, false, true, false, b.F); });
     b.time("quantize slope, sums", 6 * of_f, [&](int k) { return run(k, true, true, true, b.F); });
+    array gain(LS_BF16, b.C, 1, 8, 0.5f), bias(LS_BF16, b.C, 1, 9, 0.2f), mean(LS_F32, b.R, 1, 10),
+        rstd(LS_F32, b.R, 1, 11);
+    const auto norm = [&](int k, bool sum) {
+        ls_quantize_norm of = {};
+        of.mean = mean.at(0), of.rstd = rstd.at(0), of.w = gain.at(0), of.b = bias.at(0), of.eps = 1e-5;
+        if (sum) of.delta = pre.at(k), of.res = pre.at(k);
+        ls_quantize a = {};
+        a.x = x.at(k), a.q = q.at(k), a.qt = qt.at(k), a.scale = a.amax = scale.f(0), a.R = b.R, a.N = b.C,
+        a.norm = &of;
+        return cu_quantize(b.stream, &a, nullptr);
+    };
+    b.time("quantize norm", of_c, [&](int k) { return norm(k, false); });
+    b.time("quantize add norm", 2 * of_c, [&](int k) { return norm(k, true); });
 }
 
 static void embeddings(bench &b)

@@ -48,6 +48,7 @@ typedef struct ls_quantize {
     bool acc;
     int64_t R, N; /* multiples of 16 */
     ls_fp8 form;
+    const struct ls_quantize_norm *norm; /* v is the layer norm of x; NULL: see above */
 } ls_quantize;
 
 /* y (M,N) = a b^T + bias + add, or y (+)= a b^T in `wide`; a (M,K), b (N,K) in 8 bits, each times its factor. Sums are fp32. */
@@ -80,6 +81,18 @@ typedef struct ls_drop {
     int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: global index of the first local element */
     int64_t head, n_head; /* attention: the first local head and the number of heads in all; 0: all heads are local */
 } ls_drop;
+
+/* For ls_quantize: v is the layer norm of x (R,N), or of res = x + drop(delta), rounded to bf16: what layernorm_fwd and add_layernorm_fwd
+ * write. v itself is not stored. Then pre and sums are NULL, q and qt are not, and form is LS_E4M3. */
+typedef struct ls_quantize_norm {
+    void *mean, *rstd; /* (R), written                                         */
+    const void *w, *b; /* (N)                                                  */
+    double eps;
+    const void *delta; /* (R,N), or NULL: no sum, and res and drop are not used */
+    void *res;         /* (R,N), written; may be x or delta                    */
+    ls_drop drop;
+    void *y; /* (R,N) of dtype, for widths that are computed in two steps: may be written */
+} ls_quantize_norm;
 
 /* The elements of a range that are gains of norms: ranges [first, end), in order. In a 16-bit dtype a gain w is stored as w - 1 (adamw and
  * narrow write it, the norms add 1): gains are near 1, where bf16 has a spacing of 2^-8, so small updates would be lost by rounding. */

@@ -30,6 +30,7 @@ static int64_t n_out(const model_pass *p, int weight)
 
 ls_status model_layernorm(const model_pass *p, void *y, model_norm n)
 {
+    if (model_fp8_norms(p)) return model_fp8_norm(p, n, n.x, (ls_quantize_norm){0}, y);
     return OPS->layernorm_fwd(CTX, local_rows(p->m, y, p->R), n.mean, n.rstd, n.x, param(p, n.weight),
                               param(p, n.weight + 1), p->S, p->C, p->m->cfg.ln_eps);
 }
@@ -173,6 +174,8 @@ ls_status model_linear_row_add_norm(const model_pass *p, int weight, void *y, co
         return model_layernorm(p, normed, next);
     }
     LS_TRY(linear_row(p, weight, x));
+    if (model_fp8_norms(p))
+        return model_fp8_norm(p, next, res, (ls_quantize_norm){.delta = p->a->tmp, .res = y, .drop = drop}, normed);
     return OPS->add_layernorm_fwd(CTX, y, local_rows(p->m, normed, p->R), next.mean, next.rstd, res,
                                   local_rows(p->m, p->a->tmp, p->R), param(p, next.weight), param(p, next.weight + 1),
                                   p->S, p->C, p->m->cfg.ln_eps, drop);

@@ -51,7 +51,7 @@ static inline model_pass model_pass_of(ls_model *m, ls_acts *a, const ls_micro *
 
 /* ---- norms ---- */
 
-/* This shard's rows of y = norm(x). */
+/* This shard's rows of y = norm(x). In fp8 the next product's operand instead (model_fp8_norms). */
 ls_status model_layernorm(const model_pass *p, void *y, model_norm n);
 /* a->ln again from the stored statistics, all rows of it; ticket: as in tp_gather. */
 ls_status model_layernorm_again(const model_pass *p, model_norm n, uint64_t *ticket);
@@ -72,7 +72,7 @@ ls_status model_linear_column_bwd(const model_pass *p, int weight, model_norm in
 
 /* y = res + drop(x W + b) */
 ls_status model_linear_row_add(const model_pass *p, int weight, void *y, const void *res, const void *x, ls_drop drop);
-/* y = res + drop(x W + b), then normed = norm(y); next.x is y. */
+/* y = res + drop(x W + b), then normed = norm(y), as in model_layernorm; next.x is y. */
 ls_status model_linear_row_add_norm(const model_pass *p, int weight, void *y, const void *res, const void *x,
                                     ls_drop drop, void *normed, model_norm next);
 /* *out = gradient of what entered the dropout, all rows of it. A split backward stores it in `keep`. */

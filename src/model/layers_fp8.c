@@ -69,6 +69,19 @@ ls_status model_fp8_record(const model_pass *p, int weight, ls_fp8_operand opera
     return OPS->quantize(CTX, &q);
 }
 
+ls_status model_fp8_norm(const model_pass *p, model_norm n, const void *x, ls_quantize_norm sum, void *room)
+{
+    const int weight = n.weight == BLOCK_LN1_W ? BLOCK_QKV_W : BLOCK_FC_W;
+    ls_quantize q = operand_of(p, weight, LS_FP8_X, x, p->C);
+    q.q = p->a->x8, q.qt = kept_input(p, weight);
+    sum.mean = n.mean, sum.rstd = n.rstd;
+    sum.w = model_param(p->m, p->u, n.weight), sum.b = model_param(p->m, p->u, n.weight + 1);
+    sum.eps = p->m->cfg.ln_eps;
+    sum.y = room;
+    q.norm = &sum;
+    return OPS->quantize(CTX, &q);
+}
+
 /* a (M,K) times b (N,K), operands of the layer. */
 static ls_product8 product(const model_pass *p, int weight, ls_fp8_operand a, ls_fp8_operand b)
 {
@@ -79,13 +92,18 @@ static ls_product8 product(const model_pass *p, int weight, ls_fp8_operand a, ls
     return r;
 }
 
+static bool is_after_norm(int weight)
+{
+    return weight == BLOCK_QKV_W || weight == BLOCK_FC_W;
+}
+
 ls_status model_fp8_linear(const model_pass *p, int weight, void *y, const void *x, const void *bias, const void *res)
 {
     const int64_t K = matrix(p, weight)->dim[0], N = matrix(p, weight)->dim[1];
     ls_quantize q = operand_of(p, weight, LS_FP8_X, x, K);
     if (weight == BLOCK_OUT_W) q.x = NULL, q.pre = p->s->fc;
     q.q = p->a->x8, q.qt = kept_input(p, weight);
-    LS_TRY(OPS->quantize(CTX, &q));
+    if (!(is_after_norm(weight) && model_fp8_norms(p))) LS_TRY(OPS->quantize(CTX, &q));
     ls_product8 r = product(p, weight, LS_FP8_X, LS_FP8_W);
     r.y = y, r.a = q.q, r.b = copies_of(p->m, p->index, weight).wt;
     r.bias = bias, r.add = res;

@@ -1,7 +1,10 @@
 /* layers_fp8.h - linear layers with operands in 8 bits (fp8.h), for layers.c.
  *
  * GELU is part of the operand: the input of the last product of a block is made from GELU's argument (s->fc), and the gradient of that
- * argument from the gradient of GELU's output. So GELU's output does not exist in memory, and neither does its gradient. */
+ * argument from the gradient of GELU's output. So GELU's output does not exist in memory, and neither does its gradient.
+ *
+ * The output of a block's norm is read by one product alone. It is rounded where it is computed, so it does not exist in bf16 either, unless the
+ * rows of a sequence are sharded (--sequence_parallel): then the shards gather it in bf16. */
 #ifndef LS_MODEL_LAYERS_FP8_H
 #define LS_MODEL_LAYERS_FP8_H
 
@@ -40,7 +43,17 @@ ls_status model_fp8_weights(ls_model *m, int unit);
 /* Records the magnitudes of an operand with n columns, if model_fp8_records. */
 ls_status model_fp8_record(const model_pass *p, int weight, ls_fp8_operand operand, const void *x, int64_t n);
 
-/* y = x W + bias + res; bias and res may be NULL. x of the last layer is not read (see above). Keeps the transposed x in the slot. */
+/* Whether a block's norms write the operands of the next product. */
+static inline bool model_fp8_norms(const model_pass *p)
+{
+    return model_fp8(p) && p->u->kind == LS_UNIT_BLOCK && p->S == p->R;
+}
+/* With model_fp8_norms: the operand of the product after norm n (its input is sum.x if there is a sum), and its statistics. sum: res and delta
+ * with their dropout, of a residual sum before the norm, or zeros. room: of the norm's output in bf16. */
+ls_status model_fp8_norm(const model_pass *p, model_norm n, const void *x, ls_quantize_norm sum, void *room);
+
+/* y = x W + bias + res; bias and res may be NULL. x of the last layer is not read (see above), nor is that of a layer after a norm with
+ * model_fp8_norms. Keeps the transposed x in the slot. */
 ls_status model_fp8_linear(const model_pass *p, int weight, void *y, const void *x, const void *bias, const void *res);
 /* Rounds dy for the two functions below: plain for dx, transposed (with the gradient of the bias) for dw. */
 ls_status model_fp8_dy(const model_pass *p, int weight, const void *dy, bool for_dx, bool for_dw);

@@ -641,6 +641,60 @@ static void operands_match_their_definition(void **state)
     quantize_case(80, 144, true, LS_E5M2);
 }
 
+/* drop_kind < 0: no residual sum. The operand has the bits of the norm and then the rounding of its output. */
+static void quantize_norm_case(int64_t R, int64_t C, int drop_kind)
+{
+    judge_orders(words("quantize norm R %d C %d drop %d", (int)R, (int)C, drop_kind), [=](verdict &v, void *s) {
+        dropout drop(drop_kind);
+        const int64_t n = R * C;
+        array x(LS_BF16, n), delta(LS_BF16, n), w(LS_BF16, C), b(LS_BF16, C), y(LS_BF16, n), scale(LS_F32, 1);
+        x.random(1, 1, 0.5), delta.random(2), w.random(3, 0.3), b.random(4, 0.2);
+        scale.put({32});
+        std::vector<std::vector<unsigned char>> got[2];
+        for (int fused = 0; fused < 2; fused++) {
+            array q(LS_BF16, n / 2), qt(LS_BF16, n / 2), amax(LS_F32, 1), mean(LS_F32, R), rstd(LS_F32, R),
+                res(LS_BF16, n);
+            amax.put({0});
+            ls_quantize a = {};
+            a.q = q.at(), a.qt = qt.at(), a.scale = scale.f(), a.amax = amax.f(), a.R = R, a.N = C;
+            ls_quantize_norm norm = {};
+            norm.mean = mean.at(), norm.rstd = rstd.at(), norm.w = w.at(), norm.b = b.at(), norm.eps = 1e-5;
+            norm.y = y.at();
+            if (drop_kind >= 0) norm.delta = delta.at(), norm.res = res.at(), norm.drop = drop.arg();
+            if (fused) {
+                a.x = x.at(), a.norm = &norm;
+            } else {
+                CU(cu_layernorm_fwd(s, LS_BF16, norm.res, y.at(), mean.f(), rstd.f(), x.at(), norm.delta, w.at(),
+                                    b.at(), R, C, norm.eps, norm.drop));
+                a.x = y.at();
+            }
+            CU(cu_quantize(s, &a, nullptr));
+            CU(cudaDeviceSynchronize());
+            for (const array *one : {&q, &qt, &amax, &mean, &rstd}) got[fused].push_back(one->bytes());
+            if (drop_kind >= 0) got[fused].push_back(res.bytes());
+        }
+        for (size_t k = 0; k < got[0].size(); k++)
+            if (got[0][k] != got[1][k]) fail_msg("R %d C %d drop %d: array %d", (int)R, (int)C, drop_kind, (int)k);
+        v.bits.push_back(got[1][0]);
+    });
+}
+
+static void norms_write_the_operands_of_their_output(void **state)
+{
+    (void)state;
+    static const int64_t widths[] = {16, 272, 768, 1024, 1600, 2048, 2560, 4096, 4112}; /* every layout of a row */
+    for (int64_t C : widths) quantize_norm_case(16, C, -1);
+    quantize_norm_case(80, 768, 0);
+    quantize_norm_case(48, 1600, 1);
+    quantize_norm_case(16, 2560, 2);
+    quantize_norm_case(16, 4112, 1);
+#ifdef LS_EMU
+    if (!getenv("LS_TEST_ALL")) return; /* seconds */
+#endif
+    quantize_norm_case(16912, 16, -1); /* blocks of 64 rows, of 16 at the end */
+    quantize_norm_case(16944, 48, 1);
+}
+
 int main(void)
 {
     int devices = 0;
@@ -649,12 +703,19 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layer_norm_matches_its_equation), cmocka_unit_test(column_sums_match_their_equation),
-        cmocka_unit_test(gelu_matches_its_equation),       cmocka_unit_test(add_and_dropout_match_their_equation),
-        cmocka_unit_test(embedding_matches_its_equation),  cmocka_unit_test(other_tokens_change_no_gradient_bit),
-        cmocka_unit_test(tokens_are_sorted_stably),        cmocka_unit_test(adamw_matches_its_equation),
-        cmocka_unit_test(stochastic_rounding_is_unbiased), cmocka_unit_test(sums_of_squares_match_their_equation),
-        cmocka_unit_test(softmax_matches_its_equation),    cmocka_unit_test(operands_match_their_definition),
+        cmocka_unit_test(layer_norm_matches_its_equation),
+        cmocka_unit_test(column_sums_match_their_equation),
+        cmocka_unit_test(gelu_matches_its_equation),
+        cmocka_unit_test(add_and_dropout_match_their_equation),
+        cmocka_unit_test(embedding_matches_its_equation),
+        cmocka_unit_test(other_tokens_change_no_gradient_bit),
+        cmocka_unit_test(tokens_are_sorted_stably),
+        cmocka_unit_test(adamw_matches_its_equation),
+        cmocka_unit_test(stochastic_rounding_is_unbiased),
+        cmocka_unit_test(sums_of_squares_match_their_equation),
+        cmocka_unit_test(softmax_matches_its_equation),
+        cmocka_unit_test(operands_match_their_definition),
+        cmocka_unit_test(norms_write_the_operands_of_their_output),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -69,6 +69,8 @@ int cu_fingerprint(void *stream, ls_dtype dt, uint64_t *print, const void *x, fl
 
 /* dt is LS_BF16. scratch: cu_quantize_nbytes, for the column sums. */
 int cu_quantize(void *stream, const ls_quantize *q, void *scratch);
+/* With q->norm (quantize_norm.cu); cu_quantize calls it. */
+int cu_quantize_norm(void *stream, const ls_quantize *q);
 
 /* ---- cross-entropy of rows of logits, and its gradient over them (softmax.cu) ---- */
 

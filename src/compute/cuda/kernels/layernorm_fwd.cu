@@ -34,65 +34,24 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const
         const int64_t r = first + group;
         const bool live = r < a.R;
         vec<T, N> x[NP];
-        float sum = 0, square = 0;
-#pragma unroll
-        for (int k = 0; k < NP; k++) {
-            const int p = lane + k * LANES;
-            x[k] = live && p < n_pack ? vec_load<N>(a.x + r * a.C + p * N) : vec_zero<T, N>();
-        }
+        norm_load<W>(x, a.x + r * a.C, live, lane, n_pack);
         if (ADD) {
             vec<T, N> d[NP];
-#pragma unroll
-            for (int k = 0; k < NP; k++) {
-                const int p = lane + k * LANES;
-                d[k] = live && p < n_pack ? vec_load<N>(a.delta + r * a.C + p * N) : vec_zero<T, N>();
-            }
-#pragma unroll
-            for (int k = 0; k < NP; k++) {
-                const int p = lane + k * LANES;
-                const int64_t at = r * a.C + p * N;
-                float f[N], of[N];
-                widen(f, d[k]);
-                widen(of, x[k]);
-                drop_all(f, a.drop, key, a.drop.first + at);
-#pragma unroll
-                for (int i = 0; i < N; i++) f[i] += of[i];
-                x[k] = vec_of<T>(f);
-                if (live && p < n_pack) vec_store<N>(a.res + at, x[k]);
-            }
+            norm_load<W>(d, a.delta + r * a.C, live, lane, n_pack);
+            norm_add<W>(x, d, a.res, r * a.C, a.drop, key, live, lane, n_pack);
         }
-#pragma unroll
-        for (int k = 0; k < NP; k++) {
-            float f[N];
-            widen(f, x[k]);
-#pragma unroll
-            for (int i = 0; i < N; i++) sum += f[i];
-        }
-        const float mean = group_sum<W>(sum, room[0]) * inv;
-#pragma unroll
-        for (int k = 0; k < NP; k++)
-            if (lane + k * LANES < n_pack) {
-                float f[N];
-                widen(f, x[k]);
-#pragma unroll
-                for (int i = 0; i < N; i++) square += (f[i] - mean) * (f[i] - mean);
-            }
-        const float rstd = 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + a.eps);
+        const norm_stats s = norm_stats_of<W>(x, inv, a.eps, lane, n_pack, room);
         if (!live) continue;
         if (lane == 0) {
-            a.mean[r] = mean;
-            a.rstd[r] = rstd;
+            a.mean[r] = s.mean;
+            a.rstd[r] = s.rstd;
         }
 #pragma unroll
         for (int k = 0; k < NP; k++) {
             const int p = lane + k * LANES;
             if (p < n_pack) {
-                float f[N], w[N], b[N];
-                widen(f, x[k]);
-                widen_gains(w, vec_load<N>(a.w + p * N));
-                widen(b, vec_load<N>(a.b + p * N));
-#pragma unroll
-                for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - mean) * rstd, w[i], b[i]);
+                float f[N];
+                norm_pack(f, x[k], s, a.w + p * N, a.b + p * N);
                 vec_store<N>(a.y + r * a.C + p * N, vec_of<T>(f));
             }
         }

@@ -1,4 +1,4 @@
-/* norm.cuh - what the kernels of layer normalisation share: how a row is laid over warps, and sums over those. */
+/* norm.cuh - what the kernels of layer normalisation share: how a row is laid over warps, sums over those, and the steps of forward. */
 #ifndef LS_CUDA_KERNELS_NORM_CUH
 #define LS_CUDA_KERNELS_NORM_CUH
 
@@ -33,6 +33,79 @@ template <int W> LS_DEVICE float group_sum(float v, float *room)
 #pragma unroll
     for (int k = 0; k < W; k++) sum += room[warp / W * W + k];
     return sum;
+}
+
+/* ---- forward: a row in the registers of W warps, packs lane, lane + 32 W, … of it in a lane; 0 where there is none ---- */
+
+template <int W, class T, int NP, int N>
+LS_DEVICE void norm_load(vec<T, N> (&x)[NP], const T *row, bool live, int lane, int n_pack)
+{
+#pragma unroll
+    for (int k = 0; k < NP; k++) {
+        const int p = lane + k * 32 * W;
+        x[k] = live && p < n_pack ? vec_load<N>(row + p * N) : vec_zero<T, N>();
+    }
+}
+
+/* x += drop(d), rounded to the type and stored to res; row_at: the index of the row's first element. */
+template <int W, class T, int NP, int N>
+LS_DEVICE void norm_add(vec<T, N> (&x)[NP], const vec<T, N> (&d)[NP], T *res, int64_t row_at, const drop_arg &drop,
+                        uint64_t key, bool live, int lane, int n_pack)
+{
+#pragma unroll
+    for (int k = 0; k < NP; k++) {
+        const int p = lane + k * 32 * W;
+        const int64_t at = row_at + p * N;
+        float f[N], of[N];
+        widen(f, d[k]);
+        widen(of, x[k]);
+        drop_all(f, drop, key, drop.first + at);
+#pragma unroll
+        for (int i = 0; i < N; i++) f[i] += of[i];
+        x[k] = vec_of<T>(f);
+        if (live && p < n_pack) vec_store<N>(res + at, x[k]);
+    }
+}
+
+struct norm_stats {
+    float mean, rstd;
+};
+
+/* room: as in group_sum, for two of them. */
+template <int W, class T, int NP, int N>
+LS_DEVICE norm_stats norm_stats_of(const vec<T, N> (&x)[NP], float inv, float eps, int lane, int n_pack,
+                                   float (*room)[NORM_WARPS])
+{
+    float sum = 0, square = 0;
+#pragma unroll
+    for (int k = 0; k < NP; k++) {
+        float f[N];
+        widen(f, x[k]);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += f[i];
+    }
+    const float mean = group_sum<W>(sum, room[0]) * inv;
+#pragma unroll
+    for (int k = 0; k < NP; k++)
+        if (lane + k * 32 * W < n_pack) {
+            float f[N];
+            widen(f, x[k]);
+#pragma unroll
+            for (int i = 0; i < N; i++) square += (f[i] - mean) * (f[i] - mean);
+        }
+    return {mean, 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + eps)};
+}
+
+/* The result of a pack, not rounded; w and b: the gains and biases of its columns. */
+template <int N, class T>
+LS_DEVICE void norm_pack(float (&f)[N], const vec<T, N> &x, norm_stats s, const T *w, const T *b)
+{
+    float gain[N], bias[N];
+    widen(f, x);
+    widen_gains(gain, vec_load<N>(w));
+    widen(bias, vec_load<N>(b));
+#pragma unroll
+    for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - s.mean) * s.rstd, gain[i], bias[i]);
 }
 
 /* Calls to.rows<NP, W>() with the smallest layout that holds C columns in registers, or to.any(). A lane holds at most

@@ -6,10 +6,9 @@
  *         column are one word of the transposed tile, which goes through shared memory. The tile is permuted by an exclusive or, so that
  *         the lanes of a warp use different banks in both directions.
  * Order   column sums: 8 rows of a thread, then the 16 threads of a tile, then tiles (cu_fold); R alone decides it. A maximum has no order. */
+#include "compute/cuda/kernels/fp8.cuh"
 #include "compute/cuda/kernels/gelu.cuh"
 #include "compute/cuda/kernels/vec.cuh"
-
-#include <cuda_fp8.h>
 
 namespace {
 
@@ -43,24 +42,6 @@ template <ls_gelu KIND> struct sloped {
     enum { X = 1, PRE = 1 };
     static __device__ __forceinline__ float of(float x, float pre) { return x * gelu_slope<KIND>(pre); }
 };
-
-template <bool E5M2> LS_DEVICE uint32_t code4(float a, float b, float c, float d)
-{
-    constexpr __nv_fp8_interpretation_t form = E5M2 ? __NV_E5M2 : __NV_E4M3;
-    const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, form);
-    return low | (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, form) << 16;
-}
-
-/* Four rows of four bytes become four columns. */
-LS_DEVICE void turn4(uint32_t (&w)[4])
-{
-    const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140),
-                   c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-    w[0] = __byte_perm(a, b, 0x5410);
-    w[1] = __byte_perm(a, b, 0x7632);
-    w[2] = __byte_perm(c, d, 0x5410);
-    w[3] = __byte_perm(c, d, 0x7632);
-}
 
 template <class V, bool E5M2> __global__ void __launch_bounds__(THREADS) quantize_tiles(const quantize_arg a)
 {
@@ -97,9 +78,7 @@ template <class V, bool E5M2> __global__ void __launch_bounds__(THREADS) quantiz
             for (int i = 0; i < PACK; i++) {
                 f[i] = V::of(f[i], g[i]); /* 0 outside */
                 sum[i] += f[i];
-                const unsigned size =
-                    __float_as_uint(f[i]) & 0x7fffffffu; /* ordered as the magnitudes; NaN is above all */
-                most = size > most ? size : most;
+                most = larger(most, f[i]);
                 f[i] *= scale;
             }
 #pragma unroll
@@ -136,7 +115,7 @@ template <class V, bool E5M2> __global__ void __launch_bounds__(THREADS) quantiz
     }
     if (!a.amax || c > 0) return;
     for (int k = 1; k < THREADS / 32; k++) most = largest[k] > most ? largest[k] : most;
-    if (most > *static_cast<volatile unsigned *>(a.amax)) atomicMax(a.amax, most); /* few blocks raise it */
+    raise(a.amax, most);
 }
 
 template <class V, bool E5M2> int start(void *stream, const quantize_arg &a)
@@ -168,6 +147,7 @@ extern "C" int cu_quantize(void *stream, const ls_quantize *q, void *scratch)
                       q->sums ? (float *)scratch : nullptr,
                       q->R,
                       q->N};
+    if (q->norm) return cu_quantize_norm(stream, q);
     if (q->R % 16 || q->N % 16 || !aligned16(q->x, q->pre, q->q, q->qt)) return (int)cudaErrorInvalidValue;
     const int e = !q->pre                  ? start_form<plain>(stream, a, q->form)
                   : q->kind == LS_GELU_ERF ? start_gelu<LS_GELU_ERF>(stream, a, q->form)

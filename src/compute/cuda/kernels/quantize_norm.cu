@@ -1,0 +1,170 @@
+/* quantize_norm.cu - the output of a layer norm as an operand in 8 bits (compute.h, ls_quantize_norm): as it is and transposed, with its largest
+ * magnitude. The norm's output itself is not written. Bits are those of cu_layernorm_fwd and then cu_quantize: a row is computed by the same
+ * functions (norm.cuh) in the same layout, and rounded to bf16 first.
+ *
+ * Bytes   of an element 2 read and 1 written for each of q and qt; 4 more with a residual sum before the norm.
+ * Shape   a block has 64 neighbouring rows of all columns, or 32 where rows are few or wide. Groups of W warps take one row after the other, and
+ *         read the next one ahead. The codes of all rows stay in shared memory. Then a thread takes 4 columns of 16 rows, and writes 16 bytes of
+ *         each column.
+ * Banks   a row begins at bank 0. Its words are permuted by an exclusive or with a number of the row's, so that the lanes of a warp, which have
+ *         different columns and rows, read different banks. It is even: pairs of words, as rows are written, stay together. */
+#include "compute/cuda/kernels/fp8.cuh"
+#include "compute/cuda/kernels/norm.cuh"
+
+namespace {
+
+#define PIECE 16 /* rows of a thread that transposes */
+
+struct job {
+    uint8_t *q, *qt;
+    bf16 *res;
+    float *mean, *rstd;
+    unsigned *amax;
+    const float *scale;
+    const bf16 *x, *delta, *w, *b;
+    int64_t R;
+    int C, rows, stride; /* rows of a block; words of a row in shared memory */
+    float eps;
+    drop_arg drop;
+};
+
+/* The permutation of row r (0 … rows - 1) of a block. */
+LS_DEVICE int mix(int r, int rows)
+{
+    return r / PIECE * (32 * PIECE / rows) + 2 * (r / 4 % 4);
+}
+
+template <int NP, int W, bool ADD>
+__global__ void __launch_bounds__(NORM_THREADS, W > 1 ? 2 : NP <= 3 ? 4 : 3) norm_codes(const job a)
+{
+    constexpr int N = whole<bf16>, LANES = 32 * W, G = NORM_THREADS / LANES;
+    uint32_t *codes = LS_SHARED_DYNAMIC(uint32_t); /* (rows, stride) */
+    LS_SHARED(float, room, [2][NORM_WARPS]);
+    LS_SHARED(unsigned, largest, [NORM_WARPS]);
+    const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
+    const int64_t top = (int64_t)blockIdx.x * a.rows;
+    const float inv = 1.0f / (float)a.C, scale = *a.scale;
+    const uint64_t key = drop_key(a.drop);
+    unsigned most = 0;
+    vec<bf16, N> x[NP];
+    if (!ADD) norm_load<W>(x, a.x + (top + group) * a.C, top + group < a.R, lane, n_pack);
+    for (int at = group; at < a.rows; at += G) {
+        const int64_t r = top + at;
+        const bool live = r < a.R;
+        vec<bf16, N> more[NP]; /* what is added, or the next row */
+        if (ADD) {
+            norm_load<W>(x, a.x + r * a.C, live, lane, n_pack);
+            norm_load<W>(more, a.delta + r * a.C, live, lane, n_pack);
+            norm_add<W>(x, more, a.res, r * a.C, a.drop, key, live, lane, n_pack);
+        } else {
+            norm_load<W>(more, a.x + (r + G) * a.C, at + G < a.rows && r + G < a.R, lane, n_pack);
+        }
+        const norm_stats s = norm_stats_of<W>(x, inv, a.eps, lane, n_pack, room);
+        if (live && lane == 0) {
+            a.mean[r] = s.mean;
+            a.rstd[r] = s.rstd;
+        }
+#pragma unroll
+        for (int k = 0; k < NP; k++) {
+            const int p = lane + k * LANES;
+            if (live && p < n_pack) {
+                float f[N];
+                norm_pack(f, x[k], s, a.w + p * N, a.b + p * N);
+                widen(f, vec_of<bf16>(f));
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    most = larger(most, f[i]);
+                    f[i] *= scale;
+                }
+                const uint2 code =
+                    make_uint2(code4<false>(f[0], f[1], f[2], f[3]), code4<false>(f[4], f[5], f[6], f[7]));
+                *reinterpret_cast<uint2 *>(a.q + r * a.C + p * N) = code;
+                *reinterpret_cast<uint2 *>(codes + at * a.stride + ((2 * p) ^ mix(at, a.rows))) = code;
+            }
+        }
+        if (!ADD) {
+#pragma unroll
+            for (int k = 0; k < NP; k++) x[k] = more[k];
+        }
+    }
+    most = warp_max(most);
+    if (lane_id() == 0) largest[warp_id()] = most;
+    __syncthreads();
+    const int pieces = a.rows / PIECE, piece = (int)threadIdx.x % pieces * PIECE;
+    if (top + piece < a.R) {
+        for (int c = (int)threadIdx.x / pieces; c < a.C / 4; c += NORM_THREADS / pieces) {
+            uint32_t column[4][PIECE / 4];
+#pragma unroll
+            for (int k = 0; k < PIECE / 4; k++) {
+                const int r = piece + 4 * k;
+                const uint32_t *from = codes + r * a.stride + (c ^ mix(r, a.rows));
+                uint32_t word[4] = {from[0], from[a.stride], from[2 * a.stride], from[3 * a.stride]};
+                turn4(word);
+#pragma unroll
+                for (int i = 0; i < 4; i++) column[i][k] = word[i];
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                *reinterpret_cast<uint4 *>(a.qt + (4 * c + i) * a.R + top + piece) =
+                    make_uint4(column[i][0], column[i][1], column[i][2], column[i][3]);
+        }
+    }
+    if (threadIdx.x > 0) return;
+    for (int k = 1; k < NORM_WARPS; k++) most = largest[k] > most ? largest[k] : most;
+    raise(a.amax, most);
+}
+
+template <bool ADD> struct start {
+    const ls_quantize *q;
+    job a;
+    void *stream;
+    template <int NP, int W> int rows() const
+    {
+        const size_t smem = (size_t)(a.rows * a.stride) * sizeof(uint32_t);
+        const int e = smem > 32768 ? LS_ALLOW_SHARED((norm_codes<NP, W, ADD>), smem) : 0;
+        const unsigned blocks = (unsigned)ceil_div<int64_t>(a.R, a.rows);
+        return e ? e : LS_LAUNCH((norm_codes<NP, W, ADD>), blocks, NORM_THREADS, smem, stream, a);
+    }
+    int any() const /* the norm's output is written, and read again */
+    {
+        const ls_quantize_norm *n = q->norm;
+        const int e = cu_layernorm_fwd(stream, LS_BF16, n->res, n->y, (float *)n->mean, (float *)n->rstd, q->x,
+                                       n->delta, n->w, n->b, q->R, q->N, n->eps, n->drop);
+        ls_quantize plain = *q;
+        plain.x = n->y, plain.norm = nullptr;
+        return e ? e : cu_quantize(stream, &plain, nullptr);
+    }
+};
+
+#define WIDE_ENOUGH (264 * 64)  /* rows: blocks of 64 of them are two for each multiprocessor of an H200 */
+#define SHARED_MOST (110 << 10) /* bytes: two blocks fit                                                */
+
+} // namespace
+
+extern "C" int cu_quantize_norm(void *stream, const ls_quantize *q)
+{
+    const ls_quantize_norm *n = q->norm;
+    if (q->R % 16 || q->N % 16 || q->pre || q->sums || q->form != LS_E4M3 || !q->q || !q->qt || !aligned16(q->q, q->qt))
+        return (int)cudaErrorInvalidValue;
+    const bool aligned = aligned16(n->y, q->x, n->w, n->b, n->res, n->delta);
+    job a = {(uint8_t *)q->q,
+             (uint8_t *)q->qt,
+             (bf16 *)n->res,
+             (float *)n->mean,
+             (float *)n->rstd,
+             (unsigned *)(void *)q->amax,
+             q->scale,
+             (const bf16 *)q->x,
+             (const bf16 *)n->delta,
+             (const bf16 *)n->w,
+             (const bf16 *)n->b,
+             q->R,
+             (int)q->N,
+             64,
+             (int)(32 * ceil_div<int64_t>(q->N, 128)),
+             (float)n->eps,
+             drop_of(n->drop)};
+    if (a.R < WIDE_ENOUGH || 4 * 64 * a.stride > SHARED_MOST) a.rows = 32;
+    if (n->delta) return norm_pick<bf16>(q->N, aligned, start<true>{q, a, stream});
+    return norm_pick<bf16>(q->N, aligned, start<false>{q, a, stream});
+}
