@@ -1,6 +1,6 @@
 /* bench_ops.c - times each operation of a compute backend with the shapes of GPT-2.
  *
- *   bench_ops [--threads N] [--batch 4] [--seq 512] [--repeat 7] [op ...]
+ *   bench_ops [--threads N] [--batch 4] [--seq 512] [--repeat 7] [--precision fp32|bf16] [op ...]
  *
  * Best and median of the repetitions, and the least processor time of one (all threads; it shows when others use the machine); GFLOP/s for products, GB/s (bytes that must be read or written once) for the rest.
  * For attention only the products of the lower triangle are counted. */
@@ -131,9 +131,9 @@ static ls_status run(bench *b)
     return LS_OK;
 }
 
-static ls_status setup(bench *b, int threads)
+static ls_status setup(bench *b, int threads, ls_dtype precision)
 {
-    LS_TRY(ls_compute_open(&b->c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads));
+    LS_TRY(ls_compute_open(&b->c, "cpu", &(ls_compute_open_opts){.dtype = precision}, threads));
     b->R = b->B * b->T;
     ls_compute_shapes s = {.B = b->B, .T = b->T, .C = C, .H = H, .V = V, .ffn = FFN, .backward = true};
     b->c.scratch_nbytes = ls_compute_scratch(&b->c, &s);
@@ -160,22 +160,29 @@ int main(int argc, char **argv)
 {
     bench b = {.B = 4, .T = 512, .repeat = 7};
     int64_t threads = 0;
+    ls_dtype precision = LS_F32;
     int i = 1;
     for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
+        if (!strcmp(argv[i], "--precision") && (!strcmp(argv[i + 1], "fp32") || !strcmp(argv[i + 1], "bf16"))) {
+            precision = argv[i + 1][0] == 'b' ? LS_BF16 : LS_F32;
+            continue;
+        }
         int64_t *to = !strcmp(argv[i], "--threads")  ? &threads
                       : !strcmp(argv[i], "--batch")  ? &b.B
                       : !strcmp(argv[i], "--seq")    ? &b.T
                       : !strcmp(argv[i], "--repeat") ? &b.repeat
                                                      : NULL;
         if (!to || !ls_parse_i64(argv[i + 1], to) || *to < 0 || b.repeat < 1 || b.repeat > 64) {
-            fprintf(stderr, "bench_ops: %s %s: want --threads, --batch, --seq or --repeat (1 to 64)\n", argv[i],
-                    argv[i + 1]);
+            fprintf(
+                stderr,
+                "bench_ops: %s %s: want --threads, --batch, --seq, --repeat (1 to 64) or --precision (fp32 or bf16)\n",
+                argv[i], argv[i + 1]);
             return 2;
         }
     }
     b.only = argv + i;
     b.n_only = argc - i;
-    ls_status st = setup(&b, (int)threads);
+    ls_status st = setup(&b, (int)threads, precision);
     if (st == LS_OK) st = run(&b);
     if (st != LS_OK) fprintf(stderr, "bench_ops: %s\n%s", ls_err_words(), ls_err_trail());
     return ls_status_exit_code(st);
