@@ -65,13 +65,13 @@ static float plain_sum(const matrices &d, const shape &p, int m, int n)
 {
     static const int parts[6][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
     const int stages = (p.K + CU_F32_BLOCK_K - 1) / CU_F32_BLOCK_K, each = (stages + p.shares - 1) / p.shares;
-    const int length = each * CU_F32_BLOCK_K, run = CU_F32_RUN * (length >= CU_F32_LONG ? 2 : 1);
+    const int length = each * CU_F32_BLOCK_K, run = cu_f32_run(length);
     float all = 0;
     for (int share = 0; share < p.shares; share++) {
         float sum = 0;
         for (int k0 = share * length; k0 < (share + 1) * length && k0 < p.K; k0 += run) {
             float r = 0;
-            for (int k = k0; k < k0 + run; k += 16)
+            for (int k = k0; k < k0 + run && k < (share + 1) * length; k += 16)
                 for (const int(&part)[2] : parts) {
                     double s = (double)r;
                     for (int i = k; i < k + 16 && i < p.K; i++)
@@ -193,12 +193,27 @@ static void products_have_the_bits_of_a_plain_loop(void **state)
             }
 }
 
-/* K is long enough for longer runs, in one share of two. */
+/* The runs of long sums, and what is left at the end of them. */
 static void long_sums_have_the_bits_of_a_plain_loop(void **state)
 {
     (void)state;
-    product_case({6, 5, CU_F32_LONG - 20, true, false, 1, 0, false, false, false});
-    product_case({6, 5, CU_F32_LONG, false, true, 2, 0, false, false, false});
+    assert_int_equal(cu_f32_run(4095), 16);
+    for (int K : {4096, 2 * 4096 - 33, 24576 + 20}) {
+        const shape p = {3, 5, K, true, false, K == 2 * 4096 - 33 ? 2 : 1, 0, false, false, false};
+        matrices d(p, 1 / sqrt((double)K));
+        array part(LS_F32, (int64_t)p.shares * p.M * 8);
+        numbers value, out;
+        CU(launch(d, p, nullptr, &part));
+        CU(cudaDeviceSynchronize());
+        verdict v;
+        v.first = true;
+        const double top = expect(d, p, value, out);
+#ifdef LS_EMU
+        compare(v, "out", d.out, d.ldo, p.N, out, 0 * top);
+#else
+        compare(v, "out", d.out, d.ldo, p.N, out, BOUND * top);
+#endif
+    }
 }
 
 /* The number of rows changes nothing. */

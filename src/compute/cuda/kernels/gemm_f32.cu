@@ -5,13 +5,13 @@
  * Products   x = x1 + x2 + x3, numbers of bf16, which have 8 bits each: all 24 of a float, exactly. a b = a3 b1 + a1 b3 + a2 b2 + a2 b1 + a1 b2 + a1 b1,
  *            in this order; what is left out is below 2^-25 of it.
  * Sums       A tensor core cuts sums off where a float operation rounds to nearest: over a long K the error grows with K, and has one sign. It
- *            therefore sums a run of 16 only (of 32 where K is long), from zero, and what it has is added to the sum in registers by a float
- *            addition (decision 24).
+ *            therefore sums a run of 16 only (32 or 64 where K is long), from zero, and what it has is added to the sum in registers by a
+ *            float addition (decision 24).
  * Order      The sum of an element is made in one order, by K and the number of shares alone: not by M, N, or what else runs.
  * Shares     K may be cut into shares, for results with few tiles: partial sums go to memory and are added in the order of K.
  *
  * Block      one per multiprocessor, which takes items (a tile of 192 x 128 of one share) one after the other. Three warpgroups with 64 x 128 each make
- *            products; of the fourth, one thread asks the copy engine for tiles and two warps split b.
+ *            products; of the fourth, three warps split b and one thread asks the copy engine for tiles.
  * Stage      32 of K. Tiles arrive as they are in memory, floats (wgmma.cuh: float tile): rows of 32 k (ALONG_K), or 32 rows of k for each 32 rows
  *            of the operand. a is split in registers, after it is read as fragments. b is split into three planes, tiles of 128 rows along
  *            K, which two stages share: 32 k each.
@@ -24,7 +24,7 @@
 namespace {
 
 constexpr int WGS = 3, BM = WGS * WG_ROWS, BN = 128, BK = CU_F32_BLOCK_K, STAGES = 4, RAWS = 2;
-constexpr int THREADS = (WGS + 1) * WG_THREADS, SPLITTERS = 64;
+constexpr int THREADS = (WGS + 1) * WG_THREADS, SPLITTERS = 96;
 static_assert(BM == CU_F32_BLOCK_M && BN == CU_F32_BLOCK_N && BK == 32 && STAGES % 2 == 0, "as it is written");
 
 constexpr int BOX = 32 * 128; /* 32 rows of a float tile */
@@ -138,19 +138,17 @@ template <bool A_K, bool B_K> LS_DEVICE void split_b(char *base, saddr mem, cons
         mbar_wait(mem + (B_FULL + 8 * raw), s / RAWS & 1);
         mbar_wait(mem + (P_FREE + 8 * at), (s / STAGES & 1) ^ 1);
 #pragma unroll 1
-        for (int n = me; n < BN; n += SPLITTERS)
-#pragma unroll 1
-            for (int c = 0; c < BK / 8; c++) {
-                float x[8];
-                uint32_t w[4][3];
-                load_b<A_K, B_K>(x, from, n, c);
+        for (int u = me; u < BN * BK / 8; u += SPLITTERS) {
+            const int n = u % BN, c = u / BN;
+            float x[8];
+            uint32_t w[4][3];
+            load_b<A_K, B_K>(x, from, n, c);
 #pragma unroll
-                for (int e = 0; e < 4; e++) split2(w[e], x[2 * e], x[2 * e + 1]);
-                char *place = to + n * 128 + (((at % 2 * 4 + c) ^ (n & 7)) << 4);
+            for (int e = 0; e < 4; e++) split2(w[e], x[2 * e], x[2 * e + 1]);
+            char *place = to + n * 128 + (((at % 2 * 4 + c) ^ (n & 7)) << 4);
 #pragma unroll
-                for (int p = 0; p < 3; p++)
-                    *(uint4 *)(place + p * PLANE) = make_uint4(w[0][p], w[1][p], w[2][p], w[3][p]);
-            }
+            for (int p = 0; p < 3; p++) *(uint4 *)(place + p * PLANE) = make_uint4(w[0][p], w[1][p], w[2][p], w[3][p]);
+        }
         proxy_fence();
         mbar_arrive_warp(mem + (P_FULL + 8 * at));
         mbar_arrive_warp(mem + (B_FREE + 8 * raw));
@@ -215,25 +213,59 @@ LS_DEVICE void add_to(sums_t &sum, const sums_t &run)
     for (int n = 0; n < 64; n++) sum[n / 4][n % 4] += run[n / 4][n % 4];
 }
 
-/* A stage of a warpgroup. tile: of a; a_free: its barrier. */
-template <bool A_K>
-LS_DEVICE void stage_products(sums_t &sum, saddr tile, uint64_t b, int row0, int lane, bool longer, saddr a_free)
+/* A stage of a warpgroup. tile: of a; a_free: its barrier. FIRST: nothing is in `run` yet; half: a run ends after 16. */
+template <bool A_K, bool FIRST>
+LS_DEVICE void stage_products(sums_t &sum, sums_t &run, saddr tile, uint64_t b, int row0, int lane, bool half,
+                              saddr a_free)
 {
-    sums_t run;
     float x[8];
     uint32_t a[3][4];
     load_a<A_K>(x, tile, row0, 0, lane);
     split_a(a, x);
-    run_products(run, a, b, 0);
+    run_products(run, a, b, !FIRST);
     load_a<A_K>(x, tile, row0, 1, lane);
     proxy_fence();
     mbar_arrive_warp(a_free);
     wgmma_wait<0>(run);
-    if (!longer) add_to(sum, run);
+    if (half) add_to(sum, run);
     split_a(a, x);
-    run_products(run, a, b + WG_CHUNK, longer);
+    run_products(run, a, b + WG_CHUNK, !half);
     wgmma_wait<0>(run);
-    add_to(sum, run);
+}
+
+/* n stages of a warpgroup, G of them to a run; half: two runs to one. */
+template <bool A_K, int G>
+LS_DEVICE void all_products(sums_t &sum, saddr mem, ring<STAGES> &r, int n, int row0, int lane, bool half)
+{
+#pragma unroll 1
+    for (int s = 0; s < n; s += G) {
+        sums_t run;
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            if (g > 0 && s + g >= n) break;
+            const saddr tile = mem + (A_AT + r.at * A_TILE), a_free = mem + (A_FREE + 8 * r.at);
+            const uint64_t b = wgmma_operand(mem + r.at / 2 * (3 * PLANE)) + (unsigned)(r.at % 2) * (2 * WG_CHUNK);
+            mbar_wait(mem + (A_FULL + 8 * r.at), r.phase);
+            mbar_wait(mem + (P_FULL + 8 * r.at), r.phase);
+            if (g == 0) stage_products<A_K, true>(sum, run, tile, b, row0, lane, half, a_free);
+            else stage_products<A_K, false>(sum, run, tile, b, row0, lane, half, a_free);
+            mbar_arrive_warp(mem + (P_FREE + 8 * r.at));
+            r.next();
+        }
+        add_to(sum, run);
+    }
+}
+
+/* A warpgroup without rows: n stages pass. */
+LS_DEVICE void no_products(saddr mem, ring<STAGES> &r, int n)
+{
+#pragma unroll 1
+    for (int s = 0; s < n; s++, r.next()) {
+        mbar_wait(mem + (A_FULL + 8 * r.at), r.phase);
+        mbar_wait(mem + (P_FULL + 8 * r.at), r.phase);
+        mbar_arrive_warp(mem + (A_FREE + 8 * r.at));
+        mbar_arrive_warp(mem + (P_FREE + 8 * r.at));
+    }
 }
 
 /* ---- what follows the product ------------------------------------------------------------------------------------- */
@@ -319,21 +351,17 @@ template <bool A_K> LS_DEVICE void multiply(saddr mem, const cu_f32_job &j)
     item it;
 #pragma unroll 1
     for (int i = (int)blockIdx.x; item_at(j, i, it); i += (int)gridDim.x) {
-        const bool live = it.m * BM + wg * WG_ROWS < j.M;
+        const int n = it.to - it.from;
+        if (it.m * BM + wg * WG_ROWS >= j.M) {
+            no_products(mem, r, n);
+            continue;
+        }
         sums_t sum;
 #pragma unroll
-        for (int n = 0; n < 64; n++) sum[n / 4][n % 4] = 0;
-#pragma unroll 1
-        for (int s = it.from; s < it.to; s++, r.next()) {
-            const saddr a_free = mem + (A_FREE + 8 * r.at);
-            const uint64_t b = wgmma_operand(mem + r.at / 2 * (3 * PLANE)) + (unsigned)(r.at % 2) * (2 * WG_CHUNK);
-            mbar_wait(mem + (A_FULL + 8 * r.at), r.phase);
-            mbar_wait(mem + (P_FULL + 8 * r.at), r.phase);
-            if (live) stage_products<A_K>(sum, mem + (A_AT + r.at * A_TILE), b, row0, lane, j.longer != 0, a_free);
-            else mbar_arrive_warp(a_free);
-            mbar_arrive_warp(mem + (P_FREE + 8 * r.at));
-        }
-        if (live) store(j, it, sum, row0, lane);
+        for (int e = 0; e < 64; e++) sum[e / 4][e % 4] = 0;
+        if (j.run == 64) all_products<A_K, 2>(sum, mem, r, n, row0, lane, false);
+        else all_products<A_K, 1>(sum, mem, r, n, row0, lane, j.run == 16);
+        store(j, it, sum, row0, lane);
     }
 }
 
@@ -415,7 +443,7 @@ extern "C" int cu_gemm_f32(void *stream, const cu_f32_job *given, bool ta, bool 
         return (int)cudaErrorInvalidValue;
     j.stages = ceil_div(j.K, BK);
     j.share = ceil_div(j.stages, j.shares);
-    j.longer = j.share * BK >= CU_F32_LONG;
+    j.run = cu_f32_run(j.share * BK);
     j.part_ld = (j.N + 3) / 4 * 4;
     j.packs = j.ldo % 4 == 0 && (!j.aux || j.N % 4 == 0) && aligned16(j.out, j.bias, j.add, j.aux);
     if (ceil_div(j.stages, j.share) != j.shares) return (int)cudaErrorInvalidValue; /* one would have nothing */

@@ -7,9 +7,13 @@
 
 #define CU_F32_BLOCK_M 192
 #define CU_F32_BLOCK_N 128
-#define CU_F32_BLOCK_K 32   /* a share of K is a multiple of it                   */
-#define CU_F32_RUN     16   /* along K, that a tensor core sums by itself; … */
-#define CU_F32_LONG    8192 /* … twice that in shares of K from this length on */
+#define CU_F32_BLOCK_K 32 /* a share of K is a multiple of it                   */
+
+/* Along K, what a tensor core sums by itself in a share of that length (decision 24). */
+static inline int cu_f32_run(int64_t share)
+{
+    return share < 4096 ? 16 : share < 24576 ? 32 : 64;
+}
 
 enum { CU_F32_PLAIN, CU_F32_GELU, CU_F32_DGELU };
 
@@ -22,8 +26,8 @@ typedef struct cu_f32_job {
     float *part;        /* shares x M x (N up to a multiple of 4); NULL: 1 share */
     int64_t lda, ldb, ldo;
     int M, N, K, gelu;
-    int shares;                                /* of K, none of them empty */
-    int stages, share, longer, part_ld, packs; /* set by the launcher      */
+    int shares;                             /* of K, none of them empty */
+    int stages, share, run, part_ld, packs; /* set by the launcher      */
 } cu_f32_job;
 
 #ifdef __cplusplus
