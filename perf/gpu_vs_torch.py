@@ -41,6 +41,8 @@ CASES = {
     "ref_fp16": dict(model="gpt2", B=4, A=4, T=512, precision="fp16", bar=380e3, aim=420e3),
     "fp32": dict(model="gpt2", B=16, A=1, T=1024, precision="fp32", over=("compile", 1.0)),
     "tf32": dict(model="gpt2", B=16, A=1, T=1024, precision="tf32", over=("compile", 1.0)),
+    "medium": dict(model="gpt2-medium", B=32, A=1, T=1024, precision="bf16"),
+    "large": dict(model="gpt2-large", B=16, A=1, T=1024, precision="bf16"),
     "xl": dict(model="gpt2-xl", B=8, A=1, T=1024, precision="bf16", over=("compile", 1.05)),
     "dry": dict(model="tiny", B=2, A=2, T=64, precision="fp32", vocab=300),
 }

@@ -108,6 +108,23 @@ typedef struct ls_rounding {
     int64_t first;
 } ls_rounding;
 
+/* What the norm of the gradient decides about an update (compute/decide.h): decide writes it, adamw reads it. */
+typedef struct ls_decision {
+    double squares; /* the sum of squares of the gradient                              */
+    double factor;  /* of the gradient: clipping, 1/loss scale                         */
+    int64_t update; /* 0: the norm or another number is not finite: nothing is updated */
+} ls_decision;
+
+typedef struct ls_decide {
+    ls_decision *out, *host; /* in memory of the operations; a copy (host)                                         */
+    const double *block_sum; /* of sumsq, in memory of the operations: the blocks of unit 0, then those of unit 1 … */
+    const int64_t *n_block;  /* blocks of each unit; read before the call returns                                  */
+    int n_unit, n_loss, n_amax; /* numbers of elements                                                                */
+    double clip, unscale;       /* largest norm, 0: any; 1/loss scale                                                 */
+    const double *loss;         /* (host) pairs, of which the first number must be finite                             */
+    const float *amax;          /* numbers that must be finite, too                                                   */
+} ls_decide;
+
 #define LS_ADAMW_PLAIN 12 /* the number of tensors of a unit */
 
 typedef struct ls_adamw {
@@ -115,6 +132,8 @@ typedef struct ls_adamw {
     double bias1, bias2; /* 1 - beta^t of the applied step t, or 1 without bias correction                           */
     double grad_scale;   /* factor of the gradients (1/loss scale, clipping)                                         */
     bool coupled;        /* L2 form: weight_decay*p is added to the gradient                                         */
+    /* In memory of the operations, read when adamw runs: its factor is used instead of grad_scale, or nothing is updated. NULL: none. */
+    const ls_decision *at;
     /* [first, end) of elements without weight decay, in order: `n_plain` pairs */
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
@@ -247,8 +266,11 @@ typedef struct ls_compute_ops {
     /* p (dtype) = x (wide), rounded to the nearest; with `round` as adamw rounds */
     ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains,
                         const ls_rounding *round);
-    /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double, in a fixed order */
+    /* block_sum[i] (host, or memory of the operations) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double,
+     * in a fixed order */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
+    /* What the sums decide (compute/decide.h), in the order of units. */
+    ls_status (*decide)(ls_compute *c, const ls_decide *a);
     /* *out (host) = the sum of x, in a fixed order */
     ls_status (*sum)(ls_compute *c, double *out, const double *x, int64_t n);
     ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b,

@@ -10,7 +10,7 @@
     X(embed_fwd) X(embed_bwd) X(layernorm_fwd) X(add_layernorm_fwd) X(layernorm_bwd) X(layernorm_again)                \
     X(linear_fwd) X(linear_bwd) X(gelu_fwd) X(gelu_bwd) X(add_fwd) X(drop_bwd)                                         \
     X(attention_fwd) X(attention_bwd) X(attention_cached) X(classifier) X(logits) X(pack) X(unpack) X(linear_packed)   \
-    X(adamw) X(narrow) X(sumsq) X(sum) X(add) X(zero) X(copy) X(hash)
+    X(adamw) X(narrow) X(sumsq) X(decide) X(sum) X(add) X(zero) X(copy) X(hash)
 /* clang-format on */
 
 /* NULL if the table is complete, else the name of the first missing operation. */

@@ -72,6 +72,7 @@
       (c, p, x, n, gains, round))                                                                                      \
     X(sumsq, (ls_compute * c, double *block_sum, const void *x, int64_t n, int64_t block),                             \
       (c, block_sum, x, n, block))                                                                                     \
+    X(decide, (ls_compute * c, const ls_decide *a), (c, a))                                                            \
     X(sum, (ls_compute * c, double *out, const double *x, int64_t n), (c, out, x, n))                                  \
     X(add, (ls_compute * c, void *y, const void *a, const void *b, int64_t n), (c, y, a, b, n))                        \
     X(zero, (ls_compute * c, void *y, size_t nbytes), (c, y, nbytes))                                                  \

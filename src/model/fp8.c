@@ -127,6 +127,16 @@ void ls_fp8_destroy(ls_fp8_state **fp)
 
 /* ---- steps ---- */
 
+/* On a device: beside what is queued, which is not waited for. */
+static ls_status copy_now(const ls_compute *c, void *to, const void *from, size_t nbytes)
+{
+    const ls_device *d = c->device;
+    ls_mark there;
+    if (!d) return ls_compute_read(c, to, from, nbytes);
+    LS_TRY(d->copy(d->ctx, 0, to, from, nbytes, 0, &there));
+    return d->wait(d->ctx, there);
+}
+
 ls_status ls_fp8_set(const ls_model *m)
 {
     const ls_fp8_state *f = m->fp8;
@@ -137,7 +147,7 @@ ls_status ls_fp8_set(const ls_model *m)
         f->host[n + i] = ls_fp8_scale(largest(&f->history, i), form, f->opts.margin);
         f->host[2 * n + LS_FP8_APART * i] = 1 / f->host[n + i];
     }
-    return ls_compute_write(m->compute, f->amax, f->host, numbers((size_t)n) * sizeof *f->host);
+    return copy_now(m->compute, f->amax, f->host, numbers((size_t)n) * sizeof *f->host);
 }
 
 void ls_fp8_begin_step(const ls_model *m)
@@ -147,5 +157,5 @@ void ls_fp8_begin_step(const ls_model *m)
 
 ls_status ls_fp8_read(const ls_model *m, float *amax)
 {
-    return ls_compute_read(m->compute, amax, m->fp8->amax, (size_t)m->fp8->history.n * sizeof *amax);
+    return copy_now(m->compute, amax, m->fp8->amax, (size_t)m->fp8->history.n * sizeof *amax);
 }

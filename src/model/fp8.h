@@ -64,11 +64,12 @@ ls_status ls_fp8_create(struct ls_model *m, const ls_fp8_opts *o, int64_t R, boo
 void ls_fp8_bind(struct ls_model *m, const ls_plan *plan);
 void ls_fp8_destroy(ls_fp8_state **f);
 
-/* Sets the scales of the history on the device, and the magnitudes to 0. The queue must be idle. */
+/* Sets the scales of the history on the device, and the magnitudes to 0, before operations that are queued later. The passes that are queued
+ * must be complete; an update need not be. */
 ls_status ls_fp8_set(const struct ls_model *m);
 /* At the begin of a step: the parameters have changed. */
 void ls_fp8_begin_step(const struct ls_model *m);
-/* Reads the magnitudes of this step on this worker: history.n numbers. Waits for the queue. */
+/* Reads the magnitudes of this step on this worker: history.n numbers. Its passes must be complete. */
 ls_status ls_fp8_read(const struct ls_model *m, float *amax);
 
 #endif

@@ -1,6 +1,7 @@
 /* strategy.c - what every strategy shares: memory, the tree, buckets, the order of a step. */
 #include "parallel/parallel_impl.h"
 
+#include "compute/decide.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/minmax.h"
@@ -135,6 +136,22 @@ static int plan_host_grad(const ls_strategy *s, ls_plan *plan, int u, int64_t n)
     return ls_plan_add_host(plan, LS_PART_BUCKET, n * (int64_t)ls_dtype_nbytes(s->model->compute->ops->wide), name);
 }
 
+/* The sums of n blocks. On several workers the host adds them; there is one place after them, for sums of a shard. */
+static void plan_norm(ls_strategy *s, ls_plan *plan, int64_t n)
+{
+    const char *name = "gradient norm, sums of blocks";
+    const int64_t nbytes = (n + 1) * (int64_t)sizeof(double);
+    if (!ls_strategy_alone(s)) {
+        s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, nbytes, name);
+        return;
+    }
+    s->norm_row = ls_plan_add(plan, LS_PART_WORK, nbytes, LS_PLAN_ALWAYS, "%s", name);
+    s->decision_row =
+        ls_plan_add(plan, LS_PART_WORK, (int64_t)sizeof(ls_decision), LS_PLAN_ALWAYS, "gradient norm, decision");
+    s->decided_row =
+        ls_plan_add_host(plan, LS_PART_WORK, (int64_t)sizeof(ls_decision), "gradient norm, decision on the host");
+}
+
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
@@ -158,9 +175,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         n_largest = LS_MAX(n_largest, n_own);
     }
     if (s->opts.offload) parallel_offload_plan(s, n_largest, plan);
-    /* and one place after them, for sums of a shard */
-    s->norm_row =
-        ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "gradient norm, sums of blocks");
+    plan_norm(s, plan, n_block);
     const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
     s->unit_sum_row = ls_plan_add_host(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double),
                                        "gradient norm, sums of units");
@@ -185,12 +200,13 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     if (!s) return ls_nomem(sizeof *s, "a strategy");
     *s = (ls_strategy){
         .ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1, .rehearsed = -1};
-    s->params_row = s->grads_row = s->tie_row = -1;
+    s->params_row = s->grads_row = s->tie_row = s->decision_row = s->decided_row = -1;
     s->unit = ls_alloc(U * sizeof *s->unit);
+    s->n_block = ls_alloc(U * sizeof *s->n_block);
     for (size_t u = 0; s->unit && u < U; u++)
         s->unit[u] = (ls_strategy_unit){
             .role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1, .host_row = -1};
-    ls_status st = s->unit ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
+    ls_status st = s->unit && s->n_block ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
     if (st == LS_OK) *out = s;
     else ls_strategy_destroy(&s);
     return st;
@@ -214,6 +230,8 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     }
     s->norm = at(plan, s->norm_row);
     s->unit_sum = at(plan, s->unit_sum_row);
+    s->decision = at(plan, s->decision_row);
+    s->decided = at(plan, s->decided_row);
     s->tie = at(plan, s->tie_row);
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
@@ -231,6 +249,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
     ls_free(s->unit);
+    ls_free(s->n_block);
     ls_free(s);
     *sp = NULL;
 }
@@ -470,17 +489,26 @@ static ls_status count_once(const ls_strategy *s, double *mine, double *work)
     return LS_OK;
 }
 
-/* A unit's blocks are added in TURNS sums, block k to sum k % TURNS, independently of which worker has the block.
- * The sums do not depend on each other, so that the additions can overlap. `first` is the number of x's first block. */
-enum { TURNS = 8 };
-
-static void add_in_turns(double *turn, int64_t first, const double *x, int64_t n)
+bool ls_strategy_alone(const ls_strategy *s)
 {
-    int64_t i = 0;
-    for (; i < n && (first + i) % TURNS; i++) turn[(first + i) % TURNS] += x[i];
-    for (; i + TURNS <= n; i += TURNS)
-        for (int k = 0; k < TURNS; k++) turn[k] += x[i + k];
-    for (; i < n; i++) turn[(first + i) % TURNS] += x[i];
+    return ls_comm_size(s->comm) == 1 && !s->opts.pipe && !s->opts.tensor;
+}
+
+ls_status ls_strategy_decide(ls_strategy *s, ls_decide a)
+{
+    const ls_model *m = s->model;
+    double *to = s->norm;
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        LS_TRY(m->compute->ops->sumsq(m->compute, to, o.grad, o.n, LS_NORM_BLOCK));
+        to += s->n_block[u] = o.n / LS_NORM_BLOCK;
+    }
+    a.out = s->decision;
+    a.host = s->decided;
+    a.block_sum = s->norm;
+    a.n_block = s->n_block;
+    a.n_unit = m->n_unit;
+    return m->compute->ops->decide(m->compute, &a);
 }
 
 /* Worker r's blocks of all units are together, so that one gather brings everyone's. */
@@ -490,6 +518,12 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     const int64_t W = parallel_cuts(s, LS_SHARD_OPT) ? ls_comm_size(s->comm) : 1, r = W > 1 ? ls_comm_rank(s->comm) : 0;
     int64_t mine = 0, at_unit = 0;
     *sum = 0;
+    if (ls_strategy_alone(s)) {
+        LS_TRY(ls_strategy_decide(s, (ls_decide){.unscale = 1}));
+        LS_TRY(ls_compute_sync(m->compute));
+        *sum = s->decided->squares;
+        return LS_OK;
+    }
     if (!updates(s)) return LS_OK;
     for (int u = 0; u < m->n_unit; u++)
         if (ls_strategy_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
@@ -513,9 +547,9 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
         unit[u] = 0;
         if (!ls_strategy_here(s, u)) continue;
         const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
-        double turn[TURNS] = {0};
-        for (int64_t p = 0; p < W; p++) add_in_turns(turn, p * n, s->norm + p * mine + at_unit, n);
-        for (int k = 0; k < TURNS; k++) unit[u] += turn[k];
+        double turn[LS_NORM_TURNS] = {0};
+        for (int64_t p = 0; p < W; p++) ls_norm_add(turn, p * n, s->norm + p * mine + at_unit, n);
+        unit[u] = ls_norm_unit(turn);
         at_unit += n;
     }
     if (s->opts.tensor) LS_TRY(ls_all_reduce(s->opts.tensor, (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));

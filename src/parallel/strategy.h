@@ -140,7 +140,7 @@ struct ls_strategy {
     ls_strategy_unit *unit;
     int micro;         /* the current one; -1: no gradients                        */
     int rehearsed;     /* with micro == -1: the micro-batch of a rehearsal; -1: none */
-    double *norm;      /* sums of squares of blocks                                */
+    double *norm;      /* sums of squares of blocks; alone: memory of the operations */
     double *unit_sum;  /* of squares, of every unit and stage                      */
     void *tie;         /* embed's stage: head's contribution to its gradient       */
     int waiting;       /* ddp, zero1: units that are ready but not posted          */
@@ -154,7 +154,9 @@ struct ls_strategy {
     ls_flight flight[LS_WINDOW_MAX]; /* a queue, oldest first                    */
     int n_flight;
     ls_offload off;
-    int norm_row, unit_sum_row, tie_row, params_row, grads_row;
+    int64_t *n_block;                /* of each unit, for ls_strategy_decide                    */
+    ls_decision *decision, *decided; /* alone: in memory of the operations; a copy for the host */
+    int norm_row, unit_sum_row, decision_row, decided_row, tie_row, params_row, grads_row;
 };
 
 /* Elements that a unit's buffers must be a multiple of under this strategy. one_state: as in ls_strategy_opts. */
@@ -222,6 +224,13 @@ ls_own ls_strategy_own(const ls_strategy *s, int u);
 /* AdamW on all elements that this worker updates (those that were not updated early), then unit_done of every unit. hyper fills in what
  * the update of unit u needs. */
 ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx);
+
+/* Whether one worker has the whole gradient, so that its device can decide about the update without the host. */
+bool ls_strategy_alone(const ls_strategy *s);
+/* Alone: queues the sums of squares and the decision (compute/decide.h), with the same bits as ls_strategy_sum_squares and the arithmetic on the
+ * host. `a` has clip, unscale and the other numbers that must be finite. s->decision may be used by operations that are queued later
+ * (ls_adamw.at), s->decided by the host once the device has passed a mark that is put after this. */
+ls_status ls_strategy_decide(ls_strategy *s, ls_decide a);
 
 /* Sum of squares of the whole gradient, with the same bits on every worker that updates: blocks in a fixed order within a unit, then units
  * in order (tensor parallelism: parallel/tensor.h). Not finite if an element is not. Collective. */

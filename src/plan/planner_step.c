@@ -165,6 +165,12 @@ static ls_status take_sumsq(ls_compute *c, double *block_sum, const void *x, int
     return LS_OK;
 }
 
+static ls_status take_decide(ls_compute *c, const ls_decide *a)
+{
+    (void)c, (void)a;
+    return LS_OK;
+}
+
 static ls_status take_adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                             const ls_adamw *h)
 {
@@ -182,6 +188,7 @@ static void take_over(planner_worker *w)
     w->ops.add = take_add;
     w->ops.copy = take_copy;
     w->ops.sumsq = take_sumsq;
+    w->ops.decide = take_decide;
     w->ops.adamw = take_adamw;
     w->compute.ops = &w->ops;
 }
@@ -208,7 +215,8 @@ static ls_status bind(planner_worker *w)
     ls_strategy_bind(s, &p->plan);
     s->norm = ls_alloc((size_t)p->plan.row[s->norm_row].nbytes + 64);
     s->unit_sum = ls_alloc((size_t)p->plan.row[s->unit_sum_row].nbytes + 64);
-    return s->norm && s->unit_sum ? LS_OK : ls_nomem(1 << 20, "the prediction of a step");
+    s->decided = ls_alloc(sizeof *s->decided);
+    return s->norm && s->unit_sum && s->decided ? LS_OK : ls_nomem(1 << 20, "the prediction of a step");
 }
 
 ls_status planner_open(planner_worker *w, int rank)
@@ -235,6 +243,7 @@ void planner_close(planner_worker *w)
     if (w->parts.strategy && w->parts.plan.arena) {
         ls_free(w->parts.strategy->norm);
         ls_free(w->parts.strategy->unit_sum);
+        ls_free(w->parts.strategy->decided);
     }
     w->parts.schedule = NULL; /* the caller's */
     ls_run_parts_fini(&w->parts);

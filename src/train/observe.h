@@ -63,6 +63,7 @@ typedef struct ls_step_result {
     X(LS_PHASE_WAIT,          NULL)                      /* for the checkpoint writer, which reads parameters  */ \
     X(LS_PHASE_AUDIT,         "train/audit")             /* hashes, and the passes that are repeated           */ \
     X(LS_PHASE_UPDATE,        "train/optimizer_step")                                                             \
+    X(LS_PHASE_NUMBERS,       "train/wait_for_norm")     /* one worker: norm and loss are read after it        */ \
     X(LS_PHASE_VAL_FORWARD,   "val/forward")                                                                      \
     X(LS_PHASE_VAL_LOSS,      "val/loss")
 /* clang-format on */

@@ -30,7 +30,7 @@ static void hyper_of(void *ctx, int u, const ls_own *o, ls_adamw *h)
     h->round = ls_strategy_rounding(c->seed, ls_next_update(&t->state), u, o->first);
 }
 
-static ls_adamw hyper_now(const ls_trainer *t, double lr, double grad_scale)
+static ls_adamw hyper_now(const ls_trainer *t, double lr, double grad_scale, const ls_decision *at)
 {
     const ls_train_config *c = t->cfg;
     const double k = (double)ls_next_update(&t->state);
@@ -42,18 +42,19 @@ static ls_adamw hyper_now(const ls_trainer *t, double lr, double grad_scale)
                       .bias1 = c->bias_correction ? 1 - pow(c->beta1, k) : 1,
                       .bias2 = c->bias_correction ? 1 - pow(c->beta2, k) : 1,
                       .grad_scale = grad_scale,
+                      .at = at,
                       .coupled = c->coupled};
 }
 
 ls_status train_optimizer_begin(ls_trainer *t, double lr)
 {
-    t->hyper = hyper_now(t, lr, 1);
+    t->hyper = hyper_now(t, lr, 1, NULL);
     return ls_strategy_step_begin(t->strategy, hyper_of, t);
 }
 
-ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale)
+ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale, const ls_decision *at)
 {
-    if (!t->updating) t->hyper = hyper_now(t, lr, grad_scale); /* else another thread reads what it was set to */
+    if (!t->updating) t->hyper = hyper_now(t, lr, grad_scale, at); /* else another thread reads what it was set to */
     return ls_strategy_update(t->strategy, hyper_of, t);
 }
 

@@ -3,12 +3,16 @@
  *   for each micro-batch   input → forward (loss and the classifier's gradient) → backward; gradients are summed in the tree
  *   reduce over workers → loss, norm over fixed blocks → clip → AdamW on every unit
  *
+ * One worker queues all of it: the decision about the update is made where the gradients are (compute/decide.h), and the host reads loss and
+ * norm while AdamW runs. Several workers gather the norm, and their hosts decide.
+ *
  * A step has G micro-batches over all workers; the samples of micro-batch g of step s are positions (s*G + g)*B … of the epoch. Losses
  * are added in the order of micro-batches, so a run reports the same numbers on any number of workers.
  *
  * Nothing here measures time: each phase is announced, and observers measure it (observe.h). */
 #include "train/train_impl.h"
 
+#include "compute/decide.h"
 #include "core/deadline.h"
 #include "core/inject.h"
 #include "core/rng.h"
@@ -191,24 +195,71 @@ static ls_status pipeline(ls_trainer *t)
     return LS_OK;
 }
 
-/* The host waits for a device at this one point of a step; the device is idle from here until the update is queued. loss_sum: over the
- * counted tokens of the step. */
-static ls_status norm_and_loss(ls_trainer *t, ls_step_result *r, double *loss_sum)
+/* One worker's device decides about the update itself, and the host reads the numbers while the update runs. The host decides if it has to do
+ * something with them before the update: a state in host memory, an audit that compares. */
+static bool device_decides(const ls_trainer *t)
+{
+    return ls_strategy_alone(t->strategy) && !t->strategy->opts.offload && !ls_audit_compares(t->audit);
+}
+
+static double unscale_now(const ls_trainer *t)
+{
+    return 1 / ls_loss_scale_now(&t->state.scale);
+}
+
+/* One worker: queues the norm and the decision about the update, and a mark after them. */
+static ls_status queue_decision(ls_trainer *t)
+{
+    const ls_fp8_state *fp8 = t->model->fp8;
+    const ls_device *d = t->compute.device;
+    LS_TRY(ls_strategy_decide(t->strategy, (ls_decide){.clip = t->cfg->clip,
+                                                       .unscale = unscale_now(t),
+                                                       .loss = t->micro_loss,
+                                                       .n_loss = t->cfg->grad_accum,
+                                                       .amax = fp8 ? fp8->amax : NULL,
+                                                       .n_amax = fp8 ? fp8->history.n : 0}));
+    return d ? d->mark(d->ctx, &t->decided) : LS_OK;
+}
+
+/* The host waits for a device at this one point of a step. */
+static ls_status read_norm(ls_trainer *t, ls_step_result *r)
+{
+    const ls_device *d = t->compute.device;
+    double squares;
+    if (ls_strategy_alone(t->strategy)) {
+        if (d) LS_TRY(d->wait(d->ctx, t->decided));
+        squares = t->strategy->decided->squares;
+    } else {
+        LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
+        LS_TRY(ls_compute_sync(&t->compute)); /* a worker that does not update has losses, too */
+    }
+    r->grad_norm = ls_norm_of(squares, unscale_now(t));
+    return LS_OK;
+}
+
+/* loss_sum: over the counted tokens of the step. */
+static ls_status read_loss(ls_trainer *t, ls_step_result *r, double *loss_sum)
 {
     const int64_t M = t->cfg->grad_accum;
-    double sum[2], squares = 0;
+    double sum[2];
     /* micro-batch m of rank p is number pM + m of the step, or mW + p */
     const bool strided =
         M > 1 && ls_strategy_micro_index(t->strategy, 1) != ls_strategy_micro_index(t->strategy, 0) + 1;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_NORM, -1));
-    LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
-    LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
-    r->grad_norm = sqrt(squares) * (1 / ls_loss_scale_now(&t->state.scale));
-    LS_TRY(ls_compute_sync(&t->compute));
-    LS_TRY(ls_phase_end(t, LS_PHASE_SQUARES, -1));
     LS_TRY(train_sum_losses(t, t->micro_loss, M, M * ls_comm_size(t->dp), strided, sum));
     *loss_sum = sum[0];
     r->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    return LS_OK;
+}
+
+/* ahead: the numbers are read after the update was queued. */
+static ls_status norm_and_loss(ls_trainer *t, bool ahead, ls_step_result *r, double *loss_sum)
+{
+    LS_TRY(ls_phase_begin(t, LS_PHASE_NORM, -1));
+    LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
+    if (ls_strategy_alone(t->strategy)) LS_TRY(queue_decision(t));
+    if (!ahead) LS_TRY(read_norm(t, r));
+    LS_TRY(ls_phase_end(t, LS_PHASE_SQUARES, -1));
+    if (!ahead) LS_TRY(read_loss(t, r, loss_sum));
     return ls_phase_end(t, LS_PHASE_NORM, -1);
 }
 
@@ -257,16 +308,31 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
     return ls_fp8_set(t->model);
 }
 
-static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
+/* What follows from the numbers of a step, once they are known. */
+static ls_status judge_numbers(ls_trainer *t, ls_step_result *r)
 {
-    const ls_train_config *c = t->cfg;
-    const double clip = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
-    const double unscale = 1 / ls_loss_scale_now(&t->state.scale);
+    if (ls_audit_compares(t->audit)) LS_TRY(explain_numbers(t, r));
+    LS_TRY(check_numbers(t, r));
+    return t->model->fp8 ? set_fp8_scales(t, r) : LS_OK;
+}
+
+/* ahead: r does not have the norm yet, the device does. */
+static ls_status clip_and_update(ls_trainer *t, bool ahead, ls_step_result *r)
+{
+    const double factor = ahead ? 1 : ls_grad_factor(r->grad_norm, t->cfg->clip, unscale_now(t));
     LS_TRY(ls_phase_begin(t, LS_PHASE_UPDATE, -1));
     if (t->audit) LS_TRY(ls_audit_before_update(t->audit));
-    if (!r->skipped) LS_TRY(train_optimizer_pass(t, r->lr, clip * unscale));
+    if (!r->skipped) LS_TRY(train_optimizer_pass(t, r->lr, factor, ahead ? t->strategy->decision : NULL));
     LS_TRY(ls_strategy_step_done(t->strategy));
     return ls_phase_end(t, LS_PHASE_UPDATE, -1);
+}
+
+/* The update is queued, and did nothing if a number is not finite. */
+static ls_status read_numbers(ls_trainer *t, ls_step_result *r, double *loss_sum)
+{
+    LS_TRY(read_norm(t, r));
+    LS_TRY(read_loss(t, r, loss_sum));
+    return judge_numbers(t, r);
 }
 
 static ls_status count_step(ls_trainer *t, const ls_step_result *r, double loss_sum)
@@ -312,12 +378,12 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
     TRAIN_PHASE(t, LS_PHASE_REDUCE, -1, ls_strategy_step_due(t->strategy));
     if (t->audit) LS_TRY(ls_audit_after_passes(t->audit)); /* before a NaN that a wrong bit has made ends the run */
-    LS_TRY(norm_and_loss(t, r, &loss_sum));
-    if (ls_audit_compares(t->audit)) LS_TRY(explain_numbers(t, r));
-    LS_TRY(check_numbers(t, r));
-    if (t->model->fp8) LS_TRY(set_fp8_scales(t, r));
+    const bool ahead = device_decides(t);
+    LS_TRY(norm_and_loss(t, ahead, r, &loss_sum));
+    if (!ahead) LS_TRY(judge_numbers(t, r));
     if (!t->updating) LS_TRY(wait_for_writer(t));
-    LS_TRY(clip_and_update(t, r));
+    LS_TRY(clip_and_update(t, ahead, r));
+    if (ahead) TRAIN_PHASE(t, LS_PHASE_NUMBERS, -1, read_numbers(t, r, &loss_sum));
     t->updating = false; /* a validation may be stopped */
     LS_TRY(count_step(t, r, loss_sum));
     if (t->audit) LS_TRY(ls_audit_after_update(t->audit));

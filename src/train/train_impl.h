@@ -34,8 +34,8 @@ ls_status train_own_failure(ls_trainer *t, ls_status st);
  * same on any layout. Pair k of replica r is number r * n_each + k, or strided k * W + r. */
 ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2]);
 
-/* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
-ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
+/* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient, unless `at` has it (ls_adamw). */
+ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale, const ls_decision *at);
 /* Before the micro-batches of a step: what of its pass an offloaded optimizer may do during the backward pass. */
 ls_status train_optimizer_begin(ls_trainer *t, double lr);
 

@@ -162,6 +162,7 @@ typedef struct ls_trainer {
     int n_load;
     int64_t n_target;                /* counted targets of the current step, on all workers               */
     ls_adamw hyper;                  /* of the current update: what all units have                       */
+    ls_mark decided;                 /* one worker with a device: the decision about the update is made  */
     bool updating;                   /* the current step changes parameters already: it must be completed */
     ls_tokens train, val;            /* val.n_seq == 0: no validation                                    */
     uint64_t train_hash;             /* of the ids of train: a resumed run compares it                   */

@@ -9,6 +9,7 @@
 #include "fp8_codes.h"
 
 #include "compute/cuda/kernels/kernels.h"
+#include "compute/decide.h"
 
 #include <algorithm>
 #include <numeric>
@@ -500,6 +501,102 @@ static void sums_of_squares_match_their_equation(void **state)
     }
 }
 
+/* What a host decides from the same sums. */
+static ls_decision decided_by_host(const ls_decide &a, const numbers &sums)
+{
+    ls_decision d = {};
+    const double *x = sums.data();
+    for (int u = 0; u < a.n_unit; x += a.n_block[u++]) {
+        double turn[LS_NORM_TURNS] = {};
+        ls_norm_add(turn, 0, x, a.n_block[u]);
+        d.squares += ls_norm_unit(turn);
+    }
+    const double norm = ls_norm_of(d.squares, a.unscale);
+    d.factor = ls_grad_factor(norm, a.clip, a.unscale);
+    d.update = std::isfinite(norm);
+    return d;
+}
+
+static void decision_case(const std::vector<int64_t> &blocks, double clip, double unscale, double put, int at)
+{
+    judge_orders(words("decide, %d units, clip %g, %g at %d", (int)blocks.size(), clip, put, at),
+                 [=](verdict &v, void *s) {
+                     const int64_t n = std::accumulate(blocks.begin(), blocks.end(), (int64_t)0);
+                     array sums(LS_F64, n), scratch(LS_F64, (int64_t)blocks.size()), amax(LS_F32, 40), out(LS_F64, 3);
+                     numbers x((size_t)n), most(40, 1.0);
+                     for (size_t i = 0; i < x.size(); i++) x[i] = exp(4 * ls_rng_normal(9, i)); /* the order matters */
+                     if (at == 1) x[x.size() / 2] = put;
+                     if (at == 2) most[37] = put;
+                     sums.put(x), amax.put(most);
+                     void *room = nullptr;
+                     CU(cudaHostAlloc(&room, sizeof(ls_decision) + 70 * sizeof(double), cudaHostAllocMapped));
+                     double *loss = (double *)((ls_decision *)room + 1);
+                     for (int i = 0; i < 70; i++)
+                         loss[i] = i % 2 ? (double)NAN : 3.5; /* every second one is not a loss */
+                     if (at == 3) loss[66] = put;
+                     ls_decide a = {};
+                     a.out = (ls_decision *)out.at(), a.host = (ls_decision *)room;
+                     a.block_sum = sums.d(), a.n_block = blocks.data(), a.n_unit = (int)blocks.size();
+                     a.clip = clip, a.unscale = unscale;
+                     a.loss = loss, a.n_loss = 35, a.amax = amax.f(), a.n_amax = 40;
+                     CU(cu_decide(s, &a, scratch.at()));
+                     CU(cudaDeviceSynchronize());
+                     ls_decision want = decided_by_host(a, x), got = *a.host, there;
+                     if (at && !std::isfinite(put)) want.update = 0;
+                     memcpy(&there, out.bytes().data(), sizeof there);
+                     assert_memory_equal(&there, &got, sizeof got);
+                     if (std::isfinite(want.squares))
+                         assert_memory_equal(&got, &want, sizeof want); /* the bits of the host */
+                     assert_int_equal(got.update, want.update);
+                     assert_int_equal(got.update, !at || std::isfinite(put));
+                     v.bits.push_back(out.bytes());
+                     CU(cudaFreeHost(room));
+                 });
+}
+
+/* The device and the host compute the same bits, whatever the units are, and notice every number that is not finite. */
+static void decisions_are_those_of_the_host(void **state)
+{
+    (void)state;
+    decision_case({1}, 0, 1, 0, 0);
+    decision_case({7, 1, 8, 9}, 1.0, 1, 0, 0);
+    decision_case({5000, 2047, 2048, 2049, 1}, 0.37, 1.0 / 3, 0, 0);
+    decision_case({5000, 16}, 1e30, 0x1p-16, 0, 0);
+    decision_case(std::vector<int64_t>(300, 3), 0.5, 1, 0, 0); /* more than one launch */
+    for (const double bad : {(double)NAN, (double)INFINITY, -(double)INFINITY, 2.0})
+        for (int at = 1; at <= 3; at++) decision_case({100, 40}, 1, 1, bad, at);
+}
+
+/* The factor of a decision is grad_scale; without an update nothing is written. */
+static void adamw_follows_the_decision(void **state)
+{
+    (void)state;
+    const int64_t n = 5002;
+    for (ls_dtype dt : TYPES) {
+        std::vector<std::vector<unsigned char>> bytes;
+        for (int kind = 0; kind < 3; kind++) {
+            array p(dt, n), w(LS_F32, n), g(LS_F32, n), m(LS_F32, n), v(LS_F32, n), at(LS_F64, 3);
+            w.random(1), g.random(2), m.random(3, 0.1), v.put(numbers((size_t)n, 0.01)), p.random(4);
+            ls_adamw h = {};
+            h.lr = 0.01, h.beta1 = 0.9, h.beta2 = 0.95, h.eps = 1e-8, h.bias1 = h.bias2 = 1, h.grad_scale = 0.3;
+            const ls_decision d = {1, 0.3, kind == 1};
+            CU(cudaMemcpy(at.at(), &d, sizeof d, cudaMemcpyHostToDevice));
+            if (kind) h.at = (const ls_decision *)at.at(), h.grad_scale = 1e9;
+            const array *all[] = {&w, &m, &v, &p};
+            std::vector<unsigned char> before, after;
+            for (const array *x : all)
+                for (unsigned char c : x->bytes()) before.push_back(c);
+            CU(cu_adamw(nullptr, dt, dt == LS_F32 ? w.at() : p.at(), w.f(), g.f(), m.f(), v.f(), n, &h, nullptr));
+            CU(cudaDeviceSynchronize());
+            for (const array *x : all)
+                for (unsigned char c : x->bytes()) after.push_back(c);
+            assert_true((before == after) == (kind == 2));
+            bytes.push_back(after);
+        }
+        assert_true(bytes[0] == bytes[1]);
+    }
+}
+
 /* ---- classifier ---- */
 
 static void softmax_case(ls_dtype dt, int64_t rows, int64_t V, int64_t ld, int parts, bool at)
@@ -713,6 +810,8 @@ int main(void)
         cmocka_unit_test(adamw_matches_its_equation),
         cmocka_unit_test(stochastic_rounding_is_unbiased),
         cmocka_unit_test(sums_of_squares_match_their_equation),
+        cmocka_unit_test(decisions_are_those_of_the_host),
+        cmocka_unit_test(adamw_follows_the_decision),
         cmocka_unit_test(softmax_matches_its_equation),
         cmocka_unit_test(operands_match_their_definition),
         cmocka_unit_test(norms_write_the_operands_of_their_output),

@@ -408,8 +408,8 @@ static void an_observer_sees_a_run_in_order(void **state)
     if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
     close_run(&r);
     assert_string_equal(x.text, "RrESslSslCcSwslvSsltevCcwXDd");
-    /* phases of a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
-    assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 5) + 2 * 2);
+    /* phases of a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update, numbers; 2 x 2 of validation */
+    assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 6) + 2 * 2);
     assert_true(x.off < 1e-9);
 }
 

@@ -19,6 +19,9 @@ const void *cpu_fast_bf16(void);
 /* The operation `hash` of host memory, for any backend. */
 ls_status cpu_hash(const ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more);
 
+/* The operation `decide`, for any backend whose memory is the host's. */
+ls_status cpu_decide(const ls_decide *a);
+
 /* Element i survives iff its 32 random bits are >= this: the smallest integer that is not below p * 2^32. */
 static inline uint32_t drop_threshold(ls_drop d)
 {

@@ -182,13 +182,16 @@ ls_status fast_adamw(ls_compute *c, void *p_, void *master, const void *g_, void
     LS_ASSERT(p_ == master);
     float *p = p_, *m = m_, *v = v_;
     const float *g = g_;
+    ls_adamw now = *h;
+    if (h->at) now.grad_scale = h->at->factor;
+    if (h->at && !h->at->update) return LS_OK;
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
         for (int64_t i = r.lo, len; i < r.hi; i += len) {
             bool plain;
-            len = alike(h, i, r.hi, &plain);
-            k->adamw(p + i, g + i, m + i, v + i, len, h, plain);
+            len = alike(&now, i, r.hi, &plain);
+            k->adamw(p + i, g + i, m + i, v + i, len, &now, plain);
         }
     }
     return LS_OK;
@@ -238,6 +241,12 @@ ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x_, int64_t n
     for (int64_t i = 0; i < (n + block - 1) / block; i++)
         block_sum[i] = k->sumsq(x + i * block, n - i * block < block ? n - i * block : block);
     return LS_OK;
+}
+
+ls_status fast_decide(ls_compute *c, const ls_decide *a)
+{
+    (void)c;
+    return cpu_decide(a);
 }
 
 ls_status fast_sum(ls_compute *c, double *out, const double *x, int64_t n)

@@ -147,6 +147,12 @@ static ls_status sumsq(ls_compute *c, double *block_sum, const void *in, int64_t
     return CU_STATUS(cu_sumsq(stream_of(c), block_sum, in, n, block));
 }
 
+/* The sums of units are in the products' workspace: as of hash. */
+static ls_status decide(ls_compute *c, const ls_decide *a)
+{
+    return CU_STATUS(cu_decide(stream_of(c), a, cuda_workspace(c)));
+}
+
 static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
 {
     return CU_STATUS(cu_sum(stream_of(c), out, in, n));
@@ -321,6 +327,7 @@ const ls_compute_ops cuda_ops = {
     .adamw = adamw,
     .narrow = narrow,
     .sumsq = sumsq,
+    .decide = decide,
     .sum = sum,
     .hash = hash,
     .pack = pack,

@@ -3,6 +3,7 @@
  *   g' = g grad_scale (+ decay w, coupled);  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
  *   w  = w - lr ( (m/bias1) / (sqrt(v/bias2) + eps) (+ decay w, decoupled) );  p = w, rounded
  * Ranges of h->plain have no decay; p of h->gains is w - 1 (compute.h). Parameters are rounded to the nearest, or stochastically.
+ * With h->at the device has decided: the factor is read from there, and without an update nothing is written.
  *
  * Bytes   narrow 6n; AdamW 30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses stream. */
 #include "compute/cuda/kernels/point.cuh"
@@ -39,7 +40,7 @@ LS_DEVICE vec<T, N> round_all(float (&f)[N], const ls_rounding &round, const ls_
 }
 
 struct rates {
-    float lr, beta1, beta2, rest1, rest2, inv_bias1, inv_bias2, eps, decay, grad_scale;
+    float lr, beta1, beta2, rest1, rest2, inv_bias1, inv_bias2, eps, decay;
     bool coupled;
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
@@ -52,8 +53,15 @@ template <class T, bool STOCHASTIC> struct step {
     const float *g;
     rates h;
     ls_rounding round;
+    const ls_decision *at;
+    double grad_scale;
 
-    __device__ void prepare() {}
+    struct decided {
+        double factor;
+        int64_t update;
+    };
+    /* Used after the elements were loaded: nothing waits for it alone. */
+    __device__ decided prepare() const { return at ? decided{at->factor, at->update} : decided{grad_scale, 1}; }
     template <int N> struct in {
         vec<float, N> w, g, m, v;
     };
@@ -62,8 +70,10 @@ template <class T, bool STOCHASTIC> struct step {
         return {vec_load<N, true>(w + at), vec_load<N, true>(g + at), vec_load<N, true>(m + at),
                 vec_load<N, true>(v + at)};
     }
-    template <int N> __device__ void make(int64_t at, const in<N> &x) const
+    template <int N> __device__ void make(int64_t at, const in<N> &x, const decided &d) const
     {
+        if (!d.update) return;
+        const float factor = (float)d.factor;
         float w1[N], g1[N], m1[N], v1[N],
             decay[N]; /* each rounding as in simd_kernels.inc: the CPU gives the same bits */
         widen(w1, x.w);
@@ -79,7 +89,7 @@ template <class T, bool STOCHASTIC> struct step {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float coupled = h.coupled ? decay[i] : 0, decoupled = h.coupled ? 0 : decay[i];
-            g1[i] = fmaf(coupled, w1[i], g1[i] * h.grad_scale);
+            g1[i] = fmaf(coupled, w1[i], g1[i] * factor);
             m1[i] = fmaf(m1[i], h.beta1, g1[i] * h.rest1);
             v1[i] = fmaf(v1[i], h.beta2, g1[i] * g1[i] * h.rest2);
             const float u = m1[i] * h.inv_bias1 / (sqrtf(v1[i] * h.inv_bias2) + h.eps);
@@ -94,9 +104,9 @@ template <class T, bool STOCHASTIC> struct step {
 
 template <class T, bool STOCHASTIC>
 int start(void *stream, void *p, float *master, const float *g, float *m, float *v, int64_t n, const rates &h,
-          const ls_rounding &round)
+          const ls_adamw *from, const ls_rounding &round)
 {
-    const step<T, STOCHASTIC> op = {(T *)p, master, m, v, g, h, round};
+    const step<T, STOCHASTIC> op = {(T *)p, master, m, v, g, h, round, from->at, from->grad_scale};
     return point_start<4>(stream, op, n, aligned16(p, master, g, m, v));
 }
 
@@ -106,12 +116,12 @@ template <class T, bool STOCHASTIC> struct cast {
     ls_gains gains;
     ls_rounding round;
 
-    __device__ void prepare() {}
+    __device__ int prepare() const { return 0; }
     template <int N> struct in {
         vec<float, N> x;
     };
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    template <int N> __device__ void make(int64_t at, const in<N> &v, int) const
     {
         float f[N];
         widen(f, v.x);
@@ -132,16 +142,16 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
                         int64_t n, const ls_adamw *h, const ls_rounding *round)
 {
     rates r = {};
-    r.lr = (float)h->lr, r.eps = (float)h->eps, r.decay = (float)h->weight_decay, r.grad_scale = (float)h->grad_scale;
+    r.lr = (float)h->lr, r.eps = (float)h->eps, r.decay = (float)h->weight_decay;
     r.beta1 = (float)h->beta1, r.rest1 = (float)(1.0 - h->beta1), r.inv_bias1 = (float)(1.0 / h->bias1);
     r.beta2 = (float)h->beta2, r.rest2 = (float)(1.0 - h->beta2), r.inv_bias2 = (float)(1.0 / h->bias2);
     r.coupled = h->coupled, r.n_plain = h->n_plain, r.gains = h->gains;
     for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
     const ls_rounding none = {}, how = round ? *round : none;
     if (round && dt == LS_F16) return (int)cudaErrorNotSupported;
-    if (round && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, how);
+    if (round && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, h, how);
     if (dt == LS_F32) p = nullptr; /* it is master */
-    LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, how)));
+    LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, h, how)));
 }
 
 extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,

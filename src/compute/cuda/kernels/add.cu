@@ -32,13 +32,12 @@ template <class T> struct sum_drop {
     T *y;
     const T *x, *delta;
     drop_arg drop;
-    uint64_t key;
-    __device__ void prepare() { key = drop_key(drop); }
+    __device__ uint64_t prepare() const { return drop_key(drop); }
     template <int N> struct in {
         vec<T, N> x, delta;
     };
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at), vec_load<N>(delta + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    template <int N> __device__ void make(int64_t at, const in<N> &v, uint64_t key) const
     {
         float f[N], x_[N];
         widen(f, v.delta);
@@ -61,7 +60,7 @@ extern "C" int cu_add_fwd(void *stream, ls_dtype dt, void *y, const void *x, con
 {
     if (drop.p <= 0) return cu_add(stream, dt, y, x, delta, n);
     LS_DISPATCH(dt, T, {
-        const sum_drop<T> op = {(T *)y, (const T *)x, (const T *)delta, drop_of(drop), 0};
+        const sum_drop<T> op = {(T *)y, (const T *)x, (const T *)delta, drop_of(drop)};
         return point_start<whole<T>>(stream, op, n, aligned16(y, x, delta));
     });
 }

@@ -94,7 +94,7 @@ int cu_softmax_loss(void *stream, ls_dtype dt, const cu_softmax *a);
 int cu_softmax_parts(void *stream, ls_dtype dt, const cu_softmax *a, double *part);
 int cu_softmax_join(void *stream, ls_dtype dt, const cu_softmax *a, double *all, int n_part);
 
-/* ---- the optimizer's, over flat ranges (adamw.cu, sums.cu) ---- */
+/* ---- the optimizer's, over flat ranges (adamw.cu, sums.cu, decide.cu) ---- */
 
 /* dt LS_F32: p is not written (it is master). gains: compute.h; NULL: none. round: NULL, parameters are rounded to the nearest; else up or
  * down by the distance, with random bits (LS_BF16 alone: LS_F32 has nothing to round, LS_F16 is refused with cudaErrorNotSupported). */
@@ -102,9 +102,11 @@ int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, 
              const ls_adamw *h, const ls_rounding *round);
 int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,
               const ls_rounding *round);
-/* block_sum is in memory of the host that the device reaches. */
+/* block_sum is in memory of the device, or of the host that the device reaches. */
 int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block);
 int cu_sum(void *stream, double *out, const double *x, int64_t n);
+/* The sums of the units, then what they decide (compute/decide.h). scratch: a double per unit. */
+int cu_decide(void *stream, const ls_decide *a, void *scratch);
 
 /* ---- the hash of an array at any address (hash.cu) ---- */
 

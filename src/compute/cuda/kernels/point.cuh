@@ -1,10 +1,11 @@
 /* point.cuh - one kernel for everything that makes an element from elements of the same number.
  *
  * An operation is a struct of addresses with
- *     void prepare();                                                    once per thread
+ *     auto prepare() const;                                              once per thread: what `make` gets besides
  *     template <int N> struct in;                                        what N neighbours need
  *     template <int N> in<N> load(int64_t at) const;                     reads them, …
- *     template <int N> void make(int64_t at, const in<N> &) const;       … computes, and writes
+ *     template <int N> void make(int64_t at, const in<N> &, const auto &prepared) const;     … computes, and writes
+ * The struct is not changed: it stays where the arguments of a kernel are.
  * A thread has POINT_TURNS packs, all read before the first is written, so that enough bytes are in flight; outputs may
  * overlap inputs. */
 #ifndef LS_CUDA_KERNELS_POINT_CUH
@@ -15,10 +16,9 @@
 #define POINT_THREADS 256
 #define POINT_TURNS   4
 
-template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) point_packs(const Op of, int64_t n)
+template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) point_packs(const Op op, int64_t n)
 {
-    Op op = of;
-    op.prepare();
+    const auto prepared = op.prepare();
     const int64_t n_pack = n / N, first = (int64_t)blockIdx.x * POINT_THREADS * POINT_TURNS + threadIdx.x;
     typename Op::template in<N> v[POINT_TURNS];
 #pragma unroll
@@ -26,10 +26,10 @@ template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) poin
         if (first + k * POINT_THREADS < n_pack) v[k] = op.template load<N>((first + k * POINT_THREADS) * N);
 #pragma unroll
     for (int k = 0; k < POINT_TURNS; k++)
-        if (first + k * POINT_THREADS < n_pack) op.template make<N>((first + k * POINT_THREADS) * N, v[k]);
+        if (first + k * POINT_THREADS < n_pack) op.template make<N>((first + k * POINT_THREADS) * N, v[k], prepared);
     if (N > 1 && blockIdx.x == 0 && threadIdx.x < n % N) {
         const int64_t at = n_pack * N + threadIdx.x;
-        op.template make<1>(at, op.template load<1>(at));
+        op.template make<1>(at, op.template load<1>(at), prepared);
     }
 }
 
@@ -49,7 +49,12 @@ template <class T, int INPUTS, class F> struct elements {
     T *y;
     const T *x[INPUTS];
     F f;
-    __device__ void prepare() { f.prepare(); }
+    __device__ F prepare() const
+    {
+        F g = f;
+        g.prepare();
+        return g;
+    }
     template <int N> struct in {
         vec<T, N> x[INPUTS];
     };
@@ -60,12 +65,12 @@ template <class T, int INPUTS, class F> struct elements {
         for (int k = 0; k < INPUTS; k++) v.x[k] = vec_load<N>(x[k] + at);
         return v;
     }
-    template <int N> __device__ void make(int64_t at, const in<N> &from) const
+    template <int N> __device__ void make(int64_t at, const in<N> &from, const F &g) const
     {
         float v[INPUTS][N];
 #pragma unroll
         for (int k = 0; k < INPUTS; k++) widen(v[k], from.x[k]);
-        f.all(v, at);
+        g.all(v, at);
         vec_store<N>(y + at, vec_of<T>(v[0]));
     }
 };
