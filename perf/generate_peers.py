@@ -6,6 +6,13 @@ key-value cache, without an end-of-text token, one prompt and --batch prompts at
 reports the time of the prompt and of the new tokens, without loading. Programs that are not installed are left out and listed.
 
   python perf/generate_peers.py --lockstep build/lockstep [--prompt 128] [--new 128] [--batch 8] [--rounds 5] [--threads N] [--json]
+
+--device cuda: lockstep in bf16 and with int8 weights beside PyTorch on the same GPU, bf16, at batches of 1, 8 and 64 (--batches). The peer is a
+decoder in plain PyTorch (generate_torch.py: eager, CUDA graph, torch.compile), and transformers if it is installed; all of it is one process,
+asked in turns. A run of lockstep makes several texts or batches and counts them all (batch 1: the last text); the pass over one token is
+recorded while it loads. Needs torch, neither transformers nor tokenizers.
+
+  python perf/generate_peers.py --device cuda --lockstep build/lockstep [--batches 1,8,64] [--rounds 2] [--no_compile] [--json]
 """
 import argparse
 import json
@@ -18,7 +25,7 @@ import tempfile
 import time
 
 import compare
-from generate_vs_transformers import make_folder
+from generate_vs_transformers import make_folder  # which imports transformers only when it is called
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -32,6 +39,139 @@ def prompt_ids(folder, n, k):
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(os.path.join(folder, "tokenizer.json")).encode(prompt_text(n, k)).ids
+
+
+def byte_letters():
+    """The characters by which byte-level tokenizers write the 256 bytes, in the order of the bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+def write_folder(folder):
+    """Random GPT-2 weights and the tokenizer of make_folder, without transformers and tokenizers."""
+    import struct
+
+    import torch
+
+    torch.manual_seed(0)
+    C, V, P, L = 768, 50257, 1024, 12
+    shapes = {"wte.weight": (V, C), "wpe.weight": (P, C), "ln_f.weight": (C,), "ln_f.bias": (C,)}
+    for i in range(L):
+        for name, shape in {"ln_1.weight": (C,), "ln_1.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,), "attn.c_attn.weight": (C, 3 * C),
+                            "attn.c_attn.bias": (3 * C,), "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "mlp.c_fc.weight": (C, 4 * C),
+                            "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (4 * C, C), "mlp.c_proj.bias": (C,)}.items():
+            shapes[f"h.{i}.{name}"] = shape
+    os.makedirs(folder)
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 4
+        for n in shape:
+            size *= n
+        header["transformer." + name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in shapes.items():
+            if ".ln_" in "." + name:
+                x = torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
+            else:
+                x = torch.zeros(shape) if len(shape) == 1 else 0.02 * torch.randn(shape)
+            f.write(x.numpy().tobytes())
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": C, "n_layer": L, "n_head": 12, "n_positions": P, "n_ctx": P,
+                   "vocab_size": V, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}, f)
+    letters = sorted(byte_letters())
+    pairs = [(a, b) for a in letters for b in letters][:50000]
+    vocab = {x: i for i, x in enumerate(letters + [a + b for a, b in pairs])}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = {"id": 50256, "content": "<|endoftext|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None, "pre_tokenizer": level,
+                   "post_processor": None, "decoder": level,
+                   "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                             "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": [f"{a} {b}" for a, b in pairs]}}, f)
+
+
+def ours_on_gpu(o, folder, weights, batch):
+    """Batch 1: the last of three texts. Else four batches."""
+    args = [o.lockstep, "generate", "--device", "cuda", "--checkpoint", folder, "--max_new_tokens", o.new, "--greedy", "--no_stop",
+            "--precision", "bf16", "--weights", weights, "--stats"]
+    if batch == 1:
+        args += ["--prompt", prompt_text(o.prompt, 0), "--num_samples", 3]
+    else:
+        path = os.path.join(folder, f"prompts_{batch}.txt")
+        with open(path, "w") as f:
+            f.writelines(prompt_text(o.prompt, k) + "\n" for k in range(4 * batch))
+        args += ["--prompts", path, "--batch", batch]
+    p = subprocess.run([str(a) for a in args], capture_output=True)
+    err = p.stderr.decode(errors="replace")
+    if p.returncode:
+        raise SystemExit(f"failed ({p.returncode}): {' '.join(map(str, args))}\n{err[-2000:]}")
+    found = re.findall(r"(\d+) prompt tokens in ([\d.]+) s .*?, (\d+) new (?:tokens )?in ([\d.]+) s", err)[-1]
+    n_prompt, prompt_s, n_new, new_s = (float(x) for x in found)
+    assert n_new == (1 if batch == 1 else 4) * batch * o.new, err
+    return {"prompt_tokens": n_prompt, "prompt_s": prompt_s, "new_tokens": n_new, "new_s": new_s}
+
+
+PEER_NAMES = {"eager": "PyTorch, own decoder, eager", "graph": "PyTorch, own decoder, CUDA graph", "compile": "PyTorch, own decoder, torch.compile",
+              "transformers": "transformers, eager"}
+
+
+def measure_on_gpu(o, work):
+    """(program, weights, batch) -> measurements, and what was measured with."""
+    folder, batches = os.path.join(work, "written"), [int(b) for b in o.batches.split(",")]
+    if not os.path.exists(folder):
+        write_folder(folder)
+    args = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "generate_torch.py"), folder, "--prompt", str(o.prompt),
+            "--new", str(o.new), "--batches", o.batches] + (["--no_compile"] if o.no_compile else [])
+    peer = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for batch in batches:  # products of these shapes are measured once and remembered
+        for w in ("bf16", "int8"):
+            ours_on_gpu(o, folder, w, batch)
+    ready = peer.stdout.readline()
+    if not ready:
+        raise SystemExit("generate_torch.py did not start")
+    about = json.loads(ready)
+
+    def ask(kind, batch):
+        peer.stdin.write(f"{kind} {batch}\n")
+        peer.stdin.flush()
+        return json.loads(peer.stdout.readline())
+
+    found = {}
+    for r in range(o.rounds):
+        for batch in batches:
+            jobs = {("lockstep", w, batch): lambda w=w, b=batch: ours_on_gpu(o, folder, w, b) for w in ("bf16", "int8")}
+            jobs.update({(PEER_NAMES[k], "bf16", b): lambda k=k, b=b: ask(k, b) for k, b in about["variants"] if b == batch})
+            for key, run in jobs.items():
+                m = run()
+                found.setdefault(key, []).append(m)
+                print(f"round {r + 1}: {key[0]} {key[1]}, batch {batch}: prompt {m['prompt_tokens'] / m['prompt_s']:.0f}, new "
+                      f"{m['new_tokens'] / m['new_s']:.0f} tokens/s", file=sys.stderr, flush=True)
+    peer.stdin.close()
+    peer.wait()
+    return found, about
+
+
+def report_on_gpu(o, work):
+    begin = compare.load()
+    found, about = measure_on_gpu(o, work)
+    if o.json:
+        print(json.dumps({"machine": about["gpu"], "load": begin, "versions": [f"torch {about['torch']}"], "rounds": o.rounds, "prompt": o.prompt,
+                          "new": o.new, "runs": [{"program": k[0], "weights": k[1], "batch": k[2], "measured": x} for k, x in found.items()]}, indent=2))
+        return
+    print(f"GPT-2 124M, {o.prompt} + {o.new} tokens, greedy, {about['gpu']}; torch {about['torch']}; {o.rounds} rounds\n")
+    print("| batch | program | weights | prompt, tokens/s | new tokens/s | us per step | x fastest PyTorch, new |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for (name, weights, batch), x in found.items():
+        new = statistics.median(m["new_tokens"] / m["new_s"] for m in x)
+        peers = [statistics.median(m["new_tokens"] / m["new_s"] for m in y) for k, y in found.items() if k[2] == batch and k[0] != "lockstep"]
+        ratio = f"{new / max(peers):.2f}" if peers else ""
+        print(f"| {batch} | {name} | {weights} | {statistics.median(m['prompt_tokens'] / m['prompt_s'] for m in x):.0f} | {new:.0f} | "
+              f"{1e6 * batch / new:.0f} | {ratio} |")
 
 
 def ours(o, folder, weights, batch, more=()):
@@ -176,12 +316,22 @@ def main():
     a.add_argument("--prompt", type=int, default=128)
     a.add_argument("--new", type=int, default=128)
     a.add_argument("--batch", type=int, default=8)
-    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--batches", default="1,8,64", help="with --device cuda")
+    a.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    a.add_argument("--no_compile", action="store_true", help="with --device cuda: without torch.compile")
+    a.add_argument("--rounds", type=int, help="[5; cuda: 2]")
     a.add_argument("--threads", type=int, default=compare.cores())
     a.add_argument("--folder", help="folder in which the models are kept and reused")
     a.add_argument("--json", action="store_true")
     a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     o = a.parse_args()
+    o.rounds = o.rounds or (2 if o.device == "cuda" else 5)
+    if o.device == "cuda":
+        with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
+            work = o.folder or temporary
+            os.makedirs(work, exist_ok=True)
+            report_on_gpu(o, work)
+        return
     if o.peer:
         what, *rest = o.peer
         if what == "quantize":

@@ -119,7 +119,7 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
     LS_TRY(ls_session_feed(s, t->id + how.first, t->n_prompt - how.first, 0));
     t->prompt_seconds = ls_now() - begin;
     begin = ls_now();
-    t->id[t->n] = ls_sample(&how, s->logits, s->n_choice, t->n, work);
+    t->id[t->n] = ls_session_sample(s, &how, 0, t->n, work, NULL);
     for (int64_t made = t->n + 1; t->n < limit && !ended;) { /* ids after t->n are generated but not printed yet */
         if (t->n == made) LS_TRY(extend(s, &how, t->id, &made, limit, work));
         if (t->id[t->n] == eot && !o->no_stop) {
@@ -340,6 +340,8 @@ ls_status cmd_generate(int argc, char **argv)
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
         return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",
                        (long long)o.speculate, device.asked);
+    const ls_sampling sampling = generate_sampling(&o, 0);
+    how.n_best = ls_sampling_best(&sampling);
     ls_stop_install();
     cli_print_device(&device);
     return o.prompts ? generate_many(&o, &how) : generate(&o, &how);

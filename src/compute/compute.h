@@ -63,10 +63,18 @@ typedef struct ls_product8 {
     int64_t M, N, K;                  /* multiples of 16 */
 } ls_product8;
 
+/* An id that may be chosen, and its logit. */
+#define LS_BEST_MOST 64
+typedef struct ls_best {
+    float logit;
+    int32_t id;
+} ls_best;
+
 /* Values that change between two replays of a recorded pass. Stored before a micro-batch's ids, in memory that operations read. */
 typedef struct ls_pass_head {
     uint64_t drop_key;
     double dloss;
+    int64_t pos; /* of the first column: of embed_fwd and attention_cached */
 } ls_pass_head;
 
 /* Inverted dropout: element i survives iff ls_rng_u32(key, i) >= p * 2^32, and is then divided by 1-p. p == 0 is off.
@@ -75,7 +83,8 @@ typedef struct ls_drop {
     float p;
     uint64_t key;
     /* Recorded operations (region_begin) are replayed with other keys: with `at`, the key is
-     * ls_rng_key(at->drop_key, LS_RNG_DROPOUT, unit, site), read when the operation runs. If NULL, `key` is used. */
+     * ls_rng_key(at->drop_key, LS_RNG_DROPOUT, unit, site), read when the operation runs. If NULL, `key` is used. embed_fwd also reads
+     * at->pos, with or without dropout: its positions are at->pos, at->pos + 1, … */
     const struct ls_pass_head *at;
     uint32_t unit, site;
     int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: global index of the first local element */
@@ -240,13 +249,20 @@ typedef struct ls_compute_ops {
     ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse,
                                const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
     /* The same for Tq new positions after those in a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
-     * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). */
+     * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). With `at`, at->pos is read when the operation runs,
+     * instead of pos. */
     ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                                  int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D);
+                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D);
 
     ls_status (*classifier)(ls_compute *c, const ls_classifier *a);
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */
     ls_status (*logits)(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
+
+    /* (optional) What a choice among the first n of V ids needs to know of R rows of logits (R,V): the k largest logits with their ids, in
+     * any order, of equal ones those with the lower ids: best (R,k) (host), k <= n and k <= LS_BEST_MOST; log_sum (R) (host): the logarithm of
+     * the sum of the exponentials of all V, NaN if a logit is not finite. If NULL, the caller reads the logits. */
+    ls_status (*best)(ls_compute *c, ls_best *best, float *log_sum, const void *logits, int64_t R, int64_t V, int64_t n,
+                      int64_t k);
 
     /* A packed copy of a matrix, for inference, in a layout private to the backend (ls_packed_nbytes bytes, 64-byte aligned).
      * w (K,N), or (N,K) by_column. unpack writes what the copy represents, in dtype. */

@@ -172,13 +172,12 @@ static ls_status choose_one(batch *b, search *x, int64_t row)
 {
     const ls_decode_opts *o = b->o;
     ls_sampling how = o->sampling ? *o->sampling : (ls_sampling){.temperature = 0};
-    const int V = b->s->model->cfg.vocab_size;
-    const float *logits = b->s->logits + row * V;
     hypothesis *h = &x->row[0];
     bool end = false;
+    float logit;
     how.seed += x->item->seed;
-    const int32_t id = ls_sample(&how, logits, b->s->n_choice, b->column, b->work);
-    h->log_p += (double)logits[id] - x->log_sum;
+    const int32_t id = ls_session_sample(b->s, &how, row, b->column, b->work, &logit);
+    h->log_p += (double)logit - x->log_sum;
     if (id == o->stop) {
         x->n_row = 0;
         return finish(b, x, &h->text, h->log_p, true);
@@ -221,7 +220,8 @@ static ls_status choose(batch *b, bool *any)
     *any = false;
 #pragma omp parallel for num_threads(b->s->compute.n_thread) schedule(static) if (K == 1 && b->n > 1)
     for (int64_t i = 0; i < (K == 1 ? b->n : 0); i++)
-        if (b->search[i].n_row) b->search[i].log_sum = log_sum_of(b->s->logits + i * V, V);
+        if (b->search[i].n_row)
+            b->search[i].log_sum = b->s->n_best ? (double)b->s->log_sum[i] : log_sum_of(b->s->logits + i * V, V);
     for (int64_t i = 0; i < b->n; i++) {
         search *x = &b->search[i];
         if (x->n_row && b->column >= x->item->n_prompt) LS_TRY(K == 1 ? choose_one(b, x, i) : choose_beam(b, x, i * K));

@@ -2,6 +2,7 @@
 
 #include "core/fs.h"
 #include "core/half.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/minmax.h"
@@ -26,10 +27,33 @@ static ls_status open_tokenizer(ls_session *s)
     return ls_tokenizer_load(from, &s->tokenizer);
 }
 
-static ls_status load_weights(ls_session *s)
+static ls_status load_weights(ls_model *m, const char *path)
 {
-    if (ls_ckpt_is(s->path)) return ls_ckpt_load(s->model, s->path, false, NULL, 0, NULL, NULL, NULL);
-    return ls_hf_load(s->model, s->path, NULL, 0, NULL);
+    if (ls_ckpt_is(path)) return ls_ckpt_load(m, path, false, NULL, 0, NULL, NULL, NULL);
+    return ls_hf_load(m, path, NULL, 0, NULL);
+}
+
+/* The weights in fp32 in host memory, for as long as a device's packed copies are made of them: those that the CPU would have. */
+static ls_status pack_for_device(ls_session *s)
+{
+    ls_compute cpu = {0};
+    ls_model *m = NULL;
+    ls_plan plan = {0};
+    ls_status st = LS_OK;
+    LS_TRY_GOTO(st, done, ls_compute_open(&cpu, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0));
+    LS_TRY_GOTO(st, done, ls_model_create(&m, &s->model->cfg, &cpu, 1));
+    for (int u = 0; u < m->n_unit; u++)
+        ls_plan_add(&plan, LS_PART_PARAM, m->unit[u].n_pad * (int64_t)sizeof(float), LS_PLAN_ALWAYS, "unit %d", u);
+    LS_TRY_GOTO(st, done, ls_plan_layout(&plan));
+    LS_TRY_GOTO(st, done, ls_plan_alloc(&plan, false));
+    for (int u = 0; u < m->n_unit; u++) m->unit[u].param = ls_plan_at(&plan, u);
+    LS_TRY_GOTO(st, done, load_weights(m, s->path));
+    LS_TRY_GOTO(st, done, ls_packed_send(s->packed, &s->compute, m));
+done:
+    ls_model_destroy(&m);
+    ls_plan_fini(&plan);
+    if (cpu.ops) ls_compute_close(&cpu);
+    return st;
 }
 
 /* How many ids to draft: see LS_SPECULATE_AUTO. */
@@ -63,10 +87,14 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     const int columns =
         ls_plan_add_host(plan, LS_PART_WORK, cache ? o->B * T * (int64_t)sizeof(int32_t) : 0, "columns");
     const int loss = ls_plan_add_host(plan, LS_PART_WORK, sizeof(double), "loss");
-    const int logits = ls_plan_add_host(plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
+    s->n_best = cache && s->compute.ops->best ? LS_MIN(o->n_best, s->n_choice) : 0;
+    const int logits = ls_plan_add_host(plan, LS_PART_WORK, s->n_best ? 0 : n_logits * (device ? 4 : esize), "logits");
+    const int best = ls_plan_add_host(plan, LS_PART_WORK, o->B * s->n_best * (int64_t)sizeof *s->best, "best ids");
+    const int log_sum =
+        ls_plan_add_host(plan, LS_PART_WORK, s->n_best ? o->B * (int64_t)sizeof *s->log_sum : 0, "sums of logits");
     if (device) {
         out = ls_plan_add(plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
-        out_host = ls_plan_add_host(plan, LS_PART_WORK, n_logits * esize, "logits of the device");
+        out_host = ls_plan_add_host(plan, LS_PART_WORK, s->n_best ? 0 : n_logits * esize, "logits of the device");
     }
     if (o->weights) LS_TRY(ls_packed_plan(&s->packed, s->model, o->weights, plan));
     if (s->speculate) LS_TRY(ls_packed_plan(&s->draft, s->model, LS_PACK_INT8, plan));
@@ -79,6 +107,8 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     s->loss = ls_plan_at(plan, loss);
     s->columns = ls_plan_at(plan, columns);
     s->logits = ls_plan_at(plan, logits);
+    s->best = ls_plan_at(plan, best);
+    s->log_sum = ls_plan_at(plan, log_sum);
     if (device) {
         s->out = ls_plan_at(plan, out);
         s->out_host = ls_plan_at(plan, out_host);
@@ -88,17 +118,23 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
-/* A GPU has its weights in the type in which it computes. */
+/* A GPU has its weights in the type in which it computes, or in int8, which it multiplies with 16-bit numbers. */
 static ls_status choose_weights(ls_session_opts *o, const ls_device_choice *d, const char *precision,
                                 const char *weights)
 {
     if (!weights) return LS_OK;
-    if (d->cuda && strcmp(weights, precision))
-        return ls_fail(LS_E_CONFIG,
-                       "--weights %s: on a GPU the weights have the type of --precision, which is %s; leave --weights "
-                       "out, or use --device cpu",
-                       weights, precision);
-    if (!d->cuda && strcmp(weights, "fp32")) o->weights = strcmp(weights, "int8") ? LS_PACK_BF16 : LS_PACK_INT8;
+    const bool int8 = !strcmp(weights, "int8");
+    if (d->cuda && int8 && o->dtype == LS_F32)
+        return ls_fail(LS_E_CONFIG, "--weights int8: on a GPU it needs --precision bf16 or fp16, but --precision is %s",
+                       precision);
+    if (d->cuda && !int8 && strcmp(weights, precision))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--weights %s: on a GPU the weights are int8 or have the type of --precision, which is %s; leave "
+            "--weights out, or use --device cpu",
+            weights, precision);
+    if (int8) o->weights = LS_PACK_INT8;
+    else if (!d->cuda && strcmp(weights, "fp32")) o->weights = LS_PACK_BF16;
     return LS_OK;
 }
 
@@ -144,20 +180,12 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
     if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
-    LS_TRY(make_memory(s, o));
     s->n_choice = s->tokenizer ? LS_MIN(cfg.vocab_size, ls_tokenizer_n_vocab(s->tokenizer)) : cfg.vocab_size;
+    LS_TRY(make_memory(s, o));
     ls_info("infer", "weights from %s; %d tokens are drafted ahead", s->path, s->speculate);
-    LS_TRY(load_weights(s));
-    if (s->packed) LS_TRY(ls_packed_fill(s->packed, s->model));
+    LS_TRY(load_weights(s->model, s->path));
+    if (s->packed) LS_TRY(s->compute.device ? pack_for_device(s) : ls_packed_fill(s->packed, s->model));
     return s->draft ? ls_packed_fill(s->draft, s->model) : LS_OK;
-}
-
-ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
-{
-    *s = (ls_session){0};
-    ls_status st = set_up(s, o);
-    if (st != LS_OK) ls_session_close(s);
-    return st;
 }
 
 void ls_session_close(ls_session *s)
@@ -186,28 +214,68 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
     return LS_OK;
 }
 
-/* Runs n columns of B rows through the cache from pos. A device reads the ids from device memory. */
-static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_packed *weights,
-                      ls_micro *mb)
+/* What the host needs of the logits of a pass. */
+typedef enum wanted { NOTHING, LAST_COLUMN, ALL_COLUMNS } wanted;
+
+static int64_t rows_of(const ls_micro *mb, wanted want)
 {
-    *mb = (ls_micro){.ids = ids, .B = B, .T = n, .pos = pos, .packed = weights};
-    if (!s->compute.device) return ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit);
+    return mb->B * (want == ALL_COLUMNS ? mb->T : 1);
+}
+
+static ls_status not_finite(const ls_session *s)
+{
+    return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged", s->path);
+}
+
+/* The operations of a pass. */
+static ls_status compute(ls_session *s, ls_micro *mb, wanted want)
+{
+    ls_compute *c = &s->compute;
+    LS_TRY(ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit));
+    if (want == NOTHING) return LS_OK;
+    LS_TRY(ls_model_logits(s->model, s->acts, mb, want == LAST_COLUMN, c->device ? s->out : s->logits));
+    if (!s->n_best) return LS_OK;
+    return c->ops->best(c, s->best, s->log_sum, s->out, rows_of(mb, want), s->model->cfg.vocab_size, s->n_choice,
+                        s->n_best);
+}
+
+/* A pass over one column: only its ids and its position differ from those of the last one, so that it is recorded with the transfer of both. */
+static ls_status recorded(ls_session *s, ls_micro *mb)
+{
+    ls_compute *c = &s->compute;
+    const struct {
+        const void *acts, *packed;
+        int64_t B, n_best, n_choice;
+    } all = {s->acts, mb->packed, mb->B, s->n_best, s->n_choice};
+    bool queued = false;
+    ls_input_fill(&s->input, 0, mb);
+    LS_TRY(c->ops->region_begin(c, ls_xxh64(&all, sizeof all), &queued));
+    if (queued) return LS_OK;
+    ls_status st = ls_input_copy(&s->input, 0, mb);
+    if (st == LS_OK) st = compute(s, mb, LAST_COLUMN);
+    const ls_status end = c->ops->region_end(c);
+    return st != LS_OK ? st : end;
+}
+
+/* Queues a pass. A device reads the ids from device memory. */
+static ls_status queue(ls_session *s, ls_micro *mb, wanted want)
+{
+    if (!s->compute.device) return compute(s, mb, want);
+    const int32_t *ids = mb->ids;
     int32_t *room, *target;
     LS_TRY(ls_input_open(&s->input, 0, &room, &target));
-    memcpy(room, ids, (size_t)(B * n) * sizeof *ids);
+    memcpy(room, ids, (size_t)(mb->B * mb->T) * sizeof *ids);
+    if (mb->T == 1 && want != NOTHING && s->compute.ops->region_begin) return recorded(s, mb);
     LS_TRY(ls_input_send(&s->input, 0, mb));
     mb->target = NULL;
-    LS_TRY(ls_walk(s->model, s->acts, mb, NULL, LS_FWD, 0, s->model->n_unit));
+    LS_TRY(compute(s, mb, want));
     return ls_input_used(&s->input, 0);
 }
 
-/* Copies the logits of the last column, or of all tokens of the pass, to host memory as floats. */
-static ls_status copy_logits(ls_session *s, const ls_micro *mb, bool last_only)
+/* Copies n logits of a device to host memory as floats. */
+static ls_status copy_logits(ls_session *s, int64_t n)
 {
-    if (!s->compute.device) return ls_model_logits(s->model, s->acts, mb, last_only, s->logits);
     const ls_dtype dt = s->compute.ops->dtype;
-    const int64_t n = mb->B * (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
-    LS_TRY(ls_model_logits(s->model, s->acts, mb, last_only, s->out));
     LS_TRY(ls_compute_read(&s->compute, s->out_host, s->out, (size_t)n * ls_dtype_nbytes(dt)));
     const uint16_t *half = s->out_host;
     if (dt == LS_F32) memcpy(s->logits, s->out_host, (size_t)n * sizeof(float));
@@ -216,26 +284,50 @@ static ls_status copy_logits(ls_session *s, const ls_micro *mb, bool last_only)
     return LS_OK;
 }
 
-/* The same; damaged weights give values that are not finite, of which no id can be chosen. */
-static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
+/* Runs n columns of B rows through the cache from pos. Damaged weights give logits that are not finite, of which no id can be chosen. */
+static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_packed *weights,
+                      wanted want)
 {
-    const int64_t n = mb->B * (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
-    LS_TRY(copy_logits(s, mb, last_only));
+    ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = weights};
+    LS_TRY(queue(s, &mb, want));
+    if (want == NOTHING) return LS_OK;
+    const int64_t rows = rows_of(&mb, want), n_logit = rows * s->model->cfg.vocab_size;
+    if (s->n_best) {
+        LS_TRY(ls_compute_sync(&s->compute));
+        for (int64_t r = 0; r < rows; r++)
+            if (!isfinite(s->log_sum[r])) return not_finite(s);
+        return LS_OK;
+    }
+    if (s->compute.device) LS_TRY(copy_logits(s, n_logit));
     int bad = 0;
-    for (int64_t i = 0; i < n; i++) bad |= (ls_bits_of(s->logits[i]) & 0x7f800000u) == 0x7f800000u;
-    if (!bad) return LS_OK;
-    return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged", s->path);
+    for (int64_t i = 0; i < n_logit; i++) bad |= (ls_bits_of(s->logits[i]) & 0x7f800000u) == 0x7f800000u;
+    return bad ? not_finite(s) : LS_OK;
+}
+
+/* A device: chooses algorithms and records the pass over one column (compute.h, region_begin), so that the first token is as fast as the
+ * others. What it writes to the cache is overwritten before it is read. */
+static ls_status warm_up(ls_session *s)
+{
+    for (int64_t i = 0; i < s->acts->B; i++) s->columns[i] = 0;
+    for (int time = 0; time < 3; time++) LS_TRY(pass(s, s->columns, s->acts->B, 1, 0, s->packed, LAST_COLUMN));
+    return LS_OK;
+}
+
+ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
+{
+    *s = (ls_session){0};
+    ls_status st = set_up(s, o);
+    if (st == LS_OK && s->compute.ops->region_begin && s->acts->cache_len) st = warm_up(s);
+    if (st != LS_OK) ls_session_close(s);
+    return st;
 }
 
 ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos)
 {
     LS_ASSERT(n > 0 && pos + n <= s->acts->cache_len);
-    for (int64_t done = 0; done < n;) {
-        int64_t k = n - done < s->acts->T ? n - done : s->acts->T;
-        ls_micro mb;
-        LS_TRY(pass(s, ids + done, 1, k, pos + done, s->packed, &mb));
-        done += k;
-        if (done == n) LS_TRY(logits(s, &mb, true));
+    for (int64_t done = 0, k; done < n; done += k) {
+        k = LS_MIN(n - done, s->acts->T);
+        LS_TRY(pass(s, ids + done, 1, k, pos + done, s->packed, done + k == n ? LAST_COLUMN : NOTHING));
     }
     return LS_OK;
 }
@@ -243,14 +335,11 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
 ls_status ls_session_feed_rows(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos)
 {
     LS_ASSERT(n > 0 && B <= s->acts->B && pos + n <= s->acts->cache_len);
-    for (int64_t done = 0; done < n;) {
-        const int64_t k = LS_MIN(n - done, s->acts->T);
-        ls_micro mb;
+    for (int64_t done = 0, k; done < n; done += k) {
+        k = LS_MIN(n - done, s->acts->T);
         for (int64_t b = 0; b < B; b++) /* the columns of this pass, side by side */
             memcpy(s->columns + b * k, ids + b * n + done, (size_t)k * sizeof *ids);
-        LS_TRY(pass(s, s->columns, B, k, pos + done, s->packed, &mb));
-        done += k;
-        if (done == n) LS_TRY(logits(s, &mb, true));
+        LS_TRY(pass(s, s->columns, B, k, pos + done, s->packed, done + k == n ? LAST_COLUMN : NOTHING));
     }
     return LS_OK;
 }
@@ -265,9 +354,7 @@ int64_t ls_session_window(const ls_session *s, int64_t end)
 static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
 {
     for (int j = 0; j < k; j++) {
-        ls_micro mb;
-        LS_TRY(pass(s, ids + n - 1 + j, 1, 1, n - 1 + j, s->draft, &mb));
-        LS_TRY(logits(s, &mb, true));
+        LS_TRY(pass(s, ids + n - 1 + j, 1, 1, n - 1 + j, s->draft, LAST_COLUMN));
         ids[n + j] = ls_sample(how, s->logits, s->n_choice, how->first + n + j, work);
     }
     return LS_OK;
@@ -286,20 +373,16 @@ static void adapt(ls_session *s, int k, int right)
 ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t *n, int64_t limit,
                             ls_sample_work *work)
 {
-    const int V = s->model->cfg.vocab_size;
     const int64_t first = *n;
     LS_ASSERT(first > 0 && first < limit && limit <= s->acts->cache_len + 1);
     int k = 0;
     if (s->speculate && s->rest > 0) s->rest--;
     else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
     LS_TRY(draft(s, how, ids, first, k, work));
-    ls_micro mb;
-    LS_TRY(pass(s, ids + first - 1, 1, k + 1, first - 1, s->packed, &mb));
-    LS_TRY(logits(s, &mb, false));
+    LS_TRY(pass(s, ids + first - 1, 1, k + 1, first - 1, s->packed, ALL_COLUMNS));
     int right = 0;
     for (bool same = true; same; right += same) {
-        const int32_t id =
-            ls_sample(how, s->logits + (int64_t)right * V, s->n_choice, how->first + first + right, work);
+        const int32_t id = ls_session_sample(s, how, right, how->first + first + right, work, NULL);
         same = right < k && ids[first + right] == id;
         ids[first + right] = id;
     }
@@ -342,24 +425,16 @@ static void sift(ls_sample_work *heap, int n, int at)
     }
 }
 
-int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work)
+/* Whether a logit is within reach of the best: e^-30 is less than 1e-13 of it. */
+static bool in_reach(const ls_sampling *p, float logit, float best)
 {
-    const int best = first_best(logits, V);
-    if (p->temperature == 0 || p->top_k == 1) return best;
+    return ((double)logit - (double)best) / p->temperature > -30;
+}
 
-    /* Only what top_k, or a logit within reach of the best (e^-30 is less than 1e-13 of it), can be drawn. */
+/* Draws one of the n candidates in work. */
+static ls_best draw(const ls_sampling *p, int n, int64_t pos, ls_sample_work *work)
+{
     const double t = p->temperature;
-    const int most = p->top_k > 0 && p->top_k < V ? (int)p->top_k : V;
-    int n = 0;
-    for (int i = 0; i < V; i++) {
-        if (n == most && logits[i] <= work[0].logit) continue; /* on ties keep the lower id */
-        if (!(((double)logits[i] - (double)logits[best]) / t > -30)) continue;
-        const bool full = n == most;
-        work[full ? 0 : n++] = (ls_sample_work){logits[i], i};
-        if (full) sift(work, n, 0);
-        else if (n == most && most < V)
-            for (int h = n / 2 - 1; h >= 0; h--) sift(work, n, h);
-    }
     qsort(work, (size_t)n, sizeof *work, by_logit);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += exp(((double)work[i].logit - (double)work[0].logit) / t);
@@ -374,7 +449,62 @@ int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos,
     double u = ls_rng_uniform(ls_rng_key(p->seed, LS_RNG_SAMPLE, 0, 0), (uint64_t)pos) * sum;
     for (int i = 0; i < n; i++) {
         u -= exp(((double)work[i].logit - (double)work[0].logit) / t);
-        if (u < 0) return work[i].id;
+        if (u < 0) return work[i];
     }
-    return work[n - 1].id;
+    return work[n - 1];
+}
+
+int64_t ls_sampling_best(const ls_sampling *p)
+{
+    if (p->temperature == 0 || p->top_k == 1) return 1;
+    return p->top_k > 0 && p->top_k <= LS_BEST_MOST ? p->top_k : 0;
+}
+
+int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work)
+{
+    const int best = first_best(logits, V);
+    if (p->temperature == 0 || p->top_k == 1) return best;
+
+    /* Only what top_k, or a logit within reach of the best, can be drawn. */
+    const int most = p->top_k > 0 && p->top_k < V ? (int)p->top_k : V;
+    int n = 0;
+    for (int i = 0; i < V; i++) {
+        if (n == most && logits[i] <= work[0].logit) continue; /* on ties keep the lower id */
+        if (!in_reach(p, logits[i], logits[best])) continue;
+        const bool full = n == most;
+        work[full ? 0 : n++] = (ls_sample_work){logits[i], i};
+        if (full) sift(work, n, 0);
+        else if (n == most && most < V)
+            for (int h = n / 2 - 1; h >= 0; h--) sift(work, n, h);
+    }
+    return draw(p, n, pos, work).id;
+}
+
+/* ls_sample for the ids that top_k leaves. */
+static ls_best sample_best(const ls_sampling *p, const ls_best *best, int64_t n_best, int64_t pos, ls_sample_work *work)
+{
+    ls_best top = best[0];
+    int n = 0;
+    for (int64_t i = 1; i < n_best; i++)
+        if (by_logit(&best[i], &top) < 0) top = best[i];
+    if (p->temperature == 0 || p->top_k == 1) return top;
+    for (int64_t i = 0; i < n_best; i++)
+        if (in_reach(p, best[i].logit, top.logit)) work[n++] = best[i];
+    return draw(p, n, pos, work);
+}
+
+int32_t ls_session_sample(const ls_session *s, const ls_sampling *how, int64_t row, int64_t pos, ls_sample_work *work,
+                          float *logit)
+{
+    ls_best x;
+    if (s->n_best) {
+        LS_ASSERT(LS_MIN(ls_sampling_best(how), s->n_choice) == s->n_best);
+        x = sample_best(how, s->best + row * s->n_best, s->n_best, pos, work);
+    } else {
+        const float *logits = s->logits + row * s->model->cfg.vocab_size;
+        x.id = ls_sample(how, logits, s->n_choice, pos, work);
+        x.logit = logits[x.id];
+    }
+    if (logit) *logit = x.logit;
+    return x.id;
 }

@@ -1,6 +1,8 @@
 /* session.h - a checkpoint opened for evaluation or generation.
  *
- * On a device the weights are in device memory in its compute type; ids, losses and logits are copied. Speculative drafts need the CPU. */
+ * On a device the weights are in device memory in its compute type, or in int8; ids, losses and logits are copied. Where ids are chosen
+ * greedily or among a few, the device finds these few (compute.h, best) and the logits stay there. A pass over one column is recorded and
+ * replayed (a CUDA graph). Speculative drafts need the CPU. */
 #ifndef LS_INFER_SESSION_H
 #define LS_INFER_SESSION_H
 
@@ -23,13 +25,14 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
-    ls_pack
-        weights; /* of "cpu" and "cpu-ref": copies of the matrices that every pass reads; NONE: the matrices as they are */
+    /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cuda": INT8 with LS_BF16 or LS_F16, else NONE */
+    ls_pack weights;
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
     int64_t B, T;             /* of one pass; T is limited to the positions of the model */
     int64_t cache_len;        /* > 0: for generation; limited likewise */
     int speculate; /* tokens drafted at a time (ls_session_extend), up to LS_SPECULATE_MAX; 0 = none, or LS_SPECULATE_AUTO */
     bool tokenizer; /* load the tokenizer; LS_E_IO if the folder has none */
+    int64_t n_best; /* ids are chosen among the n_best best alone (ls_sampling_best); 0: s->logits is wanted */
 } ls_session_opts;
 
 typedef struct ls_session {
@@ -42,8 +45,11 @@ typedef struct ls_session {
     ls_input input;
     int32_t *ids, *target; /* (B,T), in host memory */
     double *loss;
-    int32_t *columns;     /* (B,T) if cache_len > 0: ids of one pass of ls_session_feed_rows */
-    float *logits;        /* (B,V) if cache_len > 0; (speculate+1,V) after a draft; in host memory */
+    int32_t *columns; /* (B,T) if cache_len > 0: ids of one pass of ls_session_feed_rows */
+    float *logits;    /* (B,V) if cache_len > 0; (speculate+1,V) after a draft; in host memory. Unused if n_best > 0 */
+    int64_t n_best;   /* > 0, on a device that finds them: the best ids of each row, instead of logits */
+    ls_best *best;    /* (B,n_best) */
+    float *log_sum;   /* (B): compute.h, best */
     void *out, *out_host; /* logits in the type of the device, in device and host memory */
     ls_packed *packed;    /* weights in use; NULL: the model's */
     ls_packed *draft;     /* NULL if speculate is 0 */
@@ -90,12 +96,16 @@ typedef struct ls_sampling {
     int64_t first; /* column of ids[0] of ls_session_extend: random numbers belong to columns of the whole text */
 } ls_sampling;
 
+/* How many of the best ids a choice needs; 0: all, or too many for ls_session_opts.n_best. */
+int64_t ls_sampling_best(const ls_sampling *p);
+
 /* Samples a token id from V logits for position pos. The result depends only on the arguments. work: V entries. */
-typedef struct ls_sample_work {
-    float logit;
-    int32_t id;
-} ls_sample_work;
+typedef ls_best ls_sample_work;
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
+
+/* ls_sample for a row of the last pass, from its logits or from its best ids: the same id. logit: that of the id; may be NULL. */
+int32_t ls_session_sample(const ls_session *s, const ls_sampling *how, int64_t row, int64_t pos, ls_sample_work *work,
+                          float *logit);
 
 /* Appends 1 to limit - *n token ids to ids[0..*n). All but the last existing id must have been fed. limit: at most cache_len + 1.
  *

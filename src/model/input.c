@@ -40,17 +40,31 @@ ls_status ls_input_open(ls_input *in, int slot, int32_t **ids, int32_t **target)
     return LS_OK;
 }
 
+void ls_input_fill(const ls_input *in, int slot, ls_micro *mb)
+{
+    char *host = in->host + slot * in->nbytes, *there = in->device + slot * in->nbytes;
+    mb->ids = (const int32_t *)(void *)(there + HEAD);
+    if (!in->compute->device) return;
+    *(ls_pass_head *)(void *)host = (ls_pass_head){.drop_key = mb->drop_key, .dloss = mb->dloss, .pos = mb->pos};
+    mb->at = (const ls_pass_head *)(void *)there;
+}
+
+ls_status ls_input_copy(const ls_input *in, int slot, const ls_micro *mb)
+{
+    ls_compute *c = (ls_compute *)(uintptr_t)in->compute;
+    return c->ops->copy(c, in->device + slot * in->nbytes, in->host + slot * in->nbytes,
+                        HEAD + (size_t)(mb->B * mb->T) * sizeof *mb->ids);
+}
+
 ls_status ls_input_send(ls_input *in, int slot, ls_micro *mb)
 {
     const ls_device *d = in->compute->device;
     char *host = in->host + slot * in->nbytes, *there = in->device + slot * in->nbytes;
     const int32_t *target = (const int32_t *)(void *)(host + HEAD) + in->R;
-    mb->ids = (const int32_t *)(void *)(there + HEAD);
+    ls_input_fill(in, slot, mb);
     mb->target = mb->ids + in->R;
     mb->n_counted = in->R ? ls_count_targets(target, mb->B * mb->T) : 0;
     if (!d) return LS_OK;
-    *(ls_pass_head *)(void *)host = (ls_pass_head){.drop_key = mb->drop_key, .dloss = mb->dloss};
-    mb->at = (const ls_pass_head *)(void *)there;
     LS_TRY(d->copy(d->ctx, 0, there, host, (size_t)in->nbytes, in->used[slot], &in->sent[slot]));
     return d->hold(d->ctx, in->sent[slot]);
 }

@@ -29,4 +29,9 @@ ls_status ls_input_open(ls_input *in, int slot, int32_t **ids, int32_t **target)
 ls_status ls_input_send(ls_input *in, int slot, ls_micro *mb);
 ls_status ls_input_used(ls_input *in, int slot);
 
+/* Without targets, and in the queue of operations, so that the copy is recorded with them (compute.h, region_begin): fill writes the slot's
+ * values in host memory and sets ids and at of mb; copy is an operation. Operations that read the slot must have ended. */
+void ls_input_fill(const ls_input *in, int slot, ls_micro *mb);
+ls_status ls_input_copy(const ls_input *in, int slot, const ls_micro *mb);
+
 #endif

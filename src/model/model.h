@@ -297,6 +297,8 @@ ls_status ls_packed_plan(ls_packed **out, const ls_model *m, ls_pack form, ls_pl
 void ls_packed_bind(ls_packed *d, const ls_plan *plan);
 /* Packs the current weights. */
 ls_status ls_packed_fill(ls_packed *d, const ls_model *m);
+/* The same for copies in the memory of `to`, a device: m is the model in host memory, whose backend packs. */
+ls_status ls_packed_send(ls_packed *d, const ls_compute *to, const ls_model *m);
 void ls_packed_destroy(ls_packed **d);
 
 #endif

@@ -2,6 +2,7 @@
 #include "model/model_impl.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 
 /* The matrices of a block that have a copy. */
 static const int matrix_tensor[] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
@@ -71,6 +72,22 @@ ls_status ls_packed_fill(ls_packed *d, const ls_model *m)
         LS_TRY(m->compute->ops->pack(m->compute, d->form, d->q[i], w, x.K, x.N, x.by_column));
     }
     return LS_OK;
+}
+
+ls_status ls_packed_send(ls_packed *d, const ls_compute *to, const ls_model *m)
+{
+    int64_t most = 0;
+    for (int i = 0; i < d->n; i++) most = LS_MAX(most, ls_packed_nbytes(d->form, matrix_at(m, i).K, matrix_at(m, i).N));
+    void *room = ls_alloc((size_t)most);
+    ls_status st = room ? LS_OK : ls_nomem((size_t)most, "a packed matrix");
+    for (int i = 0; st == LS_OK && i < d->n; i++) {
+        const matrix x = matrix_at(m, i);
+        const void *w = model_param(m, &m->unit[x.unit], x.tensor);
+        st = m->compute->ops->pack(m->compute, d->form, room, w, x.K, x.N, x.by_column);
+        if (st == LS_OK) st = ls_compute_write(to, d->q[i], room, (size_t)ls_packed_nbytes(d->form, x.K, x.N));
+    }
+    ls_free(room);
+    return st;
 }
 
 void ls_packed_destroy(ls_packed **d)

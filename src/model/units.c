@@ -16,8 +16,10 @@ ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 {
     const ls_unit *u = &m->unit[0];
     const int64_t R = mb->B * mb->T, C = m->cfg.n_embd, first = model_first_id(m), V = model_vocab(m);
-    const ls_drop drop = model_drop(m, mb, 0, DROP_EMBED, m->cfg.embd_pdrop);
-    const void *wte = model_param(m, u, EMBED_WTE), *wpe = ls_at(CTX, model_param(m, u, EMBED_WPE), mb->pos * C);
+    ls_drop drop = model_drop(m, mb, 0, DROP_EMBED, m->cfg.embd_pdrop);
+    if (a->cache_len) drop.at = mb->at; /* for the position */
+    const void *wte = model_param(m, u, EMBED_WTE), *wpe = model_param(m, u, EMBED_WPE);
+    if (!drop.at) wpe = ls_at(CTX, wpe, mb->pos * C);
     void *x = a->slot[1].x;
     if (m->shard.size == 1) return OPS->embed_fwd(CTX, x, mb->ids, first, V, wte, wpe, mb->B, mb->T, C, drop);
     if (m->shard.rank) wpe = NULL; /* rank 0 contributes the positions */

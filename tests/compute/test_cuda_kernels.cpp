@@ -22,9 +22,9 @@ static const double SLACK = 2e-6; /* about 32 units: sums of some hundred terms 
 struct dropout {
     ls_drop d = {};
     array head;
-    explicit dropout(int kind) : head(LS_F64, 2)
+    explicit dropout(int kind) : head(LS_F64, 3)
     {
-        ls_pass_head h = {0x1234567890abcdefu, 0.25};
+        ls_pass_head h = {0x1234567890abcdefu, 0.25, 0};
         CU(cudaMemcpy(head.at(), &h, sizeof h, cudaMemcpyHostToDevice));
         if (kind == 0) return;
         d.p = 0.3f;
@@ -609,11 +609,11 @@ static void softmax_case(ls_dtype dt, int64_t rows, int64_t V, int64_t ld, int p
             int64_t all_V = 0;
             for (int k = 0; k < parts; k++) width.push_back(V - 3 * k), from.push_back(all_V), all_V += width.back();
             const size_t n = (size_t)rows;
-            array target(LS_I32, rows), loss(LS_F64, rows), head(LS_F64, 2), stats(LS_F64, 3 * rows * parts);
+            array target(LS_I32, rows), loss(LS_F64, rows), head(LS_F64, 3), stats(LS_F64, 3 * rows * parts);
             numbers which(n), want(n), grad((size_t)(rows * all_V)), x((size_t)(rows * all_V));
             for (size_t r = 0; r < n; r++) which[r] = r % 5 == 3 ? -1 : (double)(ls_rng_u64(5, r) % (uint64_t)all_V);
             target.put(which);
-            const ls_pass_head pass = {0, 0.125};
+            const ls_pass_head pass = {0, 0.125, 0};
             CU(cudaMemcpy(head.at(), &pass, sizeof pass, cudaMemcpyHostToDevice));
             const double dloss = 0.125;
             std::vector<array *> logits;

@@ -119,6 +119,7 @@ ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, int64_t fi
     const simd_drop d = simd_drop_of(drop);
     float *y = y_;
     const float *wte = wte_, *wpe = wpe_;
+    if (wpe && drop.at) wpe += drop.at->pos * C;
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * T * C > FAST_SERIAL)
     for (int64_t r = 0; r < B * T; r++) {
         const int64_t id = cpu_id(ids[r], first, V);

@@ -77,7 +77,7 @@ if(LS_HAVE_CUDA)
     target_link_libraries(${_n} PRIVATE CUDA::cudart)
   endforeach()
   if(LS_TESTS) # the kernels' tests on a real device; skipped where there is none
-    foreach(t cuda_kernels cuda_gemm_f32 cuda_hash)
+    foreach(t cuda_kernels cuda_gemm_f32 cuda_generate cuda_hash)
       set(_wrap ${CMAKE_BINARY_DIR}/device/test_${t}.cu)
       file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${PROJECT_SOURCE_DIR}/tests/compute/test_${t}.cpp\"\n")
       add_executable(device_${t} ${_wrap} $<TARGET_OBJECTS:ls_cuda_kernels>)

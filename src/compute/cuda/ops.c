@@ -122,9 +122,10 @@ static ls_status attention_bwd(ls_compute *c, void *dqkv, const void *dy, const 
 }
 
 static ls_status attention_cached(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                                  int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D)
+                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D)
 {
-    return CU_STATUS(cu_attention_cached(stream_of(c), c->ops->dtype, y, kcache, vcache, qkv, B, Tq, pos, Tmax, H, D));
+    return CU_STATUS(
+        cu_attention_cached(stream_of(c), c->ops->dtype, y, kcache, vcache, qkv, B, Tq, pos, at, Tmax, H, D));
 }
 
 /* ---- optimizer ---- */
@@ -164,11 +165,11 @@ static ls_status hash(ls_compute *c, uint64_t *out, const void *in, size_t nbyte
     return CU_STATUS(cu_hash(stream_of(c), out, in, nbytes, more, cuda_workspace(c)));
 }
 
-/* ---- packed weights are the CPU's ---- */
+/* ---- packed weights are packed by the CPU's backend, and read here as they are ---- */
 
 static ls_status no_packed(void)
 {
-    return ls_fail(LS_E_UNSUPPORTED, "packed weights (--weights, drafts) are supported on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "matrices are packed on the CPU and copied to the device");
 }
 
 static ls_status pack(ls_compute *c, ls_pack form, void *to, const void *w, int64_t K, int64_t N, bool by_column)
@@ -186,8 +187,9 @@ static ls_status unpack(ls_compute *c, ls_pack form, void *w, const void *from, 
 static ls_status linear_packed(ls_compute *c, ls_pack form, void *y, const void *in, const void *w, const void *b,
                                int64_t R, int64_t K, int64_t N)
 {
-    (void)c, (void)form, (void)y, (void)in, (void)w, (void)b, (void)R, (void)K, (void)N;
-    return no_packed();
+    if (form != LS_PACK_INT8 || c->ops->dtype == LS_F32)
+        return ls_fail(LS_E_UNSUPPORTED, "packed weights on a GPU are int8, with activations in bf16 or fp16");
+    return CU_STATUS(cu_linear_int8(stream_of(c), c->ops->dtype, y, N, in, w, b, R, K, N));
 }
 
 /* ---- regions ---- */
@@ -283,6 +285,12 @@ static ls_status logits(ls_compute *c, void *y, const void *x, const void *w, in
     return cuda_product(c, transposed(c, y, x, w, R, V, C));
 }
 
+static ls_status best(ls_compute *c, ls_best *out, float *log_sum, const void *y, int64_t R, int64_t V, int64_t n,
+                      int64_t k)
+{
+    return CU_STATUS(cu_best(stream_of(c), c->ops->dtype, out, log_sum, y, R, V, n, k));
+}
+
 static ls_status quantize(ls_compute *c, const ls_quantize *a)
 {
     return CU_STATUS(cu_quantize(stream_of(c), a, cuda_room(c)));
@@ -341,6 +349,7 @@ const ls_compute_ops cuda_ops = {
     .linear_add_fwd = linear_add_fwd,
     .linear_gelu_bwd = linear_gelu_bwd,
     .logits = logits,
+    .best = best,
     .quantize = quantize,
     .product8 = product8,
     .classifier = cuda_classifier,

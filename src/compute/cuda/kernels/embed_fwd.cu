@@ -1,4 +1,4 @@
-/* embed_fwd.cu - y[r] = drop(wte[ids[r] - first] + wpe[r mod T]); a row that is not here counts as 0.
+/* embed_fwd.cu - y[r] = drop(wte[ids[r] - first] + wpe[pos + r mod T]); a row that is not here counts as 0.
  *
  * Bytes   6RC at most (16-bit types): rows of tables that come again are found in L2. A warp makes a row. */
 #include "compute/cuda/kernels/vec.cuh"
@@ -15,6 +15,7 @@ template <class T> struct job {
     int64_t R, T_;
     int C;
     drop_arg drop;
+    const ls_pass_head *at; /* pos of it; NULL: 0 */
 };
 
 template <class T, int N> __global__ void __launch_bounds__(32 * WARPS) embed(const job<T> a)
@@ -24,7 +25,7 @@ template <class T, int N> __global__ void __launch_bounds__(32 * WARPS) embed(co
     const uint64_t key = drop_key(a.drop);
     const int64_t id = a.ids[r] - a.first;
     const T *token = id >= 0 && id < a.V ? a.wte + id * a.C : nullptr;
-    const T *place = a.wpe ? a.wpe + r % a.T_ * a.C : nullptr;
+    const T *place = a.wpe ? a.wpe + ((a.at ? a.at->pos : 0) + r % a.T_) * a.C : nullptr;
 #pragma unroll 4
     for (int j = threadIdx.x % 32 * N; j < a.C; j += 32 * N) {
         float y[N], p[N];
@@ -45,7 +46,8 @@ extern "C" int cu_embed_fwd(void *stream, ls_dtype dt, void *y, const int32_t *i
     if (B * T <= 0 || C <= 0) return 0;
     const unsigned blocks = (unsigned)ceil_div<int64_t>(B * T, WARPS);
     LS_DISPATCH(dt, E, {
-        const job<E> a = {(E *)y, ids, first, V, (const E *)wte, (const E *)wpe, B * T, T, (int)C, drop_of(drop)};
+        const job<E> a = {(E *)y, ids,    first,         V,      (const E *)wte, (const E *)wpe, B * T,
+                          T,      (int)C, drop_of(drop), drop.at};
         const bool packs = C % whole<E> == 0 && aligned16(y, wte, wpe);
         return LS_LAUNCH((packs ? embed<E, whole<E>> : embed<E, 1>), blocks, 32 * WARPS, 0, stream, a);
     });

@@ -54,7 +54,19 @@ int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *par
 /* ---- attention of a few new positions to a cache of keys and values, for generation (attention_cached.cu) ---- */
 
 int cu_attention_cached(void *stream, ls_dtype dt, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                        int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D);
+                        int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D);
+
+/* ---- products with matrices in int8, for generation (linear_int8.cu) ---- */
+
+/* y (R,N), rows ldy apart, = x (R,K) w + b; w as compute/cpu/packed.h lays it out. dt is LS_BF16 or LS_F16. */
+int cu_linear_int8(void *stream, ls_dtype dt, void *y, int64_t ldy, const void *x, const void *w, const void *b,
+                   int64_t R, int64_t K, int64_t N);
+
+/* ---- the largest of rows of logits (best.cu) ---- */
+
+/* compute.h, best. out and log_sum are in memory of the host that the device reaches. */
+int cu_best(void *stream, ls_dtype dt, ls_best *out, float *log_sum, const void *logits, int64_t R, int64_t V,
+            int64_t n, int64_t k);
 
 /* ---- what follows a product that the library does not finish, and the fingerprint that judges one (gemm_bias.cu) ---- */
 
