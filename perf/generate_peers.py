@@ -98,7 +98,7 @@ def write_folder(folder):
 def ours_on_gpu(o, folder, weights, batch):
     """Batch 1: the last of three texts. Else four batches."""
     args = [o.lockstep, "generate", "--device", "cuda", "--checkpoint", folder, "--max_new_tokens", o.new, "--greedy", "--no_stop",
-            "--precision", "bf16", "--weights", weights, "--stats"]
+            "--precision", "bf16", "--stats"] + (["--weights", weights] if weights in ("bf16", "int8") else [])
     if batch == 1:
         args += ["--prompt", prompt_text(o.prompt, 0), "--num_samples", 3]
     else:
@@ -116,6 +116,8 @@ def ours_on_gpu(o, folder, weights, batch):
     return {"prompt_tokens": n_prompt, "prompt_s": prompt_s, "new_tokens": n_new, "new_s": new_s}
 
 
+# without --weights: products of the library (cuBLASLt); --weights bf16 and int8: our kernel for few rows
+OUR_WEIGHTS = ("bf16, library", "bf16", "int8")
 PEER_NAMES = {"eager": "PyTorch, own decoder, eager", "graph": "PyTorch, own decoder, CUDA graph", "compile": "PyTorch, own decoder, torch.compile",
               "transformers": "transformers, eager"}
 
@@ -129,7 +131,7 @@ def measure_on_gpu(o, work):
             "--new", str(o.new), "--batches", o.batches] + (["--no_compile"] if o.no_compile else [])
     peer = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for batch in batches:  # products of these shapes are measured once and remembered
-        for w in ("bf16", "int8"):
+        for w in OUR_WEIGHTS:
             ours_on_gpu(o, folder, w, batch)
     ready = peer.stdout.readline()
     if not ready:
@@ -144,7 +146,7 @@ def measure_on_gpu(o, work):
     found = {}
     for r in range(o.rounds):
         for batch in batches:
-            jobs = {("lockstep", w, batch): lambda w=w, b=batch: ours_on_gpu(o, folder, w, b) for w in ("bf16", "int8")}
+            jobs = {("lockstep", w, batch): lambda w=w, b=batch: ours_on_gpu(o, folder, w, b) for w in OUR_WEIGHTS}
             jobs.update({(PEER_NAMES[k], "bf16", b): lambda k=k, b=b: ask(k, b) for k, b in about["variants"] if b == batch})
             for key, run in jobs.items():
                 m = run()

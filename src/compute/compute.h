@@ -272,6 +272,12 @@ typedef struct ls_compute_ops {
     ls_status (*linear_packed)(ls_compute *c, ls_pack form, void *y, const void *x, const void *w, const void *b,
                                int64_t R, int64_t K, int64_t N);
 
+    /* (optional, both) Fused with what follows, with the bits of separate operations: y = gelu(x w + b);  y = res + (x w + b), y may be res */
+    ls_status (*linear_packed_gelu)(ls_compute *c, ls_pack form, void *y, const void *x, const void *w, const void *b,
+                                    int64_t R, int64_t K, int64_t N, ls_gelu kind);
+    ls_status (*linear_packed_add)(ls_compute *c, ls_pack form, void *y, const void *res, const void *x, const void *w,
+                                   const void *b, int64_t R, int64_t K, int64_t N);
+
     /* (optional, both) Products with operands in 8 bits (--precision fp8). NULL: not supported. dtype is LS_BF16. */
     ls_status (*quantize)(ls_compute *c, const ls_quantize *a);
     ls_status (*product8)(ls_compute *c, const ls_product8 *a);

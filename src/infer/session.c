@@ -134,7 +134,7 @@ static ls_status choose_weights(ls_session_opts *o, const ls_device_choice *d, c
             "--weights out, or use --device cpu",
             weights, precision);
     if (int8) o->weights = LS_PACK_INT8;
-    else if (!d->cuda && strcmp(weights, "fp32")) o->weights = LS_PACK_BF16;
+    else if (!strcmp(weights, "bf16")) o->weights = LS_PACK_BF16;
     return LS_OK;
 }
 
@@ -289,6 +289,7 @@ static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, i
                       wanted want)
 {
     ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = weights};
+    if (s->compute.device && n > 1 && weights && weights->form == LS_PACK_BF16) mb.packed = NULL; /* the same numbers */
     LS_TRY(queue(s, &mb, want));
     if (want == NOTHING) return LS_OK;
     const int64_t rows = rows_of(&mb, want), n_logit = rows * s->model->cfg.vocab_size;

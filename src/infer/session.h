@@ -25,7 +25,8 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
-    /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cuda": INT8 with LS_BF16 or LS_F16, else NONE */
+    /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cuda": INT8 with LS_BF16 or LS_F16, BF16
+     * with LS_BF16, which passes over one column read by a kernel for few rows */
     ls_pack weights;
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
     int64_t B, T;             /* of one pass; T is limited to the positions of the model */

@@ -105,7 +105,11 @@ ls_status model_linear_column_gelu(const model_pass *p, int weight, void *y, voi
     const int64_t K = n_in(p, weight), N = n_out(p, weight);
     if (model_fp8(p)) return model_linear_column(p, weight, pre, x); /* y is not needed (layers_fp8.h) */
     /* without a kept GELU, a pass that records for fp8 computes it as model_gelu_again does */
-    if (!OPS->linear_gelu_fwd || p->mb->packed || model_fp8_records(p)) {
+    const ls_packed *w = p->mb->packed;
+    if (w && OPS->linear_packed_gelu) /* pre is for the backward pass */
+        return OPS->linear_packed_gelu(CTX, w->form, y, x, model_packed_matrix(w, p->index, weight),
+                                       param(p, weight + 1), p->R, K, N, p->m->cfg.gelu);
+    if (!OPS->linear_gelu_fwd || w || model_fp8_records(p)) {
         LS_TRY(model_linear_column(p, weight, pre, x));
         return OPS->gelu_fwd(CTX, y, pre, p->R * N, p->m->cfg.gelu);
     }
@@ -148,11 +152,16 @@ static ls_status linear_row(const model_pass *p, int weight, const void *x)
  * the product. */
 static bool can_fuse_residual(const model_pass *p, ls_drop drop)
 {
-    return OPS->linear_add_fwd && drop.p <= 0 && p->m->shard.size == 1 && !p->mb->packed;
+    const bool has = p->mb->packed ? OPS->linear_packed_add != NULL : OPS->linear_add_fwd != NULL;
+    return has && drop.p <= 0 && p->m->shard.size == 1;
 }
 
 static ls_status fused_residual(const model_pass *p, int weight, void *y, const void *res, const void *x)
 {
+    const ls_packed *w = p->mb->packed;
+    if (w)
+        return OPS->linear_packed_add(CTX, w->form, y, res, x, model_packed_matrix(w, p->index, weight),
+                                      param(p, weight + 1), p->R, n_in(p, weight), n_out(p, weight));
     if (model_fp8(p)) return model_fp8_linear(p, weight, y, x, param(p, weight + 1), res);
     LS_TRY(model_fp8_record(p, weight, LS_FP8_X, x, n_in(p, weight)));
     return OPS->linear_add_fwd(CTX, y, res, x, param(p, weight), param(p, weight + 1), p->R, n_in(p, weight),

@@ -413,7 +413,7 @@ static void weights_are_chosen_or_refused(void **state)
         ls_pack form;
     } row[] = {{"cpu", NULL, NULL, LS_OK, LS_PACK_NONE},    {"cpu", NULL, "fp32", LS_OK, LS_PACK_NONE},
                {"cpu", NULL, "bf16", LS_OK, LS_PACK_BF16},  {"cpu", "fp32", "int8", LS_OK, LS_PACK_INT8},
-               {"cuda", NULL, "bf16", LS_OK, LS_PACK_NONE}, {"cuda", "fp32", "fp32", LS_OK, LS_PACK_NONE},
+               {"cuda", NULL, "bf16", LS_OK, LS_PACK_BF16}, {"cuda", "fp32", "fp32", LS_OK, LS_PACK_NONE},
                {"cuda", NULL, "int8", LS_OK, LS_PACK_INT8}, {"cuda", "fp16", "int8", LS_OK, LS_PACK_INT8},
                {"cuda", "fp32", "int8", LS_E_CONFIG, 0},    {"cuda", NULL, "fp32", LS_E_CONFIG, 0},
                {"cuda", "fp16", "bf16", LS_E_CONFIG, 0}};

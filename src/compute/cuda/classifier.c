@@ -73,8 +73,13 @@ static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_
     s.row_loss = a->row_loss + r0, s.target = a->target + r0, s.grad = a->dx || a->dw;
     cu_product p = {.out = logits, .a = x, .b = a->w, .tb = true, .M = n, .N = V, .K = a->C, .dt = dt, .out_dt = dt};
     p.ldo = ld;
-    if (a->packed) CU_TRY(cu_linear_int8(stream, dt, logits, ld, x, a->packed, NULL, n, a->C, a->V));
-    else LS_TRY(cuda_product(c, p));
+    if (a->packed) {
+        const cu_packed q = {
+            .y = logits, .x = x, .w = a->packed, .form = a->form, .R = n, .K = a->C, .N = a->V, .ldy = ld};
+        CU_TRY(cu_linear_packed(stream, dt, &q));
+    } else {
+        LS_TRY(cuda_product(c, p));
+    }
     if (a->n_part > 1) {
         CU_TRY(cu_softmax_parts(stream, dt, &s, parts + a->part * n * 3));
         LS_TRY(a->gather(a->gather_ctx, parts, n * 3));

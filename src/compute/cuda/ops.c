@@ -184,12 +184,33 @@ static ls_status unpack(ls_compute *c, ls_pack form, void *w, const void *from, 
     return no_packed();
 }
 
+static ls_status run_packed(ls_compute *c, const cu_packed *p)
+{
+    const ls_dtype dt = c->ops->dtype;
+    if (dt == LS_F32 || (dt == LS_F16 && p->form != LS_PACK_INT8))
+        return ls_fail(LS_E_UNSUPPORTED, "packed weights on a GPU: int8 with bf16 or fp16, bf16 with bf16");
+    return CU_STATUS(cu_linear_packed(stream_of(c), dt, p));
+}
+
 static ls_status linear_packed(ls_compute *c, ls_pack form, void *y, const void *in, const void *w, const void *b,
                                int64_t R, int64_t K, int64_t N)
 {
-    if (form != LS_PACK_INT8 || c->ops->dtype == LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "packed weights on a GPU are int8, with activations in bf16 or fp16");
-    return CU_STATUS(cu_linear_int8(stream_of(c), c->ops->dtype, y, N, in, w, b, R, K, N));
+    return run_packed(c, &(cu_packed){.y = y, .x = in, .w = w, .b = b, .form = form, .R = R, .K = K, .N = N});
+}
+
+static ls_status linear_packed_gelu(ls_compute *c, ls_pack form, void *y, const void *in, const void *w, const void *b,
+                                    int64_t R, int64_t K, int64_t N, ls_gelu kind)
+{
+    cu_packed p = {.y = y, .x = in, .w = w, .b = b, .form = form, .R = R, .K = K, .N = N};
+    p.gelu = true, p.kind = kind;
+    return run_packed(c, &p);
+}
+
+static ls_status linear_packed_add(ls_compute *c, ls_pack form, void *y, const void *res, const void *in, const void *w,
+                                   const void *b, int64_t R, int64_t K, int64_t N)
+{
+    return run_packed(c,
+                      &(cu_packed){.y = y, .x = in, .w = w, .b = b, .add = res, .form = form, .R = R, .K = K, .N = N});
 }
 
 /* ---- regions ---- */
@@ -341,6 +362,8 @@ const ls_compute_ops cuda_ops = {
     .pack = pack,
     .unpack = unpack,
     .linear_packed = linear_packed,
+    .linear_packed_gelu = linear_packed_gelu,
+    .linear_packed_add = linear_packed_add,
     .region_begin = region_begin,
     .region_end = region_end,
     .linear_fwd = linear_fwd,

@@ -56,11 +56,20 @@ int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *par
 int cu_attention_cached(void *stream, ls_dtype dt, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
                         int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D);
 
-/* ---- products with matrices in int8, for generation (linear_int8.cu) ---- */
+/* ---- products with packed matrices, for generation (linear_packed.cu) ---- */
 
-/* y (R,N), rows ldy apart, = x (R,K) w + b; w as compute/cpu/packed.h lays it out. dt is LS_BF16 or LS_F16. */
-int cu_linear_int8(void *stream, ls_dtype dt, void *y, int64_t ldy, const void *x, const void *w, const void *b,
-                   int64_t R, int64_t K, int64_t N);
+/* y (R,N), rows ldy apart (0: N), = x (R,K) w + b; then GELU of it, or added to `add` (R,N), which may be y. w as compute/cpu/packed.h lays it out.
+ * Types: LS_PACK_BF16 with LS_BF16, LS_PACK_INT8 with LS_BF16 and LS_F16. */
+typedef struct cu_packed {
+    void *y;
+    const void *x, *w, *b, *add; /* b, add: may be NULL */
+    ls_pack form;
+    bool gelu;
+    ls_gelu kind;
+    int64_t R, K, N, ldy;
+} cu_packed;
+
+int cu_linear_packed(void *stream, ls_dtype dt, const cu_packed *p);
 
 /* ---- the largest of rows of logits (best.cu) ---- */
 
