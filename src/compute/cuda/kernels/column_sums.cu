@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(32 * FOLD_WARPS)
     const int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0;
     if (j < n) {
-#pragma unroll 4
+#pragma unroll 16
         for (int i = warp; i < rows; i += FOLD_WARPS) sum += part[i * n + j];
     }
     sums[warp][lane] = sum;

@@ -2,9 +2,10 @@
  * with the largest magnitude of v and its column sums.
  *
  * Bytes   of an element 2 read (4 with GELU's slope), 1 written for each of q and qt; and 4N per 128 rows for the partial column sums.
- * Tiles   a block has 128 x 128 elements, a thread 8 columns of 4 neighbouring rows, twice, all read before the first is used. The 4 rows of a
- *         column are one word of the transposed tile, which goes through shared memory. The tile is permuted by an exclusive or, so that
- *         the lanes of a warp use different banks in both directions.
+ * Tiles   a block has 128 x 128 elements, a thread 8 columns of 4 neighbouring rows, twice, all read before the first is used (with GELU's slope:
+ *         of each turn). The 4 rows of a column are one word of the transposed tile, which goes through shared memory; then a thread writes 16 rows of a
+ *         column. Pieces of 16 rows are permuted by an exclusive or: lanes that write have different columns and meet in a bank two at a time,
+ *         lanes that read do not meet.
  * Order   column sums: 8 rows of a thread, then the 16 threads of a tile, then tiles (cu_fold); R alone decides it. A maximum has no order. */
 #include "compute/cuda/kernels/fp8.cuh"
 #include "compute/cuda/kernels/gelu.cuh"
@@ -19,6 +20,7 @@ namespace {
 #define THREADS 256
 #define TURNS   (TILE * TILE / (THREADS * PACK * ROWS))
 #define STEP    (TILE / TURNS) /* rows of all threads in a turn     */
+#define WORDS   (TILE / ROWS)  /* of a column of the transposed tile */
 
 struct quantize_arg {
     const bf16 *x, *pre;
@@ -29,87 +31,116 @@ struct quantize_arg {
     int64_t R, N;
 };
 
-/* What a value is made of. */
+/* What a value is made of; turns that are read ahead, and blocks of a multiprocessor. */
 struct plain {
-    enum { X = 1, PRE = 0 };
+    enum { X = 1, PRE = 0, AHEAD = TURNS, BLOCKS = 4 };
     static __device__ __forceinline__ float of(float x, float) { return x; }
 };
 template <ls_gelu KIND> struct activated {
-    enum { X = 0, PRE = 1 };
+    enum { X = 0, PRE = 1, AHEAD = TURNS, BLOCKS = KIND == LS_GELU_ERF ? 3 : 4 };
     static __device__ __forceinline__ float of(float, float pre) { return gelu_value<KIND>(pre); }
 };
 template <ls_gelu KIND> struct sloped {
-    enum { X = 1, PRE = 1 };
+    enum { X = 1, PRE = 1, AHEAD = 1, BLOCKS = 3 };
     static __device__ __forceinline__ float of(float x, float pre) { return x * gelu_slope<KIND>(pre); }
 };
 
-template <class V, bool E5M2> __global__ void __launch_bounds__(THREADS) quantize_tiles(const quantize_arg a)
+/* Words of the transposed tile: column c begins at c * WORDS, and its word w (4 rows) is w ^ mix(c) further. */
+LS_DEVICE unsigned mix(unsigned c)
 {
-    LS_SHARED(uint32_t, turned, [TILE][TILE / ROWS]);
-    LS_SHARED(float, sums, [STEP / ROWS][TILE]);
+    return 4 * (c / PACK % (WORDS / 4));
+}
+
+/* Four rows of a thread, N apart; 0 outside. */
+template <bool READ> LS_DEVICE void load_rows(vec<bf16, PACK> (&x)[ROWS], const bf16 *from, int64_t N, bool inside)
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++, from += N) x[r] = READ && inside ? vec_load<PACK>(from) : vec_zero<bf16, PACK>();
+}
+
+template <class V, bool E5M2, bool SUMS>
+__global__ void __launch_bounds__(THREADS, V::BLOCKS - (SUMS && !V::PRE)) quantize_tiles(const quantize_arg a)
+{
+    LS_SHARED(uint32_t, turned, [TILE * WORDS]);
+    LS_SHARED(float, sums, [SUMS ? STEP / ROWS : 1][TILE]);
     LS_SHARED(unsigned, largest, [THREADS / 32]);
-    const int group = (int)threadIdx.x % GROUPS, place = (int)threadIdx.x / GROUPS;
-    const int64_t left = (int64_t)blockIdx.x * TILE, top = (int64_t)blockIdx.y * TILE, column = left + group * PACK;
-    const float scale = a.scale ? *a.scale : 1.0f;
-    vec<bf16, PACK> x[TURNS][ROWS], pre[TURNS][ROWS];
+    const unsigned group = threadIdx.x % GROUPS, place = threadIdx.x / GROUPS;
+    const int64_t left = (int64_t)blockIdx.x * TILE, top = (int64_t)blockIdx.y * TILE;
+    const int64_t row = top + place * ROWS, column = left + group * PACK, at = row * a.N + column;
+    bool inside[TURNS]; /* 4 rows are, or are not */
+    vec<bf16, PACK> x[V::AHEAD][ROWS], pre[V::AHEAD][ROWS];
     float sum[PACK];
     unsigned most = 0;
 #pragma unroll
     for (int i = 0; i < PACK; i++) sum[i] = 0;
 #pragma unroll
-    for (int t = 0; t < TURNS; t++)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int64_t row = top + t * STEP + place * ROWS + r, at = row * a.N + column;
-            const bool inside = row < a.R && column < a.N;
-            x[t][r] = V::X && inside ? vec_load<PACK>(a.x + at) : vec_zero<bf16, PACK>();
-            pre[t][r] = V::PRE && inside ? vec_load<PACK>(a.pre + at) : vec_zero<bf16, PACK>();
-        }
-#pragma unroll
     for (int t = 0; t < TURNS; t++) {
-        const int64_t row = top + t * STEP + place * ROWS;
+        inside[t] = column < a.N && row + t * STEP < a.R;
+        if (t >= V::AHEAD) continue;
+        load_rows<V::X>(x[t], a.x + at + t * STEP * a.N, a.N, inside[t]);
+        load_rows<V::PRE>(pre[t], a.pre + at + t * STEP * a.N, a.N, inside[t]);
+    }
+    const float scale = a.scale ? *a.scale : 1.0f;
+    uint32_t *const to = turned + group * PACK * WORDS;
+#pragma unroll(V::AHEAD)
+    for (int t = 0; t < TURNS; t++) {
+        const int k = t % V::AHEAD;
+        if (t >= V::AHEAD) {
+            load_rows<V::X>(x[k], a.x + at + t * STEP * a.N, a.N, inside[t]);
+            load_rows<V::PRE>(pre[k], a.pre + at + t * STEP * a.N, a.N, inside[t]);
+        }
         uint32_t word[PACK / 4][ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float f[PACK], g[PACK];
-            widen(f, x[t][r]);
-            widen(g, pre[t][r]);
+            widen(f, x[k][r]);
+            widen(g, pre[k][r]);
 #pragma unroll
             for (int i = 0; i < PACK; i++) {
                 f[i] = V::of(f[i], g[i]); /* 0 outside */
-                sum[i] += f[i];
+                if (SUMS) sum[i] += f[i];
                 most = larger(most, f[i]);
                 f[i] *= scale;
             }
-#pragma unroll
-            for (int k = 0; k < PACK / 4; k++)
-                word[k][r] = code4<E5M2>(f[4 * k], f[4 * k + 1], f[4 * k + 2], f[4 * k + 3]);
-            if (a.q && row < a.R && column < a.N)
-                *reinterpret_cast<uint2 *>(a.q + (row + r) * a.N + column) = make_uint2(word[0][r], word[1][r]);
+            word[0][r] = code4<E5M2>(f[0], f[1], f[2], f[3]);
+            word[1][r] = code4<E5M2>(f[4], f[5], f[6], f[7]);
         }
+        if (a.q && inside[t]) {
+            uint8_t *q = a.q + at + t * STEP * a.N;
 #pragma unroll
-        for (int k = 0; k < PACK / 4; k++) {
-            turn4(word[k]);
+            for (int r = 0; r < ROWS; r++, q += a.N) *reinterpret_cast<uint2 *>(q) = make_uint2(word[0][r], word[1][r]);
+        }
+        uint32_t *const w = to + ((t * (STEP / ROWS) + place) ^ mix(group * PACK));
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                turned[group * PACK + 4 * k + i][(t * (STEP / ROWS) + place) ^ (2 * group)] = word[k][i];
+        for (int h = 0; h < PACK / 4; h++) {
+            turn4(word[h]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) w[(4 * h + i) * WORDS] = word[h][i];
         }
     }
+    if (SUMS) {
 #pragma unroll
-    for (int i = 0; i < PACK; i++) sums[place][group * PACK + i] = sum[i];
+        for (int i = 0; i < PACK; i += 4)
+            *reinterpret_cast<float4 *>(&sums[place][group * PACK + i]) =
+                make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+    }
     most = warp_max(most);
     if (lane_id() == 0) largest[warp_id()] = most;
     __syncthreads();
-    if (a.qt && top + lane_id() * ROWS < a.R) {
-#pragma unroll 4
-        for (int c = warp_id(); c < TILE; c += THREADS / 32)
+    const unsigned piece = threadIdx.x % (TILE / 16), first = threadIdx.x / (TILE / 16);
+    constexpr int APART = THREADS / (TILE / 16); /* columns of all threads in a turn */
+    if (a.qt && top + piece * 16 < a.R) {
+        uint8_t *qt = a.qt + (left + first) * a.R + top + piece * 16;
+#pragma unroll
+        for (unsigned c = first; c < TILE; c += APART, qt += APART * a.R)
             if (left + c < a.N)
-                *reinterpret_cast<uint32_t *>(a.qt + (left + c) * a.R + top + lane_id() * ROWS) =
-                    turned[c][lane_id() ^ (2 * (c / PACK))];
+                *reinterpret_cast<uint4 *>(qt) =
+                    *reinterpret_cast<const uint4 *>(turned + c * WORDS + ((4 * piece) ^ mix(c)));
     }
-    const int c = (int)threadIdx.x;
-    if (a.part && c < TILE && left + c < a.N) {
+    const unsigned c = threadIdx.x;
+    if (SUMS && c < TILE && left + c < a.N) {
         float s = 0;
+#pragma unroll
         for (int k = 0; k < STEP / ROWS; k++) s += sums[k][c];
         a.part[blockIdx.y * a.N + left + c] = s;
     }
@@ -121,7 +152,8 @@ template <class V, bool E5M2> __global__ void __launch_bounds__(THREADS) quantiz
 template <class V, bool E5M2> int start(void *stream, const quantize_arg &a)
 {
     const dim3 grid((unsigned)ceil_div<int64_t>(a.N, TILE), (unsigned)ceil_div<int64_t>(a.R, TILE));
-    return LS_LAUNCH((quantize_tiles<V, E5M2>), grid, THREADS, 0, stream, a);
+    if (a.part) return LS_LAUNCH((quantize_tiles<V, E5M2, true>), grid, THREADS, 0, stream, a);
+    return LS_LAUNCH((quantize_tiles<V, E5M2, false>), grid, THREADS, 0, stream, a);
 }
 
 template <class V> int start_form(void *stream, const quantize_arg &a, ls_fp8 form)
