@@ -31,7 +31,7 @@ struct job {
 /* The permutation of row r (0 … rows - 1) of a block. */
 LS_DEVICE int mix(int r, int rows)
 {
-    return r / PIECE * (32 * PIECE / rows) + 2 * (r / 4 % 4);
+    return r / PIECE * (32 * PIECE / rows) ^ 2 * (r / 4 % 4);
 }
 
 template <int NP, int W, bool ADD>
