@@ -32,14 +32,17 @@ struct mbar {
 
 typedef std::array<unsigned char, WIDEST * K * 2> raw; /* of one operand, in its own order */
 
-struct product { /* of a warpgroup */
+struct call { /* what all threads of a warpgroup ask for */
     uint64_t a, b;
     int n;
     bool add, rows, registers;
-    int done; /* threads */
+};
+
+struct product : call { /* of a warpgroup */
+    int done;           /* threads */
     raw raw_a, raw_b;
-    std::array<float, M * K> A;      /* (M,K) */
-    std::array<float, WIDEST * K> B; /* (K,n) */
+    std::array<double, M * K> A;      /* (M,K) */
+    std::array<double, WIDEST * K> B; /* (K,n) */
 };
 
 struct sums { /* a thread's, in flight */
@@ -52,7 +55,7 @@ struct mine { /* a thread's share of a product */
     std::shared_ptr<sums> d;
     const uint32_t *a;
     uint32_t a_bits[4];
-    float A[2][K]; /* rows g and g+8 */
+    double A[2][K]; /* rows g and g+8 */
     uint64_t serial;
 };
 
@@ -216,6 +219,13 @@ void read_raw(raw &x, uint64_t desc, int n, bool rows)
         for (int c = 0; c < chunks; c++) memcpy(&x[(size_t)(r * chunks + c) * 16], chunk_at(desc, r, c), 16);
 }
 
+bool is_raw(const raw &x, uint64_t desc, int n, bool rows)
+{
+    raw now = {};
+    read_raw(now, desc, n, rows);
+    return now == x;
+}
+
 float number_at(const raw &x, int i, float (*number)(uint16_t))
 {
     uint16_t h;
@@ -229,7 +239,7 @@ product &logged(int group, uint64_t serial)
 }
 
 /* The first thread of the warpgroup to come decodes the operands; the others must issue the same product. */
-void log_product(int group, uint64_t serial, const product &like, float (*number)(uint16_t))
+void log_product(int group, uint64_t serial, const call &like, float (*number)(uint16_t))
 {
     auto &log = s().log[group];
     if (serial - s().first[group] < log.size()) {
@@ -239,15 +249,16 @@ void log_product(int group, uint64_t serial, const product &like, float (*number
             emu_stop("product %llu of warpgroup %d is another one in other threads", (unsigned long long)serial, group);
         return;
     }
-    log.push_back(like);
+    log.emplace_back();
     product &p = log.back();
+    static_cast<call &>(p) = like;
     read_raw(p.raw_b, p.b, p.n, p.rows);
     for (int k = 0; k < K; k++)
         for (int n = 0; n < p.n; n++)
-            p.B[(size_t)(k * p.n + n)] = number_at(p.raw_b, p.rows ? k * p.n + n : n * K + k, number);
+            p.B[(size_t)(k * p.n + n)] = (double)number_at(p.raw_b, p.rows ? k * p.n + n : n * K + k, number);
     if (p.registers) return;
     read_raw(p.raw_a, p.a, M, false);
-    for (int i = 0; i < M * K; i++) p.A[(size_t)i] = number_at(p.raw_a, i, number);
+    for (int i = 0; i < M * K; i++) p.A[(size_t)i] = (double)number_at(p.raw_a, i, number);
 }
 
 void poison(float *d, size_t n)
@@ -275,28 +286,27 @@ void compute(const mine &m)
     const int id = emu_thread(), group = id / GROUP, lane = id % LANES, warp = id % GROUP / LANES;
     const int g = lane / 4, t = lane % 4;
     product &p = logged(group, m.serial);
-    raw now;
-    memset(&now, 0, sizeof now);
-    read_raw(now, p.b, p.n, p.rows);
-    if (now != p.raw_b) emu_stop("B of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
-    const float *A[2] = {m.A[0], m.A[1]};
+    const bool looks = lane == 0; /* for its warp, which waits together */
+    if (looks && !is_raw(p.raw_b, p.b, p.n, p.rows))
+        emu_stop("B of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
+    const double *A[2] = {m.A[0], m.A[1]};
     if (p.registers) {
         if (memcmp(m.a, m.a_bits, sizeof m.a_bits) != 0)
             emu_stop("registers of A of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
     } else {
-        memset(&now, 0, sizeof now);
-        read_raw(now, p.a, M, false);
-        if (now != p.raw_a) emu_stop("A of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
+        if (looks && !is_raw(p.raw_a, p.a, M, false))
+            emu_stop("A of product %llu changed before wgmma_wait", (unsigned long long)m.serial);
         for (int h = 0; h < 2; h++) A[h] = &p.A[(size_t)((warp * 16 + h * 8 + g) * K)];
     }
-    for (int n = 0; n < p.n / 8; n++)
-        for (int e = 0; e < 4; e++) {
-            float &d = m.d->x[(size_t)(n * 4 + e)];
-            const float *const a = A[e >> 1], *const b = &p.B[(size_t)(n * 8 + 2 * t + (e & 1))];
-            double sum = p.add ? (double)d : 0;
-            for (int k = 0; k < K; k++) sum += (double)a[k] * (double)b[k * p.n];
-            d = (float)sum;
-        }
+    for (int n = 0; n < p.n / 8; n++) {
+        float *const d = &m.d->x[(size_t)(n * 4)];
+        const double *const b = &p.B[(size_t)(n * 8 + 2 * t)];
+        double sum[4];
+        for (int e = 0; e < 4; e++) sum[e] = p.add ? (double)d[e] : 0;
+        for (int k = 0; k < K; k++)
+            for (int e = 0; e < 4; e++) sum[e] += A[e >> 1][k] * b[k * p.n + (e & 1)];
+        for (int e = 0; e < 4; e++) d[e] = (float)sum[e];
+    }
     if (++p.done == GROUP) {
         auto &log = s().log[group];
         while (!log.empty() && log.front().done == GROUP) log.pop_front(), s().first[group]++;
@@ -327,11 +337,10 @@ void emu_wgmma(float *d, int n, const uint32_t *a, uint64_t desc_a, uint64_t des
             for (int k = 0; k < K;
                  k++) { /* register h has columns 2t, 2t+1 of row 8h+g, register 2+h the same 8 columns on */
                 const uint32_t word = all[4 * g + k % 8 / 2].a[k / 8 * 2 + h];
-                m.A[h][k] = number((uint16_t)(word >> 16 * (k & 1)));
+                m.A[h][k] = (double)number((uint16_t)(word >> 16 * (k & 1)));
             }
     }
-    product like = {};
-    like.a = desc_a, like.b = desc_b, like.n = n, like.add = add, like.rows = rows, like.registers = a != nullptr;
+    const call like = {desc_a, desc_b, n, add, rows, a != nullptr};
     log_product(id / GROUP, m.serial, like, number);
     m.d = in_flight(t, d, (size_t)n / 2);
     m.d->pending++;
