@@ -270,7 +270,7 @@ LS_DEVICE void no_products(saddr mem, ring<STAGES> &r, int n)
 
 /* ---- what follows the product ------------------------------------------------------------------------------------- */
 
-/* E neighbours from x on, of which there are `left` before the end of the row: those after it are 0, and not stored. WHOLE: all are there, and aligned. */
+/* E neighbours from x on, of which `left` come before the end of the row: those after it are 0, and not stored. WHOLE: all do, and x is aligned. */
 template <bool WHOLE, int E> LS_DEVICE void take(float (&v)[E], const float *x, int left)
 {
     if constexpr (WHOLE) {
