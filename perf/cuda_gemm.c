@@ -122,6 +122,7 @@ static device open_device(ls_dtype dt, bool tf32, bool deterministic, int64_t el
     char **each[] = {&d.a, &d.b, &d.out, &d.out2, &d.aux, &d.aux2, &d.add};
     CU(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
     must(cu_gemm_open(&d.g, d.stream, tf32, deterministic));
+    d.g->tensor = false; /* our own kernel is switched on where it is meant */
     CU(cudaMalloc(&d.workspace, CU_GEMM_NBYTES));
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
         CU(cudaMalloc((void **)each[i], d.nbytes));
@@ -718,7 +719,7 @@ int main(int argc, char **argv)
             for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
                 time_step(&d, &o, usual[i][0] * usual[i][1], types[t].name);
         }
-        cu_gemm_describe(d.g, words, sizeof words);
+        cu_gemm_describe(d.g, d.dt, words, sizeof words);
         printf("%s\n", words);
         failed = failed || d.failed;
         close_device(&d);

@@ -290,8 +290,10 @@ static void tensor_products_match_sums_in_double(void **state)
     for (size_t i = 0; i < N_OF(not ); i++) try(&b, &not [i], i);
     assert_int_equal(b.g->n_tensor, taken + 1);
     char words[200];
-    cu_gemm_describe(b.g, words, sizeof words);
+    cu_gemm_describe(b.g, LS_F32, words, sizeof words);
     assert_non_null(strstr(words, "6xBF16"));
+    cu_gemm_describe(b.g, LS_BF16, words, sizeof words);
+    assert_null(strstr(words, "6xBF16"));
     close_bench(&b);
     cu_gemm *g = NULL; /* refused requests */
     assert_int_equal(cu_gemm_open(&g, NULL, true, false), LS_E_CONFIG);
@@ -790,7 +792,7 @@ static void a_deterministic_worker_without_cache_measures_nothing(void **state)
     try(&b, &dw, 1);
     assert_int_equal(b.g->n_timed, 1);
     char words[200];
-    cu_gemm_describe(b.g, words, sizeof words);
+    cu_gemm_describe(b.g, LS_BF16, words, sizeof words);
     assert_non_null(strstr(words, "1 measured"));
     close_bench(&b);
     setenv("LOCKSTEP_CACHE", folder, 1);

@@ -89,7 +89,7 @@ void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
     const cuda *x = cuda_of(c);
     char gemm[96] = "", attention[288] = "";
     ls_device_info info = {0};
-    cu_gemm_describe(x->gemm, gemm, sizeof gemm);
+    cu_gemm_describe(x->gemm, x->ops.dtype, gemm, sizeof gemm);
     cu_attention_describe(x->attention, attention, sizeof attention);
     if (x->device->table.info(x->device, &info) != LS_OK) snprintf(info.name, sizeof info.name, "?");
     snprintf(buf, LS_COMPUTE_WORDS, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->ops.dtype),

@@ -7,7 +7,7 @@
  *            each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the first
  *            proposal, until a call outside of a capture measures.
  *
- *            LS_GEMM_FP32=tensor: gemm_f32.c makes most float products itself; none of this is about them.
+ *            On Hopper gemm_f32.c makes most float products itself; none of this is about them.
  *
  * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
  *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own
@@ -243,12 +243,12 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
     return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace, NULL);
 }
 
-void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
+void cu_gemm_describe(const cu_gemm *g, ls_dtype dt, char *words, size_t room)
 {
     const size_t v = cublasLtGetVersion();
     char counts[64] = "";
     if (g->n_timed || g->n_found || g->n_proposed)
         snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
-    snprintf(words, room, "%scuBLASLt %zu.%zu.%zu%s%s", g->tensor ? "6xBF16 kernel, " : "", v / 10000, v / 100 % 100,
-             v % 100, g->tf32 ? " TF32" : "", counts);
+    snprintf(words, room, "%scuBLASLt %zu.%zu.%zu%s%s", g->tensor && dt == LS_F32 ? "6xBF16 kernel, " : "", v / 10000,
+             v / 100 % 100, v % 100, g->tf32 ? " TF32" : "", counts);
 }

@@ -3,7 +3,7 @@
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
  *
  * gemm.c and cublaslt.c make them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
- * user's cache folder); float products are made by our own kernel where that is asked for (gemm_f32.c); the emulator of the tests implements the library's functions with plain loops (tests/fake_cuda/cublaslt.cpp). */
+ * user's cache folder); float products on Hopper are made by our own kernel (gemm_f32.c); the emulator of the tests implements the library's functions with plain loops (tests/fake_cuda/cublaslt.cpp). */
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H
 
@@ -52,6 +52,7 @@ typedef struct cu_product {
 ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic);
 void cu_gemm_close(cu_gemm **g);
 ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace);
-void cu_gemm_describe(const cu_gemm *g, char *words, size_t room);
+/* dt: of the products that the words are about. */
+void cu_gemm_describe(const cu_gemm *g, ls_dtype dt, char *words, size_t room);
 
 #endif

