@@ -52,7 +52,7 @@ typedef struct cu_product {
 ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic);
 void cu_gemm_close(cu_gemm **g);
 ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace);
-/* dt: of the products that the words are about. */
+/* dt: the type of the products to describe. */
 void cu_gemm_describe(const cu_gemm *g, ls_dtype dt, char *words, size_t room);
 
 #endif
