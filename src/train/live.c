@@ -229,7 +229,8 @@ static const char *phase_words(ls_phase p)
     case LS_PHASE_BACKWARD: return "backward";
     case LS_PHASE_PIPELINE: return "pipeline";
     case LS_PHASE_REDUCE: return "reduce";
-    case LS_PHASE_NORM: return "norm";
+    case LS_PHASE_NORM:
+    case LS_PHASE_NUMBERS: return "norm";
     case LS_PHASE_WAIT: return "wait";
     case LS_PHASE_AUDIT: return "audit";
     case LS_PHASE_UPDATE: return "update";

@@ -2,7 +2,7 @@
  * not wait for the host.
  *
  *   unit_sums   a block per unit: a tile of block sums at a time goes to shared memory, where LS_NORM_TURNS threads add every
- *               LS_NORM_TURNS-th of them, in order. The next tile is on its way to registers meanwhile.
+ *               LS_NORM_TURNS-th of them, in order. The next tile is read to registers meanwhile.
  *   decide      one warp: looks for numbers that are not finite, adds the units, and writes the decision to both places
  *
  * Order   that of ls_norm_add: it decides the bits of a run. The longest chain is n / (LS_NORM_BLOCK * LS_NORM_TURNS) additions, of the
