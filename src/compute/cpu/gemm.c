@@ -93,15 +93,15 @@ const gemm_kernel *gemm_best(bool bf16)
     return find(bf16, NULL);
 }
 
-/* What one packed block may hold. A single thread takes less. */
+/* What one packed block may hold, and how many blocks of K there is room for. A single thread takes less. */
 typedef struct limits {
-    int64_t mc, nc;
+    int64_t mc, nc, turn;
 } limits;
 
 static limits block_limits(const gemm_kernel *k, int n_thread)
 {
     int64_t mc = n_thread > 1 ? 2048 : 256, nc = n_thread > 1 ? 3072 : k->elem_nbytes > 4 ? 512 : 1536;
-    return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr)};
+    return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr), LS_MAX(k->turn, 1)};
 }
 
 static size_t align64(size_t n)
@@ -114,7 +114,7 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread)
     if (k->run) return 64;
     if (n_thread < 1) n_thread = 1;
     limits l = block_limits(k, n_thread);
-    return align64(gemm_packed_nbytes(k, l.nc, k->kc)) + align64(gemm_packed_nbytes(k, l.mc, k->kc)) +
+    return align64(gemm_packed_nbytes(k, l.turn * l.nc, k->kc)) + align64(gemm_packed_nbytes(k, l.turn * l.mc, k->kc)) +
            (size_t)n_thread * k->tmp_nbytes;
 }
 
@@ -282,7 +282,8 @@ static void work(team *t, int id)
     member me = {.t = t, .id = id};
     int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = even_part(a->M, t->l.mc, k->mr);
     int64_t kb = even_part(a->K, k->kc, k->k_round); /* from K alone: it is part of the sum's order */
-    int64_t fit = LS_MIN(t->l.nc / gemm_round_up(nc, k->nr), t->l.mc / gemm_round_up(mc, k->mr));
+    int64_t fit =
+        LS_MIN(t->l.turn * t->l.nc / gemm_round_up(nc, k->nr), t->l.turn * t->l.mc / gemm_round_up(mc, k->mr));
     int64_t step = kb * (fit > 1 ? fit : 1);
     if (k->enter) k->enter();
     for (int64_t jc = 0; jc < a->N; jc += nc)
@@ -341,8 +342,8 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     }
     team t = {.k = k, .a = a, .n_thread = n_thread, .l = block_limits(k, n_thread)};
     t.pb = scratch;
-    t.pa = t.pb + align64(gemm_packed_nbytes(k, t.l.nc, k->kc));
-    t.tmp = t.pa + align64(gemm_packed_nbytes(k, t.l.mc, k->kc));
+    t.pa = t.pb + align64(gemm_packed_nbytes(k, t.l.turn * t.l.nc, k->kc));
+    t.tmp = t.pa + align64(gemm_packed_nbytes(k, t.l.turn * t.l.mc, k->kc));
     if (n_thread == 1) {
         work(&t, 0);
         return;

@@ -5,8 +5,10 @@
  *        the first 16 | the last 16         tile of A: 16 rows x 32 k;  of B: 16 pairs of k x 16 columns x 2
  *
  * Four tiles hold 32 x 32 of C, over all of kb: they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
- * (64 cycles) and 4 tile loads (32 cycles of two load ports). kc = 512: the panel of A (32 KiB) stays in the first cache of 48 KiB while
- * panels of B stream from the second at 32 bytes a cycle.
+ * (64 cycles) and 4 tile loads (32 cycles of two load ports). C is fp32 and comes from the third cache or from memory, which costs more than
+ * the panels of A do: kc = 1024 makes most products of GPT-2 touch C once, although a panel of A (64 KiB) is larger than the first cache. While
+ * a tile of C is computed, its right neighbour is fetched. Measured on 16 cores of a Xeon with AMX: 5.5 to 6.6 TFLOP/s for linear layers of 768
+ * against 4.2 to 4.5 with kc = 512 in one block of K per turn.
  *
  * Invariants: as in gemm_amx.c, and
  *   1. at the edges of C the four tiles go through tmp: the same operations on every element as inside;
@@ -60,8 +62,8 @@ static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k
     else pack_pairs(dst, panel, src, ld, false, w, kb, l);
 }
 
-/* 32 x 32 of C, rows `stride` bytes apart, = or += n_chunk chunks of a panel of A and one of B */
-static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_t stride, bool add)
+/* 32 x 32 of C, rows `stride` bytes apart, = or += n_chunk chunks of a panel of A and one of B. next: the tile that follows, fetched meanwhile, or NULL */
+static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_t stride, bool add, const char *next)
 {
     char *below = c + 16 * stride;
     if (add) {
@@ -74,12 +76,15 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_
         tile_zero(1);
         tile_zero(2);
         tile_zero(3);
-        for (int i = 0; i < W; i++) {
-            __builtin_prefetch(c + i * stride, 1);
-            __builtin_prefetch(c + i * stride + 64, 1);
-        }
     }
+    const int64_t each = (W + n_chunk - 1) / n_chunk;
+    int64_t row = 0;
     for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += CHUNK_NBYTES) {
+        if (next)
+            for (int64_t end = LS_MIN(row + each, W); row < end; row++) {
+                __builtin_prefetch(next + row * stride, 1);
+                __builtin_prefetch(next + row * stride + 64, 1);
+            }
         tile_load(4, a, 64);
         tile_load(6, b, 64);
         tile_dp(0, 4, 6);
@@ -117,13 +122,14 @@ static void block(const gemm_block *b)
             const int64_t m = LS_MIN(b->m - i, W), n = LS_MIN(b->n - j, W);
             float *c = b->c + i * b->ldc + j;
             if (m == W && n == W) {
-                micro(n_chunk, pa, pb, (char *)c, b->ldc * (int64_t)sizeof *c, b->add);
+                micro(n_chunk, pa, pb, (char *)c, b->ldc * (int64_t)sizeof *c, b->add,
+                      b->n - j >= 2 * W ? (const char *)(c + W) : NULL);
             } else {
                 if (b->add) {
                     memset(b->tmp, 0, W * W * sizeof *b->tmp);
                     copy_rows(b->tmp, W, c, b->ldc, m, n);
                 }
-                micro(n_chunk, pa, pb, (char *)b->tmp, W * (int64_t)sizeof *c, b->add);
+                micro(n_chunk, pa, pb, (char *)b->tmp, W * (int64_t)sizeof *c, b->add, NULL);
                 copy_rows(c, b->ldc, b->tmp, W, m, n);
             }
             if (b->bias) add_bias(c, b->ldc, b->bias + j, m, n);
@@ -159,7 +165,8 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
 #endif
     .mr = W,
     .nr = W,
-    .kc = 512,
+    .kc = 1024,
+    .turn = 3,
     .k_round = CHUNK,
     .elem_nbytes = 2,
     .mt = MT,

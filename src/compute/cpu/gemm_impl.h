@@ -35,6 +35,7 @@ struct gemm_kernel {
     bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has          */
     int mr, nr;           /* micro-tile                                                          */
     int kc;               /* steps of K in one block; fixed, because it is part of the sum's order */
+    int turn;             /* blocks of K that one turn packs at least, at full mc and nc; 0 = 1  */
     int k_round;          /* panels are padded to a multiple of so many steps                    */
     int elem_nbytes;      /* of one packed element                                               */
     int mt, nt;           /* largest block of C that one thread takes at a time                  */
