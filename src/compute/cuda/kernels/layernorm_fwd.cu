@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const
             norm_load<W>(d, a.delta + r * a.C, live, lane, n_pack);
             norm_add<W>(x, d, a.res, r * a.C, a.drop, key, live, lane, n_pack);
         }
-        const norm_stats s = norm_stats_of<W>(x, inv, a.eps, lane, n_pack, room);
+        const norm_stats s = norm_stats_of<W, N>(x, inv, a.eps, lane, n_pack, room);
         if (!live) continue;
         if (lane == 0) {
             a.mean[r] = s.mean;
@@ -50,8 +50,12 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const
         for (int k = 0; k < NP; k++) {
             const int p = lane + k * LANES;
             if (p < n_pack) {
-                float f[N];
-                norm_pack(f, x[k], s, a.w + p * N, a.b + p * N);
+                float f[N], w[N], b[N];
+                widen(f, x[k]);
+                widen_gains(w, vec_load<N>(a.w + p * N));
+                widen(b, vec_load<N>(a.b + p * N));
+#pragma unroll
+                for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - s.mean) * s.rstd, w[i], b[i]);
                 vec_store<N>(a.y + r * a.C + p * N, vec_of<T>(f));
             }
         }

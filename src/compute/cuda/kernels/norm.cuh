@@ -71,9 +71,15 @@ struct norm_stats {
     float mean, rstd;
 };
 
-/* room: as in group_sum, for two of them. */
-template <int W, class T, int NP, int N>
-LS_DEVICE norm_stats norm_stats_of(const vec<T, N> (&x)[NP], float inv, float eps, int lane, int n_pack,
+template <int N> LS_DEVICE void widen(float (&f)[N], const float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) f[i] = x[i];
+}
+
+/* x: packs of N numbers, as vec or widened. room: as in group_sum, for two of them. */
+template <int W, int N, class X, int NP>
+LS_DEVICE norm_stats norm_stats_of(const X (&x)[NP], float inv, float eps, int lane, int n_pack,
                                    float (*room)[NORM_WARPS])
 {
     float sum = 0, square = 0;
@@ -94,18 +100,6 @@ LS_DEVICE norm_stats norm_stats_of(const vec<T, N> (&x)[NP], float inv, float ep
             for (int i = 0; i < N; i++) square += (f[i] - mean) * (f[i] - mean);
         }
     return {mean, 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + eps)};
-}
-
-/* The result of a pack, not rounded; w and b: the gains and biases of its columns. */
-template <int N, class T>
-LS_DEVICE void norm_pack(float (&f)[N], const vec<T, N> &x, norm_stats s, const T *w, const T *b)
-{
-    float gain[N], bias[N];
-    widen(f, x);
-    widen_gains(gain, vec_load<N>(w));
-    widen(bias, vec_load<N>(b));
-#pragma unroll
-    for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - s.mean) * s.rstd, gain[i], bias[i]);
 }
 
 /* Calls to.rows<NP, W>() with the smallest layout that holds C columns in registers, or to.any(). A lane holds at most
