@@ -4,9 +4,9 @@
  *
  * Bytes   of an element 2 read and 1 written for each of q and qt; 4 more with a residual sum before the norm.
  * Shape   a block has 64 neighbouring rows of all columns, or 32 where rows are few or wide. Groups of W warps take one row after the other, and
- *         read the next one ahead. The codes of all rows stay in shared memory. Then a thread takes 4 columns of 16 rows, and writes 16 bytes of
- *         each column.
- * Banks   a row begins at bank 0. Its words are permuted by an exclusive or with a number of the row's, so that the lanes of a warp, which have
+ *         read the next one ahead. Gains and biases are in shared memory in fp32, and the codes of all rows stay there, too. Then a thread takes 4
+ *         columns of 16 rows, and writes 16 bytes of each column.
+ * Banks   a row begins at bank 0. It is permuted, word by word, by an exclusive or with a number of the row's, so that the lanes of a warp, which have
  *         different columns and rows, read different banks. It is even: pairs of words, as rows are written, stay together. */
 #include "compute/cuda/kernels/fp8.cuh"
 #include "compute/cuda/kernels/norm.cuh"
