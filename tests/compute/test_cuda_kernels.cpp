@@ -785,6 +785,7 @@ static void norms_write_the_operands_of_their_output(void **state)
     quantize_norm_case(48, 1600, 1);
     quantize_norm_case(16, 2560, 2);
     quantize_norm_case(16, 4112, 1);
+    quantize_norm_case(4240, 16, -1); /* blocks of 32 rows */
 #ifdef LS_EMU
     if (!getenv("LS_TEST_ALL")) return; /* seconds */
 #endif

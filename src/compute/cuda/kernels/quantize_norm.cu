@@ -3,7 +3,7 @@
  * functions (norm.cuh) in the same layout, and rounded to bf16 first.
  *
  * Bytes   of an element 2 read and 1 written for each of q and qt; 4 more with a residual sum before the norm.
- * Shape   a block has 64 neighbouring rows of all columns, or 32 where rows are few or wide. Groups of W warps take one row after the other, and
+ * Shape   a block has 64 neighbouring rows of all columns, or 32 or 16 where rows are few or wide. Groups of W warps take one row after the other, and
  *         read the next one ahead. Gains and biases are in shared memory in fp32, and the codes of all rows stay there, too. Then a thread takes 4
  *         columns of 16 rows, and writes 16 bytes of each column.
  * Banks   a row begins at bank 0. It is permuted, word by word, by an exclusive or with a number of the row's, so that the lanes of a warp, which have
@@ -164,8 +164,16 @@ template <bool ADD> struct start {
     }
 };
 
-#define WIDE_ENOUGH (264 * 64)  /* rows: blocks of 64 of them are two for each multiprocessor of an H200 */
-#define SHARED_MOST (110 << 10) /* bytes: two blocks fit                                                */
+#define MULTIPROCESSORS 132         /* of an H200                */
+#define SHARED_MOST     (110 << 10) /* bytes: two blocks fit     */
+
+/* Rows of a block: as many as leave enough blocks, and fit into shared memory. */
+void set_rows(job *a)
+{
+    a->rows = a->R >= 2 * MULTIPROCESSORS * 64 ? 64 : a->R >= MULTIPROCESSORS * 32 ? 32 : 16;
+    if (a->rows == 64 && shared_nbytes(*a, a->C) > SHARED_MOST) a->rows = 32;
+    a->far = (unsigned)(32 * PIECE / a->rows);
+}
 
 } // namespace
 
@@ -188,12 +196,12 @@ extern "C" int cu_quantize_norm(void *stream, const ls_quantize *q)
              (const bf16 *)n->b,
              q->R,
              (int)q->N,
-             64,
+             0,
              (int)(32 * ceil_div<int64_t>(q->N, 128)),
-             32 * PIECE / 64,
+             0,
              (float)n->eps,
              drop_of(n->drop)};
-    if (a.R < WIDE_ENOUGH || shared_nbytes(a, a.C) > SHARED_MOST) a.rows = 32, a.far = 32 * PIECE / 32;
+    set_rows(&a);
     if (n->delta) return norm_pick<bf16>(q->N, aligned, start<true>{q, a, stream});
     return norm_pick<bf16>(q->N, aligned, start<false>{q, a, stream});
 }
