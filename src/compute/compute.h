@@ -150,6 +150,15 @@ typedef struct ls_adamw {
     ls_rounding round;
 } ls_adamw;
 
+/* One of the ranges of adamw_many: the arguments of adamw. */
+typedef struct ls_adamw_job {
+    void *p, *master;
+    const void *g;
+    void *m, *v;
+    int64_t n;
+    ls_adamw h;
+} ls_adamw_job;
+
 typedef struct ls_compute ls_compute;
 
 #define LS_FEW_ROWS 9 /* up to this many rows, reading the weights limits a matrix product (invariant 4) */
@@ -291,6 +300,11 @@ typedef struct ls_compute_ops {
     /* block_sum[i] (host, or memory of the operations) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double,
      * in a fixed order */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
+    /* (optional, both) The same for several ranges, with the same bits: a device is not idle between them. sumsq_many: x[i] has n[i] elements, a
+     * multiple of `block` each; their sums are one after the other. */
+    ls_status (*adamw_many)(ls_compute *c, const ls_adamw_job *job, int n_job);
+    ls_status (*sumsq_many)(ls_compute *c, double *block_sum, const void *const *x, const int64_t *n, int n_range,
+                            int64_t block);
     /* What the sums decide (compute/decide.h), in the order of units. */
     ls_status (*decide)(ls_compute *c, const ls_decide *a);
     /* *out (host) = the sum of x, in a fixed order */

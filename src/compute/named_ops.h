@@ -72,6 +72,10 @@
       (c, p, x, n, gains, round))                                                                                      \
     X(sumsq, (ls_compute * c, double *block_sum, const void *x, int64_t n, int64_t block),                             \
       (c, block_sum, x, n, block))                                                                                     \
+    X(adamw_many, (ls_compute * c, const ls_adamw_job *job, int n_job), (c, job, n_job))                               \
+    X(sumsq_many,                                                                                                      \
+      (ls_compute * c, double *block_sum, const void *const *x, const int64_t *n, int n_range, int64_t block),         \
+      (c, block_sum, x, n, n_range, block))                                                                            \
     X(decide, (ls_compute * c, const ls_decide *a), (c, a))                                                            \
     X(sum, (ls_compute * c, double *out, const double *x, int64_t n), (c, out, x, n))                                  \
     X(add, (ls_compute * c, void *y, const void *a, const void *b, int64_t n), (c, y, a, b, n))                        \

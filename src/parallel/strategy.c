@@ -202,11 +202,15 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
         .ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1, .rehearsed = -1};
     s->params_row = s->grads_row = s->tie_row = s->decision_row = s->decided_row = -1;
     s->unit = ls_alloc(U * sizeof *s->unit);
-    s->n_block = ls_alloc(U * sizeof *s->n_block);
+    s->many.n = ls_alloc(U * sizeof *s->many.n);
+    s->many.n_block = ls_alloc(U * sizeof *s->many.n_block);
+    s->many.grad = ls_alloc(U * sizeof *s->many.grad);
+    s->many.job = ls_alloc(U * sizeof *s->many.job);
+    const bool room = s->unit && s->many.n && s->many.n_block && s->many.grad && s->many.job;
     for (size_t u = 0; s->unit && u < U; u++)
         s->unit[u] = (ls_strategy_unit){
             .role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1, .host_row = -1};
-    ls_status st = s->unit && s->n_block ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
+    ls_status st = room ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->many.job, "a strategy");
     if (st == LS_OK) *out = s;
     else ls_strategy_destroy(&s);
     return st;
@@ -249,7 +253,10 @@ void ls_strategy_destroy(ls_strategy **sp)
     parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
     ls_free(s->unit);
-    ls_free(s->n_block);
+    ls_free(s->many.n);
+    ls_free(s->many.n_block);
+    ls_free(s->many.grad);
+    ls_free(s->many.job);
     ls_free(s);
     *sp = NULL;
 }
@@ -432,16 +439,31 @@ ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
     return ls_strategy_step_done(s);
 }
 
+/* Alone: nobody waits for a unit. */
+static ls_status update_at_once(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
+{
+    ls_compute *c = s->model->compute;
+    for (int u = 0; u < s->model->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        ls_adamw_job *j = &s->many.job[u];
+        *j = (ls_adamw_job){.p = o.param, .master = o.master, .g = o.grad, .m = o.m, .v = o.v, .n = o.n};
+        hyper(ctx, u, &o, &j->h);
+    }
+    return c->ops->adamw_many(c, s->many.job, s->model->n_unit);
+}
+
 ls_status ls_strategy_update(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
 {
     ls_compute *c = s->model->compute;
+    const bool at_once = ls_strategy_alone(s) && !s->opts.offload && c->ops->adamw_many;
     if (s->opts.overlap && s->off.begun) LS_TRY(parallel_early_finish(s));
     else if (s->opts.offload) LS_TRY(parallel_offload_update(s, hyper, ctx));
+    if (at_once) LS_TRY(update_at_once(s, hyper, ctx));
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         ls_adamw h;
         if (!ls_strategy_here(s, u)) continue;
-        if (o.n && !s->opts.offload) {
+        if (o.n && !s->opts.offload && !at_once) {
             hyper(ctx, u, &o, &h);
             LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
         }
@@ -497,18 +519,23 @@ bool ls_strategy_alone(const ls_strategy *s)
 ls_status ls_strategy_decide(ls_strategy *s, ls_decide a)
 {
     const ls_model *m = s->model;
+    const ls_compute_ops *ops = m->compute->ops;
     double *to = s->norm;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
-        LS_TRY(m->compute->ops->sumsq(m->compute, to, o.grad, o.n, LS_NORM_BLOCK));
-        to += s->n_block[u] = o.n / LS_NORM_BLOCK;
+        s->many.grad[u] = o.grad;
+        s->many.n[u] = o.n;
+        s->many.n_block[u] = o.n / LS_NORM_BLOCK;
     }
+    if (ops->sumsq_many) LS_TRY(ops->sumsq_many(m->compute, to, s->many.grad, s->many.n, m->n_unit, LS_NORM_BLOCK));
+    for (int u = 0; u < m->n_unit && !ops->sumsq_many; to += s->many.n_block[u++])
+        LS_TRY(ops->sumsq(m->compute, to, s->many.grad[u], s->many.n[u], LS_NORM_BLOCK));
     a.out = s->decision;
     a.host = s->decided;
     a.block_sum = s->norm;
-    a.n_block = s->n_block;
+    a.n_block = s->many.n_block;
     a.n_unit = m->n_unit;
-    return m->compute->ops->decide(m->compute, &a);
+    return ops->decide(m->compute, &a);
 }
 
 /* Worker r's blocks of all units are together, so that one gather brings everyone's. */

@@ -154,7 +154,11 @@ struct ls_strategy {
     ls_flight flight[LS_WINDOW_MAX]; /* a queue, oldest first                    */
     int n_flight;
     ls_offload off;
-    int64_t *n_block;                /* of each unit, for ls_strategy_decide                    */
+    struct {
+        int64_t *n, *n_block; /* of each unit: elements, blocks of the norm                     */
+        const void **grad;
+        ls_adamw_job *job;
+    } many;                          /* alone: the arguments of operations on all units                */
     ls_decision *decision, *decided; /* alone: in memory of the operations; a copy for the host */
     int norm_row, unit_sum_row, decision_row, decided_row, tie_row, params_row, grads_row;
 };

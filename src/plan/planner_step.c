@@ -189,6 +189,7 @@ static void take_over(planner_worker *w)
     w->ops.copy = take_copy;
     w->ops.sumsq = take_sumsq;
     w->ops.decide = take_decide;
+    w->ops.sumsq_many = NULL;
     w->ops.adamw = take_adamw;
     w->compute.ops = &w->ops;
 }

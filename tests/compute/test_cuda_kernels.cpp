@@ -12,6 +12,7 @@
 #include "compute/decide.h"
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 typedef std::vector<double> numbers;
@@ -597,6 +598,65 @@ static void adamw_follows_the_decision(void **state)
     }
 }
 
+/* More ranges than one launch takes, of odd lengths, some of them unaligned or empty: the bits of one call per range. */
+static void many_ranges_have_the_bits_of_single_ones(void **state)
+{
+    (void)state;
+    const int n_range = 40;
+    for (ls_dtype dt : TYPES) {
+        std::vector<std::vector<unsigned char>> bytes[2];
+        for (int many = 0; many < 2; many++) {
+            std::deque<array> kept;
+            std::vector<ls_adamw_job> job;
+            for (int i = 0; i < n_range; i++) {
+                const int64_t n = i == 7 ? 0 : i % 5 == 4 ? 4096 : 1 + (int64_t)(ls_rng_u64(4, (uint64_t)i) % 9000);
+                const int64_t off = i % 11 == 3;
+                array *x[5];
+                for (int k = 0; k < 5; k++) {
+                    kept.emplace_back(k ? LS_F32 : dt, n + 1, off);
+                    x[k] = &kept.back();
+                    x[k]->random(10 * i + k, k == 4 ? 0.001 : 1, k == 4 ? 0.1 : 0);
+                }
+                ls_adamw_job j = {
+                    dt == LS_F32 ? x[1]->at() : x[0]->at(), x[1]->at(), x[2]->at(), x[3]->at(), x[4]->at(), n, {}};
+                j.h.lr = 0.01, j.h.beta1 = 0.9, j.h.beta2 = 0.95, j.h.eps = 1e-8, j.h.weight_decay = 0.1;
+                j.h.bias1 = 0.3, j.h.bias2 = 0.2, j.h.grad_scale = 0.5 + i;
+                j.h.n_plain = 1, j.h.plain[0][0] = i, j.h.plain[0][1] = 3 * i;
+                j.h.gains.n = 1, j.h.gains.at[0][0] = 2, j.h.gains.at[0][1] = 2 + i;
+                j.h.round = {(uint64_t)i * 77777, 5 * i};
+                job.push_back(j);
+            }
+            const bool stochastic = dt == LS_BF16;
+            if (many) CU(cu_adamw_many(nullptr, dt, job.data(), n_range, stochastic));
+            for (int i = 0; i < n_range && !many; i++)
+                CU(cu_adamw(nullptr, dt, job[(size_t)i].p, (float *)job[(size_t)i].master,
+                            (const float *)job[(size_t)i].g, (float *)job[(size_t)i].m, (float *)job[(size_t)i].v,
+                            job[(size_t)i].n, &job[(size_t)i].h, stochastic ? &job[(size_t)i].h.round : nullptr));
+            CU(cudaDeviceSynchronize());
+            for (const array &x : kept) bytes[many].push_back(x.bytes());
+        }
+        assert_true(bytes[0] == bytes[1]);
+    }
+    for (int64_t off = 0; off < 2; off++) {
+        std::deque<array> kept;
+        std::vector<const void *> x;
+        std::vector<int64_t> n;
+        int64_t blocks = 0;
+        for (int i = 0; i < 140; i++) {
+            n.push_back(i == 9 ? 0 : 64 * (1 + i * 7 % 50));
+            kept.emplace_back(LS_F32, n.back() + 1, i % 3 == 1 ? off : 0);
+            x.push_back(kept.back().random(i).at());
+            blocks += n.back() / 64;
+        }
+        array one(LS_F64, blocks), all(LS_F64, blocks);
+        double *to = one.d();
+        for (size_t i = 0; i < n.size(); to += n[i++] / 64) CU(cu_sumsq(nullptr, to, (const float *)x[i], n[i], 64));
+        CU(cu_sumsq_many(nullptr, all.d(), x.data(), n.data(), (int)n.size(), 64));
+        CU(cudaDeviceSynchronize());
+        assert_true(one.bytes() == all.bytes());
+    }
+}
+
 /* ---- classifier ---- */
 
 static void softmax_case(ls_dtype dt, int64_t rows, int64_t V, int64_t ld, int parts, bool at)
@@ -813,6 +873,7 @@ int main(void)
         cmocka_unit_test(sums_of_squares_match_their_equation),
         cmocka_unit_test(decisions_are_those_of_the_host),
         cmocka_unit_test(adamw_follows_the_decision),
+        cmocka_unit_test(many_ranges_have_the_bits_of_single_ones),
         cmocka_unit_test(softmax_matches_its_equation),
         cmocka_unit_test(operands_match_their_definition),
         cmocka_unit_test(norms_write_the_operands_of_their_output),

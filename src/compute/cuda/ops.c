@@ -137,6 +137,11 @@ static ls_status adamw(ls_compute *c, void *p, void *master, const void *g, void
         cu_adamw(stream_of(c), c->ops->dtype, p, master, g, m, v, n, h, cuda_of(c)->stochastic ? &h->round : NULL));
 }
 
+static ls_status adamw_many(ls_compute *c, const ls_adamw_job *a, int n_job)
+{
+    return CU_STATUS(cu_adamw_many(stream_of(c), c->ops->dtype, a, n_job, cuda_of(c)->stochastic));
+}
+
 static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const ls_gains *gains,
                         const ls_rounding *round)
 {
@@ -146,6 +151,12 @@ static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const
 static ls_status sumsq(ls_compute *c, double *block_sum, const void *in, int64_t n, int64_t block)
 {
     return CU_STATUS(cu_sumsq(stream_of(c), block_sum, in, n, block));
+}
+
+static ls_status sumsq_many(ls_compute *c, double *block_sum, const void *const *in, const int64_t *n, int n_range,
+                            int64_t block)
+{
+    return CU_STATUS(cu_sumsq_many(stream_of(c), block_sum, in, n, n_range, block));
 }
 
 /* The sums of units are in the products' workspace: as of hash. */
@@ -357,6 +368,8 @@ const ls_compute_ops cuda_ops = {
     .narrow = narrow,
     .sumsq = sumsq,
     .decide = decide,
+    .adamw_many = adamw_many,
+    .sumsq_many = sumsq_many,
     .sum = sum,
     .hash = hash,
     .pack = pack,

@@ -43,7 +43,8 @@ struct rates {
     float lr, beta1, beta2, rest1, rest2, inv_bias1, inv_bias2, eps, decay;
     bool coupled;
     int n_plain;
-    int64_t plain[LS_ADAMW_PLAIN][2];
+    int32_t plain[LS_ADAMW_PLAIN]
+                 [2]; /* of at most 2^31 - 1 elements: small, as several are the arguments of one launch */
     ls_gains gains;
 };
 
@@ -102,12 +103,65 @@ template <class T, bool STOCHASTIC> struct step {
     }
 };
 
-template <class T, bool STOCHASTIC>
-int start(void *stream, void *p, float *master, const float *g, float *m, float *v, int64_t n, const rates &h,
-          const ls_adamw *from, const ls_rounding &round)
+template <class T, bool STOCHASTIC> step<T, STOCHASTIC> step_of(const ls_adamw_job &a)
 {
-    const step<T, STOCHASTIC> op = {(T *)p, master, m, v, g, h, round, from->at, from->grad_scale};
-    return point_start<4>(stream, op, n, aligned16(p, master, g, m, v));
+    const ls_adamw &h = a.h;
+    rates r = {};
+    r.lr = (float)h.lr, r.eps = (float)h.eps, r.decay = (float)h.weight_decay;
+    r.beta1 = (float)h.beta1, r.rest1 = (float)(1.0 - h.beta1), r.inv_bias1 = (float)(1.0 / h.bias1);
+    r.beta2 = (float)h.beta2, r.rest2 = (float)(1.0 - h.beta2), r.inv_bias2 = (float)(1.0 / h.bias2);
+    r.coupled = h.coupled, r.n_plain = h.n_plain, r.gains = h.gains;
+    for (int k = 0; k < h.n_plain; k++) r.plain[k][0] = (int32_t)h.plain[k][0], r.plain[k][1] = (int32_t)h.plain[k][1];
+    T *p = sizeof(T) == sizeof(float) ? nullptr : (T *)a.p; /* else it is master */
+    return {p, (float *)a.master, (float *)a.m, (float *)a.v, (const float *)a.g, r, h.round, h.at, h.grad_scale};
+}
+
+bool packs(const ls_adamw_job &a)
+{
+    return aligned16(a.p, a.master, a.g, a.m, a.v);
+}
+
+/* Several ranges in one launch: without it the device drains and fills up again between them, 12 times in a step of GPT-2. */
+#define MOST 15 /* whose arguments are 4 KiB */
+template <class Op> struct several {
+    int n;
+    uint32_t first[MOST]; /* block where range i begins */
+    int64_t count[MOST];
+    Op op[MOST];
+};
+
+template <class Op>
+__global__ void __launch_bounds__(POINT_THREADS) point_several(const __grid_constant__ several<Op> a)
+{
+    int i = 0;
+    while (i + 1 < a.n && blockIdx.x >= a.first[i + 1]) i++;
+    point_block<4>(a.op[i], a.count[i], blockIdx.x - a.first[i]);
+}
+
+template <class T, bool STOCHASTIC> int start(void *stream, const ls_adamw_job *job, int n_job)
+{
+    typedef step<T, STOCHASTIC> op;
+    static_assert(sizeof(several<op>) <= 4096, "the arguments of a launch");
+    several<op> now = {};
+    uint32_t blocks = 0;
+    for (int i = 0; i < n_job; i++) {
+        if (job[i].n <= 0) continue;
+        if (job[i].n > INT32_MAX) return (int)cudaErrorInvalidValue;
+        if (n_job == 1 || !packs(job[i])) {
+            const int code = point_start<4>(stream, step_of<T, STOCHASTIC>(job[i]), job[i].n, packs(job[i]));
+            if (code) return code;
+            continue;
+        }
+        now.first[now.n] = blocks;
+        now.count[now.n] = job[i].n;
+        now.op[now.n++] = step_of<T, STOCHASTIC>(job[i]);
+        blocks += (uint32_t)point_blocks(job[i].n / 4);
+        if (now.n < MOST) continue;
+        const int code = LS_LAUNCH(point_several<op>, blocks, POINT_THREADS, 0, stream, now);
+        if (code) return code;
+        now.n = 0, blocks = 0;
+    }
+    return now.n ? LS_LAUNCH(point_several<op>, blocks, POINT_THREADS, 0, stream, now) : 0;
 }
 
 template <class T, bool STOCHASTIC> struct cast {
@@ -138,20 +192,19 @@ int start_cast(void *stream, void *p, const float *x, int64_t n, const ls_gains 
 
 } // namespace
 
+extern "C" int cu_adamw_many(void *stream, ls_dtype dt, const ls_adamw_job *job, int n_job, bool stochastic)
+{
+    if (stochastic && dt == LS_F16) return (int)cudaErrorNotSupported;
+    if (stochastic && dt == LS_BF16) return start<bf16, true>(stream, job, n_job);
+    LS_DISPATCH(dt, T, return (start<T, false>(stream, job, n_job)));
+}
+
 extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, float *m, float *v,
                         int64_t n, const ls_adamw *h, const ls_rounding *round)
 {
-    rates r = {};
-    r.lr = (float)h->lr, r.eps = (float)h->eps, r.decay = (float)h->weight_decay;
-    r.beta1 = (float)h->beta1, r.rest1 = (float)(1.0 - h->beta1), r.inv_bias1 = (float)(1.0 / h->bias1);
-    r.beta2 = (float)h->beta2, r.rest2 = (float)(1.0 - h->beta2), r.inv_bias2 = (float)(1.0 / h->bias2);
-    r.coupled = h->coupled, r.n_plain = h->n_plain, r.gains = h->gains;
-    for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
-    const ls_rounding none = {}, how = round ? *round : none;
-    if (round && dt == LS_F16) return (int)cudaErrorNotSupported;
-    if (round && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, h, how);
-    if (dt == LS_F32) p = nullptr; /* it is master */
-    LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, h, how)));
+    ls_adamw_job one = {p, master, g, m, v, n, *h};
+    if (round) one.h.round = *round;
+    return cu_adamw_many(stream, dt, &one, 1, round != nullptr);
 }
 
 extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,

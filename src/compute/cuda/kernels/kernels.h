@@ -121,10 +121,13 @@ int cu_softmax_join(void *stream, ls_dtype dt, const cu_softmax *a, double *all,
  * down by the distance, with random bits (LS_BF16 alone: LS_F32 has nothing to round, LS_F16 is refused with cudaErrorNotSupported). */
 int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, float *m, float *v, int64_t n,
              const ls_adamw *h, const ls_rounding *round);
+/* stochastic: h.round of each job is used. */
+int cu_adamw_many(void *stream, ls_dtype dt, const ls_adamw_job *job, int n_job, bool stochastic);
 int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,
               const ls_rounding *round);
 /* block_sum is in memory of the device, or of the host that the device reaches. */
 int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block);
+int cu_sumsq_many(void *stream, double *block_sum, const void *const *x, const int64_t *n, int n_range, int64_t block);
 int cu_sum(void *stream, double *out, const double *x, int64_t n);
 /* The sums of the units, then what they decide (compute/decide.h). scratch: a double per unit. */
 int cu_decide(void *stream, const ls_decide *a, void *scratch);

@@ -16,10 +16,11 @@
 #define POINT_THREADS 256
 #define POINT_TURNS   4
 
-template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) point_packs(const Op op, int64_t n)
+/* Block number `block` of an operation on n elements. */
+template <int N, class Op> LS_DEVICE void point_block(const Op &op, int64_t n, int64_t block)
 {
     const auto prepared = op.prepare();
-    const int64_t n_pack = n / N, first = (int64_t)blockIdx.x * POINT_THREADS * POINT_TURNS + threadIdx.x;
+    const int64_t n_pack = n / N, first = block * POINT_THREADS * POINT_TURNS + threadIdx.x;
     typename Op::template in<N> v[POINT_TURNS];
 #pragma unroll
     for (int k = 0; k < POINT_TURNS; k++)
@@ -27,10 +28,21 @@ template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) poin
 #pragma unroll
     for (int k = 0; k < POINT_TURNS; k++)
         if (first + k * POINT_THREADS < n_pack) op.template make<N>((first + k * POINT_THREADS) * N, v[k], prepared);
-    if (N > 1 && blockIdx.x == 0 && threadIdx.x < n % N) {
+    if (N > 1 && block == 0 && threadIdx.x < n % N) {
         const int64_t at = n_pack * N + threadIdx.x;
         op.template make<1>(at, op.template load<1>(at), prepared);
     }
+}
+
+template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) point_packs(const Op op, int64_t n)
+{
+    point_block<N>(op, n, blockIdx.x);
+}
+
+/* Blocks that n packs take. */
+static inline int64_t point_blocks(int64_t n_pack)
+{
+    return n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1;
 }
 
 /* N: elements of a pack, if the addresses allow it. */
@@ -38,7 +50,7 @@ template <int N, class Op> static int point_start(void *stream, const Op &op, in
 {
     if (n <= 0) return 0;
     const int64_t n_pack = aligned ? n / N : n;
-    const unsigned blocks = (unsigned)(n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1);
+    const unsigned blocks = (unsigned)point_blocks(n_pack);
     return LS_LAUNCH((aligned ? point_packs<Op, N> : point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
 }
 

@@ -20,12 +20,12 @@ template <bool WHOLE> LS_DEVICE float4 four(const float *x)
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-template <bool WHOLE>
-__global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const float *x, int64_t n, int64_t block)
+/* Sums number `number` * SUMS … of a range. */
+template <bool WHOLE> LS_DEVICE void sum_some(double *out, const float *x, int64_t n, int64_t block, int64_t number)
 {
     LS_SHARED(double, sums, [SUMS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t first = (int64_t)blockIdx.x * SUMS, count = ceil_div<int64_t>(n, block);
+    const int64_t first = number * SUMS, count = ceil_div<int64_t>(n, block);
     for (int k = warp; k < SUMS; k += WARPS) {
         const int64_t from = (first + k) * block, end = from + block < n ? from + block : n;
         double s = 0;
@@ -46,6 +46,34 @@ __global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const flo
     }
     __syncthreads();
     if (warp == 0 && first + lane < count) out[first + lane] = sums[lane];
+}
+
+template <bool WHOLE>
+__global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const float *x, int64_t n, int64_t block)
+{
+    sum_some<WHOLE>(out, x, n, block, blockIdx.x);
+}
+
+/* Several ranges in one launch: the device does not drain between them. */
+#define RANGES 128
+struct ranges {
+    int n;
+    uint32_t first[RANGES]; /* block where range i begins */
+    const float *x[RANGES];
+    int64_t count[RANGES];
+    double *out[RANGES];
+};
+
+template <bool WHOLE>
+__global__ void __launch_bounds__(32 * WARPS) sum_squares_of(const __grid_constant__ ranges a, int64_t block)
+{
+    int i = 0, end = a.n;
+    while (i + 1 < end) { /* the last range that begins here or before */
+        const int half = (i + end) / 2;
+        if (blockIdx.x >= a.first[half]) i = half;
+        else end = half;
+    }
+    sum_some<WHOLE>(a.out[i], a.x[i], a.count[i], block, blockIdx.x - a.first[i]);
 }
 
 #define SUM_THREADS 1024
@@ -73,6 +101,32 @@ extern "C" int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t
     const bool packs = block % 4 == 0 && aligned16(x);
     return LS_LAUNCH((packs ? sum_squares<true> : sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n,
                      block);
+}
+
+extern "C" int cu_sumsq_many(void *stream, double *block_sum, const void *const *x, const int64_t *n, int n_range,
+                             int64_t block)
+{
+    bool packs = block % 4 == 0;
+    for (int i = 0; i < n_range; i++) packs = packs && aligned16(x[i]);
+    for (int from = 0; from < n_range; from += RANGES) {
+        ranges a = {};
+        uint32_t blocks = 0;
+        for (int i = from; i < n_range && i < from + RANGES; i++) {
+            const int64_t count = ceil_div<int64_t>(n[i], block);
+            if (!count) continue;
+            a.first[a.n] = blocks;
+            a.x[a.n] = (const float *)x[i];
+            a.count[a.n] = n[i];
+            a.out[a.n++] = block_sum;
+            block_sum += count;
+            blocks += (uint32_t)ceil_div<int64_t>(count, SUMS);
+        }
+        if (!a.n) continue;
+        const int code =
+            LS_LAUNCH((packs ? sum_squares_of<true> : sum_squares_of<false>), blocks, 32 * WARPS, 0, stream, a, block);
+        if (code) return code;
+    }
+    return 0;
 }
 
 extern "C" int cu_sum(void *stream, double *out, const double *x, int64_t n)
