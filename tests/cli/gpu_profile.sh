@@ -15,7 +15,7 @@ python3 - "$SCRATCH/run/profiles" <<'P' || bad "the device's rows are wrong"
 import json, sys
 s = json.load(open(f"{sys.argv[1]}/profile_summary.json"))["lockstep"]
 rows = {r["name"]: r for r in s["device_operations"]}
-for name in "forward embed", "forward h.0", "forward h.1", "forward head", "backward h.0", "backward embed", "adamw":
+for name in "forward embed", "forward h.0", "forward h.1", "forward head", "backward h.0", "backward embed", "adamw_many":
     assert name in rows, (name, sorted(rows))
 assert rows["forward h.0"]["calls"] == 3 and abs(sum(r["share"] for r in s["device_operations"]) - 1) < 1e-9, rows
 events = [json.loads(x.rstrip(",\n")) for x in open(f"{sys.argv[1]}/trace.json") if x.startswith('{"name"')]
