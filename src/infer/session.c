@@ -202,9 +202,15 @@ void ls_session_close(ls_session *s)
     *s = (ls_session){0};
 }
 
+/* The copies for a pass over n columns. Of many rows a device makes bf16 products faster with the matrices themselves: the same numbers. */
+static const ls_packed *copies(const ls_session *s, const ls_packed *weights, int64_t n)
+{
+    return s->compute.device && n > 1 && weights && weights->form == LS_PACK_BF16 ? NULL : weights;
+}
+
 ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted)
 {
-    ls_micro mb = {.B = B, .T = T, .loss = s->loss, .packed = s->packed};
+    ls_micro mb = {.B = B, .T = T, .loss = s->loss, .packed = copies(s, s->packed, T)};
     LS_TRY(ls_input_send(&s->input, 0, &mb));
     LS_TRY(ls_walk(s->model, s->acts, &mb, NULL, LS_FWD, 0, s->model->n_unit));
     LS_TRY(ls_input_used(&s->input, 0));
@@ -288,8 +294,7 @@ static ls_status copy_logits(ls_session *s, int64_t n)
 static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_packed *weights,
                       wanted want)
 {
-    ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = weights};
-    if (s->compute.device && n > 1 && weights && weights->form == LS_PACK_BF16) mb.packed = NULL; /* the same numbers */
+    ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = copies(s, weights, n)};
     LS_TRY(queue(s, &mb, want));
     if (want == NOTHING) return LS_OK;
     const int64_t rows = rows_of(&mb, want), n_logit = rows * s->model->cfg.vocab_size;

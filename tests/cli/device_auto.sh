@@ -142,8 +142,10 @@ cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1 --weights int8
 on_stderr '^device: CPU (for --weights)'
 cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1 --weights bf16
 on_stderr '^device: CUDA, emulated device'
-LS_PLUGIN_DIR=$emu expect 2 '--weights int8: on a GPU the weights have the type of --precision, which is bf16' \
-  "$LOCKSTEP" eval --checkpoint gpu --data d --device cuda --weights int8
+LS_PLUGIN_DIR=$emu expect 2 '--weights int8: on a GPU it needs --precision bf16 or fp16, but --precision is fp32' \
+  "$LOCKSTEP" eval --checkpoint gpu --data d --device cuda --precision fp32 --weights int8
+LS_PLUGIN_DIR=$emu expect 2 '--weights fp32: on a GPU the weights are int8 or have the type of --precision, which is bf16' \
+  "$LOCKSTEP" eval --checkpoint gpu --data d --device cuda --weights fp32
 cmd doctor --device auto
 grep -q '^  default  *ok  *commands without --device compute on CUDA, emulated device' out || bad "doctor's row: $(head -n 5 out)"
 grep -q '^  device  *ok  *cuda: ' out || bad "doctor --device auto: $(tail -n 3 out)"

@@ -78,6 +78,11 @@ text >want.txt
 text --device cuda --precision fp32 >got.txt
 same want.txt got.txt
 text --device cuda >got.txt && [ "$(wc -c <got.txt)" -ge 12 ] || bad "generate in bf16: $(cat err.txt)"
+for w in bf16 int8; do # recorded passes make the text of direct ones
+  text --device cuda --weights $w >got.txt && [ "$(wc -c <got.txt)" -ge 12 ] || bad "generate with weights in $w: $(cat err.txt)"
+  LS_CUDA_GRAPHS=0 text --device cuda --weights $w >direct.txt
+  same got.txt direct.txt
+done
 expect 2 "leave it out" "$LOCKSTEP" generate --checkpoint gpu-bf16 --device cuda --speculate 4
 
 # overflows: the DeepSpeed JSON enables fp16 with a loss scale that is far too high

@@ -9,7 +9,7 @@
  * A block makes a panel of w, 16 columns, of up to 64 rows; its warps take groups of 64 along K in turn, and their parts are added in order. With
  * r = lane / 4 and q = lane % 4 a lane reads, of the group, columns 2r and 2r+1 (rows r and r+8 of A) and k = 16q+4i … 16q+4i+3 for
  * i = 0 … 3: the 16 numbers along K of product i are those of the four q. In B the lane's part is row r of x, k = 16q … 16q+15, 32 bytes
- * in one piece. The group after the one that is multiplied is already being read.
+ * in one piece. The group after the one that is multiplied is already being read; w leaves the room in L1 to x, which all blocks read.
  *
  * What follows (GELU, or an addition) gets the rounded y and rounds again, as an operation of its own does. The order of a row's sum depends on K
  * alone (compute.h, invariant 4). */
@@ -42,8 +42,8 @@ template <class T> struct piece<T, LS_PACK_INT8> {
     {
         const q8_group *w = (const q8_group *)a.w + (int64_t)panel * a.n_group + g;
 #pragma unroll
-        for (int i = 0; i < 4; i++) raw[i] = *reinterpret_cast<const uint2 *>(w->w[4 * q + i][2 * r]);
-        scale = *reinterpret_cast<const float2 *>(w->scale + 2 * r);
+        for (int i = 0; i < 4; i++) raw[i] = __ldcs(reinterpret_cast<const uint2 *>(w->w[4 * q + i][2 * r]));
+        scale = __ldcs(reinterpret_cast<const float2 *>(w->scale + 2 * r));
     }
     /* Four numbers q as two words of two. */
     static __device__ __forceinline__ void convert(uint32_t to[2], uint32_t w)
@@ -79,7 +79,8 @@ template <class T> struct piece<T, LS_PACK_BF16> {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int k = g * (PACKED_GROUP / 2) + 8 * q + i;
-            raw[i] = k < pairs ? *reinterpret_cast<const uint2 *>(w + (int64_t)k * PACKED_PANEL) : make_uint2(0, 0);
+            raw[i] = make_uint2(0, 0);
+            if (k < pairs) raw[i] = __ldcs(reinterpret_cast<const uint2 *>(w + (int64_t)k * PACKED_PANEL));
         }
     }
     __device__ __forceinline__ void get(uint32_t A[4], int i) const
