@@ -33,7 +33,8 @@ def read_tensors(path):
 class Decoder(torch.nn.Module):
     def __init__(self, weights, batch, length):
         super().__init__()
-        self.w = weights
+        for name, x in weights.items():  # buffers: a compiled pass reads them where they are
+            self.register_buffer(name.replace(".", "_"), x)
         shape = (batch, HEADS, length, WIDTH // HEADS)
         for i in range(LAYERS):
             for kind in "kv":
@@ -42,23 +43,23 @@ class Decoder(torch.nn.Module):
 
     def forward(self, ids, pos):
         """The most likely next ids (B,1) after columns pos (T) of ids (B,T)."""
-        w, B, T = self.w, ids.shape[0], ids.shape[1]
-        x = w["wte.weight"][ids] + w["wpe.weight"][pos]
+        B, T = ids.shape
+        x = self.wte_weight[ids] + self.wpe_weight[pos]
         mask = self.mask[pos]
         for i in range(LAYERS):
-            p = f"h.{i}."
-            y = F.layer_norm(x, (WIDTH,), w[p + "ln_1.weight"], w[p + "ln_1.bias"])
-            q, k, v = (t.view(B, T, HEADS, -1).transpose(1, 2) for t in F.linear(y, w[p + "attn.c_attn.weight"], w[p + "attn.c_attn.bias"]).split(WIDTH, -1))
+            p = f"h_{i}_"
+            y = F.layer_norm(x, (WIDTH,), getattr(self, p + "ln_1_weight"), getattr(self, p + "ln_1_bias"))
+            q, k, v = (t.view(B, T, HEADS, -1).transpose(1, 2) for t in F.linear(y, getattr(self, p + "attn_c_attn_weight"), getattr(self, p + "attn_c_attn_bias")).split(WIDTH, -1))
             keys, values = getattr(self, f"k{i}"), getattr(self, f"v{i}")
             keys.index_copy_(2, pos, k)
             values.index_copy_(2, pos, v)
             y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2).reshape(B, T, WIDTH)
-            x = x + F.linear(y, w[p + "attn.c_proj.weight"], w[p + "attn.c_proj.bias"])
-            y = F.layer_norm(x, (WIDTH,), w[p + "ln_2.weight"], w[p + "ln_2.bias"])
-            y = F.gelu(F.linear(y, w[p + "mlp.c_fc.weight"], w[p + "mlp.c_fc.bias"]), approximate="tanh")
-            x = x + F.linear(y, w[p + "mlp.c_proj.weight"], w[p + "mlp.c_proj.bias"])
-        y = F.layer_norm(x[:, -1:], (WIDTH,), w["ln_f.weight"], w["ln_f.bias"])
-        return F.linear(y, w["wte.weight"]).argmax(-1)
+            x = x + F.linear(y, getattr(self, p + "attn_c_proj_weight"), getattr(self, p + "attn_c_proj_bias"))
+            y = F.layer_norm(x, (WIDTH,), getattr(self, p + "ln_2_weight"), getattr(self, p + "ln_2_bias"))
+            y = F.gelu(F.linear(y, getattr(self, p + "mlp_c_fc_weight"), getattr(self, p + "mlp_c_fc_bias")), approximate="tanh")
+            x = x + F.linear(y, getattr(self, p + "mlp_c_proj_weight"), getattr(self, p + "mlp_c_proj_bias"))
+        y = F.layer_norm(x[:, -1:], (WIDTH,), self.ln_f_weight, self.ln_f_bias)
+        return F.linear(y, self.wte_weight).argmax(-1)
 
 
 class Own:
@@ -148,24 +149,18 @@ def main():
             x = x.t()  # Conv1D stores (in, out)
         weights[name] = x.to(torch.bfloat16).contiguous()
     runs, prompts = {}, {}
-    with torch.inference_mode():
+    with torch.no_grad():
         for batch in map(int, o.batches.split(",")):
             g = torch.Generator().manual_seed(batch)
             prompts[batch] = torch.randint(0, 50000, (batch, o.prompt), generator=g).cuda()
-            for kind in ("eager", "graph") + (() if o.no_compile else ("compile",)):
-                runs[kind, batch] = Own(weights, batch, o.prompt + o.new, kind)
-        try:
-            hf = Transformers(o.folder)
-            runs.update({("transformers", b): hf for b in prompts})
-        except ImportError:
-            pass
-        for (kind, batch), run in list(runs.items()):
-            try:
-                for _ in range(2):
-                    measure(run, prompts[batch], min(o.new, 8))
-            except Exception as e:  # a variant that this version of torch cannot do is left out
-                print(f"left out: {kind}, batch {batch}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
-                del runs[kind, batch]
+            for kind in ("eager", "graph") + (() if o.no_compile else ("compile",)) + ("transformers",):
+                try:
+                    run = Transformers(o.folder) if kind == "transformers" else Own(weights, batch, o.prompt + o.new, kind)
+                    for _ in range(2):
+                        measure(run, prompts[batch], min(o.new, 8))
+                    runs[kind, batch] = run
+                except Exception as e:  # a variant that this installation cannot do
+                    print(f"left out: {kind}, batch {batch}: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}", file=sys.stderr)
         print(json.dumps({"variants": [[k, b] for k, b in runs], "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}), flush=True)
         for line in sys.stdin:
             kind, batch = line.split()
