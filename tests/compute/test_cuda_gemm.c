@@ -285,6 +285,16 @@ static void tensor_products_match_sums_in_double(void **state)
     assert_true(gemm_f32_shares(&(cu_product){.M = 12, .N = 20, .K = 6000}) > 1); /* it had several */
     assert_int_equal(gemm_f32_shares(&wide), 1);
     assert_in_range(gemm_f32_shares(&dwqkv), 2, 9); /* partial sums fit into the workspace */
+    cu_product side = {.a = b.workspace, .b = b.workspace, .M = 64, .N = 64, .K = 64, .lda = 64, .ldb = 64, .ldo = 64};
+    side.dt = side.out_dt = LS_F32;
+    assert_true(gemm_f32_takes(b.g, &side));
+    side.K = 0;
+    assert_false(gemm_f32_takes(b.g, &side));
+    side.K = (int64_t)1 << 30; /* coordinates of tiles are int */
+    assert_false(gemm_f32_takes(b.g, &side));
+    side.K = 64, side.M = (int64_t)1 << 30;
+    assert_false(gemm_f32_takes(b.g, &side));
+    assert_int_equal(gemm_f32_shares(&(cu_product){.M = 1 << 29, .N = 1 << 20, .K = 1 << 20}), 1);
     /* the library's: few rows, an address or a stride that is not aligned, other types */
     const option not [] = {{.M = LS_FEW_ROWS, .N = 20, .K = 40, .dt = LS_F32, .out_dt = LS_F32},
                            {.M = 20, .N = 20, .K = 40, .off = 1, .dt = LS_F32, .out_dt = LS_F32},
