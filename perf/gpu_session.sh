@@ -123,7 +123,7 @@ do_build() {
     [[ $device == emu || ${CMAKE_ARGS:-} == *LS_CUDA=* ]] || words+=(-DLS_CUDA=ON)
     try configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "${words[@]}" || return
     local targets=(lockstep)
-    local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels device_cuda_gemm_f32)
+    local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels device_cuda_gemm_f32 device_cuda_generate)
     [[ $device != emu ]] || wanted=(lockstep_cuda_emu fake_nccl_plugin)
     known=$(ninja -C "$build" -t targets all) || { bad "ninja cannot list its targets"; return; }
     for t in "${wanted[@]}"; do
