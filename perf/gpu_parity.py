@@ -8,7 +8,10 @@
   torch       2,000 steps on real text, bf16, against PyTorch (perf/gpu_torch.py) from the same weights in the same order: the mean loss of
               the last 100 steps within 0.01
 
-  python perf/gpu_parity.py losses gradients [--model gpt2 --batch 4 --seq 256]
+  double      gradients of one step in fp32 by ours and by PyTorch, each against PyTorch's in fp64, from the same weights: ours are not farther away,
+              all tensors together
+
+  python perf/gpu_parity.py losses gradients double [--model gpt2 --batch 4 --seq 256]
   python perf/gpu_parity.py torch --text book.txt [--tokenizer gpt2 --vocab_dir DIR]
   python perf/gpu_parity.py losses gradients torch --dry          # tiny model on the CPU, to test the script
 
@@ -176,6 +179,42 @@ def gradients(o, c, work, data, begins):
             c.above(f"{where}: gradient at {label}, the worst of {len(each)} tensors", each[worst], 0.999, worst)
 
 
+# ---- fp32 against double ------------------------------------------------------------------------------------------------
+
+def torch_gradients(o, work, data, begin, precision):
+    path = os.path.join(work, precision + ".npz")
+    args = [o.python, os.path.join(HERE, "gpu_torch.py"), "--data", data, "--model", o.model, "--vocab", o.vocab or 50257, "--batch", o.batch, "--accum", o.accum,
+            "--seq", o.seq, "--precision", precision, "--mode", "eager", "--device", "cpu" if o.dry else "cuda", "--warm", 0, "--init", begin, "--order", "ours",
+            "--seed", 7]
+    p = subprocess.run([str(a) for a in args], input=f"gradients {path}\nquit\n", capture_output=True, text=True)
+    if p.returncode:
+        raise SystemExit(f"PyTorch failed: {p.stderr[-3000:]}")
+    return np.load(path), json.loads(p.stdout.strip().splitlines()[-1])["loss"]
+
+
+def double(o, c, work, data):
+    s = dict(base(o), max_steps=1, lr=0, weight_decay=0, clip=0, betas="0,0.95")
+    _, begin = train(o, os.path.join(work, "double-begin"), data, "cpu", **dict(s, micro_batch_size_per_gpu=1, grad_accum_steps=1))
+    rows, at = train(o, os.path.join(work, "double-ours"), data, "cpu" if o.dry else "fp32", init_from=begin, **s)
+    stored = read_safetensors(os.path.join(at, "optimizer.safetensors"))
+    ours = {k.removeprefix("m/").removeprefix("transformer."): v for k, v in stored.items() if k.startswith("m/")}
+    truth, loss = torch_gradients(o, work, data, begin, "fp64")
+    theirs, _ = torch_gradients(o, work, data, begin, "fp32")
+    c.within("loss of fp32 against fp64", abs(rows[0]["loss"] - loss), 1e-5, f"{rows[0]['loss']:.8f} and {loss:.8f}")
+    squares = {"ours": 0.0, "theirs": 0.0, "truth": 0.0}
+    worst = (0.0, "")
+    for k in truth.files:
+        t = truth[k].ravel()
+        apart = [float(np.sum((np.asarray(g[k], dtype=np.float64).ravel() - t) ** 2)) for g in (ours, theirs)]
+        squares["ours"] += apart[0]
+        squares["theirs"] += apart[1]
+        squares["truth"] += float(t @ t)
+        worst = max(worst, (math.sqrt(apart[0] / apart[1]) if apart[1] else 0.0, k))
+    error = {k: math.sqrt(squares[k] / squares["truth"]) for k in ("ours", "theirs")}
+    c.within("fp32: distance of the gradient from fp64, over PyTorch's distance", error["ours"] / error["theirs"], 1.25 if o.dry else 1.0,
+             f"relative: ours {error['ours']:.3g}, PyTorch {error['theirs']:.3g}; largest ratio of a tensor {worst[0]:.2f} ({worst[1]})")
+
+
 # ---- against PyTorch ----------------------------------------------------------------------------------------------------
 
 def torch_run(o, c, work):
@@ -213,7 +252,7 @@ def torch_run(o, c, work):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("what", nargs="+", choices=["losses", "gradients", "torch"])
+    a.add_argument("what", nargs="+", choices=["losses", "gradients", "double", "torch"])
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
     a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="Python interpreter with torch")
     a.add_argument("--model", default="gpt2")
@@ -253,6 +292,8 @@ def main():
         trained = losses(o, c, work, data) if "losses" in o.what else None
         if "gradients" in o.what:
             gradients(o, c, work, data, [("fresh weights", None)] + ([(f"weights after {o.steps} steps", trained)] if trained else []))
+        if "double" in o.what:
+            double(o, c, work, data)
         if "torch" in o.what:
             result["torch"] = torch_run(o, c, work)
     result["checks"] = c.rows

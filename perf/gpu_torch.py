@@ -1,14 +1,15 @@
 """PyTorch side of the GPU benchmarks: GPT-2 with all common optimizations, controlled by commands on stdin.
 (ls-bench: by name; started by other scripts.)
 
-Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, or TF32
-products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs copied asynchronously from pinned memory, losses read
+Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, TF32
+products, or fp64), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs copied asynchronously from pinned memory, losses read
 only at the end of a segment. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
 
 Protocol: prints one JSON line when it is ready (compiled, warm), then for each line on stdin
   steps N      N optimizer steps -> {"seconds": …, "steps": N, "loss": the last one}
   for S N      steps for about S seconds, at least N of them; the same answer
   losses N     N optimizer steps, every loss read -> {"losses": […], "norms": […], "rates": […]}
+  gradients F  of one step, by their names in model.safetensors, to the file F (npz) -> {"loss": …}; the weights stay
   memory       -> {"allocated": peak bytes, "reserved": peak bytes}
   quit
 Between answers the GPU is idle. Data: batches of a token file in the order of the lockstep trainer (--order ours: the keyed permutation of
@@ -33,24 +34,37 @@ from torch_gpt2 import GPT2
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "oracle"))
 
 
+def read_safetensors(path):
+    """name -> float array."""
+    raw = np.fromfile(path, dtype=np.uint8)
+    n = int(raw[:8].view("<u8")[0])
+    head = json.loads(bytes(raw[8 : 8 + n]))
+    head.pop("__metadata__", None)
+    for name, t in head.items():
+        if t["dtype"] != "F32":
+            raise SystemExit(f"{path}: {name} is {t['dtype']}, F32 expected")
+    return {name: raw[8 + n + t["data_offsets"][0] : 8 + n + t["data_offsets"][1]].view("<f4").reshape(t["shape"]) for name, t in head.items()}
+
+
+def named(model):
+    """(name as in model.safetensors, parameter, whether it is stored transposed)"""
+    yield "wte.weight", model.wte.weight, False
+    yield "wpe.weight", model.wpe.weight, False
+    for i, b in enumerate(model.blocks):
+        for ours, theirs in ((b.ln_1, "ln_1"), (b.ln_2, "ln_2"), (b.qkv, "attn.c_attn"), (b.proj, "attn.c_proj"), (b.fc, "mlp.c_fc"), (b.out, "mlp.c_proj")):
+            yield f"h.{i}.{theirs}.weight", ours.weight, ours.weight.dim() == 2
+            yield f"h.{i}.{theirs}.bias", ours.bias, False
+    yield "ln_f.weight", model.ln_f.weight, False
+    yield "ln_f.bias", model.ln_f.bias, False
+
+
 def load_folder(model, folder):
-    """The weights of a Hugging Face folder (config.json, model.safetensors); ids beyond the vocabulary are not changed."""
-    from safetensors.torch import load_file
-    t = load_file(os.path.join(folder, "model.safetensors"))
-    t = {k.removeprefix("transformer."): v for k, v in t.items()}
+    """The weights of a Hugging Face folder (model.safetensors); ids beyond the vocabulary are not changed."""
+    t = {k.removeprefix("transformer."): v for k, v in read_safetensors(os.path.join(folder, "model.safetensors")).items()}
     with torch.no_grad():
-        model.wte.weight[: t["wte.weight"].shape[0]].copy_(t["wte.weight"])
-        model.wpe.weight.copy_(t["wpe.weight"])
-        for i, b in enumerate(model.blocks):
-            h = f"h.{i}."
-            for ours, theirs in ((b.ln_1, "ln_1"), (b.ln_2, "ln_2")):
-                ours.weight.copy_(t[h + theirs + ".weight"])
-                ours.bias.copy_(t[h + theirs + ".bias"])
-            for ours, theirs in ((b.qkv, "attn.c_attn"), (b.proj, "attn.c_proj"), (b.fc, "mlp.c_fc"), (b.out, "mlp.c_proj")):
-                ours.weight.copy_(t[h + theirs + ".weight"].T)
-                ours.bias.copy_(t[h + theirs + ".bias"])
-        model.ln_f.weight.copy_(t["ln_f.weight"])
-        model.ln_f.bias.copy_(t["ln_f.bias"])
+        for name, p, transposed in named(model):
+            v = torch.from_numpy(t[name].copy())
+            p[: v.shape[1 if transposed else 0]].copy_(v.T if transposed else v)
 
 
 def batches(o, device):
@@ -116,6 +130,8 @@ class Trainer:
             load_folder(self.model, o.init)
         self.model.mask = bool(o.init) or o.exact
         self.model.to(o.device)
+        if o.precision == "fp64":
+            self.model.double()
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(o.precision)
         if o.precision == "tf32":
             torch.set_float32_matmul_precision("high")
@@ -128,7 +144,7 @@ class Trainer:
         except (RuntimeError, TypeError):
             self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True, **settings)
             self.adamw = "foreach"
-        self.sdp = "auto" if o.device != "cuda" else pick_sdp(o, self.dtype) if o.sdp == "best" else o.sdp
+        self.sdp = "auto" if o.device != "cuda" or o.precision == "fp64" else pick_sdp(o, self.dtype) if o.sdp == "best" else o.sdp
         self.scaler = torch.amp.GradScaler(o.device, enabled=o.precision == "fp16")
         self.stream = batches(o, o.device)
         self.next = next(self.stream)
@@ -187,6 +203,20 @@ class Trainer:
         self.sync()
         return {"seconds": time.perf_counter() - begin, "steps": n, "loss": loss.item()}
 
+    def gradients(self, path):
+        x, y = self.next
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
+        for m in range(self.o.accum):
+            with torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype is not None), self.attention():
+                part = self.step_model(x[m], y[m]) / self.o.accum
+            part.backward()
+            loss += part.item()
+        vocab = self.o.vocab
+        np.savez(path, **{name: (p.grad.T if transposed else p.grad[:vocab] if name == "wte.weight" else p.grad).double().cpu().numpy()
+                          for name, p, transposed in named(self.model)})
+        return {"loss": loss}
+
     def losses(self, n):
         rows = {"losses": [], "norms": [], "rates": []}
         kept = []
@@ -215,7 +245,7 @@ def main():
     a.add_argument("--batch", type=int, default=4, help="sequences per micro-batch")
     a.add_argument("--accum", type=int, default=1)
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32"])
+    a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32", "fp64"])
     a.add_argument("--mode", default="compile", choices=["eager", "compile", "compile-graphs", "compile-max"])
     a.add_argument("--sdp", default="best", choices=["best", "auto", "flash", "cudnn", "efficient"],
                    help="attention kernel; best: measure all and use the fastest")
@@ -257,6 +287,8 @@ def main():
             answer = t.run(float(words[1]), int(words[2]))
         elif words[0] == "losses":
             answer = t.losses(int(words[1]))
+        elif words[0] == "gradients":
+            answer = t.gradients(words[1])
         elif words[0] == "memory":
             answer = t.memory()
         else:
