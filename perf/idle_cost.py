@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an idle supervisor, audits and asynchronous checkpoints cost: runs with and without them, in turns.
 
-    perf/idle_cost.py [LOCKSTEP] [--seconds 150] [--rounds 4] [--steps 101] [--size L,H,C,T,B] [--save_rounds 3] [--save_steps 13] [--save_size L,H,C,T,B]
+    perf/idle_cost.py [LOCKSTEP] [--seconds 150] [--copies N] [--rounds 4] [--steps 101] [--size L,H,C,T,B] [--save_rounds 3] [--save_steps 13] [--save_size L,H,C,T,B]
 
     supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
     audit_idle   train --audit 100000, no audit in the run       bar: 0.5 %
@@ -23,12 +23,14 @@ the wall time of steps and of all CPU seconds of the run, its start included. Th
 with the same weights.
 
 A bar is met if the whole interval is below it, and missed if it is above; else there are too few samples. The defaults should take about 12 minutes on two quiet cores of a server."""
-import argparse, hashlib, json, math, os, random, resource, shutil, signal, statistics, struct, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, hashlib, json, math, os, random, resource, shutil, signal, statistics, struct, subprocess, sys, tempfile, time
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
 p.add_argument("--seconds", type=float, default=150, help="of supervisor and of audit_idle")
-p.add_argument("--turn", type=float, default=0.5, help="seconds of a turn of supervisor and audit_idle")
+p.add_argument("--copies", type=int, default=1, help="of supervisor and audit_idle: so many measurements at the same time, each on two cores of its own")
+p.add_argument("--idle_size", default="2,4,128,64,2", help="--size of supervisor and audit_idle: short steps, of which a turn has many")
+p.add_argument("--turn", type=float, default=1, help="seconds of a turn of supervisor and audit_idle")
 p.add_argument("--rounds", type=int, default=4, help="of audit and audit_step")
 p.add_argument("--steps", type=int, default=101)
 p.add_argument("--audits", type=int, default=20, help="of a run of audit_step")
@@ -52,9 +54,9 @@ VARIANTS = {
 }
 
 
-def command(work, folder, size, steps, options):
+def command(data, folder, size, steps, options):
     L, H, C, T, B = size.split(",")
-    return [a.lockstep, "train", "--data", os.path.join(work, "d"), "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
+    return [a.lockstep, "train", "--data", data, "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
             "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", B, "--max_steps", str(steps),
             "--dropout", "0", "-n", "2", "--strategy", "ddp", "--checkpoint_path", folder, *options]
 
@@ -68,7 +70,7 @@ def run(work, options, steps, size):
     folder = os.path.join(work, "run")
     shutil.rmtree(folder, ignore_errors=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command(work, folder, size, steps, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+    done = subprocess.run(command(data, folder, size, steps, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
     if done.returncode:
         sys.exit(f"{' '.join(options) or 'plain'}: exit code {done.returncode}\n{done.stdout[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -86,10 +88,10 @@ def run(work, options, steps, size):
 class Alive:
     """A run that goes on only in its turns."""
 
-    def __init__(self, work, name, options):
+    def __init__(self, work, name, options, cores):
         self.name, self.folder, self.turns = name, os.path.join(work, name), []
         self.log = open(os.path.join(work, name + ".log"), "w+")
-        self.process = subprocess.Popen(command(work, self.folder, a.size, 10**7, ["--epochs", "100000", "--save_every", "0", *options]), stdout=self.log,
+        self.process = subprocess.Popen(cores + command(data, self.folder, a.idle_size, 10**7, ["--epochs", "100000", "--save_every", "0", *options]), stdout=self.log,
                                         stderr=self.log, env=environment())
 
     def members(self):
@@ -164,9 +166,10 @@ class Alive:
         self.log.close()
 
 
-def idle(work, name, options):
+def idle(work, options, cores):
     """Ratios of neighbouring turns: with the option over plain, and the control over plain."""
-    sides = [Alive(work, x, o) for x, o in (("plain", []), ("with", options), ("control", []))]
+    os.makedirs(work, exist_ok=True)
+    sides = [Alive(work, x, o, cores) for x, o in (("plain", []), ("with", options), ("control", []))]
     try:
         for s in sides:
             s.begin()
@@ -234,11 +237,11 @@ def verdict(ratio, bar):
 
 
 work = tempfile.mkdtemp(prefix="idle_cost.", dir=os.path.dirname(os.path.abspath(a.lockstep)))
-different = False
+data, different = os.path.join(work, "d"), False
 try:
-    os.makedirs(os.path.join(work, "d"))
+    os.makedirs(data)
     r = random.Random(1)
-    with open(os.path.join(work, "d", "train.bin"), "wb") as f:
+    with open(os.path.join(data, "train.bin"), "wb") as f:
         f.write(struct.pack("<1000000H", *(r.randrange(8000) for _ in range(1000000))))
     for workers, micro in ((2, 1), (1, 1), (2, 4), (1, 4)) if "audit_step" in a.only else ():
         steps = mean_interval(audit_steps(work, workers, micro, a.rounds))
@@ -246,7 +249,13 @@ try:
         print(f"audit_step: {workers} worker{'s' if workers > 1 else ''}, {micro} micro-batch{'es' if micro > 1 else ''} each: an audit takes {steps[0]:.3f} steps ({steps[1]:.3f} to {steps[2]:.3f}), "
               f"{100 * m:.3f} % of 100 ({100 * low:.3f} to {100 * high:.3f}), bar 1 %: {verdict((1 + m, 1 + low, 1 + high), 0.01)}", flush=True)
     for name in [x for x in IDLE if x in a.only]:
-        ratios = idle(work, name, IDLE[name])
+        cores = sorted(os.sched_getaffinity(0))
+        if a.copies > 1 and len(cores) < 2 * a.copies:
+            sys.exit(f"--copies {a.copies} needs {2 * a.copies} cores; this process has {len(cores)}")
+        on = [["taskset", "-c", f"{cores[2 * k]},{cores[2 * k + 1]}"] if a.copies > 1 else [] for k in range(a.copies)]
+        with concurrent.futures.ThreadPoolExecutor(a.copies) as pool:
+            found = list(pool.map(lambda k: idle(os.path.join(work, f"{name}-{k}"), IDLE[name], on[k]), range(a.copies)))
+        ratios = {x: [r for f in found for r in f[x]] for x in found[0]}
         for which, words in (("with", name), ("control", f"{name}, control (plain against plain)")):
             if len(ratios[which]) < 10:
                 sys.exit(f"{name}: only {len(ratios[which])} turns have more than 6 steps; use a longer --turn or a smaller --size")
