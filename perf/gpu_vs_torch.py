@@ -11,7 +11,7 @@ with the others: `deterministic` (ours has --no_deterministic unless --determini
   tokens/s   median over rounds; ratio: lockstep over PyTorch in the same round, median with a 95 % interval of the mean
   memory     GPU memory used by the process (including the CUDA context), and the count of each side
   MFU        tokens/s * (6 (12 L C^2 + V C) + 12 L C T) / peak; the peak is --ceiling TFLOP/s (measured: perf/gpu_roofline.py), else the
-             dense data sheet rate of --peak; the table names the source
+             dense data sheet rate of an H200; fp32: a sixth of bf16's, as our products in fp32 are six in bf16
 
   python perf/gpu_vs_torch.py --cases b64,b16 [--modes compile,eager] [--rounds 5] [--bars] [--out DIR]
   python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model on a CPU
@@ -306,7 +306,7 @@ def measure(o, name, work):
     finally:
         for side in sides:
             side.close()
-    peak = o.ceiling or {"bf16": 989.5, "fp16": 989.5, "tf32": 494.7, "fp32": 67.0}[case["precision"]] if o.device == "cuda" else None
+    peak = o.ceiling or {"bf16": 989.5, "fp16": 989.5, "tf32": 494.7, "fp32": 989.5 / 6}[case["precision"]] if o.device == "cuda" else None
     for row in rows:
         row["tflops"] = row["tokens_per_sec"] * flops_per_token(case) / 1e12
         row["mfu"] = row["tflops"] / peak if peak else None
