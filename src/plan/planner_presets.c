@@ -57,9 +57,9 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB}},
     {.name = "h200",
      .source =
-         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, power: data sheet; links: a fraction of it; memory size: as the driver reports it; 16-bit rates, memory bandwidth, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: products docs/results/fp8_attention_h200_2026-11-17.md, attention fitted on docs/results/gpu_h200_2026-11-15.md; host memory and bus: docs/results/offload_h200_2026-11-16.md",
+         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, power: data sheet; links: a fraction of it; memory size: as the driver reports it; 16-bit rates, memory bandwidth, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/fp8_attention_h200_2026-11-17.md, its peak: six bf16 products each; host memory and bus: docs/results/offload_h200_2026-11-16.md",
      .memory = GIB(139.8),
-     .rates = {{102.8 * TERA, 68 * TERA, 989.5 / 6 * TERA}, /* six bf16 products each (decision 24) */
+     .rates = {{87 * TERA, 68 * TERA, 989.5 / 6 * TERA}, /* six bf16 products each (decision 24) */
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA},
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA}},
      .bandwidth = 3.628 * TERA,
