@@ -36,17 +36,6 @@ if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
 
 
-def find(tree, key):
-    """The first value of this key anywhere in nested objects."""
-    if isinstance(tree, dict):
-        if key in tree:
-            return tree[key]
-        tree = tree.values()
-    elif not isinstance(tree, list):
-        return None
-    return next((v for v in (find(x, key) for x in tree) if v is not None), None)
-
-
 def run(work, precision):
     folder = os.path.join(work, precision)
     args = [a.lockstep, "train", "--data", a.data, "--device", a.device, "--precision", precision, "--model", a.model, "--seq_length", a.seq,
@@ -61,7 +50,9 @@ def run(work, precision):
     if len(losses) != a.steps:
         sys.exit(f"{precision}: {len(losses)} steps were made, not {a.steps}: the text is too short for them; give `-- --epochs N`")
     with open(os.path.join(folder, "training_metrics.json")) as f:
-        val = find(json.load(f), "best_val_loss")  # of the one validation, at the end
+        val = json.load(f)["epochs"][-1]["val_loss_avg_global"]  # at the end, which need not be the smallest of several epochs
+    if val is None:
+        sys.exit(f"{precision}: no validation was made: {a.data} has no val.bin, or too short a one")
     shutil.rmtree(folder)
     return {"precision": precision, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
             "losses": losses}

@@ -155,7 +155,7 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
-    return choose_weights(o, d, precision ? precision : cuda ? "bf16" : "fp32", weights);
+    return choose_weights(o, d, ls_precision_choose(precision, cuda), weights);
 }
 
 const char *ls_session_weights(const ls_session *s, int64_t *nbytes)
@@ -202,7 +202,8 @@ void ls_session_close(ls_session *s)
     *s = (ls_session){0};
 }
 
-/* The copies for a pass over n columns. Of many rows a device makes bf16 products faster with the matrices themselves: the same numbers. */
+/* The copies for a pass over n columns. Of many rows a device makes bf16 products faster with the matrices themselves: the same weights, but
+ * another order of sums, so that a text may depend on the batch it is in. */
 static const ls_packed *copies(const ls_session *s, const ls_packed *weights, int64_t n)
 {
     return s->compute.device && n > 1 && weights && weights->form == LS_PACK_BF16 ? NULL : weights;

@@ -83,6 +83,13 @@ for w in bf16 int8; do # recorded passes make the text of direct ones
   LS_CUDA_GRAPHS=0 text --device cuda --weights $w >direct.txt
   same got.txt direct.txt
 done
+expect 0 "" "$LOCKSTEP" generate --checkpoint gpu-bf16 --prompt "line 1" --max_new_tokens 1 --device cuda --precision auto --weights bf16 # auto is bf16
+printf 'line 1\nline 22 of a\nl\n' >prompts.txt
+for b in 1 3; do # with int8, a text does not depend on its batch
+  timeout 200 "$LOCKSTEP" generate --checkpoint gpu-bf16 --prompts prompts.txt --batch $b --max_new_tokens 6 --json --device cuda --weights int8 >batch-$b.txt 2>err.txt ||
+    bad "generate --prompts: $(cat err.txt)"
+done
+same batch-1.txt batch-3.txt
 expect 2 "leave it out" "$LOCKSTEP" generate --checkpoint gpu-bf16 --device cuda --speculate 4
 
 # overflows: the DeepSpeed JSON enables fp16 with a loss scale that is far too high
