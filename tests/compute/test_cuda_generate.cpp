@@ -202,6 +202,25 @@ static void cached_attention_matches_its_equation(void **state)
         }
 }
 
+/* A key that is not a number makes the whole row of its head so, wherever it is, and no other head. */
+static void cached_attention_does_not_hide_a_nan(void **state)
+{
+    (void)state;
+    const int64_t H = 2, D = 64, C = H * D, Tmax = 64, pos = 40;
+    for (int64_t at : {0, 5, 33, 39}) {
+        array qkv(LS_F32, 3 * C), kc(LS_F32, H * Tmax * D), vc(LS_F32, H * Tmax * D), y(LS_F32, C);
+        qkv.random(1);
+        vc.random(3);
+        numbers k = kc.random(2).was;
+        k[(size_t)(at * D + 7)] = NAN;
+        kc.put(k);
+        CU(cu_attention_cached(nullptr, LS_F32, y.at(), kc.at(), vc.at(), qkv.at(), 1, 1, pos, nullptr, Tmax, H, D));
+        CU(cudaDeviceSynchronize());
+        const numbers got = y.get();
+        for (int64_t c = 0; c < C; c++) assert_true(c < D ? std::isnan(got[(size_t)c]) : std::isfinite(got[(size_t)c]));
+    }
+}
+
 /* ---- the best logits ---- */
 
 static bool before(const ls_best &a, const ls_best &b)
@@ -282,6 +301,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_packed_matrices_match_their_equation),
         cmocka_unit_test(cached_attention_matches_its_equation),
+        cmocka_unit_test(cached_attention_does_not_hide_a_nan),
         cmocka_unit_test(the_best_logits_are_those_of_a_sort),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

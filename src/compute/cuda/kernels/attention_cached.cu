@@ -39,10 +39,10 @@ template <class T> __global__ void keep(const job<T> a, int64_t n)
     a.vcache[to] = a.qkv[from + 2 * H * D];
 }
 
-/* Weight of a part whose maximum is m when the maximum of all is top; 0 of an empty part. Both are logarithms to base 2. */
+/* Weight of a part whose maximum is m when the maximum of all is top; 0 of an empty part, NaN of NaN. Both are logarithms to base 2. */
 LS_DEVICE float weight(float m, float top)
 {
-    return m > -INFINITY ? ex2(m - top) : 0.0f;
+    return m == -INFINITY ? 0.0f : ex2(m - top);
 }
 
 /* The warps' parts, added in order, become y (D). */
