@@ -12,7 +12,7 @@
 
 supervisor and audit_idle do the same in every step, so both runs are alive at the same time and take turns of --turn seconds (SIGSTOP and SIGCONT of all their processes, in
 the order plain, with, with, plain, ...) for --seconds seconds. Of a turn, the steps count that lie in it as a whole, except the first two. A turn and its neighbour meet the same machine; their
-ratio of seconds per step is a sample. A third run, plain like the first, is the control: it takes turns with the plain run in the same way, and shows what the method itself finds where there is nothing.
+ratios of the mean and of the median step are the samples. A third run, plain like the first, is the control: it takes turns with the plain run in the same way, and shows what the method itself finds where there is nothing.
 
 audit_step needs no second run: of the 4 steps up to an audit, the first two have none, the third ends with the hash of the state, and the fourth repeats the pass and hashes again. The cost is that of
 the last two less that of the first two; audits are the samples (--audits of them per round).
@@ -30,7 +30,8 @@ p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path
 p.add_argument("--seconds", type=float, default=150, help="of supervisor and of audit_idle")
 p.add_argument("--copies", type=int, default=1, help="of supervisor and audit_idle: so many measurements at the same time, each on two cores of its own")
 p.add_argument("--idle_size", default="2,4,128,64,2", help="--size of supervisor and audit_idle: short steps, of which a turn has many")
-p.add_argument("--turn", type=float, default=1, help="seconds of a turn of supervisor and audit_idle")
+p.add_argument("--no_control", action="store_true", help="leave out the control of supervisor and audit_idle: twice as many pairs in the same time")
+p.add_argument("--turn", type=float, default=0.5, help="seconds of a turn of supervisor and audit_idle")
 p.add_argument("--rounds", type=int, default=4, help="of audit and audit_step")
 p.add_argument("--steps", type=int, default=101)
 p.add_argument("--audits", type=int, default=20, help="of a run of audit_step")
@@ -142,7 +143,7 @@ class Alive:
         self.turns.append((begin, end))
 
     def per_step(self):
-        """Seconds per step of every turn; None: too few steps."""
+        """Of every turn the mean and the median step in seconds; None: too few steps."""
         steps = [json.loads(x) for x in self.lines() if x.endswith("\n")]
         steps = [(s["time_unix_ms"] / 1e3 - s["step_time_sec"], s["time_unix_ms"] / 1e3, s["step_time_sec"]) for s in steps]
         out, k = [], 0
@@ -153,7 +154,7 @@ class Alive:
             while k < len(steps) and steps[k][1] <= end:
                 inside.append(steps[k][2])
                 k += 1
-            out.append(sum(inside[2:]) / len(inside[2:]) if len(inside) > 6 else None)
+            out.append((sum(inside[2:]) / len(inside[2:]), statistics.median(inside[2:])) if len(inside) > 6 else None)
         return out
 
     def end(self):
@@ -169,7 +170,7 @@ class Alive:
 def idle(work, options, cores):
     """Ratios of neighbouring turns: with the option over plain, and the control over plain."""
     os.makedirs(work, exist_ok=True)
-    sides = [Alive(work, x, o, cores) for x, o in (("plain", []), ("with", options), ("control", []))]
+    sides = [Alive(work, x, o, cores) for x, o in [("plain", []), ("with", options)] + [("control", [])] * (not a.no_control)]
     try:
         for s in sides:
             s.begin()
@@ -186,7 +187,7 @@ def idle(work, options, cores):
         for s in sides:
             s.end()
             shutil.rmtree(s.folder, ignore_errors=True)
-    return {x: [found[x][i] / found["plain"][j] for i, j in at if found[x][i] and found["plain"][j]] for x, at in pairs.items()}
+    return {x: [[p / q for p, q in zip(found[x][i], found["plain"][j])] for i, j in at if found[x][i] and found["plain"][j]] for x, at in pairs.items()}
 
 
 def audit_steps(work, workers, micro, rounds):
@@ -256,12 +257,14 @@ try:
         with concurrent.futures.ThreadPoolExecutor(a.copies) as pool:
             found = list(pool.map(lambda k: idle(os.path.join(work, f"{name}-{k}"), IDLE[name], on[k]), range(a.copies)))
         ratios = {x: [r for f in found for r in f[x]] for x in found[0]}
-        for which, words in (("with", name), ("control", f"{name}, control (plain against plain)")):
+        for which, words in (("with", name), ("control", f"{name}, control (plain against plain)"))[:len(ratios)]:
             if len(ratios[which]) < 10:
                 sys.exit(f"{name}: only {len(ratios[which])} turns have more than 6 steps; use a longer --turn or a smaller --size")
-            m, low, high = mean_interval(ratios[which])
-            end = f", bar 0.5 %: {verdict((m, low, high), 0.005)}" if which == "with" else ""
-            print(f"{words}: {100 * m - 100:+.2f} % of a step ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), {len(ratios[which])} pairs of turns of {a.turn:g} s{end}", flush=True)
+            for k, of in enumerate(("mean step", "median step")):
+                m, low, high = mean_interval([r[k] for r in ratios[which]])
+                end = f", bar 0.5 %: {verdict((m, low, high), 0.005)}" if which == "with" else ""
+                print(f"{words}: {of} {100 * m - 100:+.2f} % ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), {len(ratios[which])} pairs of turns of {a.turn:g} s{end}",
+                      flush=True)
     for name in a.only:
         if name == "audit_step" or name in IDLE:
             continue
