@@ -89,23 +89,29 @@ def torch_alone(o, data, mode, limit=1e9):
     return {**w.summed(o.alone_batch * o.seq, r["steps"], 0), "loss": r["loss"], "words": f"torch {r['torch']}"}
 
 
-def products(o, precision, limit=1e9):
-    """Of the kernel that this precision uses: GFLOP/s of all products of a step, and of its instruction."""
-    args = [o.lockstep, "bench", "gemm", "--device", "cpu", "--precision", precision, "--threads", o.cores, "--batch", o.alone_batch, "--seq", o.seq,
-            "--turns", 3, "--json"]
-    if o.model == "tiny":
-        args += ["--layers", 2, "--width", 128, "--vocab", 512]
+def bench_gemm(o, precision, limit, *more):
+    """The last row of `lockstep bench gemm`, or a refusal."""
     g = w.Group()
     with tempfile.TemporaryFile() as out:
-        g.start(args, w.cores(o.cores), None, out)
+        g.start([o.lockstep, "bench", "gemm", "--device", "cpu", "--precision", precision, "--threads", o.cores, "--json", *more], w.cores(o.cores), None, out)
         if not g.wait(min(limit, 120)):
             return {"refused": g.words()}
         out.seek(0)
-        whole = json.loads(out.read().decode())["rows"][-1]
-    kernels = [(k, v) for k, v in whole.items() if isinstance(v, dict)]
-    with_peak = [(k, v) for k, v in kernels if "peak_gflops" in v]
-    name, v = (with_peak or kernels)[0]
-    return {"kernel": name, "gflops": v["gflops"], "peak_gflops": v.get("peak_gflops")}
+        return json.loads(out.read().decode())["rows"][-1]
+
+
+def products(o, precision, limit=1e9):
+    """Of the kernel that this precision uses, alone (the threads of a BLAS would still spin when it begins): GFLOP/s of all products of a step, and of its
+    instruction."""
+    small = bench_gemm(o, precision, limit, "--batch", 1, "--seq", 32, "--layers", 1, "--width", 64, "--vocab", 64, "--turns", 1)
+    if "refused" in small:
+        return small
+    name = next(k for k, v in small.items() if isinstance(v, dict))
+    size = ["--layers", 2, "--width", 128, "--vocab", 512] if o.model == "tiny" else []
+    whole = bench_gemm(o, precision, limit, "--batch", o.alone_batch, "--seq", o.seq, "--turns", 3, "--kernels", name, *size)
+    if "refused" in whole:
+        return whole
+    return {"kernel": name, "gflops": whole[name]["gflops"], "peak_gflops": whole[name].get("peak_gflops")}
 
 
 class Table:

@@ -73,7 +73,7 @@ for c in step-8 epoch-1; do same_checkpoint one/$c mixed/$c; done
 
 # a copy in memory does not wait for a disk that is slow, and is not left out
 for n in 1 2; do
-  LOCKSTEP_FAULT="kind=slow,rank=0,step=4,phase=save,path=/.tmp-step-4-,seconds=60;kind=kill,rank=0,step=13" ok "slow$n" --save_every 4 --save_memory_every 4 --save_async -n $n --max_restarts 1
+  LOCKSTEP_FAULT="kind=slow,rank=0,step=4,phase=save,path=slow$n/.tmp-step-4-,seconds=60;kind=kill,rank=0,step=13" ok "slow$n" --save_every 4 --save_memory_every 4 --save_async -n $n --max_restarts 1
   grep -q '"event": "restart".*"from_step": 12, "lost_steps": 0,' "slow$n/events.jsonl" || bad "-n $n: the copy was left out: $(grep restart "slow$n/events.jsonl")"
   same_checkpoint one/epoch-1 "slow$n/epoch-1"
 done
