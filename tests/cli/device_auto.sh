@@ -126,7 +126,7 @@ cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1
 on_stderr '^device: CUDA'
 cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1 --threads 1
 on_stderr '^device: CPU (for --threads)$'
-LS_PLUGIN_DIR=$emu "$LOCKSTEP" verify -n 1 --steps 1 >out 2>err & # takes minutes on this device: its first row is enough
+TMPDIR=$SCRATCH LS_PLUGIN_DIR=$emu "$LOCKSTEP" verify -n 1 --steps 1 >out 2>err & # takes minutes on this device: its first row is enough
 pid=$!
 await $pid grep -q '^dp .*identical' out || bad "verify: $(cat out err)"
 kill -KILL $pid 2>/dev/null
