@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # idle_instructions.sh - what an idle supervisor (--max_restarts) and idle audits (--audit 100000) add to a step, in instructions, counted by valgrind.
-# ls-bench: by name; needs valgrind, takes about 5 minutes.
+# ls-bench: by name; needs valgrind, takes about 12 minutes.
 #
 #   perf/idle_instructions.sh [LOCKSTEP]
 #
 # A count does not depend on what else the machine does, where perf/idle_cost.py needs quiet cores. One worker with one thread (threads that wait for each other
-# would be counted while they spin) trains a model of two layers of 64 for 10 and for 30 steps; the difference, over 20, is a step. The process of the supervisor
+# would be counted while they spin) trains a model of two layers of 64 for 10 and for 70 steps; the difference, over 60, is a step. The process of the supervisor
 # works by time, not by step: under valgrind a step takes about a hundred times as long, so its share here is far above its share in a run.
 set -euo pipefail
 lockstep=$(realpath "${1:-${LOCKSTEP:-$(dirname "${BASH_SOURCE[0]}")/../build/lockstep}}")
@@ -31,16 +31,16 @@ for name in plain supervisor audit_idle; do
     supervisor) options=(--max_restarts 3) ;;
     audit_idle) options=(--audit 100000) ;;
     esac
-    for steps in 10 30; do total[$name$steps]=$(count "$name$steps" "$steps" "${options[@]}"); done
+    for steps in 10 70; do total[$name$steps]=$(count "$name$steps" "$steps" "${options[@]}"); done
 done
-again=$(count again10 10) # what a repetition changes
-python3 - "$again" "${total[plain10]}" "${total[plain30]}" "${total[supervisor10]}" "${total[supervisor30]}" "${total[audit_idle10]}" "${total[audit_idle30]}" <<'P'
+again=$(count again70 70) # what a repetition changes
+python3 - "$again" "${total[plain10]}" "${total[plain70]}" "${total[supervisor10]}" "${total[supervisor70]}" "${total[audit_idle10]}" "${total[audit_idle70]}" <<'P'
 import sys
-again, p10, p30, s10, s30, a10, a30 = ([int(x) for x in a.split()] for a in sys.argv[1:])
-step = (p30[-1] - p10[-1]) / 20
-noise = abs(again[-1] - p10[-1]) / 20
+again, p10, p70, s10, s70, a10, a70 = ([int(x) for x in a.split()] for a in sys.argv[1:])
+step = (p70[-1] - p10[-1]) / 60
+noise = abs(again[-1] - p70[-1]) / 60
 print(f"a step: {step:,.0f} instructions; a repetition of one run differs by {noise:,.0f} of them ({100 * noise / step:.2f} %)")
-for name, a, b in (("supervisor", s10, s30), ("audit_idle", a10, a30)):
-    print(f"{name}: the worker {100 * ((b[-1] - a[-1]) / 20 / step - 1):+.2f} % of a step")
-print(f"supervisor: its own process {100 * (s30[0] - s10[0]) / 20 / step:.2f} % of a step")
+for name, a, b in (("supervisor", s10, s70), ("audit_idle", a10, a70)):
+    print(f"{name}: the worker {100 * ((b[-1] - a[-1]) / 60 / step - 1):+.2f} % of a step")
+print(f"supervisor: its own process {100 * (s70[0] - s10[0]) / 60 / step:.2f} % of a step")
 P
