@@ -115,7 +115,7 @@ typedef struct cli_device {
     CLI_CHOICE(                                                                                                   \
         "weights", on.weights, "fp32|bf16|int8", NULL,                                                            \
         "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results " \
-        "slightly; a GPU has int8 or that of --precision [fp32 on the CPU]")
+        "slightly; on a GPU int8, or the format of --precision [CPU: fp32; GPU: that of --precision]")
 
 /* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);

@@ -294,11 +294,7 @@ static void wrong_use_is_refused(void **state)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        printf("skipped: there is no CUDA device\n");
-        return 77;
-    }
+    if (no_cuda_device()) return 77;
     if (!cu_gemm_f32_works()) {
         printf("skipped: it is not a Hopper GPU, or the kernel is not compiled for it\n");
         return 77;

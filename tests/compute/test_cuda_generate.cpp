@@ -293,11 +293,7 @@ static void the_best_logits_are_those_of_a_sort(void **state)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        printf("skipped: there is no CUDA device\n");
-        return 77;
-    }
+    if (no_cuda_device()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_with_packed_matrices_match_their_equation),
         cmocka_unit_test(cached_attention_matches_its_equation),

@@ -136,11 +136,7 @@ static void no_order_of_threads_changes_it(void **state)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        printf("skipped: there is no CUDA device\n");
-        return 77;
-    }
+    if (no_cuda_device()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_matches_its_definition),
         cmocka_unit_test(every_bit_changes_it),

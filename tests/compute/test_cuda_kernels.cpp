@@ -855,11 +855,7 @@ static void norms_write_the_operands_of_their_output(void **state)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        printf("skipped: there is no CUDA device\n");
-        return 77;
-    }
+    if (no_cuda_device()) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layer_norm_matches_its_equation),
         cmocka_unit_test(column_sums_match_their_equation),

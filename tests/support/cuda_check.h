@@ -21,6 +21,15 @@ extern "C" {
 
 #define CU(call) assert_int_equal((int)(call), 0)
 
+/* For main: true, and a line that the test is skipped, if there is no device; main then returns 77. */
+static inline bool no_cuda_device()
+{
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return false;
+    printf("skipped: there is no CUDA device\n");
+    return true;
+}
+
 static const ls_dtype TYPES[] = {LS_F32, LS_BF16, LS_F16};
 
 /* Half the distance between 1 and the next number: the relative error of rounding. */

@@ -26,4 +26,18 @@ static inline int token_files_make(char dir[256], const char *name)
     return ls_fs_write(path, bytes, 2 * N_VAL) != LS_OK;
 }
 
+/* The same for tests in this process on the emulated device: its plugin is the one that is loaded, products are not timed, and the folder has the cache. */
+static inline int token_files_make_emulated(char dir[256], const char *name)
+{
+    const char *build = getenv("LS_BUILD");
+    char emu[512], cache[300];
+    snprintf(emu, sizeof emu, "%s/emu", build ? build : "build");
+    setenv("LS_PLUGIN_DIR", emu, 1);
+    setenv("LS_GEMM_TUNE", "0", 1);
+    if (token_files_make(dir, name)) return 1;
+    snprintf(cache, sizeof cache, "%s/cache", dir);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    return 0;
+}
+
 #endif

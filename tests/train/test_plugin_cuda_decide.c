@@ -17,15 +17,7 @@ static char dir[256];
 static int make_data(void **state)
 {
     (void)state;
-    const char *build = getenv("LS_BUILD");
-    char emu[512], cache[300];
-    snprintf(emu, sizeof emu, "%s/emu", build ? build : "build");
-    setenv("LS_PLUGIN_DIR", emu, 1);
-    setenv("LS_GEMM_TUNE", "0", 1);
-    if (token_files_make(dir, "ls_decide")) return 1;
-    snprintf(cache, sizeof cache, "%s/cache", dir);
-    setenv("XDG_CACHE_HOME", cache, 1);
-    return 0;
+    return token_files_make_emulated(dir, "ls_decide");
 }
 
 static int remove_data(void **state)
