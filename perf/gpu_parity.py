@@ -21,6 +21,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -192,27 +193,41 @@ def torch_gradients(o, work, data, begin, precision):
     return np.load(path), json.loads(p.stdout.strip().splitlines()[-1])["loss"]
 
 
+def distances(g, truth):
+    """Sum of squares of g - truth for each tensor."""
+    return {k: float(np.sum((np.asarray(g[k], dtype=np.float64).ravel() - truth[k].ravel()) ** 2)) for k in truth.files}
+
+
 def double(o, c, work, data):
     s = dict(base(o), max_steps=1, lr=0, weight_decay=0, clip=0, betas="0,0.95")
     _, begin = train(o, os.path.join(work, "double-begin"), data, "cpu", **dict(s, micro_batch_size_per_gpu=1, grad_accum_steps=1))
-    rows, at = train(o, os.path.join(work, "double-ours"), data, "cpu" if o.dry else "fp32", init_from=begin, **s)
-    stored = read_safetensors(os.path.join(at, "optimizer.safetensors"))
-    ours = {k.removeprefix("m/").removeprefix("transformer."): v for k, v in stored.items() if k.startswith("m/")}
     truth, loss = torch_gradients(o, work, data, begin, "fp64")
-    theirs, _ = torch_gradients(o, work, data, begin, "fp32")
-    c.within("loss of fp32 against fp64", abs(rows[0]["loss"] - loss), 1e-5, f"{rows[0]['loss']:.8f} and {loss:.8f}")
-    squares = {"ours": 0.0, "theirs": 0.0, "truth": 0.0}
-    worst = (0.0, "")
-    for k in truth.files:
-        t = truth[k].ravel()
-        apart = [float(np.sum((np.asarray(g[k], dtype=np.float64).ravel() - t) ** 2)) for g in (ours, theirs)]
-        squares["ours"] += apart[0]
-        squares["theirs"] += apart[1]
-        squares["truth"] += float(t @ t)
-        worst = max(worst, (math.sqrt(apart[0] / apart[1]) if apart[1] else 0.0, k))
-    error = {k: math.sqrt(squares[k] / squares["truth"]) for k in ("ours", "theirs")}
-    c.within("fp32: distance of the gradient from fp64, over PyTorch's distance", error["ours"] / error["theirs"], 1.25 if o.dry else 1.0,
-             f"relative: ours {error['ours']:.3g}, PyTorch {error['theirs']:.3g}; largest ratio of a tensor {worst[0]:.2f} ({worst[1]})")
+    theirs = distances(torch_gradients(o, work, data, begin, "fp32")[0], truth)
+    whole = math.sqrt(sum(float(truth[k].ravel() @ truth[k].ravel()) for k in truth.files))
+    far = math.sqrt(sum(theirs.values()))
+    for variant in o.variants:
+        env = dict(x.split("=", 1) for x in variant.split())
+        before = {k: os.environ.get(k) for k in env}
+        os.environ.update(env)
+        rows, at = train(o, os.path.join(work, "double-ours"), data, "cpu" if o.dry else "fp32", init_from=begin, **s)
+        for k, v in before.items():
+            os.environ.pop(k) if v is None else os.environ.update({k: v})
+        stored = read_safetensors(os.path.join(at, "optimizer.safetensors"))
+        ours = distances({k.removeprefix("m/").removeprefix("transformer."): v for k, v in stored.items() if k.startswith("m/")}, truth)
+        name = f"fp32{' with ' + variant if variant else ''}"
+        c.within(f"{name}: loss against fp64", abs(rows[0]["loss"] - loss), 1e-5, f"{rows[0]['loss']:.8f} and {loss:.8f}")
+        error = math.sqrt(sum(ours.values()))
+        worst = max(truth.files, key=lambda k: ours[k] / theirs[k] if theirs[k] else 0)
+        c.within(f"{name}: distance of the gradient from fp64, over PyTorch's distance", error / far, 1.25 if o.dry else 1.0,
+                 f"relative: ours {error / whole:.3g}, PyTorch {far / whole:.3g}; largest ratio of a tensor {math.sqrt(ours[worst] / theirs[worst]):.2f} ({worst})")
+        kinds = {}
+        for k in truth.files:
+            kind = re.sub(r"^h\.\d+\.", "h.*.", k)
+            x = kinds.setdefault(kind, [0.0, 0.0])
+            x[0] += ours[k]
+            x[1] += theirs[k]
+        say("  by kind, share of our squared distance and ratio to PyTorch's distance: " +
+            ", ".join(f"{k} {x[0] / error**2:.3f} {math.sqrt(x[0] / x[1]) if x[1] else 0:.2f}" for k, x in sorted(kinds.items(), key=lambda i: -i[1][0])[:10]))
 
 
 # ---- against PyTorch ----------------------------------------------------------------------------------------------------
@@ -269,6 +284,7 @@ def main():
     a.add_argument("--torch-steps", type=int, default=2000)
     a.add_argument("--mode", default="compile", help="mode of PyTorch: eager or compile")
     a.add_argument("--ours-args", default="", help="additional options for lockstep train on the GPU")
+    a.add_argument("--variants", nargs="+", default=[""], metavar="NAME=VALUE", help="double: ours once for each of these settings of the environment")
     a.add_argument("--dry", action="store_true", help="tiny model, no GPU")
     a.add_argument("--out", help="folder for gpu_parity.json")
     o = a.parse_args()

@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
 """What an idle supervisor, audits and asynchronous checkpoints cost: runs with and without them, in turns.
 
-    perf/idle_cost.py [LOCKSTEP] [--seconds 150] [--copies N] [--rounds 4] [--steps 101] [--size L,H,C,T,B] [--save_rounds 3] [--save_steps 13] [--save_size L,H,C,T,B]
+    perf/idle_cost.py [LOCKSTEP] [--device cpu|cuda] [--only supervisor audit_idle audit audit_step save] [--seconds 150] [--processes 4] [--rounds 4] [--threads N]
 
     supervisor   train --max_restarts 3, no failure              bar: 0.5 % of throughput
     audit_idle   train --audit 100000, no audit in the run       bar: 0.5 %
     audit        train --audit 100, one audit in the run         bar: 1 %
     audit_step   train --audit 50: what an audit adds to the steps without one beside it, as a share of 100 of them; bar: 1 %. Layouts: ddp of 2 and one worker, with one
                  micro-batch per worker and step (an audit repeats all of it: the most that it can cost) and with 4
-    save         train --save_async, one checkpoint in the run   bar: 1 %; a model of 33 M parameters, one save in about 20 s
+    save         train --save_async, a checkpoint in about 20 s  bar: 1 %; on CPUs a model of 33 M parameters
 
-supervisor and audit_idle do the same in every step, so both runs are alive at the same time and take turns of --turn seconds (SIGSTOP and SIGCONT of all their processes, in
-the order plain, with, with, plain, ...) for --seconds seconds. Of a turn, the steps count that lie in it as a whole, except the first two. A turn and its neighbour meet the same machine; their
-ratios of the mean and of the median step are the samples. A third run, plain like the first, is the control: it takes turns with the plain run in the same way, and shows what the method itself finds where there is nothing.
+On CPUs the runs have 2 workers with a small model. On a GPU they have one, with GPT-2 124M in bf16 and T1024; supervisor, audit_idle and save only.
+
+supervisor and audit_idle do the same in every step, so all runs are alive at the same time and take turns of --turn seconds (SIGSTOP and SIGCONT of all their processes) for
+--seconds seconds in all. Of a turn, the steps count that lie in it as a whole, except the first two. There are --processes groups, each a plain run and one per option; turns of a
+group that are next to each other give ratios. Two processes of the same program may differ for as long as they live (memory that the system gave them), so a pair of runs is one sample, its mean
+ratio; the interval is that of the pairs. Control: the plain runs of neighbouring groups, in the same way; it shows what the method itself finds where there is nothing.
 
 audit_step needs no second run: of the 4 steps up to an audit, the first two have none, the third ends with the hash of the state, and the fourth repeats the pass and hashes again. The cost is that of
 the last two less that of the first two; audits are the samples (--audits of them per round).
+
+save on a GPU needs no second run either: of three parts of the run, each --save_steps steps, the second and third begin with a save. What they take beyond the first is the cost of two saves, everything
+included that delays a step; it is printed in milliseconds and as a share of 20 s.
 
 For the rest, every round runs a variant and the plain run next to each other in both orders (plain, variant, variant, plain), so that a machine which becomes slower or
 faster during a round hits both alike; each half is a ratio. Printed are the geometric mean of the ratios and its interval of 95 % (t distribution), of
@@ -27,24 +33,34 @@ import argparse, concurrent.futures, hashlib, json, math, os, random, resource, 
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
-p.add_argument("--seconds", type=float, default=150, help="of supervisor and of audit_idle")
-p.add_argument("--copies", type=int, default=1, help="of supervisor and audit_idle: so many measurements at the same time, each on two cores of its own")
-p.add_argument("--idle_size", default="2,4,128,64,2", help="--size of supervisor and audit_idle: short steps, of which a turn has many")
-p.add_argument("--no_control", action="store_true", help="leave out the control of supervisor and audit_idle: twice as many pairs in the same time")
+p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+p.add_argument("--threads", type=int, help="of each worker on CPUs; default: its share of all cores")
+p.add_argument("--seconds", type=float, default=150, help="of supervisor and audit_idle together")
+p.add_argument("--processes", type=int, default=4, help="of supervisor and audit_idle: runs of each kind, at least 2")
+p.add_argument("--copies", type=int, default=1, help="of supervisor and audit_idle on CPUs: so many measurements at the same time, each on two cores of its own")
+p.add_argument("--idle_size", default="2,4,128,64,2", help="--size of supervisor and audit_idle on CPUs: short steps, of which a turn has many")
 p.add_argument("--turn", type=float, default=0.5, help="seconds of a turn of supervisor and audit_idle")
+p.add_argument("--batch", type=int, default=8, help="sequences of a step on a GPU")
 p.add_argument("--rounds", type=int, default=4, help="of audit and audit_step")
 p.add_argument("--steps", type=int, default=101)
 p.add_argument("--audits", type=int, default=20, help="of a run of audit_step")
 p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, sequence length, sequences of a step")
 p.add_argument("--save_rounds", type=int, default=3)
-p.add_argument("--save_steps", type=int, default=13)
+p.add_argument("--save_steps", type=int, help="default: 13; on a GPU 150")
 p.add_argument("--save_size", default="9,8,512,128,4")
-p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_step", "audit_idle", "save"], default=["supervisor", "audit", "audit_step", "audit_idle", "save"])
+p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_step", "audit_idle", "save"])
 a = p.parse_args()
+GPU = a.device == "cuda"
+a.only = a.only or ["supervisor", "audit_idle", "save"] + ["audit", "audit_step"] * (not GPU)
+a.save_steps = a.save_steps or (150 if GPU else 13)
 if min(a.rounds, a.save_rounds) < 1:
     p.error("an interval needs at least one round")
+if a.processes * a.copies < 2:
+    p.error("an interval needs at least two pairs of runs (--processes)")
 if a.steps < 100 and "audit" in a.only:
     p.error("--steps: an audit of every 100 steps needs 100 or more")
+if GPU and (a.copies > 1 or set(a.only) & {"audit", "audit_step"}):
+    p.error("on a GPU: supervisor, audit_idle and save, and one copy")
 
 # quantiles of Student's t for 95 %, by degrees of freedom
 T95 = [0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
@@ -56,14 +72,14 @@ VARIANTS = {
 
 
 def command(data, folder, size, steps, options):
+    if GPU:
+        return [a.lockstep, "train", "--train_data_path", os.path.join(data, "train.bin"), "--device", "cuda", "--precision", "bf16", "--model", "gpt2", "--seq_length", "1024",
+                "--micro_batch_size_per_gpu", str(a.batch), "--global_batch_size", str(a.batch), "--max_steps", str(steps), "--dropout", "0", "--checkpoint_path", folder, *options]
     L, H, C, T, B = size.split(",")
-    return [a.lockstep, "train", "--data", data, "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
+    threads = ["--threads", str(a.threads)] if a.threads else []
+    return [a.lockstep, "train", "--data", data, "--device", "cpu", "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
             "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", B, "--max_steps", str(steps),
-            "--dropout", "0", "-n", "2", "--strategy", "ddp", "--checkpoint_path", folder, *options]
-
-
-def environment():
-    return dict(os.environ, LS_DEVICE="cpu")
+            "--dropout", "0", "-n", "2", "--strategy", "ddp", "--checkpoint_path", folder, *threads, *options]
 
 
 def run(work, options, steps, size):
@@ -71,7 +87,7 @@ def run(work, options, steps, size):
     folder = os.path.join(work, "run")
     shutil.rmtree(folder, ignore_errors=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command(data, folder, size, steps, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+    done = subprocess.run(command(data, folder, size, steps, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(options) or 'plain'}: exit code {done.returncode}\n{done.stdout[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -93,7 +109,7 @@ class Alive:
         self.name, self.folder, self.turns = name, os.path.join(work, name), []
         self.log = open(os.path.join(work, name + ".log"), "w+")
         self.process = subprocess.Popen(cores + command(data, self.folder, a.idle_size, 10**7, ["--epochs", "100000", "--save_every", "0", *options]), stdout=self.log,
-                                        stderr=self.log, env=environment())
+                                        stderr=self.log)
 
     def members(self):
         """The process and all that it started, itself first."""
@@ -120,10 +136,10 @@ class Alive:
 
     def begin(self):
         """Until it has made 20 steps; then it waits."""
-        limit = time.time() + 60
+        limit = time.time() + 120
         while self.process.poll() is None and len(self.lines()) < 20:
             if time.time() > limit:
-                sys.exit(f"{self.name}: no 20 steps in 60 s")
+                sys.exit(f"{self.name}: no 20 steps in 120 s")
             time.sleep(0.05)
         self.tell(signal.SIGSTOP)
 
@@ -140,6 +156,8 @@ class Alive:
         time.sleep(a.turn)
         end = time.time()
         self.tell(signal.SIGSTOP)
+        if GPU:
+            time.sleep(0.1)  # what is queued runs on
         self.turns.append((begin, end))
 
     def per_step(self):
@@ -167,27 +185,57 @@ class Alive:
         self.log.close()
 
 
-def idle(work, options, cores):
-    """Ratios of neighbouring turns: with the option over plain, and the control over plain."""
+def idle(work, names, cores):
+    """For every name the ratios (mean step, median step) of the runs with the option to the plain run of their group; control: of a plain run to that of the next group.
+    Each is the mean over turns."""
     os.makedirs(work, exist_ok=True)
-    sides = [Alive(work, x, o, cores) for x, o in [("plain", []), ("with", options)] + [("control", [])] * (not a.no_control)]
+    groups = []
     try:
-        for s in sides:
-            s.begin()
-        plain, end, k = sides[0], time.time() + a.seconds, 0
-        pairs = {s.name: [] for s in sides[1:]}
+        for k in range(a.processes):
+            groups.append([])
+            for name in ["plain", *names]:
+                groups[-1].append(Alive(work, f"{name}-{k}", IDLE.get(name, []), cores))
+                groups[-1][-1].begin()
+        end, k = time.time() + a.seconds, 0
         while time.time() < end:
-            for other in sides[1:]:
-                for s in (plain, other) if k % 2 else (other, plain):
+            for i, group in enumerate(groups):
+                at = (k + i) // 2 % len(group)
+                for s in (group[at:] + group[:at])[::1 if (k + i) % 2 else -1]:
                     s.turn()
-                pairs[other.name].append((len(other.turns) - 1, len(plain.turns) - 1))
             k += 1
-        found = {s.name: s.per_step() for s in sides}
+        found = [[s.per_step() for s in group] for group in groups]
     finally:
-        for s in sides:
+        for s in (s for group in groups for s in group):
             s.end()
             shutil.rmtree(s.folder, ignore_errors=True)
-    return {x: [[p / q for p, q in zip(found[x][i], found["plain"][j])] for i, j in at if found[x][i] and found["plain"][j]] for x, at in pairs.items()}
+
+    def ratios(x, y):
+        each = [[p / q for p, q in zip(u, v)] for u, v in zip(x, y) if u and v]
+        if len(each) < 4:
+            sys.exit(f"only {len(each)} turns of a pair of runs have more than 6 steps: use a longer --turn, more --seconds or a smaller size")
+        return [mean_interval([r[i] for r in each])[0] for i in (0, 1)]
+
+    out = {name: [ratios(g[1 + i], g[0]) for g in found] for i, name in enumerate(names)}
+    plain = [g[0] for g in found]
+    out["control"] = [ratios(plain[(i + 1) % len(plain)], plain[i]) for i in range(len(plain) - (len(plain) <= 2))]
+    return out
+
+
+def save_parts():
+    """Seconds that each of two saves on a GPU costs, and those of a step without one. The time stamps of the steps contain everything."""
+    folder, n = os.path.join(work, "run"), a.save_steps
+    done = subprocess.run(command(data, folder, None, 3 * n, ["--save_every", str(n), "--save_async", "--epochs", "1000"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"--save_async: exit code {done.returncode}\n{done.stdout[-2000:]}")
+    with open(os.path.join(folder, "metrics.jsonl")) as f:
+        at = [json.loads(line)["time_unix_ms"] / 1e3 for line in f]
+    saved = [x for x in os.listdir(folder) if x.startswith("step-")]
+    if not saved or "left out" in done.stdout:
+        sys.exit(f"a checkpoint was not saved: {saved}; use more --save_steps\n{done.stdout[-1000:]}")
+    shutil.rmtree(folder)
+    skip = 20
+    step = (at[n - 1] - at[skip - 1]) / (n - skip)
+    return [at[k * n + n - 1] - at[k * n - 1] - n * step for k in (1, 2)], step
 
 
 def audit_steps(work, workers, micro, rounds):
@@ -198,8 +246,8 @@ def audit_steps(work, workers, micro, rounds):
         shutil.rmtree(folder, ignore_errors=True)
         done = subprocess.run([a.lockstep, "train", "--data", os.path.join(work, "d"), "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
                                "--embedding_size", C, "--seq_length", T, "--micro_batch_size_per_gpu", "1", "--global_batch_size", str(workers * micro), "--max_steps", str(50 * a.audits),
-                               "--dropout", "0", "--audit", "50", "-n", str(workers), "--strategy", "ddp", "--checkpoint_path", folder],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, LS_DEVICE="cpu"))
+                               "--dropout", "0", "--device", "cpu", "--audit", "50", "-n", str(workers), "--strategy", "ddp", "--checkpoint_path", folder],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             sys.exit(f"--audit 50: exit code {done.returncode}\n{done.stdout[-2000:]}")
         with open(os.path.join(folder, "metrics.jsonl")) as f:
@@ -249,24 +297,30 @@ try:
         m, low, high = (v / 100 for v in steps)
         print(f"audit_step: {workers} worker{'s' if workers > 1 else ''}, {micro} micro-batch{'es' if micro > 1 else ''} each: an audit takes {steps[0]:.3f} steps ({steps[1]:.3f} to {steps[2]:.3f}), "
               f"{100 * m:.3f} % of 100 ({100 * low:.3f} to {100 * high:.3f}), bar 1 %: {verdict((1 + m, 1 + low, 1 + high), 0.01)}", flush=True)
-    for name in [x for x in IDLE if x in a.only]:
+    names = [x for x in IDLE if x in a.only]
+    if names:
         cores = sorted(os.sched_getaffinity(0))
         if a.copies > 1 and len(cores) < 2 * a.copies:
             sys.exit(f"--copies {a.copies} needs {2 * a.copies} cores; this process has {len(cores)}")
         on = [["taskset", "-c", f"{cores[2 * k]},{cores[2 * k + 1]}"] if a.copies > 1 else [] for k in range(a.copies)]
         with concurrent.futures.ThreadPoolExecutor(a.copies) as pool:
-            found = list(pool.map(lambda k: idle(os.path.join(work, f"{name}-{k}"), IDLE[name], on[k]), range(a.copies)))
-        ratios = {x: [r for f in found for r in f[x]] for x in found[0]}
-        for which, words in (("with", name), ("control", f"{name}, control (plain against plain)"))[:len(ratios)]:
-            if len(ratios[which]) < 10:
-                sys.exit(f"{name}: only {len(ratios[which])} turns have more than 6 steps; use a longer --turn or a smaller --size")
+            found = list(pool.map(lambda k: idle(os.path.join(work, f"idle-{k}"), names, on[k]), range(a.copies)))
+        for name in [*names, "control"]:
+            ratios = [r for f in found for r in f[name]]
             for k, of in enumerate(("mean step", "median step")):
-                m, low, high = mean_interval([r[k] for r in ratios[which]])
-                end = f", bar 0.5 %: {verdict((m, low, high), 0.005)}" if which == "with" else ""
-                print(f"{words}: {of} {100 * m - 100:+.2f} % ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), {len(ratios[which])} pairs of turns of {a.turn:g} s{end}",
-                      flush=True)
+                each = " ".join(f"{100 * r[k] - 100:+.2f}" for r in ratios)
+                if len(ratios) < 2:
+                    print(f"{name}: {of} {each} %: one pair of runs", flush=True)
+                    continue
+                m, low, high = interval([r[k] for r in ratios])
+                end = f"; bar 0.5 %: {verdict((m, low, high), 0.005)}" if name != "control" else " (plain against plain)"
+                print(f"{name}: {of} {100 * m - 100:+.2f} % ({100 * low - 100:+.2f} to {100 * high - 100:+.2f}), {len(ratios)} pairs of runs: {each}{end}", flush=True)
+    if GPU and "save" in a.only:
+        costs, step = save_parts()
+        print(f"save: a step takes {1e3 * step:.2f} ms; two saves delay training by {' and '.join(f'{1e3 * c:.1f}' for c in costs)} ms, "
+              f"{' and '.join(f'{100 * c / 20:.2f}' for c in costs)} % of 20 s, bar 1 %: {'met' if max(costs) < 0.2 else 'missed'}", flush=True)
     for name in a.only:
-        if name == "audit_step" or name in IDLE:
+        if name == "audit_step" or name in IDLE or (GPU and name == "save"):
             continue
         options, bar, rounds, steps, size = VARIANTS[name]
         walls, cpus, weights = [], [], set()
