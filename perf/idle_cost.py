@@ -29,7 +29,7 @@ the wall time of steps and of all CPU seconds of the run, its start included. Th
 with the same weights.
 
 A bar is met if the whole interval is below it, and missed if it is above; else there are too few samples. The defaults should take about 12 minutes on two quiet cores of a server."""
-import argparse, concurrent.futures, hashlib, json, math, os, random, resource, shutil, signal, statistics, struct, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, hashlib, itertools, json, math, os, random, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
@@ -40,19 +40,19 @@ p.add_argument("--processes", type=int, default=4, help="of supervisor and audit
 p.add_argument("--copies", type=int, default=1, help="of supervisor and audit_idle on CPUs: so many measurements at the same time, each on two cores of its own")
 p.add_argument("--idle_size", default="2,4,128,64,2", help="--size of supervisor and audit_idle on CPUs: short steps, of which a turn has many")
 p.add_argument("--turn", type=float, default=0.5, help="seconds of a turn of supervisor and audit_idle")
-p.add_argument("--batch", type=int, default=8, help="sequences of a step on a GPU")
+p.add_argument("--batch", type=int, help="sequences of a step on a GPU; default: 8, and 32 of save")
 p.add_argument("--rounds", type=int, default=4, help="of audit and audit_step")
 p.add_argument("--steps", type=int, default=101)
 p.add_argument("--audits", type=int, default=20, help="of a run of audit_step")
 p.add_argument("--size", default="4,4,128,128,2", help="layers, heads, width, sequence length, sequences of a step")
 p.add_argument("--save_rounds", type=int, default=3)
-p.add_argument("--save_steps", type=int, help="default: 13; on a GPU 150")
+p.add_argument("--save_steps", type=int, help="default: 13; on a GPU 140")
 p.add_argument("--save_size", default="9,8,512,128,4")
 p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_step", "audit_idle", "save"])
 a = p.parse_args()
 GPU = a.device == "cuda"
 a.only = a.only or ["supervisor", "audit_idle", "save"] + ["audit", "audit_step"] * (not GPU)
-a.save_steps = a.save_steps or (150 if GPU else 13)
+a.save_steps = a.save_steps or (140 if GPU else 13)
 if min(a.rounds, a.save_rounds) < 1:
     p.error("an interval needs at least one round")
 if a.processes * a.copies < 2:
@@ -73,8 +73,9 @@ VARIANTS = {
 
 def command(data, folder, size, steps, options):
     if GPU:
+        B = str(a.batch or (32 if "--save_async" in options else 8))
         return [a.lockstep, "train", "--train_data_path", os.path.join(data, "train.bin"), "--device", "cuda", "--precision", "bf16", "--model", "gpt2", "--seq_length", "1024",
-                "--micro_batch_size_per_gpu", str(a.batch), "--global_batch_size", str(a.batch), "--max_steps", str(steps), "--dropout", "0", "--checkpoint_path", folder, *options]
+                "--micro_batch_size_per_gpu", B, "--global_batch_size", B, "--max_steps", str(steps), "--dropout", "0", "--checkpoint_path", folder, *options]
     L, H, C, T, B = size.split(",")
     threads = ["--threads", str(a.threads)] if a.threads else []
     return [a.lockstep, "train", "--data", data, "--device", "cpu", "--model", "gpt2", "--vocab_size", "8192", "--num_layers", L, "--num_heads", H,
@@ -224,7 +225,7 @@ def idle(work, names, cores):
 def save_parts():
     """Seconds that each of two saves on a GPU costs, and those of a step without one. The time stamps of the steps contain everything."""
     folder, n = os.path.join(work, "run"), a.save_steps
-    done = subprocess.run(command(data, folder, None, 3 * n, ["--save_every", str(n), "--save_async", "--epochs", "1000"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(command(data, folder, None, 3 * n, ["--save_every", str(n), "--save_async"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit(f"--save_async: exit code {done.returncode}\n{done.stdout[-2000:]}")
     with open(os.path.join(folder, "metrics.jsonl")) as f:
@@ -290,8 +291,9 @@ data, different = os.path.join(work, "d"), False
 try:
     os.makedirs(data)
     r = random.Random(1)
+    n = (3 * a.save_steps + 1) * (a.batch or 32) * 1024 if GPU else 1000000  # a save run of one epoch: the checkpoint at its end would wait for the last one
     with open(os.path.join(data, "train.bin"), "wb") as f:
-        f.write(struct.pack("<1000000H", *(r.randrange(8000) for _ in range(1000000))))
+        f.write(bytes(b & m for b, m in zip(r.randbytes(2 * n), itertools.cycle((255, 31)))))  # ids below 8192
     for workers, micro in ((2, 1), (1, 1), (2, 4), (1, 4)) if "audit_step" in a.only else ():
         steps = mean_interval(audit_steps(work, workers, micro, a.rounds))
         m, low, high = (v / 100 for v in steps)

@@ -104,7 +104,8 @@ template <class E, int PASSES> struct mma_kind {
 
 template <int PASSES> struct mma_kind<float, PASSES> {
     static const int K = 8;
-    /* x = hi + lo, each of TF32's bits: lo*lo is below a float's last bit and left out */
+    /* x = hi + lo, each of TF32's bits: lo*lo is below a float's last bit and left out. A tensor core cuts sums off, so it sums 8 along K only, and
+     * a float addition adds them to d (decision 24). */
     static __device__ __forceinline__ void product(float d[4], const uint32_t a[4], const uint32_t b[2])
     {
         uint32_t ah[4], bh[2];
@@ -114,14 +115,19 @@ template <int PASSES> struct mma_kind<float, PASSES> {
         for (int i = 0; i < 2; i++) bh[i] = to_tf32(__uint_as_float(b[i]));
         if (PASSES == 3) {
             uint32_t al[4], bl[2];
+            float run[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < 4; i++) al[i] = to_tf32(__uint_as_float(a[i]) - __uint_as_float(ah[i]));
 #pragma unroll
             for (int i = 0; i < 2; i++) bl[i] = to_tf32(__uint_as_float(b[i]) - __uint_as_float(bh[i]));
-            mma_tf32(d, al, bh);
-            mma_tf32(d, ah, bl);
+            mma_tf32(run, al, bh);
+            mma_tf32(run, ah, bl);
+            mma_tf32(run, ah, bh);
+#pragma unroll
+            for (int i = 0; i < 4; i++) d[i] += run[i];
+        } else {
+            mma_tf32(d, ah, bh);
         }
-        mma_tf32(d, ah, bh);
     }
     /* Columns 2t and 2t+1 stand for t and t+4: B's rows are taken in the same order (load_bt). */
     static __device__ __forceinline__ void from_sums(uint32_t a[4], const float (*d)[4])
