@@ -149,11 +149,11 @@ ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, 
         if (atomic_load_explicit(word, memory_order_acquire) >= target) return LS_OK;
         sched_yield();
     }
-    const double begin = ls_now();
+    ls_waiting waiting = ls_waiting_begin();
     for (;;) {
         const uint32_t seen = atomic_load(&l->ctl->event);
         if (atomic_load_explicit(word, memory_order_acquire) >= target) return LS_OK;
-        LS_TRY(local_trouble(c, r, ls_now() - begin));
+        LS_TRY(local_trouble(c, r, ls_waiting_look(&waiting)));
         atomic_fetch_add(&l->ctl->waiters, 1);
         const struct timespec slice = {0, 20000000};
         syscall(SYS_futex, &l->ctl->event, FUTEX_WAIT, seen, &slice, NULL, 0);

@@ -236,6 +236,17 @@ void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard)
     pthread_mutex_unlock(&w->lock);
 }
 
+/* This process was stopped: what is in flight was not waited for in that time. With the world's lock held. */
+static void forgive(nccl_world *w, double seconds)
+{
+    for (nccl_comm *m = w->first; m; m = m->next) {
+        pthread_mutex_lock(&m->self->lock);
+        for (int lane = 0; lane < N_LANE; lane++)
+            if (m->queue[lane].begun > 0) m->queue[lane].begun += seconds;
+        pthread_mutex_unlock(&m->self->lock);
+    }
+}
+
 static void *watch_main(void *arg)
 {
     nccl_world *w = arg;
@@ -247,7 +258,10 @@ static void *watch_main(void *arg)
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += LOOK;
         if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+        const double before = ls_now();
         pthread_cond_timedwait(&w->changed, &w->lock, &until);
+        const double gap = ls_now() - before;
+        if (gap > LS_WAIT_GAP) forgive(w, gap);
         if (w->closing || atomic_load(&w->stopped)) continue;
         for (nccl_comm *m = w->first; m && !bad; m = m->next) bad = look(m, words, sizeof words, &heard);
         if (!bad) continue;

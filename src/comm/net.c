@@ -37,9 +37,9 @@ void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, 
 ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
 {
     net_comm *m = c->impl;
-    const double begin = ls_now();
+    ls_waiting waiting = ls_waiting_begin();
     while (!m->w->t->wait(m->w->net, op, n, SLICE)) {
-        const double limit = atomic_load(&c->limit->seconds), waited = ls_now() - begin;
+        const double limit = atomic_load(&c->limit->seconds), waited = ls_waiting_look(&waiting);
         const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
         LS_TRY(local_trouble(m->host, r, 0));
         if (limit > 0 && waited > limit) return net_hang(c, r, message ? r->peer : -1, waited);

@@ -13,6 +13,18 @@ double ls_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+ls_waiting ls_waiting_begin(void)
+{
+    return (ls_waiting){.seen = ls_now()};
+}
+
+double ls_waiting_look(ls_waiting *w)
+{
+    const double now = ls_now(), gap = now - w->seen;
+    w->seen = now;
+    return w->waited += gap < LS_WAIT_GAP ? gap : LS_WAIT_GAP;
+}
+
 double ls_cpu_seconds(void)
 {
     struct rusage u;

@@ -44,6 +44,24 @@ ends "$pid" 4 29 piped
 grep -q "no progress for .*; rank 1 is stopped (SIGSTOP, pid $victim)" "$SCRATCH/piped.err" || bad "a pipeline: the stopped rank is not named: $(tail -5 "$SCRATCH/piped.err")"
 grep -q "look at rank" "$SCRATCH/piped.err" && bad "a pipeline: another rank is blamed: $(grep "look at" "$SCRATCH/piped.err")"
 
+# the whole run is stopped for longer than the limit (Ctrl-Z, a suspended job): it goes on, nobody is blamed
+for layout in "--strategy ddp" "--pp 2"; do
+  name=paused${layout##* }
+  # shellcheck disable=SC2086
+  begin $name -n 2 $layout --global_batch_size 4 --comm_timeout 3 --epochs 500 --max_steps 1000000
+  steps $name
+  mapfile -t all < <(echo "$pid"; pgrep -P "$pid")
+  kill -STOP "${all[@]}"
+  sleep 5
+  kill -CONT "${all[@]}"
+  before=$(wc -l <"$SCRATCH/$name/metrics.jsonl")
+  further() { [ "$(wc -l <"$SCRATCH/$name/metrics.jsonl")" -gt $((before + 20)) ]; }
+  await "$pid" further || bad "$name: it did not go on: $(tail -5 "$SCRATCH/$name.err")"
+  kill -TERM "$pid"
+  ends "$pid" 143 20 $name
+  ! grep -q "no progress" "$SCRATCH/$name.err" || bad "$name: $(grep "no progress" "$SCRATCH/$name.err")"
+done
+
 # SIGTERM while a rank is stopped and no collective has a limit: the parent does not wait for it
 begin unlimited -n 2 --global_batch_size 4 --comm_timeout 0 --epochs 500 --max_steps 1000000
 steps unlimited
