@@ -87,6 +87,9 @@ static void add_start(ls_trainer *t)
         LS_KV("pp", c->mesh.n[LS_AXIS_PP]), LS_KV("tp", c->mesh.n[LS_AXIS_TP]), LS_KV("precision", c->precision),
         LS_KV("device", (const char *)(t->compute.device ? "cuda" : "cpu")),
         LS_KV("tokens_per_step", c->global_batch * c->seq_len), LS_KV("parameters", ls_model_n_param(&c->model)));
+    if (t->log.dropped)
+        ls_jsonw_members(&w, LS_KV("dropped_steps", t->log.dropped), LS_KV("dropped_seconds", t->log.dropped_seconds),
+                         LS_KV("dropped_until_unix_ms", t->log.dropped_until));
     add_event(&t->live, &w);
 }
 

@@ -34,6 +34,21 @@ static size_t kept_bytes(const char *data, size_t n, int64_t keep)
     return at;
 }
 
+/* What the lines of steps after the kept ones say, for the start in events.jsonl. */
+static void note_dropped(ls_metrics_log *l, const char *data, size_t n)
+{
+    for (const char *p = data, *end; n && (end = memchr(p, '\n', n)); n -= (size_t)(end - p) + 1, p = end + 1) {
+        json_t *j = json_loadb(p, (size_t)(end - p), 0, NULL);
+        const json_t *at = json_object_get(j, "time_unix_ms");
+        if (json_is_integer(at)) {
+            l->dropped++;
+            l->dropped_seconds += json_number_value(json_object_get(j, "step_time_sec"));
+            l->dropped_until = json_integer_value(at);
+        }
+        json_decref(j);
+    }
+}
+
 ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t keep_step)
 {
     ls_metrics_log log = {.fd = -1};
@@ -43,6 +58,7 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t ke
     const bool resumed = keep_step > 0 && ls_fs_exists(log.path);
     if (resumed) LS_TRY(ls_fs_read(log.path, &data, &n));
     const size_t keep = kept_bytes(data, n, keep_step);
+    if (resumed) note_dropped(&log, data + keep, n - keep);
     /* a file that does not change is not rewritten */
     ls_status st = resumed && keep == n ? LS_OK : ls_fs_write(log.path, data ? data : "", keep);
     ls_free(data);

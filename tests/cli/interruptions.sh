@@ -56,6 +56,25 @@ tail -n 1 often/events.jsonl | grep -q '"event": "end", .*"state": "failed", .*"
 expect 0 "" "$LOCKSTEP" watch often --once
 head -n 1 "$SCRATCH/out" | grep -q "often  failed " || bad "watch of a run that was given up: $(cat "$SCRATCH/out")"
 
+# killed together with its supervisor, as by a power cut, and resumed: what it had finished after its checkpoint is lost time, too
+LOCKSTEP_FAULT="kind=kill,rank=0,step=3,attempt=1;kind=slow,seconds=30,rank=0,step=7,attempt=2" "${train[@]}" --checkpoint_path cut --max_restarts 2 >/dev/null 2>&1 &
+cut=$!
+sixth() { [ -e cut/step-4 ] && tail -n 1 cut/metrics.jsonl | grep -q '"step": 6,'; }
+await "$cut" sixth || bad "cut: $(tail -n 1 cut/metrics.jsonl)"
+worker=$(pgrep -P "$cut")
+kill -9 "$cut" "$worker"
+wait "$cut"
+expect 0 "" "${train[@]}" --checkpoint_path cut --resume
+expect 0 "" "$LOCKSTEP" report cut --out page --no_png --json
+python3 - "$SCRATCH/out" <<'PY' || bad "a run that was cut off: $(head -c 2000 "$SCRATCH/out")"
+import json, sys
+i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
+assert [(c["cause"], c["lost_steps"]) for c in i["causes"]] == [("killed", 2), ("other", 2)], i["causes"]
+assert [(a["from_step"], a["to_step"]) for a in i["attempts"]] == [(0, 2), (0, 6), (4, 16)], i["attempts"]
+start = [e for e in map(json.loads, open("cut/events.jsonl")) if e["event"] == "start"][-1]
+assert start["dropped_steps"] == 2 and i["repeated_seconds"] > start["dropped_seconds"] > 0, start
+PY
+
 # a run that somebody resumed counts from there; a profile of its first part makes it no benchmark
 for name in plain profiled; do
     profile=()

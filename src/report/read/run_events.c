@@ -124,6 +124,31 @@ static ls_status note_step(step_list *l, int64_t step)
     return LS_OK;
 }
 
+/* Somebody resumed the run, at time t. If it was killed together with its supervisor, no event says when; the steps that it had finished
+ * after its checkpoint do. They are repeated. */
+static void see_resumed(reader *r, const json_t *j, double t)
+{
+    ls_interruptions *e = r->e;
+    const int64_t dropped = whole(j, "dropped_steps");
+    const double until = (number(j, "dropped_until_unix_ms") - r->base) / 1e3;
+    if (until > r->last && until < t) r->last = until; /* not if it is NaN */
+    ls_attempt *a = running(r);
+    if (a) {
+        snprintf(a->how, sizeof a->how, "ended without a record");
+        close_attempt(r, r->last, whole(j, "step") + LS_MAX(dropped, 0));
+    }
+    if (dropped > 0) { /* lost with the failure after which nothing was started any more, if there is one */
+        ls_cause_loss *c = &e->cause[r->n_pending ? r->pending[0] : LS_CAUSE_OTHER];
+        c->count += !r->n_pending;
+        c->lost_steps += dropped;
+        c->repeated += or_zero(number(j, "dropped_seconds"));
+    }
+    r->sessions += or_zero(r->last - r->begun);
+    r->n_pending = 0;
+    r->zero += t - r->last;
+    r->begun = t;
+}
+
 static ls_status see_start(reader *r, const json_t *j, double t)
 {
     ls_interruptions *e = r->e;
@@ -143,12 +168,7 @@ static ls_status see_start(reader *r, const json_t *j, double t)
         r->waits = 0;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
-    else if (!again) { /* resumed by somebody: the time between is not a part of the run */
-        r->sessions += or_zero(r->last - r->begun);
-        r->n_pending = 0;
-        r->zero += t - r->last;
-        r->begun = t;
-    }
+    else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
     if (again && !r->n_pending) { /* after a resize that no failure caused */
         e->cause[LS_CAUSE_RESIZE].count++;
         e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
