@@ -16,7 +16,12 @@ ls_status train_layout_open(train_layout *l, const ls_train_options *o, train_co
     l->global_batch = c.global_batch;
     l->pp = c.mesh.n[LS_AXIS_PP];
     l->tp = c.mesh.n[LS_AXIS_TP];
+    const int64_t per_worker = c.max_train_steps;
     ls_train_config_fini(&c);
+    if (per_worker >= 0)
+        return ls_fail(LS_E_CONFIG,
+                       "--elastic: --max_train_steps counts micro-batches of one worker, so with another number of "
+                       "workers the epochs would have other lengths; use --max_steps");
     return LS_OK;
 }
 

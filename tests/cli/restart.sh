@@ -115,6 +115,8 @@ grep -q "attempt 4 failed before its first step: disk: rank 0 failed: worker 2: 
 [ "$(grep -c "^lockstep: rank .*: I/O error: " err)" = 3 ] || bad "agreed: a failure is not printed once: $(grep "I/O error" err)"
 [ "$(grep -c '"failure", "attempt": [23], "rank": 0, .*"cause": "disk", "detail": "rank 0 failed: .*No space left' agreed/events.jsonl)" = 2 ] || bad "agreed: $(grep failure agreed/events.jsonl)"
 grep -q '"failure", "attempt": 4, "rank": 2, .*"cause": "disk"' agreed/events.jsonl || bad "agreed: $(grep failure agreed/events.jsonl)"
+# the epochs of an elastic run do not depend on the number of workers
+expect 2 "--max_train_steps counts micro-batches of one worker" "${train[@]}" --checkpoint_path epochs -n 2 --elastic 1:2 --max_train_steps 8
 # an elastic run that has as few workers as it may have starts again with them
 LOCKSTEP_FAULT="kind=kill,rank=1,step=4;kind=kill,rank=0,step=6,attempt=2" expect 0 "continuing with 1 worker instead of 2" \
   "${train[@]}" --checkpoint_path fewest -n 2 --elastic 1:2 --save_every 1
