@@ -133,8 +133,9 @@ typedef struct ls_metrics_log {
     int fd;
     char path[PATH_MAX]; /* "": closed */
     ls_str line;
-    int64_t dropped, dropped_until; /* steps whose lines a resumed run has dropped, which it repeats; when the last one ended, milliseconds */
-    double dropped_seconds;         /* their times */
+    int64_t dropped,
+        dropped_until; /* steps whose lines a resumed run has dropped, which it repeats; when the last one ended, milliseconds */
+    double dropped_seconds; /* their times */
 } ls_metrics_log;
 
 /* keep_step: lines of steps up to it stay (a resumed run), the rest and a torn last line are dropped, atomically; 0 starts a new

@@ -49,7 +49,7 @@ for layout in "--strategy ddp" "--pp 2"; do
   name=paused${layout##* }
   # shellcheck disable=SC2086
   begin $name -n 2 $layout --global_batch_size 4 --comm_timeout 3 --epochs 500 --max_steps 1000000
-  steps $name
+  steps "$name"
   mapfile -t all < <(echo "$pid"; pgrep -P "$pid")
   kill -STOP "${all[@]}"
   sleep 5
@@ -58,7 +58,7 @@ for layout in "--strategy ddp" "--pp 2"; do
   further() { [ "$(wc -l <"$SCRATCH/$name/metrics.jsonl")" -gt $((before + 20)) ]; }
   await "$pid" further || bad "$name: it did not go on: $(tail -5 "$SCRATCH/$name.err")"
   kill -TERM "$pid"
-  ends "$pid" 143 20 $name
+  ends "$pid" 143 20 "$name"
   ! grep -q "no progress" "$SCRATCH/$name.err" || bad "$name: $(grep "no progress" "$SCRATCH/$name.err")"
 done
 

@@ -169,7 +169,7 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     }
     if (!e->n_attempt) r->zero = r->begun = t;
     else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
-    if (again && !r->n_pending) { /* after a resize that no failure caused */
+    if (again && !r->n_pending) {          /* after a resize that no failure caused */
         e->cause[LS_CAUSE_RESIZE].count++;
         e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
     }
