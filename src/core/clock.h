@@ -12,7 +12,7 @@ void ls_wall_move(double seconds); /* makes it jump, for drills (core/inject.h) 
 void ls_utc_stamp(char buf[24]);   /* 2026-01-28T01:23:44Z                       */
 void ls_utc_compact(char buf[24]); /* 20260128T012344Z                           */
 
-/* How long a loop that looks many times a second has waited. Time in which this process itself did not run does not count: a run that was
+/* How long a loop that looks often has waited (several looks per second). Time in which this process itself did not run does not count: a run that was
  * stopped as a whole (Ctrl-Z, a suspended job, a frozen container) has not lost a worker. Between two looks at most LS_WAIT_GAP counts. */
 #define LS_WAIT_GAP 1.0
 typedef struct ls_waiting {
