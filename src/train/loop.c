@@ -148,10 +148,10 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         if (st == LS_OK) st = finish_epoch(t);
         if (st == LS_E_STOPPED) return save_and_stop(t);
         LS_TRY(st);
-        LS_TRY(train_save_epoch(t, is_over(t)));
+        if (!is_over(t)) LS_TRY(train_save_epoch(t));
     }
     ls_stop_saving();
-    LS_TRY(train_save_end(t));
+    LS_TRY(train_save_last(t));
     train_save_forget(t);
     return train_end_files(t, id);
 }

@@ -12,15 +12,18 @@
 #include "train/train_impl.h"
 
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/goodput.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/minmax.h"
+#include "core/stop.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define EPOCH "epoch-"
 
@@ -166,11 +169,16 @@ static ls_status post(ls_trainer *t, const char *name, bool at_epoch, bool must)
     return st == LS_OK ? ls_observe(t, &e) : LS_OK;
 }
 
-ls_status train_save_epoch(ls_trainer *t, bool last)
+static ls_status save_epoch(ls_trainer *t, bool must)
 {
     char name[32];
     snprintf(name, sizeof name, EPOCH "%lld", (long long)t->state.epoch);
-    return post(t, name, true, last);
+    return post(t, name, true, must);
+}
+
+ls_status train_save_epoch(ls_trainer *t)
+{
+    return save_epoch(t, false);
 }
 
 static ls_status save_step(ls_trainer *t, bool must)
@@ -344,6 +352,42 @@ ls_status train_save_end(ls_trainer *t)
     (void)report_bad(t);
     ls_err_restore(&words);
     return st;
+}
+
+enum { LAST_TRIES = 5 };
+
+/* Collective: waits before the last checkpoint is tried again, unless a worker was asked to stop. */
+static ls_status wait_to_try(ls_trainer *t, double seconds, bool *stop)
+{
+    enum { TRY, WAIT, STOP };
+    const double end = ls_now() + seconds;
+    int all;
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        ls_deadline_tick();
+        all = ls_stop_requested() ? STOP : ls_now() < end ? WAIT : TRY;
+        if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, all, LS_SITE, &all));
+    } while (all == WAIT);
+    *stop = all == STOP;
+    return LS_OK;
+}
+
+/* All the training is in memory only: with --save_failures warn a disk that fails gets some time before a restart would repeat steps. */
+ls_status train_save_last(ls_trainer *t)
+{
+    double wait = 0.5;
+    bool stop;
+    for (int left = t->cfg->save_warn ? LAST_TRIES : 1;; wait *= 2) {
+        ls_status st = save_epoch(t, true);
+        if (st == LS_OK) st = train_save_end(t);
+        if (st != LS_E_IO || --left == 0) return st;
+        ls_err_kept why;
+        ls_err_keep(&why);
+        tell(t, "warning: the last checkpoint was not saved: %.300s; trying again in %g s", ls_err_words(), wait);
+        LS_TRY(wait_to_try(t, wait, &stop));
+        ls_err_restore(&why);
+        if (stop) return st;
+    }
 }
 
 void train_save_finish(ls_trainer *t)

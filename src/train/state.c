@@ -102,6 +102,10 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
                      LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps));
     if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
     ls_jsonw_put_int(&w, "train_hash", data_id(t));
+    if (c->max_train_steps >= 0) {
+        ls_jsonw_put_int(&w, "max_train_steps", c->max_train_steps);
+        ls_jsonw_put_int(&w, "steps_per_epoch", c->steps_per_epoch);
+    }
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {
@@ -337,6 +341,21 @@ static ls_status check_keys(const json_t *o, int64_t step, const char *path)
                    path, (long long)step, (long long)json_integer_value(mine));
 }
 
+/* --max_train_steps counts micro-batches of one worker: the same number with other workers would change the length of epochs. */
+static ls_status check_epochs(const json_t *run, const ls_train_config *c, const char *path)
+{
+    const json_t *limit = json_object_get(run, "max_train_steps"), *steps = json_object_get(run, "steps_per_epoch");
+    if (!json_is_integer(limit) || !json_is_integer(steps) || json_integer_value(limit) != c->max_train_steps ||
+        json_integer_value(steps) == c->steps_per_epoch)
+        return LS_OK;
+    return ls_fail(
+        LS_E_CONFIG,
+        "--resume: %s: --max_train_steps %lld counts micro-batches of one worker; with the workers of this run an epoch would have "
+        "%lld steps instead of %lld; use --max_train_steps %lld",
+        path, (long long)c->max_train_steps, (long long)c->steps_per_epoch, (long long)json_integer_value(steps),
+        (long long)(json_integer_value(steps) * c->grad_accum));
+}
+
 ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings, int64_t step, const char *path)
 {
     const ls_train_config *c = t->cfg;
@@ -357,6 +376,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
                         ls_tokens_blend_id(&t->train), path));
     if (json_object_get(run, "train_hash")) /* checkpoints of version 0.1.0 have none */
         LS_TRY_GOTO(st, out, compare(run, "train_hash", "training data whose hash is", data_id(t), path));
+    LS_TRY_GOTO(st, out, check_epochs(run, c, path));
 #define X(f) s->f = get_int(o, #f);
     STATE_INTS(X)
 #undef X

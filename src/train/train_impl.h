@@ -57,14 +57,15 @@ ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
 ls_status train_faults(ls_trainer *t, const ls_event *e);
 ls_status train_grad_faults(ls_trainer *t, int u);
 
-/* Checkpoints (save.c); collective. At the end of an epoch (last: it must be saved), after a step where one is due, and when the run
- * stops: the state of the last finished step. end waits until the last one is whole on the disk. */
+/* Checkpoints (save.c); collective. At the end of an epoch, after a step where one is due, and when the run stops: the state of the last finished step.
+ * end waits until the last one is whole on the disk; last saves the end of the run so, and must succeed. */
 ls_status train_save_begin(ls_trainer *t);
 void train_save_forget(ls_trainer *t); /* the run ends, and the disk has its last state */
-ls_status train_save_epoch(ls_trainer *t, bool last);
+ls_status train_save_epoch(ls_trainer *t);
 ls_status train_save_due(ls_trainer *t);
 ls_status train_save_stop(ls_trainer *t);
 ls_status train_save_end(ls_trainer *t);
+ls_status train_save_last(ls_trainer *t);
 /* Before the run fails: a checkpoint that is being written, and not held, is completed. Failures are warnings. */
 void train_save_finish(ls_trainer *t);
 /* In a step: whether this worker's writer has work; what can be finished if none has (not collective if busy); and before the update,

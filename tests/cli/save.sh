@@ -53,7 +53,10 @@ done
 fault kind=fsync,rank=0,step=4,path=model.safetensors s --save_every 4; code=$?
 [ $code = 3 ] && grep -q "cannot sync s/.tmp-step-4-.*/model.safetensors" s.log || bad "exit code $code, expected 3: $(tail -n 2 s.log)"
 grep -q '"event": "checkpoint"' s/events.jsonl && bad "an event of a checkpoint that does not exist: $(cat s/events.jsonl)"
-fault kind=enospc,rank=0,step=16,path=optimizer last --save_every 8 --save_failures warn; code=$?
+fault kind=enospc,rank=0,step=16,path=optimizer again --save_every 8 --save_failures warn -n 2 || bad "the last save was not tried again: $(tail -n 3 again.log)"
+grep -q "warning: the last checkpoint was not saved: .*No space left.*; trying again in 0.5 s" again.log || bad "no warning: $(tail -n 3 again.log)"
+same_checkpoint one/epoch-1 again/epoch-1
+fault kind=enospc,rank=0,step=16,path=optimizer,count=100000 last --save_every 8 --save_failures warn; code=$?
 [ $code = 3 ] && [ -e last/step-8 ] && [ ! -e last/epoch-1 ] && [ ! -e last/RUN_COMPLETE.txt ] || bad "the last save failed: exit code $code: $(ls last)"
 ok last --save_every 8 --resume
 same_checkpoint one/epoch-1 last/epoch-1
