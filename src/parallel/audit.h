@@ -10,8 +10,9 @@
  * The hashes of a pass are in the order of its computation: the first one that differs is where the error is. In it, the worker that the
  * majority contradicts is wrong. Without a majority, or if all tensor-parallel shards of a layer differ at once, nobody is blamed.
  *
- *   hashes of a pass   (heads, residual, MLP, output) of unit 0 … U-1 forward, then (gradient, gradient of the input) of unit U-1 … 0;
- *                      the last unit has its input in the place of its heads, and the loss in that of its output
+ *   hashes of a pass   (input, heads, residual, MLP, output) of unit 0 … U-1 forward, then (gradient, gradient of the input) of unit U-1 … 0;
+ *                      the input of a block only with sequence parallelism: its heads are computed from the rows of all shards. The last unit
+ *                      has its input in the place of its heads, and the loss in that of its output
  *
  * These functions only compare arrays that all workers have gathered, so that all come to the same result. */
 #ifndef LS_PARALLEL_AUDIT_H
@@ -36,7 +37,7 @@ typedef struct ls_audit_fault {
 /* Hashes of one unit's state: parameters, optimizer state (with master weights). 0: this worker has none. */
 enum { LS_AUDIT_N_STATE = 2 };
 /* Hashes of one micro-batch, and where those of a unit begin. */
-enum { LS_AUDIT_HEADS, LS_AUDIT_RESIDUAL, LS_AUDIT_MLP, LS_AUDIT_OUT, LS_AUDIT_N_FWD };
+enum { LS_AUDIT_IN, LS_AUDIT_HEADS, LS_AUDIT_RESIDUAL, LS_AUDIT_MLP, LS_AUDIT_OUT, LS_AUDIT_N_FWD };
 enum { LS_AUDIT_DW, LS_AUDIT_DX, LS_AUDIT_N_BWD };
 static inline int ls_audit_n_pass(int n_unit)
 {

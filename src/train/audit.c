@@ -206,6 +206,7 @@ ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *ac
     if (m->unit[u].kind == LS_UNIT_HEAD)
         return hash(a, s->x, stream, dt, &to[LS_AUDIT_HEADS], false); /* what it has read */
     if (m->unit[u].kind == LS_UNIT_BLOCK) {
+        if (m->shard.rows) LS_TRY(hash(a, s->x, stream, dt, &to[LS_AUDIT_IN], false));
         LS_TRY(hash(a, s->qkv, 3 * R * C, dt, &to[LS_AUDIT_HEADS], false));
         LS_TRY(hash(a, s->atty, R * C, dt, &to[LS_AUDIT_HEADS], true));
         LS_TRY(hash(a, s->res, stream, dt, &to[LS_AUDIT_RESIDUAL], false));

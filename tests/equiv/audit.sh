@@ -40,6 +40,7 @@ flip grad 1 0 "a gradient of embed" -n 2 --strategy zero3 "${all[@]}"
 flip act 1 2 "activations of block 1" -n 2 --pp 2 "${all[@]}"
 flip grad 0 1 "a gradient of block 0" -n 2 --pp 2 "${all[@]}"
 flip act 1 1 "activations of block 0" -n 2 --tp 2 "${all[@]}"
+flip act 1 1 "activations of block 0" -n 2 --tp 2 --sequence_parallel "${all[@]}"
 flip grad 0 3 "a gradient of head" "${all[@]}"
 flip param 2 1 "parameters of block 0" -n 4 --strategy ddp --audit 2
 
