@@ -34,6 +34,11 @@ static ls_status wait_for_answer(const char *ask, const char *path, const char *
         (void)nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
     (void)unlink(ask);
+    if (ls_lock_is_held(ls_path_of(run, LS_RUN_LOCK).text))
+        return ls_fail(LS_E_CONFIG,
+                       "%s: the run has not answered for %g s: it starts, waits before a restart, or was started without "
+                       "--elastic MIN:MAX; try again",
+                       run, ANSWER_TIME);
     return ls_fail(LS_E_CONFIG,
                    "%s: no run that trains there can change its number of workers; start it with train -n N --elastic "
                    "MIN:MAX",
@@ -50,18 +55,9 @@ static ls_status refuse_launched(const char *run)
                    run);
 }
 
-ls_status cmd_resize(int argc, char **argv)
+static ls_status ask_run(const char *run, int64_t n)
 {
-    options o;
-    ls_opt_list rest = {0};
-    int64_t n = 0;
     char number[24], *text = NULL;
-    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, NULL));
-    if (rest.n != 2 || !ls_parse_i64(rest.word[1], &n) || n < 1 || n > 65536)
-        return ls_fail(LS_E_ARG, "give a run folder and a number of workers: lockstep resize RUN N");
-    const char *run = rest.word[0];
-    if (!ls_fs_is_dir(run)) return ls_fail(LS_E_IO, "%s: no such run folder", run);
-    LS_TRY(refuse_launched(run));
     const ls_path ask = ls_path_of(run, SUPERVISE_ASK), answer = ls_path_of(run, SUPERVISE_ANSWER);
     (void)unlink(answer.text);
     const int len = snprintf(number, sizeof number, "%lld\n", (long long)n);
@@ -73,5 +69,23 @@ ls_status cmd_resize(int argc, char **argv)
     else if (strcmp(text, "ok") != 0) st = ls_fail(LS_E_CONFIG, "%s refuses: %s", run, text);
     else printf("%s continues with %lld worker%s after its next step\n", run, (long long)n, n == 1 ? "" : "s");
     ls_free(text);
+    return st;
+}
+
+ls_status cmd_resize(int argc, char **argv)
+{
+    options o;
+    ls_opt_list rest = {0};
+    int64_t n = 0;
+    ls_lock one = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, NULL));
+    if (rest.n != 2 || !ls_parse_i64(rest.word[1], &n) || n < 1 || n > 65536)
+        return ls_fail(LS_E_ARG, "give a run folder and a number of workers: lockstep resize RUN N");
+    const char *run = rest.word[0];
+    if (!ls_fs_is_dir(run)) return ls_fail(LS_E_IO, "%s: no such run folder", run);
+    LS_TRY(refuse_launched(run));
+    LS_TRY(ls_lock_take(&one, ls_path_of(run, "resize.lock").text, ANSWER_TIME, "one request is answered at a time"));
+    const ls_status st = ask_run(run, n);
+    ls_lock_release(&one);
     return st;
 }

@@ -69,6 +69,10 @@ pid=$!
 progress spare 4 1
 expect 2 "outside of --elastic 1:8" "$LOCKSTEP" resize spare 9
 expect 2 "spare refuses: 7 workers cannot share the global batch evenly: .*; ask for [456] or 8 workers" "$LOCKSTEP" resize spare 7
+"$LOCKSTEP" resize spare 9 >other.log 2>&1 & other=$! # two requests at once: each gets its own answer
+expect 2 "7 workers cannot share" "$LOCKSTEP" resize spare 7
+wait $other
+[ $? = 2 ] && grep -q "outside of --elastic 1:8" other.log || bad "two requests: $(cat other.log)"
 kill -9 "$(pgrep -P $pid | tail -n 1)"
 progress spare 4 2
 alike spare
