@@ -481,6 +481,19 @@ ls_status ls_audit_before_update(ls_audit *a)
     return ls_observe(t, &(ls_event){.kind = LS_ON_AUDIT});
 }
 
+ls_status ls_audit_replicas(ls_audit *a)
+{
+    bool same[LS_AUDIT_N_STATE];
+    ls_audit_fault f;
+    a->step = a->t->state.step + 1;
+    LS_TRY(hash_state(a, &a->now));
+    replicated(a, same);
+    if (!ls_audit_state(&a->t->cfg->mesh, a->n_unit, NULL, a->now.all, same, &f)) return LS_OK;
+    /* a bit that changed in the owner's shard while it was gathered has reached some replicas, perhaps most */
+    if (a->t->strategy->ops->parts & LS_SHARD_OPT) f.rank = -1;
+    return report(a, &f);
+}
+
 ls_status ls_audit_after_update(ls_audit *a)
 {
     if (!due(a, a->t->state.step + 1)) return LS_OK;

@@ -33,6 +33,8 @@ ls_status ls_audit_before_passes(ls_audit *a);
 ls_status ls_audit_grad(ls_audit *a, int u); /* this worker's gradient of unit u is complete and not yet reduced */
 ls_status ls_audit_after_passes(ls_audit *a);
 ls_status ls_audit_before_update(ls_audit *a);
+/* In a step that is not audited, whose numbers are not finite: replicas that differ explain them. Collective. */
+ls_status ls_audit_replicas(ls_audit *a);
 ls_status ls_audit_after_update(ls_audit *a);
 /* Before a checkpoint: replicas that differ are not saved. The state is compared again when its bytes have been read, before the next update or, if there is
  * none, by after_save: a bit that changes in between is in the checkpoint, which is published only if the state is the same (train_save_confirm). */

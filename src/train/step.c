@@ -278,10 +278,12 @@ static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
-/* Memory that has changed explains numbers that are not finite, which end the run. */
+/* Memory that has changed, or replicas that differ, explain numbers that are not finite, which end the run. */
 static ls_status explain_numbers(ls_trainer *t, const ls_step_result *r)
 {
     int wrong = !isfinite(r->grad_norm) || !isfinite(r->loss);
+    if (!ls_audit_compares(t->audit)) /* every worker has the same numbers, except with dp: no agreement in each step */
+        return wrong && !t->strategy->ops->master ? ls_audit_replicas(t->audit) : LS_OK;
     if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, wrong, LS_SITE, &wrong)); /* dp: rank 0 knows */
     if (!wrong) return LS_OK;
     LS_TRY(wait_for_writer(t));
@@ -311,7 +313,7 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
 /* What follows from the numbers of a step, once they are known. */
 static ls_status judge_numbers(ls_trainer *t, ls_step_result *r)
 {
-    if (ls_audit_compares(t->audit)) LS_TRY(explain_numbers(t, r));
+    if (t->audit) LS_TRY(explain_numbers(t, r));
     LS_TRY(check_numbers(t, r));
     return t->model->fp8 ? set_fp8_scales(t, r) : LS_OK;
 }

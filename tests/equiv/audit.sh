@@ -95,6 +95,11 @@ LOCKSTEP_FAULT="kind=kill,rank=0,step=4;$flipped,attempt=2" run began -n 4 --aud
 LOCKSTEP_FAULT="${flipped/bit=15/bit=30}" run nan --audit 3
 [ $? = 4 ] && grep -q "rank 0 .*parameters of block 0 that changed in memory" "$SCRATCH/nan.log" || bad "nan: $(tail -n 2 "$SCRATCH/nan.log")"
 
+# also in a step that is not audited, where there are replicas: the run is restarted
+LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=2,unit=1,element=40,bit=30" run infinite -n 4 --audit 3 --max_restarts 1 || bad "infinite: $(tail -n 2 "$SCRATCH/infinite.log")"
+grep -q "audit of step 2: rank 1 (.*differ from those of all other replicas" "$SCRATCH/infinite.log" || bad "infinite: $(grep lockstep: "$SCRATCH/infinite.log")"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/infinite/epoch-1/model.safetensors"
+
 expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step
 for n in 1 2; do expect 2 "compares bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" -n $n --audit 1 --no_deterministic; done
 
