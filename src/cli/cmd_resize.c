@@ -35,10 +35,11 @@ static ls_status wait_for_answer(const char *ask, const char *path, const char *
     }
     (void)unlink(ask);
     if (ls_lock_is_held(ls_path_of(run, LS_RUN_LOCK).text))
-        return ls_fail(LS_E_CONFIG,
-                       "%s: the run has not answered for %g s: it starts, waits before a restart, or was started without "
-                       "--elastic MIN:MAX; try again",
-                       run, ANSWER_TIME);
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s: the run has not answered for %g s: it starts, waits before a restart, or was started without "
+            "--elastic MIN:MAX; try again",
+            run, ANSWER_TIME);
     return ls_fail(LS_E_CONFIG,
                    "%s: no run that trains there can change its number of workers; start it with train -n N --elastic "
                    "MIN:MAX",
