@@ -180,6 +180,13 @@ static void close_trainer(ls_trainer **t, ls_status st)
     ls_deadline_disarm(d);
 }
 
+/* From the first collective on: a worker may be stopped before it has begun. */
+static void limit_start(const job *j, ls_comm *c)
+{
+    if (ls_train_given(j->o, "comm_timeout") && j->o->comm_timeout >= 0) ls_comm_set_limit(c, j->o->comm_timeout);
+    else ls_comm_start_limit(c, LS_START_LIMIT);
+}
+
 /* One worker, from configuration to artifacts; rank 0 prints. n_core 0: as many threads as there are cores. */
 static ls_status work(job *j, ls_comm *comm, int n_core)
 {
@@ -192,6 +199,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     if (!comm && !j->supervisor)
         ls_progress_open(); /* workers that a launcher started may share the terminal: they print lines */
     ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
+    if (comm) limit_start(j, comm);
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) st = ls_inject_worker(rank);
     int server = 0;
@@ -316,8 +324,7 @@ static ls_status run_started(job *j, const ls_start_env *e)
     st = join(j, e, limit, &c);
     if (!c) return st;
     j->several = ls_comm_where(c).n_host > 1;
-    if (limit >= 0) ls_comm_set_limit(c, limit); /* from the first collective on */
-    else ls_comm_start_limit(c, LS_START_LIMIT);
+    limit_start(j, c);
     st = ls_comm_agree(c, st, LS_SITE);
     if (st == LS_OK) st = ls_comm_agree(c, check_device(j, c), LS_SITE);
     if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));

@@ -138,4 +138,10 @@ for signal in TERM:143 INT:130; do
   [ "$(grep "^lockstep: " "$SCRATCH/one$signal.err")" = "lockstep: rank 1 was stopped by SIG$signal before the first step; nothing to save" ] ||
     bad "one$signal: $(tail -3 "$SCRATCH/one$signal.err")"
 done
+# a worker that is stopped before the workers have met: --comm_timeout holds from the first collective on
+begin stopped -n 2 --comm_timeout 2
+await "$pid" second || bad "stopped does not start"
+kill -STOP "$(pgrep -P "$pid" | sed -n 1p)"
+ends "$pid" 4 20 stopped
+grep -q "rank 0 (pid [0-9]*) is stopped" "$SCRATCH/stopped.err" || bad "stopped: $(tail -3 "$SCRATCH/stopped.err")"
 done_tests
