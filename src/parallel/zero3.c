@@ -5,7 +5,8 @@
  *                stage3_prefetch_bucket_size elements ahead), gradients in flight as in zero2
  *   sent / step  M (all_gather(P + B, and E once more when tied) + reduce_scatter(G))  elements
  * (A backward pass in two halves gathers a block twice: all_gather(P + 2B).)
- * In fp8 (model/fp8.h) training passes gather blocks as codes, one byte per element; their biases and norms are gathered once per step, in bf16.
+ * In fp8 (model/fp8.h) training passes gather blocks as codes, one byte per element, and not for the second half of a backward pass; their biases
+ * and norms are gathered once per step, in bf16.
  * The head needs embed's tokens when tied; embed's backward needs no parameters; head's stay from its forward to its backward.
  * Invariants
  *   1. a gathered unit is never written to; step_done drops all of them, as they are old then;
@@ -18,12 +19,19 @@ typedef struct use {
     ls_pass pass;
 } use;
 
-/* The units whose parameters a use needs. */
+/* The current pass computes with codes of u. */
+static bool coded(const ls_strategy *s, int u)
+{
+    return (s->micro >= 0 || s->rehearsed >= 0) && ls_fp8_coded(s->model, u);
+}
+
+/* The units whose parameters a use needs. In fp8, gradients of weights are products of activations that were kept. */
 static int needs(const ls_strategy *s, use x, int unit[2])
 {
     const bool head = x.u == s->model->n_unit - 1;
     int n = 0;
     if (x.u < 0 || !ls_strategy_here(s, x.u) || (x.u == 0 && x.pass != LS_FWD)) return 0;
+    if (x.pass == LS_BWD_W && coded(s, x.u)) return 0;
     unit[n++] = x.u;
     if (head && x.pass == LS_FWD && s->model->cfg.tied) unit[n++] = 0;
     return n;
@@ -78,12 +86,6 @@ static ls_status drop(ls_strategy *s, int u)
     ls_window_give(&s->params, s->unit[u].held);
     s->unit[u].held = -1;
     return LS_OK;
-}
-
-/* The current pass computes with codes of u. */
-static bool coded(const ls_strategy *s, int u)
-{
-    return (s->micro >= 0 || s->rehearsed >= 0) && ls_fp8_coded(s->model, u);
 }
 
 /* Elements of the window that u takes: whole blocks. */
