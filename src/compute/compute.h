@@ -46,7 +46,7 @@ typedef struct ls_quantize {
     float *amax;         /* one number: becomes the maximum of itself and of all |v|; NaN if v has one   */
     float *sums;         /* (N) column sums of v, overwritten, or added to with acc; NULL: not wanted    */
     bool acc;
-    int64_t R, N; /* multiples of 16 */
+    int64_t R, N; /* multiples of 16; R = 1: a range of N elements of any array, without pre, qt and sums */
     ls_fp8 form;
     const struct ls_quantize_norm *norm; /* v is the layer norm of x; NULL: see above */
 } ls_quantize;
@@ -287,8 +287,10 @@ typedef struct ls_compute_ops {
     ls_status (*linear_packed_add)(ls_compute *c, ls_pack form, void *y, const void *res, const void *x, const void *w,
                                    const void *b, int64_t R, int64_t K, int64_t N);
 
-    /* (optional, both) Products with operands in 8 bits (--precision fp8). NULL: not supported. dtype is LS_BF16. */
+    /* (optional, all three) Products with operands in 8 bits (--precision fp8). NULL: not supported. dtype is LS_BF16. */
     ls_status (*quantize)(ls_compute *c, const ls_quantize *a);
+    /* to (N,R) = from (R,N) transposed, one byte per element; sizes are multiples of 16 */
+    ls_status (*turn8)(ls_compute *c, void *to, const void *from, int64_t R, int64_t N);
     ls_status (*product8)(ls_compute *c, const ls_product8 *a);
 
     /* Updates master, m and v from g in one pass; p = master rounded to dtype. If dtype == wide, p is master. */

@@ -65,6 +65,7 @@
       (c, dqkv, dy, y, lse, qkv, B, T, H, D, drop))                                                                    \
     X(classifier, (ls_compute * c, const ls_classifier *a), (c, a))                                                    \
     X(quantize, (ls_compute * c, const ls_quantize *a), (c, a))                                                        \
+    X(turn8, (ls_compute * c, void *to, const void *from, int64_t R, int64_t N), (c, to, from, R, N))                  \
     X(product8, (ls_compute * c, const ls_product8 *a), (c, a))                                                        \
     X(adamw, (ls_compute * c, void *p, void *master, const void *g, void *m, void *v, int64_t n, const ls_adamw *h),   \
       (c, p, master, g, m, v, n, h))                                                                                   \

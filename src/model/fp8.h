@@ -10,7 +10,12 @@
  * computes one step in bf16, which records the magnitudes.
  *
  * Products need both operands along the summed dimension, so each operand has a transposed copy, too: those of the weights are made once per
- * step (`stale`), or before each use of a unit whose parameters are gathered for it (`each_use`); those of activations with the operand. */
+ * step (`stale`), those of activations with the operand.
+ *
+ * Parameters that are sharded and gathered for each use (`cut`) are gathered as codes, one byte per element in the layout of the flat buffer. Once per
+ * step each worker rounds its part; scales are those of whole matrices and rounding works on single elements, so the codes are those of one worker.
+ * W is the gathered code itself, W^T is made before a forward pass. Tensors of one dimension (biases, norms) stay in bf16 on every worker: they are
+ * gathered once per step. Passes that do not train, and the step that records, need bf16. */
 #ifndef LS_MODEL_FP8_H
 #define LS_MODEL_FP8_H
 
@@ -44,12 +49,29 @@ enum { LS_FP8_APART = 4 }; /* cuBLASLt reads factors at multiples of 16 bytes on
 
 struct ls_model;
 
+/* The parts of a unit's flat buffers, and the one of this worker. n = 0: parameters are not sharded. */
+typedef struct ls_fp8_cut {
+    int n, mine;
+} ls_fp8_cut;
+
+/* What parameters that are cut need. Elements are those of bf16. */
+typedef struct ls_fp8_parts {
+    ls_fp8_cut cut;
+    bool fresh;    /* the members below are those of the parameters */
+    void **code;   /* of each unit: the codes of this worker's part; NULL: not a block, or not here */
+    void **vector; /* of each unit: its tensors of one dimension, side by side, or NULL */
+    void *packed;  /* n_packed elements of each part: its share of these tensors, of all units */
+    int64_t n_packed;
+    int *code_row, *vector_row, packed_row;
+} ls_fp8_parts;
+
 typedef struct ls_fp8_state {
     ls_fp8_opts opts;
     ls_fp8_history history;
-    bool each_use;
-    bool *stale;      /* of each unit: its copies are not those of its parameters */
-    void **weights;   /* of each unit: for each layer W (K,N), then W^T (N,K); NULL: the unit is not here */
+    ls_fp8_parts parts;
+    bool *stale; /* of each unit: its copies are not those of its parameters */
+    void **
+        weights; /* of each unit: for each layer W (K,N), then W^T (N,K); cut: W^T, of all units; NULL: the unit is not here */
     int *row, number; /* plan rows: of weights, of the numbers */
     /* on the device, history.n each */
     float *amax;           /* of this step, on this worker */
@@ -59,7 +81,7 @@ typedef struct ls_fp8_state {
 
 /* Makes m->fp8 and its rows of the plan; here: whether each unit is on this worker, NULL: all are. R: rows of a micro-batch. LS_E_CONFIG if a
  * size is not a multiple of 16. ls_model_destroy frees it. */
-ls_status ls_fp8_create(struct ls_model *m, const ls_fp8_opts *o, int64_t R, bool each_use, const bool *here,
+ls_status ls_fp8_create(struct ls_model *m, const ls_fp8_opts *o, int64_t R, ls_fp8_cut cut, const bool *here,
                         ls_plan *plan);
 void ls_fp8_bind(struct ls_model *m, const ls_plan *plan);
 void ls_fp8_destroy(ls_fp8_state **f);
@@ -69,6 +91,13 @@ void ls_fp8_destroy(ls_fp8_state **f);
 ls_status ls_fp8_set(const struct ls_model *m);
 /* At the begin of a step: the parameters have changed. */
 void ls_fp8_begin_step(const struct ls_model *m);
+/* Whether a training pass needs the parameters of unit u as codes. The strategy then sets unit[u].param to the codes and unit[u].vector to
+ * parts.vector[u]. */
+bool ls_fp8_coded(const struct ls_model *m, int u);
+/* Once per step (!parts.fresh), for each unit that is coded: fills parts.code[u] from this worker's part of the parameters, and its share of
+ * `packed`. When the others' shares have arrived: fills parts.vector. */
+ls_status ls_fp8_encode(const struct ls_model *m, int u, const void *part);
+ls_status ls_fp8_unpack(const struct ls_model *m);
 /* Reads the magnitudes of this step on this worker: history.n numbers. Its passes must be complete. */
 ls_status ls_fp8_read(const struct ls_model *m, float *amax);
 

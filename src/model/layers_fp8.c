@@ -20,9 +20,12 @@ typedef struct copies {
 
 static copies copies_of(const ls_model *m, int unit, int weight)
 {
+    const ls_unit *u = &m->unit[unit];
     char *at = m->fp8->weights[unit];
-    for (int k = 0; k < model_fp8_layer(weight); k++) at += 2 * m->unit[unit].tensor[model_fp8_weight(k)].n;
-    return (copies){at, at + m->unit[unit].tensor[weight].n};
+    int64_t before = 0; /* elements of the layers before it */
+    for (int k = 0; k < model_fp8_layer(weight); k++) before += u->tensor[model_fp8_weight(k)].n;
+    if (ls_fp8_coded(m, unit)) return (copies){(char *)u->param + u->tensor[weight].offset, at + before};
+    return (copies){at + 2 * before, at + 2 * before + u->tensor[weight].n};
 }
 
 /* The transposed input of a layer, kept for backward. */
@@ -44,18 +47,49 @@ static ls_quantize operand_of(const model_pass *p, int weight, ls_fp8_operand op
     return q;
 }
 
-ls_status model_fp8_weights(ls_model *m, int unit)
+/* What is rounded: a weight, or a range of it, whose shape the caller fills in. */
+static ls_quantize weight_of(const ls_model *m, int unit, int weight, const void *x)
+{
+    const ls_fp8_state *f = m->fp8;
+    const int at = number(m->unit[unit].layer, weight, LS_FP8_W);
+    return (ls_quantize){.x = x, .scale = f->scale + at, .amax = f->amax + at, .form = model_fp8_form(f, LS_FP8_W)};
+}
+
+ls_status model_fp8_code(const ls_model *m, int unit, int weight, void *to, const void *x, int64_t n)
+{
+    ls_quantize q = weight_of(m, unit, weight, x);
+    q.q = to;
+    q.R = 1, q.N = n;
+    return m->compute->ops->quantize(m->compute, &q);
+}
+
+/* W is what was gathered; only a forward pass reads W^T. */
+static ls_status turn_weights(const ls_model *m, int unit)
+{
+    for (int k = 0; k < LS_FP8_LAYERS; k++) {
+        const int weight = model_fp8_weight(k);
+        const int64_t *dim = m->unit[unit].tensor[weight].dim;
+        const copies of = copies_of(m, unit, weight);
+        LS_TRY(m->compute->ops->turn8(m->compute, of.wt, of.w, dim[0], dim[1]));
+    }
+    return LS_OK;
+}
+
+ls_status model_fp8_weights(ls_model *m, int unit, bool forward)
 {
     const ls_fp8_state *f = m->fp8;
     const ls_unit *u = &m->unit[unit];
-    if (u->kind != LS_UNIT_BLOCK || !(f->stale[unit] || f->each_use)) return LS_OK;
+    if (u->kind != LS_UNIT_BLOCK) return LS_OK;
+    if (ls_fp8_coded(m, unit)) return forward ? turn_weights(m, unit) : LS_OK;
+    if (!f->stale[unit]) return LS_OK;
     for (int k = 0; k < LS_FP8_LAYERS; k++) {
-        const int weight = model_fp8_weight(k), at = number(u->layer, weight, LS_FP8_W);
-        const copies to = copies_of(m, unit, weight);
-        ls_quantize q = {.x = model_param(m, u, weight), .scale = f->scale + at, .amax = f->amax + at};
+        const int weight = model_fp8_weight(k);
+        ls_quantize q = weight_of(m, unit, weight, model_param(m, u, weight));
         q.R = u->tensor[weight].dim[0], q.N = u->tensor[weight].dim[1];
-        q.form = model_fp8_form(f, LS_FP8_W);
-        if (f->history.used) q.q = to.w, q.qt = to.wt;
+        if (f->history.used) {
+            const copies to = copies_of(m, unit, weight);
+            q.q = to.w, q.qt = to.wt;
+        }
         LS_TRY(m->compute->ops->quantize(m->compute, &q));
     }
     f->stale[unit] = false;

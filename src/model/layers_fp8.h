@@ -37,8 +37,10 @@ static inline bool model_fp8_records(const model_pass *p)
     return p->m->fp8 && p->mb->train && !p->m->fp8->history.used;
 }
 
-/* Makes the copies of a block's weights, if they are stale. */
-ls_status model_fp8_weights(ls_model *m, int unit);
+/* Makes the copies of a block's weights that a pass needs, if they are stale. forward: the pass computes the block's output. */
+ls_status model_fp8_weights(ls_model *m, int unit, bool forward);
+/* The codes of n elements of a block's weight. */
+ls_status model_fp8_code(const ls_model *m, int unit, int weight, void *to, const void *x, int64_t n);
 
 /* Records the magnitudes of an operand with n columns, if model_fp8_records. */
 ls_status model_fp8_record(const model_pass *p, int weight, ls_fp8_operand operand, const void *x, int64_t n);

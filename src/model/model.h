@@ -62,6 +62,7 @@ typedef struct ls_unit {
     int64_t n_grad;     /* elements of the gradient buffer: n_pad, plus embed's n_pad for a tied head */
     int64_t n_whole;    /* elements of the unit in the whole model; n without shards */
     void *param, *grad; /* NULL until planned                       */
+    void *vector;       /* param has codes in 8 bits (fp8.h): its tensors of one dimension, side by side; else NULL */
     bool acc;           /* backward adds to grad instead of writing it */
     void *m, *v;        /* optimizer moments, NULL for inference    */
     void *master;       /* master weights; param itself where both types are equal */

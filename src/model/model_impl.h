@@ -99,7 +99,12 @@ const void *model_packed_matrix(const ls_packed *d, int unit, int weight);
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {
-    return ls_at(m->compute, u->param, u->tensor[tensor].offset);
+    int64_t at = u->tensor[tensor].offset;
+    if (!u->vector) return ls_at(m->compute, u->param, at);
+    LS_ASSERT(!u->tensor[tensor].matrix);
+    for (int i = 0; i < tensor; i++)
+        if (u->tensor[i].matrix) at -= u->tensor[i].n;
+    return ls_at(m->compute, u->vector, at);
 }
 
 static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)

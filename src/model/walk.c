@@ -119,7 +119,8 @@ ls_status ls_walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_p
         if (ls_inject_on && pass == LS_FWD && mb->train && !h->repeats && !h->unit && !m->compute->device)
             ls_inject_flip(LS_FLIP_ACT, u, a->slot[u].x, u ? ls_model_stream(m, mb->B * mb->T) : 0,
                            ls_dtype_nbytes(m->compute->ops->dtype));
-        if (m->fp8 && mb->train && pass != LS_BWD_W && !h->unit) LS_TRY(model_fp8_weights(m, u));
+        if (m->fp8 && mb->train && pass != LS_BWD_W && !h->unit)
+            LS_TRY(model_fp8_weights(m, u, pass == LS_FWD || a->recompute));
         LS_TRY(run_unit(m, a, mb, h, u, pass));
         ls_unit_end(begin, &span);
         if (h->computed) LS_TRY(h->computed(h->ctx, u, pass, a));

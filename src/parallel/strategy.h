@@ -17,7 +17,7 @@
  *
  * Element types (compute.h): gradients, moments and master weights have type `wide`, parameters type `dtype`. If these differ, the worker
  * with the moments of an element also has its master weight, and the rounded parameters are communicated. For P parameters and G gradient
- * copies, bf16 takes 2P + 4G + 12P bytes (fp32: 4P + 4G + 8P), and communication of parameters takes half the bytes.
+ * copies, bf16 takes 2P + 4G + 12P bytes (fp32: 4P + 4G + 8P), and communication of parameters takes half the bytes (zero3.c: in fp8 a quarter).
  *
  * Shards: the flat buffers of a unit are split into W equal parts of whole norm blocks (the padding ensures this); worker r has part r.
  * The head of each strategy's file states the memory and communication volume.

@@ -120,13 +120,14 @@ static ls_status plan_fp8(const ls_train_config *c, const ls_run_groups *g, ls_r
 {
     const size_t U = (size_t)out->model->n_unit;
     const int64_t R = (int64_t)c->micro_batch * c->seq_len;
-    const bool each_use = !strcmp(c->strategy, "zero3"); /* parameters are gathered for each use */
+    ls_fp8_cut cut = {0};
+    if (out->strategy->ops->parts & LS_SHARD_PARAM) cut = (ls_fp8_cut){ls_comm_size(g->dp), ls_comm_rank(g->dp)};
     unsigned char *role = ls_alloc(U);
     bool *here = ls_alloc(U * sizeof *here);
     ls_status st = role && here ? LS_OK : ls_nomem(U, "the stages");
     if (st == LS_OK && out->schedule) ls_pipe_roles(out->stages, c->model.tied, g->at.at[LS_AXIS_PP], role);
     for (size_t u = 0; st == LS_OK && u < U; u++) here[u] = !out->schedule || role[u] == LS_ROLE_HERE;
-    if (st == LS_OK) st = ls_fp8_create(out->model, &c->fp8, R, each_use, here, &out->plan);
+    if (st == LS_OK) st = ls_fp8_create(out->model, &c->fp8, R, cut, here, &out->plan);
     ls_free(role);
     ls_free(here);
     return st;

@@ -375,6 +375,7 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     if (t->cfg->save_async) LS_TRY(train_save_advance(t, busy));
     if (t->model->fp8) ls_fp8_begin_step(t->model); /* before any pass, also those of an audit */
     if (t->audit) LS_TRY(ls_audit_before_passes(t->audit));
+    if (t->audit && t->model->fp8) ls_fp8_begin_step(t->model); /* a wrong bit of the copies is not in both passes */
     LS_TRY(train_optimizer_begin(t, r->lr));
     if (t->pipe) LS_TRY(pipeline(t));
     for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));

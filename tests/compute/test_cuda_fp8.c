@@ -254,8 +254,10 @@ static void sizes_that_do_not_fit_are_refused(void **state)
     bench b = open_bench();
     double x[400] = {0}, one = 1;
     void *dx = num_device(LS_BF16, x, 400, 0), *f = num_device(LS_F32, &one, 1, 0);
-    const ls_quantize odd = {.x = dx, .amax = f, .R = 16, .N = 24};
+    const ls_quantize odd = {.x = dx, .amax = f, .R = 16, .N = 24}, part = {.x = dx, .amax = f, .R = 1, .N = 24};
     assert_int_not_equal(b.c.ops->quantize(&b.c, &odd), LS_OK);
+    assert_int_not_equal(b.c.ops->quantize(&b.c, &part), LS_OK);
+    assert_int_not_equal(b.c.ops->turn8(&b.c, dx, dx, 16, 24), LS_OK);
     const ls_product8 p = {.y = dx, .a = dx, .b = dx, .a_factor = f, .b_factor = f, .M = 16, .N = 16, .K = 8};
     assert_int_not_equal(b.c.ops->product8(&b.c, &p), LS_OK);
     num_free(LS_BF16, dx, 0), num_free(LS_F32, f, 0);

@@ -790,6 +790,42 @@ static void quantize_case(int64_t R, int64_t N, bool sloped, ls_fp8 form)
     });
 }
 
+/* The two forms of an operand, made one after the other, are those that quantize makes at once. parts: ranges of the array. */
+static void codes_case(int64_t R, int64_t N, int parts, ls_fp8 form)
+{
+    judge_orders(words("codes R %d N %d parts %d form %d", (int)R, (int)N, parts, (int)form), [=](verdict &v, void *s) {
+        array x(LS_BF16, R * N), q(LS_BF16, R * N / 2), qt(LS_BF16, R * N / 2), code(LS_BF16, R * N / 2),
+            turned(LS_BF16, R * N / 2), scale(LS_F32, 1), amax(LS_F32, 1), most(LS_F32, 1);
+        x.random(1, 1.5);
+        scale.put({64}), amax.put({0}), most.put({0});
+        ls_quantize a = {};
+        a.x = x.at(), a.q = q.at(), a.qt = qt.at(), a.scale = scale.f(), a.amax = amax.f(), a.R = R, a.N = N,
+        a.form = form;
+        CU(cu_quantize(s, &a, nullptr));
+        a.qt = nullptr, a.amax = most.f(), a.R = 1;
+        for (int64_t k = 0, each = R * N / parts / 16 * 16; k < parts; k++) {
+            a.x = (const char *)x.at() + 2 * each * k;
+            a.q = (char *)code.at() + each * k;
+            a.N = k + 1 < parts ? each : R * N - each * k;
+            CU(cu_quantize(s, &a, nullptr));
+        }
+        CU(cu_turn8(s, turned.at(), code.at(), R, N));
+        CU(cudaDeviceSynchronize());
+        assert_true(q.bytes() == code.bytes());
+        assert_true(qt.bytes() == turned.bytes());
+        assert_true(amax.bytes() == most.bytes());
+        v.bits.push_back(turned.bytes());
+    });
+}
+
+static void codes_are_those_of_whole_operands(void **state)
+{
+    (void)state;
+    codes_case(16, 16, 1, LS_E4M3);
+    codes_case(272, 144, 3, LS_E4M3);
+    codes_case(128, 384, 4, LS_E5M2);
+}
+
 static void operands_match_their_definition(void **state)
 {
     (void)state;
@@ -872,6 +908,7 @@ int main(void)
         cmocka_unit_test(many_ranges_have_the_bits_of_single_ones),
         cmocka_unit_test(softmax_matches_its_equation),
         cmocka_unit_test(operands_match_their_definition),
+        cmocka_unit_test(codes_are_those_of_whole_operands),
         cmocka_unit_test(norms_write_the_operands_of_their_output),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

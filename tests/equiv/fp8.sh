@@ -28,11 +28,26 @@ value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(
 [ "$(value one)" = "fp8 fp8_mixed" ] || bad "the record of an fp8 run: $(value one)"
 LS_CUDA_GRAPHS=0 layout direct
 layout zero3 -n 2 --strategy zero3 --audit 3
+# zero3 gathers blocks with one byte per element (two in the first step, which records), and embed with two
+python3 - "$SCRATCH/zero3/training_metrics.json" <<'PY' || bad "bytes that zero3 gathers in fp8"
+import json, sys
+unit = {b["bucket"] - 1: b for b in json.load(open(sys.argv[1]))["lockstep"]["comm"]["all_gather"]["buckets"]}
+for u, b in unit.items():
+    print(f"unit {u}: {b['elements']} elements in {b['buffer_bytes']} bytes")
+    assert b["buffer_bytes"] == 2 * b["elements"] if u in (0, 3) else b["elements"] < b["buffer_bytes"] <= 1.25 * b["elements"], (u, b)
+assert sorted(unit) == [0, 1, 2, 3], unit
+PY
 layout pp -n 2 --pp 2 --schedule zb
 if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   layout recomputed --recompute
   layout ddp -n 2 --strategy ddp
   for s in ddp zero1 zero2 zero3; do layout "$s-4" -n 4 --strategy $s; done
+  layout zero3-0 -n 2 --strategy zero3 --prefetch_bucket 0 --recompute --eval_every 1
+  layout zero3-1 -n 1 --strategy zero3
+  layout zero3-offloaded -n 2 --strategy zero3 --offload_optimizer cpu
+  layout zero3-zb -n 4 --pp 2 --schedule zb --strategy zero3
+  LS_PLUGIN_DIR=${LS_PLUGIN_DIR}_nccl LS_EMU_DEVICES=4 layout zero3-nccl -n 4 --strategy zero3 --comm nccl
+  run zero3-cut --precision fp8 --max_steps 2 -n 2 --strategy zero3 && run zero3-cut --precision fp8 --max_steps 4 -n 4 --strategy zero3 --resume && bits one zero3-cut
   layout pp-1f1b -n 2 --pp 2
   layout pp-zero1 -n 4 --pp 2 --strategy zero1
   layout audited -n 2 --strategy ddp --audit 2

@@ -74,7 +74,7 @@ static void open_net(net *n, const ls_model_config *cfg, ls_dtype dt, const ls_f
             ls_plan_add(&n->plan, LS_PART_PARAM, unit->n_pad * (int64_t)ls_dtype_nbytes(dt), LS_PLAN_ALWAYS, "p");
         grad[u] = ls_plan_add(&n->plan, LS_PART_GRAD, unit->n_grad * 4, LS_PLAN_ALWAYS, "g");
     }
-    if (fp8) assert_int_equal(ls_fp8_create(n->m, fp8, ROWS, false, NULL, &n->plan), LS_OK);
+    if (fp8) assert_int_equal(ls_fp8_create(n->m, fp8, ROWS, (ls_fp8_cut){0}, NULL, &n->plan), LS_OK);
     const ls_acts_opts a = {.B = BATCH, .T = LENGTH, .train = true, .split = split};
     assert_int_equal(ls_acts_plan(&n->acts, n->m, &a, &n->plan), LS_OK);
     const int ids = ls_plan_add(&n->plan, LS_PART_WORK, 2 * ROWS * 4, LS_PLAN_ALWAYS, "ids"),

@@ -68,7 +68,8 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
     }
     ls_device_info info = {0};
     (void)x->device->table.info(x->device, &info);
-    if (info.capability < FP8_CAPABILITY || o->dtype != LS_BF16) x->ops.quantize = NULL, x->ops.product8 = NULL;
+    if (info.capability < FP8_CAPABILITY || o->dtype != LS_BF16)
+        x->ops.quantize = NULL, x->ops.turn8 = NULL, x->ops.product8 = NULL;
     *c = (ls_compute){.ops = &x->ops, .n_thread = 1, .device = &x->device->table, .impl = x};
     return LS_OK;
 }

@@ -328,6 +328,11 @@ static ls_status quantize(ls_compute *c, const ls_quantize *a)
     return CU_STATUS(cu_quantize(stream_of(c), a, cuda_room(c)));
 }
 
+static ls_status turn8(ls_compute *c, void *to, const void *from, int64_t R, int64_t N)
+{
+    return CU_STATUS(cu_turn8(stream_of(c), to, from, R, N));
+}
+
 static ls_status product8(ls_compute *c, const ls_product8 *a)
 {
     const ls_dtype dt = c->ops->dtype;
@@ -387,6 +392,7 @@ const ls_compute_ops cuda_ops = {
     .logits = logits,
     .best = best,
     .quantize = quantize,
+    .turn8 = turn8,
     .product8 = product8,
     .classifier = cuda_classifier,
     .adds_alike = cuda_adds_alike,

@@ -92,6 +92,9 @@ int cu_fingerprint(void *stream, ls_dtype dt, uint64_t *print, const void *x, fl
 int cu_quantize(void *stream, const ls_quantize *q, void *scratch);
 /* With q->norm (quantize_norm.cu); cu_quantize calls it. */
 int cu_quantize_norm(void *stream, const ls_quantize *q);
+/* A range, R = 1 (codes.cu); cu_quantize calls it. And the transposed copy of codes. */
+int cu_quantize_range(void *stream, const ls_quantize *q);
+int cu_turn8(void *stream, void *to, const void *from, int64_t R, int64_t N);
 
 /* ---- cross-entropy of rows of logits, and its gradient over them (softmax.cu) ---- */
 

@@ -2,25 +2,13 @@
  * with the largest magnitude of v and its column sums.
  *
  * Bytes   of an element 2 read (4 with GELU's slope), 1 written for each of q and qt; and 4N per 128 rows for the partial column sums.
- * Tiles   a block has 128 x 128 elements, a thread 8 columns of 4 neighbouring rows, twice, all read before the first is used (with GELU's slope:
- *         of each turn). The 4 rows of a column are one word of the transposed tile, which goes through shared memory; then a thread writes 16 rows of a
- *         column. Pieces of 16 rows are permuted by an exclusive or: lanes that write have different columns and meet in a bank two at a time,
- *         lanes that read do not meet.
+ * Tiles   tile8.cuh; all elements of a thread are read before the first is used (with GELU's slope: those of each turn).
  * Order   column sums: 8 rows of a thread, then the 16 threads of a tile, then tiles (cu_fold); R alone decides it. A maximum has no order. */
-#include "compute/cuda/kernels/fp8.cuh"
 #include "compute/cuda/kernels/gelu.cuh"
+#include "compute/cuda/kernels/tile8.cuh"
 #include "compute/cuda/kernels/vec.cuh"
 
 namespace {
-
-#define TILE    CU_QUANTIZE_TILE
-#define PACK    8 /* columns of a thread               */
-#define ROWS    4 /* neighbouring rows of a thread     */
-#define GROUPS  (TILE / PACK)
-#define THREADS 256
-#define TURNS   (TILE * TILE / (THREADS * PACK * ROWS))
-#define STEP    (TILE / TURNS) /* rows of all threads in a turn     */
-#define WORDS   (TILE / ROWS)  /* of a column of the transposed tile */
 
 struct quantize_arg {
     const bf16 *x, *pre;
@@ -44,12 +32,6 @@ template <ls_gelu KIND> struct sloped {
     enum { X = 1, PRE = 1, AHEAD = 1, BLOCKS = 3 };
     static __device__ __forceinline__ float of(float x, float pre) { return x * gelu_slope<KIND>(pre); }
 };
-
-/* Words of the transposed tile: column c begins at c * WORDS, and its word w (4 rows) is w ^ mix(c) further. */
-LS_DEVICE unsigned mix(unsigned c)
-{
-    return 4 * (c / PACK % (WORDS / 4));
-}
 
 /* Four rows of a thread, N apart; 0 outside. */
 template <bool READ> LS_DEVICE void load_rows(vec<bf16, PACK> (&x)[ROWS], const bf16 *from, int64_t N, bool inside)
@@ -81,7 +63,6 @@ __global__ void __launch_bounds__(THREADS, V::BLOCKS - (SUMS && !V::PRE)) quanti
         load_rows<V::PRE>(pre[t], a.pre + at + t * STEP * a.N, a.N, inside[t]);
     }
     const float scale = a.scale ? *a.scale : 1.0f;
-    uint32_t *const to = turned + group * PACK * WORDS;
 #pragma unroll(V::AHEAD)
     for (int t = 0; t < TURNS; t++) {
         const int k = t % V::AHEAD;
@@ -110,13 +91,7 @@ __global__ void __launch_bounds__(THREADS, V::BLOCKS - (SUMS && !V::PRE)) quanti
 #pragma unroll
             for (int r = 0; r < ROWS; r++, q += a.N) *reinterpret_cast<uint2 *>(q) = make_uint2(word[0][r], word[1][r]);
         }
-        uint32_t *const w = to + ((t * (STEP / ROWS) + place) ^ mix(group * PACK));
-#pragma unroll
-        for (int h = 0; h < PACK / 4; h++) {
-            turn4(word[h]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) w[(4 * h + i) * WORDS] = word[h][i];
-        }
+        tile_put(turned, word, group, place, t);
     }
     if (SUMS) {
 #pragma unroll
@@ -127,16 +102,7 @@ __global__ void __launch_bounds__(THREADS, V::BLOCKS - (SUMS && !V::PRE)) quanti
     most = warp_max(most);
     if (lane_id() == 0) largest[warp_id()] = most;
     __syncthreads();
-    const unsigned piece = threadIdx.x % (TILE / 16), first = threadIdx.x / (TILE / 16);
-    constexpr int APART = THREADS / (TILE / 16); /* columns of all threads in a turn */
-    if (a.qt && top + piece * 16 < a.R) {
-        uint8_t *qt = a.qt + (left + first) * a.R + top + piece * 16;
-#pragma unroll
-        for (unsigned c = first; c < TILE; c += APART, qt += APART * a.R)
-            if (left + c < a.N)
-                *reinterpret_cast<uint4 *>(qt) =
-                    *reinterpret_cast<const uint4 *>(turned + c * WORDS + ((4 * piece) ^ mix(c)));
-    }
+    if (a.qt) tile_write(a.qt, turned, top, left, a.R, a.N);
     const unsigned c = threadIdx.x;
     if (SUMS && c < TILE && left + c < a.N) {
         float s = 0;
@@ -180,6 +146,7 @@ extern "C" int cu_quantize(void *stream, const ls_quantize *q, void *scratch)
                       q->R,
                       q->N};
     if (q->norm) return cu_quantize_norm(stream, q);
+    if (q->R == 1) return cu_quantize_range(stream, q);
     if (q->R % 16 || q->N % 16 || !aligned16(q->x, q->pre, q->q, q->qt)) return (int)cudaErrorInvalidValue;
     const int e = !q->pre                  ? start_form<plain>(stream, a, q->form)
                   : q->kind == LS_GELU_ERF ? start_gelu<LS_GELU_ERF>(stream, a, q->form)
