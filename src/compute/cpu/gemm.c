@@ -74,6 +74,21 @@ bool gemm_is_emulated(const gemm_kernel *k)
     return k->emulated;
 }
 
+bool gemm_runs_on(const gemm_kernel *k)
+{
+    return k->runs_on;
+}
+
+bool gemm_takes_bf16(const gemm_kernel *k)
+{
+    return k->pack_a16 != NULL;
+}
+
+void gemm_narrow(const gemm_kernel *k, uint16_t *y, const float *x, int64_t n, float by)
+{
+    k->narrow(y, x, n, by);
+}
+
 static const gemm_kernel *find(bool bf16, const char *name)
 {
     for (int i = 0; i < N_KERNEL; i++)
@@ -193,7 +208,6 @@ typedef struct span {
 typedef struct k_turn {
     int64_t at, n, kb, n_block;
     size_t a_block, b_block;
-    char *pb;
 } k_turn;
 
 static span turn_block(const k_turn *p, int64_t q)
@@ -216,14 +230,15 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
             size_t panel = gemm_packed_nbytes(k, k->nr, p.n);
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
-            k->pack_b(turn->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb,
-                      a->tb, LS_MIN(j.n - at, group_b), p.n);
+            k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb, a->tb,
+                      LS_MIN(j.n - at, group_b), p.n);
         } else {
             size_t panel = gemm_packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
-            const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
-            k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
-                      a->lda, !a->ta, LS_MIN(i.n - at, group_a), p.n);
+            const int64_t first = a->ta ? p.at * a->lda + row : row * a->lda + p.at, w = LS_MIN(i.n - at, group_a);
+            char *dst = t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel;
+            if (a->A16) k->pack_a16(dst, panel, a->A16 + first, a->lda, !a->ta, w, p.n);
+            else k->pack_a(dst, panel, a->A + first, a->lda, !a->ta, w, p.n);
         }
     }
 }
@@ -243,7 +258,7 @@ static void compute_phase(member *me, span j, span i, const k_turn *turn)
             bool last = p.at + p.n == a->K;
             k->block(&(gemm_block){
                 .pa = t->pa + (size_t)q * turn->a_block + (size_t)(row / k->mr) * panel_a,
-                .pb = turn->pb + (size_t)q * turn->b_block + (size_t)(col / k->nr) * panel_b,
+                .pb = t->pb + (size_t)q * turn->b_block + (size_t)(col / k->nr) * panel_b,
                 .a_panel = panel_a,
                 .b_panel = panel_b,
                 .m = LS_MIN(c.mt, i.n - row),
@@ -265,16 +280,6 @@ static int64_t even_part(int64_t n, int64_t most, int64_t unit)
     return gemm_round_up(gemm_ceil_div(n, gemm_ceil_div(n, most)), unit);
 }
 
-size_t gemm_keep_nbytes(const gemm_kernel *k, int n_thread, int64_t N, int64_t K)
-{
-    if (k->run || N < 1 || K < 1) return 64;
-    const int64_t nc = even_part(N, block_limits(k, n_thread < 1 ? 1 : n_thread).nc, k->nr),
-                  kb = even_part(K, k->kc, k->k_round);
-    const size_t block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
-    return align64((size_t)(gemm_ceil_div(N, nc) * gemm_ceil_div(K, kb)) * block) +
-           64; /* kernels read a little ahead */
-}
-
 static void work(team *t, int id)
 {
     const gemm_kernel *k = t->k;
@@ -294,11 +299,8 @@ static void work(team *t, int id)
                 p.n_block = gemm_ceil_div(p.n, kb);
                 p.a_block = gemm_packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
                 p.b_block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
-                /* where a block is kept depends on N and K alone: products of other M find it */
-                p.pb = a->keep ? (char *)a->keep + (size_t)(jc / nc * gemm_ceil_div(a->K, kb) + pc / kb) * p.b_block
-                               : t->pb;
                 phase_open(&me);
-                pack_phase(&me, j, i, &p, ic == 0 && !a->kept);
+                pack_phase(&me, j, i, &p, ic == 0);
                 phase_close(&me);
                 phase_open(&me);
                 compute_phase(&me, j, i, &p);
@@ -335,7 +337,7 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     }
     /* below this much work waking threads costs more than it saves; the bits are the same either way */
     const bool small = (double)a->M * (double)a->N * (double)a->K < 5e5;
-    if (n_thread < 1 || (small && !a->keep)) n_thread = 1;
+    if (n_thread < 1 || small) n_thread = 1;
     if (k->run) {
         k->run(a, n_thread);
         return;

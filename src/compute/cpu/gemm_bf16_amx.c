@@ -55,6 +55,28 @@ static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k
     else pack_pairs(dst, panel, src, ld, false, w, kb, l);
 }
 
+static void pack_a16(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    const pairs_layout l = {.w = W, .by_row = true, .half = true, .whole = true, .unit = TILE, .stride = 64};
+    if (k_contig) pack_pairs(dst, panel, src, ld, true, w, kb, l);
+    else pack_pairs(dst, panel, src, ld, false, w, kb, l);
+}
+
+/* From the left: y may be where x is. */
+static void narrow(uint16_t *y, const float *x, int64_t n, float by)
+{
+    for (int64_t i = 0; i < n; i += 32) {
+        const int64_t len = LS_MIN(n - i, 32);
+        float rest[32] = {0};
+        if (len < 32) memcpy(rest, x + i, (size_t)len * sizeof *x);
+        const float *from = len < 32 ? rest : x + i;
+        const vf lo = *(const vf_at *)from * by, hi = *(const vf_at *)(from + 16) * by;
+        vh w;
+        words_of(&w, &lo, &hi);
+        memcpy(y + i, &w, (size_t)len * sizeof *y);
+    }
+}
+
 static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
 {
     const pairs_layout l = {.w = W, .whole = true, .unit = TILE, .stride = 64};
@@ -155,6 +177,7 @@ static double spin(int64_t n)
 const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .name = "amx-bf16" GEMM_BF16_SUFFIX,
     .bf16 = true,
+    .runs_on = true,
 #ifdef GEMM_EMULATE
     .emulated = true,
 #else
@@ -173,6 +196,8 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .nt = NT,
     .tmp_nbytes = W * W * sizeof(float),
     .pack_a = pack_a,
+    .pack_a16 = pack_a16,
+    .narrow = narrow,
     .pack_b = pack_b,
     .block = block,
 };

@@ -27,10 +27,13 @@ typedef struct gemm_block {
 /* Packs w rows of op(A) (columns of op(B)) and kb steps of K into consecutive panels. Element (k, i) is at src[i*ld + k]
  * when k_contig, else at src[k*ld + i]. panel: bytes from one panel to the next. */
 typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb);
+typedef void gemm_pack16_fn(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w,
+                            int64_t kb);
 
 struct gemm_kernel {
     const char *name;
     bool bf16;            /* operands are rounded to bf16 while they are packed; sums are fp32   */
+    bool runs_on;         /* C is added to by the sums themselves (gemm_runs_on)                 */
     bool emulated;        /* an instruction that the CPU need not have                           */
     bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has          */
     int mr, nr;           /* micro-tile                                                          */
@@ -41,6 +44,9 @@ struct gemm_kernel {
     int mt, nt;           /* largest block of C that one thread takes at a time                  */
     size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
+    gemm_pack16_fn *pack_a16; /* and from bf16 numbers, or NULL                                      */
+    void (*narrow)(uint16_t *y, const float *x, int64_t n,
+                   float by); /* gemm_narrow, with pack_a16                              */
     void (*block)(const gemm_block *b);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);
