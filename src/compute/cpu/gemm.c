@@ -185,6 +185,7 @@ typedef struct cut {
 
 static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
 {
+    const double narrow = k->cut_n ? k->cut_n : 8;
     cut best = {0};
     double best_cost = 0;
     for (int dm = 1; dm <= 8; dm *= 2)
@@ -198,7 +199,7 @@ static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
             c.nt = gemm_round_up(gemm_ceil_div(n, c.n_n), k->nr);
             double rounds =
                 (double)gemm_ceil_div(c.n_m * c.n_n, n_thread) + 0.25; /* a late thread costs part of a block */
-            double cost = rounds * (double)(c.mt * c.nt) * (1.0 + 8.0 / (double)c.mt + 8.0 / (double)c.nt);
+            double cost = rounds * (double)(c.mt * c.nt) * (1.0 + 8.0 / (double)c.mt + narrow / (double)c.nt);
             if (best_cost == 0 || cost < best_cost) {
                 best = c;
                 best_cost = cost;
@@ -324,7 +325,7 @@ static gemm_block last_panel(const team *t, gemm_block b, gemm_ahead *ahead, int
     return rest;
 }
 
-/* A kernel that packs A itself is told what comes next, which is taken from the counter as late as possible: with the last panel. */
+/* A kernel that packs A itself gets the rows that come next, which are taken from the counter as late as possible: with the last panel. */
 static void compute_phase(member *me, span j, span i, const k_turn *turn)
 {
     const team *t = me->t;

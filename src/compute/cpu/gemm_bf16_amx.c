@@ -261,6 +261,7 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .elem_nbytes = 2,
     .mt = MT,
     .nt = NT,
+    .cut_n = 96, /* A is packed again for every block of columns */
     .tmp_nbytes = W * W * sizeof(float) + 2 * PANEL,
     .pack_group = 1,
     .pack_a = pack_a,

@@ -57,6 +57,7 @@ struct gemm_kernel {
     int elem_nbytes;      /* of one packed element                                               */
     int pack_group;       /* panels that a thread packs at a time; 0 = 4                        */
     int mt, nt;           /* largest block of C that one thread takes at a time                  */
+    int cut_n;            /* so many columns of a block take as long as what comes with each block; 0 = 8 */
     size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
     bool packs_a; /* block packs A itself, a panel while the one before it is multiplied         */
