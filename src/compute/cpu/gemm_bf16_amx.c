@@ -7,8 +7,12 @@
  * Four tiles hold 32 x 32 of C, over all of kb: they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
  * (64 cycles) and 4 tile loads (32 cycles of two load ports). C is fp32 and comes from the third cache or from memory, which costs more than
  * the panels of A do: kc = 1024 makes most products of GPT-2 touch C once, although a panel of A (64 KiB) is larger than the first cache. While
- * a tile of C is computed, its right neighbour is fetched. Measured on 16 cores of a Xeon with AMX: 5.5 to 6.6 TFLOP/s for linear layers of 768
- * against 4.2 to 4.5 with kc = 512 in one block of K per turn.
+ * a tile of C is computed, its right neighbour is fetched.
+ *
+ * A thread packs A itself, into two panels of its own: the one that is multiplied, and the next one, of which a unit (16 x 32) is packed every few
+ * chunks. Tiles leave the vector units idle, so this costs little, and only B is packed by all threads before a barrier. It needs blocks of C of
+ * many columns (cut_n). Measured on 16 cores of a Xeon with AMX (docs/results/bf16_16core_2026-11-17.md), together: the products of a step of GPT-2
+ * 124M take 0.90 of the time that they took with A packed by all and narrow blocks; most of it comes from the blocks.
  *
  * Invariants: as in gemm_amx.c, and
  *   1. at the edges of C the four tiles go through tmp: the same operations on every element as inside;
@@ -261,7 +265,7 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .elem_nbytes = 2,
     .mt = MT,
     .nt = NT,
-    .cut_n = 96, /* A is packed again for every block of columns */
+    .cut_n = 32, /* A is packed again for every block of columns */
     .tmp_nbytes = W * W * sizeof(float) + 2 * PANEL,
     .pack_group = 1,
     .pack_a = pack_a,
