@@ -6,7 +6,7 @@ Rounds run, in sequence and on the same cores, each in separate processes (GPT-2
   part       one worker on the cores of one of them, its share of the batch, the other cores idle
   copies     W of those at once that do not communicate: what the cores and the memory give
   peers      PyTorch DDP over gloo and DeepSpeed ZeRO-2 and 3 on W workers, in fp32 and bf16
-  all cores  one worker, batch 4: ours in bf16 (also with LS_GEMM_KEEP=1) and fp32; PyTorch in fp32 and bf16, eager and compiled
+  all cores  one worker, batch 4: ours in bf16 and fp32; PyTorch in fp32 and bf16, eager and compiled
   products   `lockstep bench gemm`: the products of a step against the measured peak of the instruction (once, at the begin)
   triad      STREAM triad with cores / W and with all threads: the memory's limit
 
@@ -166,8 +166,6 @@ class Table:
                  (f"ddp x{W} bf16 / DeepSpeed ZeRO-3, its best precision", 2.0, self.ratios(ours, modes("deepspeed zero3"))),
                  (f"ddp x{W} fp32 / PyTorch DDP (gloo), fp32", None, self.ratios("ours ddp fp32", ["torch ddp fp32"])),
                  ("all cores, bf16 / fp32", 2.5, self.ratios("ours alone bf16", ["ours alone fp32"])),
-                 ("all cores, bf16, packed weights of the classifier kept (LS_GEMM_KEEP=1) / not kept", None,
-                  self.ratios("ours alone bf16 kept", ["ours alone bf16"])),
                  ("all cores, bf16 / the best mode of PyTorch", 3.0, self.ratios("ours alone bf16", ["torch " + m for m in ALONE])),
                  ("all cores, fp32 / the best mode of PyTorch", None, self.ratios("ours alone fp32", ["torch " + m for m in ALONE]))]
         for p, r in self.products.items():
@@ -223,7 +221,6 @@ def one_round(o, t, budget, data, work):
     alone = SimpleNamespace(**{**vars(o), "micro": o.alone_batch})
     for p in ("bf16", "fp32"):
         ours(f"ours alone {p}", p, 1, o=alone, batch=o.alone_batch, threads=o.cores)
-    ours("ours alone bf16 kept", "bf16", 1, o=alone, batch=o.alone_batch, threads=o.cores, env={"LS_GEMM_KEEP": "1"})
     torch = peer_modes(["torch " + m for m in ALONE])
     for name in torch:
         if len(t.rounds) > 1 or name.endswith("eager"):

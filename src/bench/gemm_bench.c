@@ -2,6 +2,7 @@
 #include "compute/cpu/gemm.h"
 #include "core/clock.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "core/stat.h"
 #include "core/str.h"
 
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#define BURST_S 2.0 /* of the multiply instruction alone, before the first product */
 #define BLAS_SPINS_NS \
     100000000 /* the library's threads keep their cores busy for a while after a product; ours would share them */
 
@@ -55,7 +57,7 @@ ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
         step.count += r.count;
         o->row(o->ctx, &r);
     }
-    memcpy(step.peak, t->peak, sizeof step.peak);
+    if (t->peak) memcpy(step.peak, t->peak, sizeof step.peak);
     o->row(o->ctx, &step);
     return LS_OK;
 }
@@ -72,6 +74,8 @@ typedef struct job {
     side side[LS_GEMM_MAX_SIDE];
     const gemm_shape *shape; /* that the matrices are of */
     float *x, *y, *z;
+    double spun[LS_GEMM_MAX_SIDE],
+        peak[LS_GEMM_MAX_SIDE]; /* seconds of the instruction alone; its mean FLOP/s in them */
 } job;
 
 static float *filled(int64_t n)
@@ -113,6 +117,14 @@ static void run_side(const side *s, const gemm_args *a, int n_thread)
                 (int)a->ldc);
 }
 
+/* The instruction alone, for as long as the product before it took. */
+static void time_peak(job *j, int s, double seconds)
+{
+    const double rate = gemm_peak(j->side[s].kernel, j->o->threads, seconds);
+    j->peak[s] = (j->peak[s] * j->spun[s] + rate * seconds) / (j->spun[s] + seconds);
+    j->spun[s] += seconds;
+}
+
 static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *seconds)
 {
     job *j = ctx;
@@ -130,9 +142,10 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
                          .lda = q->ta ? q->M : q->K,
                          .ldb = q->tb ? q->K : q->N,
                          .ldc = q->N};
-    const double begin = clock();
+    const double begin = clock(), at = ls_now();
     run_side(&j->side[s], &a, j->o->threads);
     *seconds = clock() - begin;
+    if (j->side[s].kernel) time_peak(j, s, LS_MAX(ls_now() - at, 1e-3));
     if (!j->side[s].kernel && j->o->threads > 1) nanosleep(&(struct timespec){.tv_nsec = BLAS_SPINS_NS}, NULL);
     return LS_OK;
 }
@@ -166,7 +179,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
-    if (!o.chunk) o.chunk = o.device ? 16384 : 512;
+    if (!o.chunk) o.chunk = o.device ? 16384 : o.dtype == LS_BF16 && gemm_runs_on(gemm_best(true)) ? 2048 : 512;
     if (!o.n_kernel) o.kernel = usual + first, o.n_kernel = 3 - first;
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
@@ -176,11 +189,11 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
             LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
     if (o.device) return gemm_bench_device(&o);
     job j = {.o = &o};
-    gemm_timer t = {.n_side = o.n_kernel, .warm = 1, .vocab = o.vocab, .once = time_once, .ctx = &j};
+    gemm_timer t = {.n_side = o.n_kernel, .warm = 1, .vocab = o.vocab, .peak = j.peak, .once = time_once, .ctx = &j};
     for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
         t.side[s] = o.kernel[s];
         st = pick(&j.side[s], o.kernel[s], o.threads);
-        if (st == LS_OK && j.side[s].kernel) t.peak[s] = gemm_peak(j.side[s].kernel, o.threads);
+        if (st == LS_OK && j.side[s].kernel) (void)gemm_peak(j.side[s].kernel, o.threads, BURST_S);
     }
     if (st == LS_OK) st = gemm_bench_rows(&o, &t);
     for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(j.side[s].scratch);

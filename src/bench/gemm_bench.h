@@ -1,7 +1,8 @@
 /* gemm_bench.h - speed of the matrix products of a GPT-2 training step: own kernels and the linked CBLAS, or a device (gemm_device.c compares the
  * product "alone" with the operation of a "step").
  *
- * The sides alternate on every shape, so that a busy machine slows all of them equally. "blas-own" is one call of CBLAS with its own
+ * The sides alternate on every shape, so that a busy machine slows all of them equally. So does the multiply instruction alone: some CPUs have
+ * several times its speed in the first second, and products must be compared with what it has while they run. "blas-own" is one call of CBLAS with its own
  * threads, as a baseline. */
 #ifndef LS_BENCH_GEMM_BENCH_H
 #define LS_BENCH_GEMM_BENCH_H
@@ -49,8 +50,8 @@ struct gemm_shape;
 typedef struct gemm_timer {
     int n_side, warm; /* warm: calls per side before the clock runs */
     const char *side[LS_GEMM_MAX_SIDE];
-    int64_t vocab; /* rows of the classifier, with padding */
-    double peak[LS_GEMM_MAX_SIDE];
+    int64_t vocab;      /* rows of the classifier, with padding */
+    const double *peak; /* of each side, after the last call; NULL: not known */
     ls_status (*once)(void *ctx, const struct gemm_shape *q, int side, double *seconds);
     void *ctx;
 } gemm_timer;

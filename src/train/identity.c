@@ -127,7 +127,6 @@ static bool is_switch(const char *name, size_t n)
                                        "LS_FLASH_WGMMA",
                                        "LS_GEMM",
                                        "LS_GEMM_FP32",
-                                       "LS_GEMM_KEEP",
                                        "LS_GEMM_TUNE",
                                        "LS_SIMD",
                                        "NVIDIA_TF32_OVERRIDE",

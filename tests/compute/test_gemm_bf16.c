@@ -309,45 +309,70 @@ static void kernels_are_chosen_by_type(void **state)
     unsetenv("LS_GEMM");
 }
 
-/* Packed B that a product has kept serves products with other numbers of rows; the bits are those of a product that packs it. */
-static void kept_panels_give_the_same_bits(void **state)
+/* A that is bf16 already gives the bits of fp32 numbers that round to it. */
+static void narrow_of(const gemm_kernel *k)
+{
+    if (!gemm_takes_bf16(k)) return;
+    for (int t = 0; t < 8; t++) {
+        const gemm_case q = {.ta = t & 1,
+                             .tb = t & 2,
+                             .acc = t & 2,
+                             .pad = t & 4 ? 3 : 0,
+                             .M = t & 4 ? 45 : 96,
+                             .N = 70,
+                             .K = t & 4 ? 77 : 1100};
+        gemm_data d = check_make(&q, 9), e = check_make(&q, 9);
+        uint16_t *half = (uint16_t *)(void *)e.a;
+        for (int64_t i = 0; i < d.n_a; i++) d.a[i] *= 0.3f;
+        if (t & 1) d.a[5] = 1e-39f, e.a[5] = 1e-39f / 0.3f;
+        check_run(k, &d, 1);
+        gemm_narrow(k, half, e.a, e.n_a, 0.3f); /* in its place */
+        for (int64_t i = 0; i < e.n_a; i++) assert_int_equal(half[i], ls_to_bf16(flushed(d.a[i])));
+        e.args.A16 = half;
+        e.args.A = NULL;
+        check_run(k, &e, 3);
+        assert_memory_equal(d.c, e.c, (size_t)d.n_c * sizeof *d.c);
+        check_free(&d);
+        check_free(&e);
+    }
+}
+
+static void operands_may_be_bf16_already(void **state)
 {
     (void)state;
-    static const struct {
-        bool tb;
-        int64_t N, K;
-    } shape[] = {{true, 200, 70}, {false, 70, 1300}, {false, 3, 5}, {true, 3100, 33}};
+    int n = 0;
     bool usable;
-    const gemm_kernel *k;
-    for (int i = 0; (k = gemm_list(i, &usable)); i++) {
-        if (!usable || !gemm_is_bf16(k)) continue;
-        for (size_t s = 0; s < sizeof shape / sizeof shape[0]; s++)
-            for (int n_thread = 1; n_thread <= 3; n_thread += 2) {
-                const gemm_case big = {.tb = shape[s].tb, .M = 37, .N = shape[s].N, .K = shape[s].K, .bf16 = true};
-                gemm_data d = check_make(&big, s + 1);
-                const size_t n = gemm_keep_nbytes(k, n_thread, big.N, big.K), room = n + 64;
-                float *want = ls_alloc((size_t)d.n_c * sizeof *want);
-                char *keep = ls_alloc(room);
-                assert_true(want && keep);
-                check_run(k, &d, n_thread);
-                memcpy(want, d.c, (size_t)d.n_c * sizeof *want);
-                memset(keep, 0xff, room);
-                d.args.keep = keep;
-                check_run(k, &d, n_thread); /* packs and keeps */
-                assert_memory_equal(want, d.c, (size_t)d.n_c * sizeof *want);
-                for (size_t at = n; at < room; at++) assert_int_equal((unsigned char)keep[at], 0xff);
-                memset(d.b, 0xff, (size_t)d.n_b * sizeof *d.b); /* B itself is not read again */
-                d.args.kept = true;
-                for (int64_t M = 37; M; M /= 3) { /* rows from the first on */
-                    d.args.M = M;
-                    check_run(k, &d, n_thread);
-                    assert_memory_equal(want, d.c, (size_t)(M * d.args.ldc) * sizeof *want);
-                }
-                ls_free(want);
-                ls_free(keep);
-                check_free(&d);
-            }
+    for (int i = 0; gemm_list(i, &usable); i++) n += usable && gemm_takes_bf16(gemm_list(i, NULL));
+    assert_true(n > 0);
+    each(narrow_of);
+}
+
+/* Where sums run on, one product has the bits of several that add to each other. */
+static void cuts_of(const gemm_kernel *k)
+{
+    if (!gemm_runs_on(k)) return;
+    const gemm_case q = {.ta = true, .M = 70, .N = 99, .K = 700};
+    gemm_data d = check_make(&q, 5), e = check_make(&q, 5);
+    check_run(k, &d, 2);
+    const float *a = e.args.A, *b = e.args.B;
+    for (int64_t at = 0, n; at < q.K; at += n) {
+        e.args.K = n = LS_MIN(q.K - at, 96);
+        e.args.A = a + at * e.args.lda;
+        e.args.B = b + at * e.args.ldb;
+        e.args.acc = at > 0;
+        check_run(k, &e, 2); /* it begins with c0 */
+        memcpy(e.c0, e.c, (size_t)e.n_c * sizeof *e.c);
     }
+    assert_memory_equal(d.c, e.c, (size_t)d.n_c * sizeof *d.c);
+    check_free(&d);
+    check_free(&e);
+}
+
+static void sums_that_run_on_may_be_cut(void **state)
+{
+    (void)state;
+    assert_true(gemm_runs_on(gemm_pick(true, "amx-bf16-emulated")));
+    each(cuts_of);
 }
 
 int main(void)
@@ -360,8 +385,9 @@ int main(void)
         cmocka_unit_test(kernels_are_chosen_by_type),
         cmocka_unit_test(every_shape_matches_sums_in_double),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
-        cmocka_unit_test(kept_panels_give_the_same_bits),
         cmocka_unit_test(operands_are_rounded_once),
+        cmocka_unit_test(operands_may_be_bf16_already),
+        cmocka_unit_test(sums_that_run_on_may_be_cut),
         cmocka_unit_test(nan_and_infinity_stay_in_their_places),
         cmocka_unit_test(instructions_match_their_emulation),
     };

@@ -2,7 +2,7 @@
  *
  * Scratch, by operation (they never overlap in time, so the largest counts):
  *   linear, logits   packed panels of the matrix product | partial column sums
- *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits | their rows in every part of a vocabulary that is cut
+ *   classifier       packed panels | (fast_logit_rows, V) logits | their rows in every part of a vocabulary that is cut
  *   layernorm_bwd    partial dw, db
  *   attention        one head's blocks, for each thread
  *   linear_packed    the rows as its kernels read them (packed.h); a packed classifier: those | the logits */
@@ -31,12 +31,10 @@ size_t fast_gemm_scratch(const ls_compute *c)
     return (gemm_scratch(fast_kernel(c), c->n_thread) + 63) & ~(size_t)63;
 }
 
-size_t fast_kept_nbytes(const ls_compute *c, int64_t R, int64_t C, int64_t V, bool backward)
+int64_t fast_logit_rows(const ls_compute *c, int64_t R, int64_t n_part)
 {
-    const gemm_kernel *k = fast_kernel(c);
-    const char *asked = getenv("LS_GEMM_KEEP");
-    if (!asked || strcmp(asked, "1") || !gemm_is_bf16(k) || R <= FAST_LOGIT_ROWS) return 0;
-    return gemm_keep_nbytes(k, c->n_thread, V, C) + (backward ? gemm_keep_nbytes(k, c->n_thread, C, V) : 0);
+    /* parts of a vocabulary exchange rows of every chunk, and may have other CPUs: 512 for all of them */
+    return LS_MIN(R, n_part < 2 && gemm_runs_on(fast_kernel(c)) ? 2048 : 512);
 }
 
 /* Floats of one thread's attention. */
@@ -49,16 +47,15 @@ static int64_t attn_floats(const ls_compute *c, const ls_compute_shapes *s, int6
 size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
     int64_t R = s->B * s->T, D = s->H > 0 ? s->C / s->H : 0, N = LS_MAX(3 * s->C, s->ffn);
-    int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
+    int64_t rows = fast_logit_rows(c, R, s->n_part);
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
-    const size_t kept = fast_kept_nbytes(c, R, s->C, s->V, s->backward);
     int64_t alone = D > 0 ? c->n_thread * LS_MAX(attn_floats(c, s, D), s->T + 16) : 0;
     if (s->backward) {
         after_gemm = LS_MAX(after_gemm, fast_blocks(R) * N);
         alone = LS_MAX(alone, fast_blocks(R) * 2 * s->C);
     }
-    size_t with_gemm = fast_gemm_scratch(c) + (size_t)after_gemm * sizeof(float) + (kept ? kept + 64 : 0);
+    size_t with_gemm = fast_gemm_scratch(c) + (size_t)after_gemm * sizeof(float);
     size_t without = (size_t)alone * sizeof(float);
     size_t packed = s->packed ? packed_scratch(LS_MAX(s->C, s->ffn)) + (size_t)after_gemm * sizeof(float) : 0;
     return LS_MAX(packed, LS_MAX(with_gemm, without));

@@ -38,8 +38,6 @@ static inline int64_t fast_blocks(int64_t R)
     return (R + fast_block_rows(R) - 1) / fast_block_rows(R);
 }
 
-#define FAST_LOGIT_ROWS 512 /* rows of logits that exist at one time */
-
 /* A row of logits, padded to whole cache lines. */
 static inline int64_t fast_logit_ld(int64_t V)
 {
@@ -53,9 +51,9 @@ void fast_add_blocks(const ls_compute *c, float *out, const float *part, int64_t
 const gemm_kernel *fast_kernel(const ls_compute *c);
 /* Bytes at the start of scratch that belong to matrix products. */
 size_t fast_gemm_scratch(const ls_compute *c);
-/* Bytes of scratch in which the classifier of R rows keeps its packed weights for all chunks of rows: those of the logits, and after them those of
- * the gradient of x. 0: it packs them for every chunk. LS_GEMM_KEEP=1 asks for it in bf16. */
-size_t fast_kept_nbytes(const ls_compute *c, int64_t R, int64_t C, int64_t V, bool backward);
+/* Rows of logits that exist at one time, of R. The sums over rows are cut there, so 512 is part of the results, except with a kernel whose
+ * sums run on. */
+int64_t fast_logit_rows(const ls_compute *c, int64_t R, int64_t n_part);
 
 /* Attention of one head with bf16 products, and its working space in floats. */
 void fast_attn_bf16_fwd(const gemm_kernel *g, const simd_attn *a);

@@ -1,14 +1,16 @@
 /* fast_linear.c - matrix products: linear layers, and the classifier fused with its loss and gradient.
  *
- * The classifier takes FAST_LOGIT_ROWS rows at a time:
+ * The classifier takes fast_logit_rows rows at a time:
  *   logits = x w^T  ->  each row: loss, then (softmax - onehot) dloss in its place  ->  dx = dlogits w,  dw += dlogits^T x
- * so a chunk of logits is made, used and forgotten. The chunk does not depend on the number of threads. Where the vocabulary is cut,
+ * so a chunk of logits is made, used and forgotten. The chunk does not depend on the number of threads. The gradient is written as bf16, at
+ * the beginning of its row, where the kernel takes it so: the next two products would round it the same way. Where the vocabulary is cut,
  * the parts of a chunk's rows are joined between its exponentials and its gradient. */
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/gemm.h"
 #include "compute/cpu/packed.h"
 #include "compute/cpu/simd.h"
+#include "core/minmax.h"
 
 #include <math.h>
 #include <string.h>
@@ -92,15 +94,27 @@ static cpu_row begin_row(const simd_ops *k, float *p, int64_t V, int64_t target)
     return row;
 }
 
-/* Then, with the whole row known, the exponentials (relative to `top`) become the gradient, where it is wanted. Returns the loss. */
-static double end_row(const simd_ops *k, float *p, int64_t V, int64_t target, double top, const cpu_row *row,
-                      double dloss, bool gradient)
+/* Then, with the whole row known, the exponentials become the gradient: times `by`, less dloss at the target. narrow: a kernel for which it
+ * becomes bf16, or NULL. */
+static void make_gradient(const simd_ops *k, const gemm_kernel *narrow, float *p, int64_t V, int64_t target, float by,
+                          float dloss)
 {
-    if (gradient) {
-        k->scale(p, V, (float)(dloss * exp(top - row->top) / row->sum));
-        if (target >= 0 && target < V) p[target] -= (float)dloss;
+    const bool here = target >= 0 && target < V;
+    if (!narrow) {
+        k->scale(p, V, by);
+        if (here) p[target] -= dloss;
+        return;
     }
-    return row->top + log(row->sum) - row->right;
+    uint16_t *q = (uint16_t *)(void *)p;
+    const float right = here ? p[target] * by - dloss : 0;
+    gemm_narrow(narrow, q, p, V, by);
+    if (here) gemm_narrow(narrow, q + target, &right, 1, 1);
+}
+
+/* The kernel, if gradients of logits are bf16 numbers for it. */
+static const gemm_kernel *narrows(const ls_compute *c, const ls_classifier *a)
+{
+    return !a->packed && gemm_takes_bf16(fast_kernel(c)) ? fast_kernel(c) : NULL;
 }
 
 /* Losses and gradients of n rows of logits from r0 on, ld apart. parts: n_part times n rows; only one part: not used. */
@@ -108,6 +122,7 @@ static ls_status loss_rows(ls_compute *c, const ls_classifier *a, float *logits,
                            cpu_row *parts)
 {
     const simd_ops *k = simd_pick();
+    const gemm_kernel *narrow = narrows(c, a);
     const bool gradient = a->dx || a->dw, cut = a->n_part > 1;
     const int32_t *target = a->target + r0;
     cpu_row *mine = parts + a->part * n;
@@ -124,8 +139,11 @@ static ls_status loss_rows(ls_compute *c, const ls_classifier *a, float *logits,
         a->row_loss[r0 + r] = 0;
         if (target[r] >= 0) {
             const cpu_row row = cut ? cpu_join_row(parts + r, a->n_part, n) : begin_row(k, p, a->V, t);
-            a->row_loss[r0 + r] = end_row(k, p, a->V, t, cut ? mine[r].top : row.top, &row, a->dloss, gradient);
-        } else if (gradient) memset(p, 0, (size_t)a->V * sizeof *p);
+            const double top = cut ? mine[r].top : row.top;
+            if (gradient)
+                make_gradient(k, narrow, p, a->V, t, (float)(a->dloss * exp(top - row.top) / row.sum), (float)a->dloss);
+            a->row_loss[r0 + r] = row.top + log(row.sum) - row.right;
+        } else if (gradient) memset(p, 0, (size_t)a->V * (narrow ? sizeof(uint16_t) : sizeof *p));
     }
     return LS_OK;
 }
@@ -134,43 +152,26 @@ ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
 {
     const float *x = a->x;
     float *dx = a->dx, *p = a->packed ? (float *)(void *)((char *)c->scratch + packed_scratch(a->C)) : after_gemm(c);
-    int64_t C = a->C, V = a->V, ld = fast_logit_ld(V);
-    cpu_row *parts = (cpu_row *)(void *)(p + (a->R < FAST_LOGIT_ROWS ? a->R : FAST_LOGIT_ROWS) * ld);
-    const gemm_kernel *k = fast_kernel(c);
-    const bool keep = !a->packed && fast_kept_nbytes(c, a->R, C, V, dx != NULL) > 0;
-    const uintptr_t after = (uintptr_t)(parts + (a->n_part > 1 ? a->n_part * FAST_LOGIT_ROWS : 0));
-    char *w_kept = keep ? (char *)((after + 63) & ~(uintptr_t)63) : NULL,
-         *wt_kept = keep ? w_kept + gemm_keep_nbytes(k, c->n_thread, V, C) : NULL;
+    const int64_t C = a->C, V = a->V, ld = fast_logit_ld(V), rows = fast_logit_rows(c, a->R, a->n_part);
+    cpu_row *parts = (cpu_row *)(void *)(p + rows * ld);
+    /* the gradient of the logits in their place: p, or half as large numbers in rows as long */
+    const uint16_t *p16 = narrows(c, a) ? (const uint16_t *)(const void *)p : NULL;
+    const int64_t ldp = p16 ? 2 * ld : ld;
     if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, (size_t)(V * C) * sizeof(float));
-    for (int64_t r0 = 0; r0 < a->R; r0 += FAST_LOGIT_ROWS) {
-        int64_t n = a->R - r0 < FAST_LOGIT_ROWS ? a->R - r0 : FAST_LOGIT_ROWS;
+    for (int64_t r0 = 0; r0 < a->R; r0 += rows) {
+        const int64_t n = LS_MIN(a->R - r0, rows);
         const float *xr = x + r0 * C;
         if (a->packed) packed_product(c, a->form, p, ld, xr, a->packed, NULL, n, C, V);
-        else
-            matmul(c, (gemm_args){.tb = true,
-                                  .M = n,
-                                  .N = V,
-                                  .K = C,
-                                  .A = xr,
-                                  .B = a->w,
-                                  .C = p,
-                                  .ldc = ld,
-                                  .keep = w_kept,
-                                  .kept = keep && r0});
+        else matmul(c, (gemm_args){.tb = true, .M = n, .N = V, .K = C, .A = xr, .B = a->w, .C = p, .ldc = ld});
         LS_TRY(loss_rows(c, a, p, ld, r0, n, parts));
         if (dx)
-            matmul(c, (gemm_args){.M = n,
-                                  .N = C,
-                                  .K = V,
-                                  .A = p,
-                                  .lda = ld,
-                                  .B = a->w,
-                                  .C = dx + r0 * C,
-                                  .keep = wt_kept,
-                                  .kept = keep && r0});
+            matmul(c, (gemm_args){.M = n, .N = C, .K = V, .A = p, .A16 = p16, .lda = ldp, .B = a->w, .C = dx + r0 * C});
         if (!a->dw) continue;
         const bool acc = a->acc || r0 > 0;
-        matmul(c, (gemm_args){.ta = true, .M = V, .N = C, .K = n, .A = p, .lda = ld, .B = xr, .C = a->dw, .acc = acc});
+        matmul(
+            c,
+            (gemm_args){
+                .ta = true, .M = V, .N = C, .K = n, .A = p, .A16 = p16, .lda = ldp, .B = xr, .C = a->dw, .acc = acc});
     }
     return LS_OK;
 }

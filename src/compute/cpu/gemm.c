@@ -6,7 +6,11 @@
  *
  * Where A and B are small beside the scratch, one turn packs and computes several blocks of K: fewer barriers, the same sums.
  *
- * Both packed blocks are shared, so 16 threads pack no more than one; blocks of C are small enough that the last ones leave
+ * A kernel may pack A itself (packs_a): each thread then packs the rows of its blocks of C, a panel while the one before it is multiplied. Rows are
+ * packed once for every block of columns, but the time is hidden, and the panels are in the thread's own cache. Only B is packed and shared
+ * by all, and M is not cut.
+ *
+ * Packed blocks are shared, so 16 threads pack no more than one; blocks of C are small enough that the last ones leave
  * nobody waiting long, and the A and B panels of one block fit the second cache together.
  *
  * Invariants
@@ -74,6 +78,21 @@ bool gemm_is_emulated(const gemm_kernel *k)
     return k->emulated;
 }
 
+bool gemm_runs_on(const gemm_kernel *k)
+{
+    return k->runs_on;
+}
+
+bool gemm_takes_bf16(const gemm_kernel *k)
+{
+    return k->narrow != NULL;
+}
+
+void gemm_narrow(const gemm_kernel *k, uint16_t *y, const float *x, int64_t n, float by)
+{
+    k->narrow(y, x, n, by);
+}
+
 static const gemm_kernel *find(bool bf16, const char *name)
 {
     for (int i = 0; i < N_KERNEL; i++)
@@ -109,13 +128,18 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+/* Bytes of packed A. */
+static size_t a_nbytes(const gemm_kernel *k, limits l)
+{
+    return k->packs_a ? 0 : align64(gemm_packed_nbytes(k, l.turn * l.mc, k->kc));
+}
+
 size_t gemm_scratch(const gemm_kernel *k, int n_thread)
 {
     if (k->run) return 64;
     if (n_thread < 1) n_thread = 1;
     limits l = block_limits(k, n_thread);
-    return align64(gemm_packed_nbytes(k, l.turn * l.nc, k->kc)) + align64(gemm_packed_nbytes(k, l.turn * l.mc, k->kc)) +
-           (size_t)n_thread * k->tmp_nbytes;
+    return align64(gemm_packed_nbytes(k, l.turn * l.nc, k->kc)) + a_nbytes(k, l) + (size_t)n_thread * k->tmp_nbytes;
 }
 
 /* One product in flight. Work items of a phase are taken from count[phase & 1]; the counter of the next phase is cleared
@@ -161,6 +185,7 @@ typedef struct cut {
 
 static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
 {
+    const double narrow = k->cut_n ? k->cut_n : 8;
     cut best = {0};
     double best_cost = 0;
     for (int dm = 1; dm <= 8; dm *= 2)
@@ -174,7 +199,7 @@ static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
             c.nt = gemm_round_up(gemm_ceil_div(n, c.n_n), k->nr);
             double rounds =
                 (double)gemm_ceil_div(c.n_m * c.n_n, n_thread) + 0.25; /* a late thread costs part of a block */
-            double cost = rounds * (double)(c.mt * c.nt) * (1.0 + 8.0 / (double)c.mt + 8.0 / (double)c.nt);
+            double cost = rounds * (double)(c.mt * c.nt) * (1.0 + 8.0 / (double)c.mt + narrow / (double)c.nt);
             if (best_cost == 0 || cost < best_cost) {
                 best = c;
                 best_cost = cost;
@@ -182,8 +207,6 @@ static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
         }
     return best;
 }
-
-enum { PACK_GROUP = 4 }; /* panels packed as one work item */
 
 typedef struct span {
     int64_t at, n;
@@ -193,7 +216,6 @@ typedef struct span {
 typedef struct k_turn {
     int64_t at, n, kb, n_block;
     size_t a_block, b_block;
-    char *pb;
 } k_turn;
 
 static span turn_block(const k_turn *p, int64_t q)
@@ -207,8 +229,9 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
     team *t = me->t;
     const gemm_kernel *k = t->k;
     const gemm_args *a = t->a;
-    int64_t group_b = PACK_GROUP * k->nr, group_a = PACK_GROUP * k->mr;
-    int64_t items_b = new_b ? gemm_ceil_div(j.n, group_b) : 0, items = items_b + gemm_ceil_div(i.n, group_a);
+    const int64_t group = k->pack_group ? k->pack_group : 4, group_b = group * k->nr, group_a = group * k->mr;
+    const int64_t items_b = new_b ? gemm_ceil_div(j.n, group_b) : 0,
+                  items = items_b + (k->packs_a ? 0 : gemm_ceil_div(i.n, group_a));
     for (int64_t n = take(me); n < items * turn->n_block; n = take(me)) {
         int64_t q = n / items, it = n % items;
         span p = turn_block(turn, q);
@@ -216,45 +239,109 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
             size_t panel = gemm_packed_nbytes(k, k->nr, p.n);
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
-            k->pack_b(turn->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb,
-                      a->tb, LS_MIN(j.n - at, group_b), p.n);
+            k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * group) * panel, panel, src, a->ldb, a->tb,
+                      LS_MIN(j.n - at, group_b), p.n);
         } else {
             size_t panel = gemm_packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
             const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
-            k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
-                      a->lda, !a->ta, LS_MIN(i.n - at, group_a), p.n);
+            k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * group) * panel, panel, src, a->lda,
+                      !a->ta, LS_MIN(i.n - at, group_a), p.n);
         }
     }
 }
 
-static void compute_phase(member *me, span j, span i, const k_turn *turn)
+/* The part of C of one phase, and how it is cut. */
+typedef struct area {
+    span i, j;
+    const k_turn *turn;
+    cut c;
+} area;
+
+/* A block of C that a thread has taken, and its block of K. */
+typedef struct place {
+    int64_t row, col, q;
+} place;
+
+static bool take_place(member *me, const area *r, place *to)
 {
-    team *t = me->t;
+    for (int64_t it = take(me); it < r->c.n_m * r->c.n_n; it = take(me)) {
+        *to = (place){it % r->c.n_m * r->c.mt, it / r->c.n_m * r->c.nt, 0};
+        if (to->row < r->i.n && to->col < r->j.n) return true; /* rounding blocks up can leave the last one empty */
+    }
+    return false;
+}
+
+static bool next_place(member *me, const area *r, place *at)
+{
+    return ++at->q < r->turn->n_block || take_place(me, r, at);
+}
+
+static gemm_rows rows_at(const gemm_args *a, int64_t row, int64_t w, span p)
+{
+    const int64_t first = a->ta ? p.at * a->lda + row : row * a->lda + p.at;
+    const void *at = a->A16 ? (const void *)(a->A16 + first) : (const void *)(a->A + first);
+    return (gemm_rows){.at = at, .ld = a->lda, .w = w, .kb = p.n, .k_contig = !a->ta, .half = a->A16 != NULL};
+}
+
+static gemm_block block_at(const member *me, const area *r, place at)
+{
+    const team *t = me->t;
     const gemm_kernel *k = t->k;
     const gemm_args *a = t->a;
-    cut c = cut_blocks(k, i.n, j.n, t->n_thread);
-    for (int64_t it = take(me); it < c.n_m * c.n_n; it = take(me)) {
-        int64_t row = it % c.n_m * c.mt, col = it / c.n_m * c.nt;
-        if (row >= i.n || col >= j.n) continue; /* rounding blocks up can leave the last one empty */
-        for (int64_t q = 0; q < turn->n_block; q++) {
-            span p = turn_block(turn, q);
-            size_t panel_b = gemm_packed_nbytes(k, k->nr, p.n), panel_a = gemm_packed_nbytes(k, k->mr, p.n);
-            bool last = p.at + p.n == a->K;
-            k->block(&(gemm_block){
-                .pa = t->pa + (size_t)q * turn->a_block + (size_t)(row / k->mr) * panel_a,
-                .pb = turn->pb + (size_t)q * turn->b_block + (size_t)(col / k->nr) * panel_b,
-                .a_panel = panel_a,
-                .b_panel = panel_b,
-                .m = LS_MIN(c.mt, i.n - row),
-                .n = LS_MIN(c.nt, j.n - col),
-                .kb = p.n,
-                .c = a->C + (i.at + row) * a->ldc + j.at + col,
-                .ldc = a->ldc,
-                .bias = last && a->bias ? a->bias + j.at + col : NULL,
-                .add = a->acc || p.at > 0,
-                .tmp = (float *)(void *)(t->tmp + (size_t)me->id * k->tmp_nbytes),
-            });
+    const span p = turn_block(r->turn, at.q);
+    const size_t panel_b = gemm_packed_nbytes(k, k->nr, p.n), panel_a = gemm_packed_nbytes(k, k->mr, p.n);
+    const int64_t m = LS_MIN(r->c.mt, r->i.n - at.row);
+    return (gemm_block){
+        .pa = k->packs_a ? NULL : t->pa + (size_t)at.q * r->turn->a_block + (size_t)(at.row / k->mr) * panel_a,
+        .pb = t->pb + (size_t)at.q * r->turn->b_block + (size_t)(at.col / k->nr) * panel_b,
+        .a_panel = panel_a,
+        .b_panel = panel_b,
+        .m = m,
+        .n = LS_MIN(r->c.nt, r->j.n - at.col),
+        .kb = p.n,
+        .c = a->C + (r->i.at + at.row) * a->ldc + r->j.at + at.col,
+        .ldc = a->ldc,
+        .bias = p.at + p.n == a->K && a->bias ? a->bias + r->j.at + at.col : NULL,
+        .add = a->acc || p.at > 0,
+        .tmp = (float *)(void *)(t->tmp + (size_t)me->id * k->tmp_nbytes),
+        .rows = k->packs_a ? rows_at(a, r->i.at + at.row, m, p) : (gemm_rows){0},
+    };
+}
+
+/* The last panel of b alone, after the others have been multiplied. */
+static gemm_block last_panel(const team *t, gemm_block b, gemm_ahead *ahead, int64_t row, span p)
+{
+    const int64_t before = (gemm_ceil_div(b.m, t->k->mr) - 1) * t->k->mr;
+    b.ahead = ahead;
+    if (!before) return b;
+    gemm_block rest = b;
+    rest.c += before * b.ldc;
+    rest.m -= before;
+    rest.rows = rows_at(t->a, row + before, rest.m, p);
+    b.m = b.rows.w = before;
+    b.next = rest.rows;
+    t->k->block(&b);
+    return rest;
+}
+
+/* A kernel that packs A itself gets the rows that come next, which are taken from the counter as late as possible: with the last panel. */
+static void compute_phase(member *me, span j, span i, const k_turn *turn)
+{
+    const team *t = me->t;
+    const area r = {i, j, turn, cut_blocks(t->k, i.n, j.n, t->n_thread)};
+    gemm_ahead ahead = {0};
+    place at;
+    for (bool more = take_place(me, &r, &at); more;) {
+        gemm_block b = block_at(me, &r, at);
+        if (t->k->packs_a) {
+            b = last_panel(t, b, &ahead, i.at + at.row, turn_block(turn, at.q));
+            more = next_place(me, &r, &at);
+            if (more) b.next = block_at(me, &r, at).rows;
+            t->k->block(&b);
+        } else {
+            t->k->block(&b);
+            more = next_place(me, &r, &at);
         }
     }
 }
@@ -265,25 +352,15 @@ static int64_t even_part(int64_t n, int64_t most, int64_t unit)
     return gemm_round_up(gemm_ceil_div(n, gemm_ceil_div(n, most)), unit);
 }
 
-size_t gemm_keep_nbytes(const gemm_kernel *k, int n_thread, int64_t N, int64_t K)
-{
-    if (k->run || N < 1 || K < 1) return 64;
-    const int64_t nc = even_part(N, block_limits(k, n_thread < 1 ? 1 : n_thread).nc, k->nr),
-                  kb = even_part(K, k->kc, k->k_round);
-    const size_t block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
-    return align64((size_t)(gemm_ceil_div(N, nc) * gemm_ceil_div(K, kb)) * block) +
-           64; /* kernels read a little ahead */
-}
-
 static void work(team *t, int id)
 {
     const gemm_kernel *k = t->k;
     const gemm_args *a = t->a;
     member me = {.t = t, .id = id};
-    int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = even_part(a->M, t->l.mc, k->mr);
+    int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = k->packs_a ? a->M : even_part(a->M, t->l.mc, k->mr);
     int64_t kb = even_part(a->K, k->kc, k->k_round); /* from K alone: it is part of the sum's order */
-    int64_t fit =
-        LS_MIN(t->l.turn * t->l.nc / gemm_round_up(nc, k->nr), t->l.turn * t->l.mc / gemm_round_up(mc, k->mr));
+    int64_t fit = t->l.turn * t->l.nc / gemm_round_up(nc, k->nr);
+    if (!k->packs_a) fit = LS_MIN(fit, t->l.turn * t->l.mc / gemm_round_up(mc, k->mr));
     int64_t step = kb * (fit > 1 ? fit : 1);
     if (k->enter) k->enter();
     for (int64_t jc = 0; jc < a->N; jc += nc)
@@ -294,11 +371,8 @@ static void work(team *t, int id)
                 p.n_block = gemm_ceil_div(p.n, kb);
                 p.a_block = gemm_packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
                 p.b_block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
-                /* where a block is kept depends on N and K alone: products of other M find it */
-                p.pb = a->keep ? (char *)a->keep + (size_t)(jc / nc * gemm_ceil_div(a->K, kb) + pc / kb) * p.b_block
-                               : t->pb;
                 phase_open(&me);
-                pack_phase(&me, j, i, &p, ic == 0 && !a->kept);
+                pack_phase(&me, j, i, &p, ic == 0);
                 phase_close(&me);
                 phase_open(&me);
                 compute_phase(&me, j, i, &p);
@@ -307,14 +381,14 @@ static void work(team *t, int id)
     if (k->leave) k->leave();
 }
 
-double gemm_peak(const gemm_kernel *k, int n_thread)
+double gemm_peak(const gemm_kernel *k, int n_thread, double seconds)
 {
     if (!k->spin) return 0;
     double flop = 0;
-    const double end = ls_now() + 0.2;
+    const double begin = ls_now();
 #pragma omp parallel num_threads(n_thread) reduction(+ : flop)
-    while (ls_now() < end) flop += k->spin(10000);
-    return flop / (ls_now() - (end - 0.2));
+    while (ls_now() < begin + seconds) flop += k->spin(1000);
+    return flop / (ls_now() - begin);
 }
 
 static void no_k(const gemm_args *a) /* an empty sum is 0 */
@@ -335,7 +409,7 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     }
     /* below this much work waking threads costs more than it saves; the bits are the same either way */
     const bool small = (double)a->M * (double)a->N * (double)a->K < 5e5;
-    if (n_thread < 1 || (small && !a->keep)) n_thread = 1;
+    if (n_thread < 1 || small) n_thread = 1;
     if (k->run) {
         k->run(a, n_thread);
         return;
@@ -343,7 +417,7 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
     team t = {.k = k, .a = a, .n_thread = n_thread, .l = block_limits(k, n_thread)};
     t.pb = scratch;
     t.pa = t.pb + align64(gemm_packed_nbytes(k, t.l.turn * t.l.nc, k->kc));
-    t.tmp = t.pa + align64(gemm_packed_nbytes(k, t.l.turn * t.l.mc, k->kc));
+    t.tmp = t.pa + a_nbytes(k, t.l);
     if (n_thread == 1) {
         work(&t, 0);
         return;

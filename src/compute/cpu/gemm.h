@@ -30,6 +30,12 @@ const gemm_kernel *gemm_best(bool bf16);
 const char *gemm_name(const gemm_kernel *k);
 bool gemm_is_bf16(const gemm_kernel *k);
 bool gemm_is_emulated(const gemm_kernel *k);
+/* Whether the kernel adds to C while it multiplies: then K may be cut at multiples of 32 into products that add to each other, with the same bits. */
+bool gemm_runs_on(const gemm_kernel *k);
+/* Whether A may be bf16 numbers (gemm_args.A16), which gemm_narrow makes. */
+bool gemm_takes_bf16(const gemm_kernel *k);
+/* y = x * by, rounded as the kernel rounds operands. y may be where x is. */
+void gemm_narrow(const gemm_kernel *k, uint16_t *y, const float *x, int64_t n, float by);
 /* i-th kernel compiled into this program (usable here or not), NULL past the end; usable tells which work on this CPU. */
 const gemm_kernel *gemm_list(int i, bool *usable);
 
@@ -37,26 +43,22 @@ typedef struct gemm_args {
     bool ta, tb; /* A stored (K,M) when ta, B stored (N,K) when tb */
     int64_t M, N, K;
     const float *A, *B;
+    const uint16_t *A16; /* bf16 numbers in place of A, or NULL */
     int64_t lda, ldb, ldc;
     float *C;
     const float *bias; /* (N) added once to every row, or NULL */
     bool acc;          /* beta = 1 */
-    void *
-        keep; /* (optional) gemm_keep_nbytes bytes, 64-byte aligned, for all of packed B; kernels without panels ignore it */
-    bool kept; /* packed B is in it, from a product with the same B, tb, N, K, kernel and n_thread */
 } gemm_args;
 
 /* Bytes of scratch (packed panels) that gemm_run needs at most for shapes up to these with n_thread threads. */
 size_t gemm_scratch(const gemm_kernel *k, int n_thread);
 
-/* Bytes of gemm_args.keep. */
-size_t gemm_keep_nbytes(const gemm_kernel *k, int n_thread, int64_t N, int64_t K);
-
 /* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
 void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);
 
-/* FLOP/s of the kernel's multiply instruction on registers alone, on n_thread threads at once; 0: not known for this kernel. Takes 0.2 s. */
-double gemm_peak(const gemm_kernel *k, int n_thread);
+/* FLOP/s of the kernel's multiply instruction on registers alone, on n_thread threads at once, over so many seconds; 0 at once: not known for this
+ * kernel. A CPU may slow the instruction down after a burst of it. */
+double gemm_peak(const gemm_kernel *k, int n_thread, double seconds);
 
 /* The CBLAS used by the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
  * when called directly (gemm_run sets 1). */

@@ -111,7 +111,7 @@ GEMM_INLINE void pack_tile(char *out, const float *src, int64_t ld, bool k_conti
 {
     float copy[CHUNK * 16];
     if (w < 16 || kb < CHUNK) {
-        copy_with_zeros(copy, CHUNK, src, ld, k_contig, w, kb);
+        copy_with_zeros(copy, CHUNK, src, false, ld, k_contig, w, kb);
         src = copy;
         ld = k_contig ? CHUNK : 16;
     }

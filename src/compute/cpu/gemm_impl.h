@@ -12,16 +12,32 @@
 #include "compute/cpu/gemm.h"
 #include "core/minmax.h"
 
+/* Rows of op(A) where they are stored: w of them, kb steps of K. Element (k, i) is at at[i*ld + k] when k_contig, else at at[k*ld + i]; a float,
+ * or bf16 when half. */
+typedef struct gemm_rows {
+    const void *at; /* NULL: none */
+    int64_t ld, w, kb;
+    bool k_contig, half;
+} gemm_rows;
+
+/* What a thread has packed before it is needed. */
+typedef struct gemm_ahead {
+    bool ready; /* the first panel of the next block's rows */
+    int half;   /* of the kernel's own space: where */
+} gemm_ahead;
+
 /* One block of C: C (m,n) = or += panels of A x panels of B over kb steps of K, then + bias where it is not NULL. */
 typedef struct gemm_block {
-    const char *pa, *pb;     /* first panel of A and of B                                       */
+    const char *pa, *pb;     /* first panel of A and of B; pa NULL: the kernel packs `rows` (packs_a) */
     size_t a_panel, b_panel; /* bytes from one panel to the next                                */
     int64_t m, n, kb;
     float *c;
     int64_t ldc;
     const float *bias; /* (n) or NULL                                                     */
     bool add;
-    float *tmp; /* tmp_nbytes of the thread's own                                  */
+    float *tmp;           /* tmp_nbytes of the thread's own                                  */
+    gemm_rows rows, next; /* next: the rows that the thread needs after these; their first panel is packed meanwhile */
+    gemm_ahead *ahead;
 } gemm_block;
 
 /* Packs w rows of op(A) (columns of op(B)) and kb steps of K into consecutive panels. Element (k, i) is at src[i*ld + k]
@@ -31,6 +47,7 @@ typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld,
 struct gemm_kernel {
     const char *name;
     bool bf16;            /* operands are rounded to bf16 while they are packed; sums are fp32   */
+    bool runs_on;         /* C is added to by the sums themselves (gemm_runs_on)                 */
     bool emulated;        /* an instruction that the CPU need not have                           */
     bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has          */
     int mr, nr;           /* micro-tile                                                          */
@@ -38,9 +55,13 @@ struct gemm_kernel {
     int turn;             /* blocks of K that one turn packs at least, at full mc and nc; 0 = 1  */
     int k_round;          /* panels are padded to a multiple of so many steps                    */
     int elem_nbytes;      /* of one packed element                                               */
+    int pack_group;       /* panels that a thread packs at a time; 0 = 4                        */
     int mt, nt;           /* largest block of C that one thread takes at a time                  */
+    int cut_n;            /* so many columns of a block take as long as what comes with each block; 0 = 8 */
     size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
+    bool packs_a; /* block packs A itself, a panel while the one before it is multiplied         */
+    void (*narrow)(uint16_t *y, const float *x, int64_t n, float by); /* gemm_narrow; only with packs_a           */
     void (*block)(const gemm_block *b);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);

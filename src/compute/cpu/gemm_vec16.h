@@ -11,16 +11,19 @@ typedef float vf __attribute__((vector_size(64), may_alias));
 typedef uint32_t vu __attribute__((vector_size(64), may_alias));
 typedef uint16_t vh __attribute__((vector_size(64), may_alias));
 typedef float vf_at __attribute__((vector_size(64), may_alias, aligned(4))); /* anywhere in memory */
+typedef uint16_t vh_half __attribute__((vector_size(32), may_alias, aligned(2)));
 
-/* Copies w <= 16 rows (columns) of kb <= n_k steps to `to` (16 x n_k, zero elsewhere), laid out as the source is. */
-GEMM_INLINE void copy_with_zeros(float *to, int64_t n_k, const float *src, int64_t ld, bool k_contig, int64_t w,
-                                 int64_t kb)
+/* Copies w <= 16 rows (columns) of kb <= n_k steps to `to` (16 x n_k, zero elsewhere), laid out as the source is: floats, or numbers of half
+ * their size. */
+GEMM_INLINE void copy_with_zeros(void *to, int64_t n_k, const void *src, bool half, int64_t ld, bool k_contig,
+                                 int64_t w, int64_t kb)
 {
-    memset(to, 0, (size_t)(16 * n_k) * sizeof *to);
+    const size_t nbytes = half ? 2 : 4;
+    memset(to, 0, (size_t)(16 * n_k) * nbytes);
     for (int64_t i = 0; i < w; i++)
         for (int64_t k = 0; k < kb; k++)
-            if (k_contig) to[i * n_k + k] = src[i * ld + k];
-            else to[k * 16 + i] = src[k * ld + i];
+            memcpy((char *)to + (size_t)(k_contig ? i * n_k + k : k * 16 + i) * nbytes,
+                   (const char *)src + (size_t)(k_contig ? i * ld + k : k * ld + i) * nbytes, nbytes);
 }
 
 #define SHUFFLE __builtin_shufflevector
