@@ -47,6 +47,7 @@ def options():
     a.add_argument("--budget-s", type=float, default=460)
     a.add_argument("--emulated", action="store_true", help="also bf16 on a CPU without its instructions")
     a.add_argument("--no_peers", action="store_true")
+    a.add_argument("--bars", action="store_true", help="only what a bar needs: no workers in fp32, no triad")
     a.add_argument("--json", action="store_true")
     a.add_argument("--out", help="JSON file, updated after each result")
     o = a.parse_args()
@@ -225,16 +226,23 @@ def one_round(o, t, budget, data, work):
     for name in torch:
         if len(t.rounds) > 1 or name.endswith("eager"):
             measure(name, torch_alone, o, data, name.split(" ", 1)[1])
+    if not o.bars:
+        fp32_workers(o, ours, measure)
+    if len(t.rounds) == 1:  # compiling takes long: nothing else waits for it
+        for name in torch:
+            if name.endswith("compile"):
+                measure(name, torch_alone, o, data, name.split(" ", 1)[1])
+
+
+def fp32_workers(o, ours, measure):
+    """What is beside the bars: the workers in fp32, and the memory."""
+    share, W = o.global_batch // o.workers, o.workers
     ours("ours ddp fp32", "fp32", W, more=["--share_optimizer"])
     ours("ours ddp fp32 replicated", "fp32", W)
     ours("part fp32", "fp32", 1, batch=share)
     ours("copies fp32", "fp32", 1, batch=share, copies=W)
     measure("triad of one", w.triad, o, 1, o.threads, seconds=1.0)
     measure("triad of all", w.triad, o, W, o.threads, seconds=1.0)
-    if len(t.rounds) == 1:  # compiling takes long: nothing else waits for it
-        for name in torch:
-            if name.endswith("compile"):
-                measure(name, torch_alone, o, data, name.split(" ", 1)[1])
 
 
 def find_what_is_missing(o, t):
