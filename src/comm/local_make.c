@@ -144,6 +144,7 @@ static void local_abort(ls_comm *c, const char *words)
 
 const comm_ops local_ops = {.name = "local",
                             .run = local_run,
+                            .here = true,
                             .split = local_split,
                             .alloc = local_alloc,
                             .abort = local_abort,
