@@ -37,13 +37,14 @@ def units(block):
 n = sum(units(1024))
 assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * n, (comm["all_reduce"], n)
 assert comm["all_reduce"]["bytes_moved"] == 2 * 3 * comm["all_reduce"]["elements"] * 4 // 4, comm["all_reduce"]
-# and with one state: parts of the sums, and the parameters; the moments exist once
+# and with one state: parts of the sums; the parameters and the moments exist once
 one, n, e = d["lockstep"]["comm"], sum(units(4096)), units(4096)[0]
 assert d["lockstep"]["shared_optimizer"] is True and "shared_optimizer" not in b["lockstep"]
 assert one["reduce_scatter"]["elements"] == steps * n, (one["reduce_scatter"], n)
-assert one["all_gather"]["elements"] >= steps * (n - e), (one["all_gather"], n - e) # and the sums of squares and the losses
+assert one["all_gather"]["elements"] < steps * (n - e) / 4, (one["all_gather"], n - e) # the sums of squares and the losses, no parameters
 assert one.get("all_reduce", {"elements": 0})["elements"] == 0, one["all_reduce"]
 def state(m): return [r["optimizer"] for r in m["lockstep"]["memory"]["per_rank"]]
+assert [r["parameters"] for r in d["lockstep"]["memory"]["per_rank"]] == [4 * (n - e), 0, 0, 0], d["lockstep"]["memory"]["per_rank"]
 assert state(d) == [8 * (n - e) // 4] * 4 and state(b) == [8 * (sum(units(1024)) - units(1024)[0])] * 4, (state(d), state(b))
 # only the steps count, not start-up, validation and checkpoints: the waiting time is that of the steps
 assert comm["steps"] == steps, comm
