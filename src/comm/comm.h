@@ -208,7 +208,7 @@ typedef struct ls_dry_clock {
 ls_status ls_comm_dry_clocked(int rank, int size, ls_dry_clock *clock, ls_comm **out);
 
 /* Shared state of the workers of one host, created before they are forked. arena_nbytes: address space for each worker's
- * ls_comm_alloc; pages are allocated on first use. */
+ * ls_comm_alloc; the pages of a block of 2 MiB or more are allocated with it, others on first use. */
 typedef struct ls_local_world ls_local_world;
 ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
 /* The same for workers started by an external launcher, in a file that all of them can open (a memfd); sets its size. */
