@@ -7,7 +7,8 @@ G is P plus, for a tied head, the embedding again; N workers; one micro-batch pe
              parameters   gradients   optimizer            in flight ("buckets" of the plan)
   single     4P           4G          8P
   dp         4P           4G          8P at rank 0, else 0
-  ddp        4P           4G          8P (with --share_optimizer 8P/N: strategy "ddp-shared")
+  ddp        4P           4G          8P
+  ddp-shared 4P at rank 0, else 0     4G, 8P/N             ddp with --share_optimizer
   zero1      4P           4G          8P/N
   zero2      4P           4G/N        8P/N                 gradients of two neighbouring units, or --bucket elements if that is more
   zero3      4P/N         4G/N        8P/N                 the same, and two neighbouring uses of units and --prefetch_bucket ahead
@@ -54,9 +55,11 @@ def law(model, strategy, N):
         two = max(a + b for a, b in zip(use, use[1:] + [0]))
         part["buckets"] += 4 * min(two + min(PREFETCH, sum(use)), sum(use))
     ranks = [dict(part) for _ in range(N)]
-    if strategy == "dp":
-        for r in ranks[1:]:
+    for r in ranks[1:]:
+        if strategy == "dp":
             r["optimizer"] = 0
+        if strategy == "ddp-shared":
+            r["parameters"] = 0
     return ranks
 
 

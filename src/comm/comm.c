@@ -3,8 +3,9 @@
  *   caller      post ─► ring ─► wait ─────────────► (exposed time)
  *   lane               run(1) run(2) run(3) …         (busy time)
  *
+ * A request that its caller waits for is carried out by the caller where the backend allows it (`here`), when the lane has done those before it.
  * A failed request fails its lane for good: nothing after it could match the peers any more. */
-#include "comm/comm_impl.h"
+#include "comm/local_impl.h"
 
 #include "core/clock.h"
 #include "core/cores.h"
@@ -162,6 +163,27 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
     return c->ops->alloc ? c->ops->alloc(c, nbytes) : ls_comm_alloc(c->inner, nbytes);
 }
 
+ls_status ls_comm_common(ls_comm *c, void *mine, const char *site, void **out)
+{
+    int64_t at[2] = {0, 0}; /* whose arena, where in it */
+    *out = mine;
+    if (c->size == 1 || !c->world) return LS_OK;
+    if (c->place.n_host > 1)
+        return ls_fail(LS_E_COMM, "%s: workers of %d hosts have no memory in common", site, c->place.n_host);
+    if (c->rank == 0) {
+        at[0] = c->world_rank;
+        at[1] = (char *)mine - local_arena(c->world, c->world_rank);
+    }
+    LS_TRY(ls_broadcast(c, (ls_view){at, 2, LS_I64}, 0, site, NULL));
+    *out = local_arena(c->world, (int)at[0]) + at[1];
+    return LS_OK;
+}
+
+void ls_comm_team(ls_comm *c, int n)
+{
+    c->team = n;
+}
+
 size_t ls_comm_device_nbytes(const ls_comm *c)
 {
     return c->device_nbytes;
@@ -220,7 +242,7 @@ static void *lane_main(void *arg)
     ls_cores_prompt();
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!l->stop && l->done == l->posted) pthread_cond_wait(&c->changed, &c->lock);
+        while (l->here || (!l->stop && l->done == l->posted)) pthread_cond_wait(&c->changed, &c->lock);
         if (l->done == l->posted) break;                 /* asked to stop, and nothing is left */
         comm_req r = l->ring[(l->done + 1) % LANE_RING]; /* its own: who waits looks at the ring's */
         ls_status st = l->failed;
@@ -241,6 +263,44 @@ static void *lane_main(void *arg)
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
+}
+
+/* A request that its caller waits for: no other thread has to wake up for it, and the caller's team helps. */
+static ls_status run_here(ls_comm *c, comm_lane *l, comm_req *r)
+{
+    const int64_t traced = ls_span_begin();
+    const double begin = ls_now();
+    pthread_mutex_lock(&c->lock);
+    while (l->done < l->posted) pthread_cond_wait(&c->changed, &c->lock);
+    r->seq = ++l->posted;
+    r->team = c->team;
+    l->here = true;
+    ls_status st = l->failed;
+    ls_lane *const caller = ls_trace_enter(c->trace[l - c->lane]);
+    pthread_mutex_unlock(&c->lock);
+    if (st != LS_OK) st = ls_fail(st, "%s", l->words);
+    else st = run_one(c, r);
+    ls_trace_enter(caller);
+    pthread_mutex_lock(&c->lock);
+    if (st != LS_OK && l->failed == LS_OK) {
+        l->failed = st;
+        snprintf(l->words, sizeof l->words, "%s", ls_err_words());
+    }
+    l->done++;
+    l->after[l->done % LANE_RING] = 0;
+    l->here = false;
+    const double waited = ls_now() - begin;
+    comm_count(c, r->held, r->kind, r->label)->exposed += waited;
+    if (!r->held) c->exposed += waited, c->exposed_host += waited;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    const ls_trace_span span = {.kind = LS_SPAN_WAIT,
+                                .name = ls_coll_word(r->kind),
+                                .label = (uint16_t)r->label,
+                                .seq = r->seq,
+                                .site = r->site};
+    ls_span_end(traced, span);
+    return st;
 }
 
 static ls_status start_lane(comm_lane *l)
@@ -277,6 +337,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
         if (t) *t = 0;
         return run_one(c, r);
     }
+    if (!t && c->ops->here && !c->dev) return run_here(c, l, r);
     if (!l->running) LS_TRY(start_lane(l));
     pthread_mutex_lock(&c->lock);
     while (l->posted - l->done >= LS_COMM_PENDING) pthread_cond_wait(&c->changed, &c->lock);

@@ -113,6 +113,13 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place: zeroed, 64-byte aligned, freed with the communicator. NULL if out of memory. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
+/* *out = the address, in this process, of what rank 0 calls `mine`, from its ls_comm_alloc: one buffer that all ranks use. The caller's own `mine`
+ * where there is one rank, or a communicator that only counts (dry). LS_E_COMM: not all ranks are on one host. Collective over c. */
+ls_status ls_comm_common(ls_comm *c, void *mine, const char *site, void **out);
+
+/* The caller computes with n threads (OpenMP), which are idle while it waits for a request: in shared memory they carry it out together. */
+void ls_comm_team(ls_comm *c, int n);
+
 /* *all (a pointer to a pointer) = `mine` of every rank, nbytes each, a multiple of 8 and small; in memory of ls_comm_alloc. Collective over c. */
 ls_status ls_comm_gather(ls_comm *c, const void *mine, size_t nbytes, const char *site, void *all);
 
@@ -201,7 +208,7 @@ typedef struct ls_dry_clock {
 ls_status ls_comm_dry_clocked(int rank, int size, ls_dry_clock *clock, ls_comm **out);
 
 /* Shared state of the workers of one host, created before they are forked. arena_nbytes: address space for each worker's
- * ls_comm_alloc; pages are allocated on first use. */
+ * ls_comm_alloc; the pages of a block of 2 MiB or more are allocated with it, others on first use. */
 typedef struct ls_local_world ls_local_world;
 ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
 /* The same for workers started by an external launcher, in a file that all of them can open (a memfd); sets its size. */

@@ -18,6 +18,7 @@ typedef struct comm_req {
     int value; /* of an agree: in mine, out worst   */
     bool copy; /* small: peers read a copy of `in`, which may be written before they have */
     bool held; /* not counted */
+    int team;  /* threads of the caller that may carry it out together; 0: one thread, of the lane */
     const char *site;
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */
@@ -63,6 +64,7 @@ typedef struct comm_answer {
 typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
+    bool here;       /* a request that its caller waits for is carried out by it, not by the lane */
     ls_status (*run)(ls_comm *c, comm_req *r);
     ls_status (*check)(ls_comm *c); /* (optional) whether what is in flight on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
@@ -95,6 +97,7 @@ typedef struct comm_lane {
     pthread_t thread;
     bool running;
     bool stop;
+    bool here;             /* the newest request is carried out by the thread that posted it */
     uint64_t posted, done; /* sequence numbers                  */
     ls_status failed;      /* first failure; sticks             */
     char words[2048];
@@ -145,6 +148,7 @@ struct ls_comm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     comm_lane lane[N_LANE];
+    int team;                      /* of ls_comm_team */
     int label;                     /* of the next posts */
     ls_comm_stat *stat[LS_N_COLL]; /* by label, up to the largest that was posted: comm_count */
     size_t n_stat[LS_N_COLL];

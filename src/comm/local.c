@@ -8,7 +8,7 @@
  *
  * Invariants
  *   1. slot s & 1 is written again (request s+2) only after everyone was done with s, which step 4 of s+1 shows;
- *   2. a large buffer is named by its offset in its rank's arena; up to LS_COMM_SMALL bytes travel inside the slot. */
+ *   2. a large buffer is named by its offset in the arenas; up to LS_COMM_SMALL bytes travel inside the slot. */
 #include "comm/local_impl.h"
 
 #include "core/clock.h"
@@ -16,17 +16,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Offset of a buffer in this worker's arena; -1 when it is small and is elsewhere. */
+/* Offset of a buffer in the arenas of all (a common one is in that of another rank); -1 when it is small and is elsewhere. */
 static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
 {
     local *l = c->impl;
-    const char *base = local_arena(l->world, l->member[c->rank]);
+    const char *base = local_arena(l->world, 0);
     const int64_t part = r->in.n < r->out.n ? r->in.n : r->out.n, off = (const char *)v.data - base;
     const int64_t extent = r->stride && part && v.n > part ? (v.n / part - 1) * r->stride + part : v.n,
                   nbytes = extent * (int64_t)ls_dtype_nbytes(v.dt);
     *at = -1;
     if (!v.data) return LS_OK;
-    if (off >= 0 && off + nbytes <= (int64_t)l->world->arena_nbytes) {
+    if (off >= 0 && off + nbytes <= (int64_t)l->world->arena_nbytes * l->world->size) {
         *at = off;
         return LS_OK;
     }
@@ -118,14 +118,14 @@ const char *local_in(ls_comm *c, const comm_req *r, int p)
 {
     local *l = c->impl;
     const slot *s = &l->ctl->at[p].slot[r->seq & 1];
-    return s->in < 0 ? (const char *)s->small : local_arena(l->world, l->member[p]) + s->in;
+    return s->in < 0 ? (const char *)s->small : local_arena(l->world, 0) + s->in;
 }
 
 char *local_out(ls_comm *c, const comm_req *r, int p)
 {
     local *l = c->impl;
     const slot *s = &l->ctl->at[p].slot[r->seq & 1];
-    return s->out < 0 ? NULL : local_arena(l->world, l->member[p]) + s->out;
+    return s->out < 0 ? NULL : local_arena(l->world, 0) + s->out;
 }
 
 static void all_reduce(ls_comm *c, comm_req *r)
@@ -153,10 +153,15 @@ static void all_reduce(ls_comm *c, comm_req *r)
 
 static void reduce_scatter(ls_comm *c, comm_req *r)
 {
-    const int64_t n = r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt);
-    const void *src[MAX_RANK];
-    for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p) + r->stride * c->rank * e;
-    comm_tree_sum(r->out.data, r->in.dt, src, c->size, n, r->in.dt);
+    const int64_t n = r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt), piece = 16384;
+    const int team = n > 4 * piece && r->team > 1 ? r->team : 1;
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t at = 0; at < n; at += piece) {
+        const int64_t k = n - at < piece ? n - at : piece;
+        const void *src[MAX_RANK];
+        for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p) + (r->stride * c->rank + at) * e;
+        comm_tree_sum((char *)r->out.data + at * e, r->in.dt, src, c->size, k, r->in.dt);
+    }
     r->moved = (c->size - 1) * n * e;
 }
 
@@ -226,7 +231,7 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     const size_t nbytes = (size_t)r->out.n * ls_dtype_nbytes(r->out.dt);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
     LS_TRY(local_check_message(r, l->label[c->rank], l->label[r->peer], &m->head));
-    memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, l->member[r->peer]) + m->at, nbytes);
+    memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, 0) + m->at, nbytes);
     r->moved = (int64_t)nbytes;
     atomic_store_explicit(&m->taken, k, memory_order_release);
     local_wake(l->ctl);

@@ -13,9 +13,10 @@
 #include <sched.h>
 #include <sys/types.h>
 
-#define MAX_RANK  64
-#define N_CONTROL 64
-#define SITE_MAX  56
+#define MAX_RANK        64
+#define N_CONTROL       64
+#define SITE_MAX        56
+#define LOCAL_HUGE_PAGE ((size_t)2 << 20) /* bytes; the mapping and large blocks of arenas begin at multiples of it */
 /* Seconds from the abort of a run to the end of each of its processes, whatever their threads are doing (core/deadline.h). */
 #define ABORT_GRACE 8.0
 
@@ -29,7 +30,7 @@ typedef struct local_head {
 
 typedef struct slot {
     local_head head;
-    int64_t in, out; /* offsets in the arena, -1: `small` */
+    int64_t in, out; /* offsets in the arenas, from that of rank 0 on; -1: `small` */
     _Alignas(64) unsigned char small[LS_COMM_SMALL];
 } slot;
 
@@ -43,6 +44,8 @@ typedef struct mailbox { /* from one rank to another */
 typedef struct place {
     _Alignas(64) _Atomic uint64_t posted, done;
     _Atomic double since; /* of the newest post */
+    _Atomic int
+        left; /* local_lend.c: what this rank has to compute until it arrives; 0: it has arrived, or does not say */
     slot slot[2];
 } place;
 
@@ -109,7 +112,7 @@ void local_wake(control *c);
 int local_memfd(void);             /* for ls_local_world_format, which seals its size; -1 with errno */
 size_t local_machine_nbytes(void); /* its memory: the default size of an arena */
 
-/* ---- a worker's arena ---- */
+/* ---- a worker's arena: blocks of LOCAL_HUGE_PAGE bytes or more have huge pages where the kernel gives them ---- */
 void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner); /* NULL: no room */
 void local_arena_drop(local_use *u, char *base, const void *owner);
 void local_arena_fini(local_use *u);

@@ -1,7 +1,10 @@
 /* local_make.c - communicators over one host's shared memory: a worker's arena; making, splitting and ending them.
  *
  * An arena is a stack of blocks, each of the communicator that took it. A block is given back when its communicator has ended and nothing is
- * above it any more; its pages return to the machine and are zero when they come again. */
+ * above it any more; its pages return to the machine and are zero when they come again.
+ *
+ * A large block is all that a worker computes with, so it gets huge pages, as the private memory of a single worker does (core/mem.c). Faults do not
+ * bring them: for shared memory that takes shmem_enabled, which is `never` on most systems. MADV_COLLAPSE (Linux 6.1) does not ask it. */
 #include "comm/net_impl.h"
 
 #include "core/mem.h"
@@ -10,15 +13,30 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* older headers */
+#endif
+
+/* Whole huge pages that nobody uses yet. One that has no page at all cannot be collapsed, so each is touched. Without room for them, or on an older
+ * kernel, the block has small pages. */
+static void take_huge_pages(char *p, size_t nbytes)
+{
+    (void)madvise(p, nbytes, MADV_HUGEPAGE); /* shmem_enabled = advise */
+    for (size_t i = 0; i < nbytes; i += LOCAL_HUGE_PAGE) ((volatile char *)p)[i] = 0;
+    (void)madvise(p, nbytes, MADV_COLLAPSE);
+}
+
 void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner)
 {
     /* whole pages: a block may be pinned for a device, and a page can be pinned once */
-    const size_t huge = (size_t)2 << 20, to = nbytes >= huge ? huge : (size_t)sysconf(_SC_PAGESIZE), at = u->used,
+    const bool large = nbytes >= LOCAL_HUGE_PAGE;
+    const size_t to = large ? LOCAL_HUGE_PAGE : (size_t)sysconf(_SC_PAGESIZE), at = (u->used + to - 1) / to * to,
                  need = ((nbytes ? nbytes : 1) + to - 1) / to * to;
-    if (need > room - at) return NULL;
+    if (nbytes > room || at > room || need > room - at) return NULL;
     if (ls_reserve(&u->block, &u->cap, (size_t)u->n + 1, sizeof *u->block, "shared memory") != LS_OK) return NULL;
-    u->block[u->n++] = (local_block){at, owner};
+    u->block[u->n++] = (local_block){u->used, owner}; /* with what is before it, up to `at` */
     u->used = at + need;
+    if (large) take_huge_pages(base + at, need);
     return base + at;
 }
 
@@ -126,6 +144,7 @@ static void local_abort(ls_comm *c, const char *words)
 
 const comm_ops local_ops = {.name = "local",
                             .run = local_run,
+                            .here = true,
                             .split = local_split,
                             .alloc = local_alloc,
                             .abort = local_abort,

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define MAGIC      0x31706574736b636cULL
-#define HUGE_PAGE  ((size_t)2 << 20)
+#define HUGE_PAGE  LOCAL_HUGE_PAGE
 #define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static size_t round_up(size_t n, size_t to)
@@ -81,11 +81,31 @@ static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
     return LS_OK;
 }
 
+/* Like mmap, at a multiple of the huge page: the kernel maps a huge page only where address and offset in the file agree. */
+static void *map_aligned(int fd, size_t nbytes)
+{
+    const int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    char *room = mmap(NULL, nbytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return MAP_FAILED;
+    const size_t before = round_up((size_t)(uintptr_t)room, HUGE_PAGE) - (size_t)(uintptr_t)room;
+    char *p = mmap(room + before, nbytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (p == MAP_FAILED) {
+        const int why = errno;
+        munmap(room, nbytes + HUGE_PAGE);
+        errno = why;
+        return MAP_FAILED;
+    }
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *end = p + round_up(nbytes, page);
+    if (before) munmap(room, before);
+    munmap(end, (size_t)(room + nbytes + HUGE_PAGE - end));
+    return p;
+}
+
 static ls_status map(int fd, size_t nbytes, ls_local_world **out) /* fd -1: no file */
 {
     struct rlimit limit;
-    const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    void *p = map_aligned(fd, nbytes);
     if (p == MAP_FAILED)
         return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s%s", nbytes, strerror(errno),
                        getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY

@@ -348,14 +348,13 @@ static ls_status resolve_state(const ls_train_options *o, const ls_train_facts *
 static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
 {
     const char *s = c->strategy;
-    const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2") || c->one_state,
+    const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
                reduces = strcmp(s, "single") && strcmp(s, "dp"), ddp = !strcmp(s, "ddp");
     const struct {
         const char *name, *users;
         bool used;
     } row[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
-               {"gather_bucket", ddp ? "zero1, zero2 and ddp with --share_optimizer use it" : "zero1 and zero2 use it",
-                gathers},
+               {"gather_bucket", "zero1 and zero2 use it", gathers},
                {"prefetch_bucket", "zero3 uses it", zero3},
                {"share_optimizer", "ddp uses it", ddp}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

@@ -100,9 +100,11 @@ const char *ls_span_words(const ls_trace_span *s, char buf[64])
     return buf;
 }
 
-void ls_trace_enter(ls_lane *l)
+ls_lane *ls_trace_enter(ls_lane *l)
 {
+    ls_lane *was = ls_trace_here_;
     ls_trace_here_ = l;
+    return was;
 }
 
 ls_status ls_trace_create(ls_trace **out, int rank)

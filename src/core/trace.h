@@ -124,8 +124,8 @@ void ls_trace_destroy(ls_trace **t); /* when no thread is in one of its lanes an
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* A string of the trace's own, for spans whose names are not literals. NULL: no memory. */
 const char *ls_trace_text(ls_trace *t, const char *text);
-/* From now on this thread records into the lane; NULL: it does not record. */
-void ls_trace_enter(ls_lane *l);
+/* From now on this thread records into the lane; NULL: it does not record. Returns the one before. */
+ls_lane *ls_trace_enter(ls_lane *l);
 
 /* When the trace began on rank 0's clock: times in the files count from it. */
 void ls_trace_set_base(ls_trace *t, int64_t base);

@@ -1,19 +1,21 @@
-/* ddp.c - gradients are summed bucket by bucket while backward goes on; every worker updates all parameters, or, where the workers share one
- * optimizer state, a part of them.
+/* ddp.c - gradients are summed bucket by bucket while backward goes on, and every worker updates all parameters; or, where the workers share one
+ * optimizer state, gradients are summed after backward, and every worker updates a part of the one copy of the parameters.
  *
  *   P parameters, G gradient elements (P, and embed once more for a tied head), N workers; in fp32 (strategy.h has the others)
- *   bytes held   4P + 4G + 8P                      with one state 4P + 4G + 8P/N
+ *   bytes held   4P + 4G + 8P                      with one state 4P + 4G + 8P/N on rank 0, 4G + 8P/N on the others
  *   sent / step  all_reduce(G)                     elements, in buckets, in reverse order of use
- *                reduce_scatter(G) + all_gather(P)  with one state
+ *                reduce_scatter(G)                 with one state, in buckets
  *
  * One state is for CPU workers of one host (config/resolve.h): they have the same memory and its bandwidth in common, of which N whole
- * updates need 28NP bytes, and parts that are gathered 28P + 8NP at most. An all_reduce is a reduce_scatter and an all_gather of sums, so
- * as many elements are sent. The order of all sums is the same, and so is every bit.
+ * updates need 28NP bytes, and one in parts 28P. All of them compute with the parameters in the memory of rank 0, so nothing is gathered. Their
+ * cores compute all the time: sums in the background would take a core from a team that then waits at its barriers. So all threads of all workers sum
+ * together when backward is done. The order of all sums is the same, and so is every bit.
  * Invariants
  *   1. a bucket is posted when the units in it are final: ready units are gathered until they reach the bucket's size, a larger
  *      unit is cut into pieces of that size;
  *   2. equal gradients and equal parameters give equal steps: nothing is sent after them;
- *   3. with one state: those of zero1.c. */
+ *   3. with one state: after step_due only this worker's part of a gradient is the sum. A worker writes its part of the parameters between the first
+ *      barrier of step_due and that of step_done, or between bind and publish; nobody reads them then. */
 #include "parallel/parallel_impl.h"
 
 static ls_status post(ls_strategy *s, int u)
@@ -29,8 +31,21 @@ static ls_status post(ls_strategy *s, int u)
 
 const ls_strategy_ops ls_strategy_ddp = {.name = "ddp", .post = post};
 
-const ls_strategy_ops ls_strategy_ddp_one_state = {.name = "ddp",
-                                                   .parts = LS_SHARD_OPT,
-                                                   .acquire = parallel_gather_wait,
-                                                   .post = parallel_scatter_post,
-                                                   .unit_done = parallel_gather_post};
+/* ---- one state ---- */
+
+/* The barrier keeps apart, in the statistics, the wait for the slowest worker and the sums. */
+static ls_status reduce_all(ls_strategy *s)
+{
+    LS_TRY(ls_barrier(s->comm, LS_SITE));
+    for (int u = s->model->n_unit - 1; u >= 0; u--)
+        if (ls_strategy_here(s, u)) LS_TRY(parallel_scatter_post(s, u));
+    return LS_OK;
+}
+
+static ls_status all_updated(ls_strategy *s)
+{
+    return ls_barrier(s->comm, LS_SITE);
+}
+
+const ls_strategy_ops ls_strategy_ddp_one_state = {
+    .name = "ddp", .parts = LS_SHARD_OPT, .common = true, .step_due = reduce_all, .step_done = all_updated};

@@ -83,6 +83,12 @@ static bool updates(const ls_strategy *s)
     return !s->ops->master || ls_comm_rank(s->comm) == 0;
 }
 
+/* Common parameters are in the memory of rank 0. */
+static bool holds_params(const ls_strategy *s)
+{
+    return !s->ops->common || ls_comm_rank(s->comm) == 0;
+}
+
 static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
@@ -162,9 +168,9 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         const int64_t n_pad = m->unit[u].n_pad, n_own = share_of(s, u).n;
         ls_strategy_unit *unit = &s->unit[u];
         if (!parallel_present(s, u)) continue;
-        unit->row[0] = ls_plan_add(plan, LS_PART_PARAM,
-                                   (parallel_cuts(s, LS_SHARD_PARAM) ? parallel_part(s, n_pad) : n_pad) * esize,
-                                   LS_PLAN_ALWAYS, "unit %d", u);
+        const int64_t n_param = parallel_cuts(s, LS_SHARD_PARAM) ? parallel_part(s, n_pad) : n_pad;
+        if (holds_params(s))
+            unit->row[0] = ls_plan_add(plan, LS_PART_PARAM, n_param * esize, LS_PLAN_ALWAYS, "unit %d", u);
         if (!ls_strategy_here(s, u)) continue;
         n_block += n_pad / LS_NORM_BLOCK;
         if (!n_own) continue;
@@ -221,11 +227,12 @@ static void *at(const ls_plan *plan, int row)
     return row < 0 ? NULL : ls_plan_at(plan, row);
 }
 
-void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
+ls_status ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         ls_unit *unit = &s->model->unit[u];
         void *param = at(plan, s->unit[u].row[0]);
+        if (s->ops->common && parallel_present(s, u)) LS_TRY(ls_comm_common(s->comm, param, LS_SITE, &param));
         if (parallel_cuts(s, LS_SHARD_PARAM)) s->unit[u].part = param;
         else unit->param = param;
         unit->m = at(plan, s->unit[u].row[1]);
@@ -243,6 +250,7 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     parallel_offload_bind(s, plan);
     ls_debug("parallel", "%s: buffers for %lld gradient elements in flight and %lld gathered parameter elements",
              s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
+    return LS_OK;
 }
 
 void ls_strategy_destroy(ls_strategy **sp)
@@ -425,6 +433,7 @@ ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t f
 ls_status ls_strategy_publish(ls_strategy *s, uint64_t seed, int64_t n_update)
 {
     ls_compute *c = s->model->compute;
+    if (s->ops->common) return s->ops->step_done(s); /* every worker has loaded its part */
     if (!parallel_masters(s)) return LS_OK;
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
@@ -625,7 +634,8 @@ static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
     const ls_own o = ls_strategy_own(s, u);
     const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = parallel_masters(s);
     if (mixed && !o.n) return (ls_piece){.n = 0};
-    if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
+    if (parallel_cuts(s, LS_SHARD_PARAM) || s->ops->common || (cut && (save || mixed)) ||
+        (mixed && (!save || s->ops->master)))
         return (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.master};
     if (!save) return (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
     return (ls_piece){LS_FLAT_PARAM, u, share.first, share.n, at_wide(c, mixed ? o.master : unit->param, share.first)};
@@ -641,8 +651,9 @@ int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
         const ls_own o = ls_strategy_own(s, u);
         if (s->unit[u].role == LS_ROLE_COPY && !save && !parallel_masters(s)) {
             const bool cut = parallel_cuts(s, LS_SHARD_PARAM);
-            const range held = cut ? share_of(s, u) : (range){0, unit->n_pad};
-            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, held.first, held.n, cut ? s->unit[u].part : unit->param};
+            const range held = cut || s->ops->common ? share_of(s, u) : (range){0, unit->n_pad};
+            void *at = cut ? s->unit[u].part : at_wide(m->compute, unit->param, held.first);
+            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, held.first, held.n, at};
         }
         if (!ls_strategy_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */

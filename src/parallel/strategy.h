@@ -56,6 +56,7 @@ typedef struct ls_strategy_ops {
     ls_status (*step_due)(ls_strategy *s);          /* (optional) completes all sums                */
     ls_status (*unit_done)(ls_strategy *s, int u);  /* (optional) own elements of u were updated    */
     ls_status (*step_done)(ls_strategy *s);         /* (optional)                                   */
+    bool common; /* all workers compute with one copy of the parameters: that of rank 0 (ls_comm_common) */
 } ls_strategy_ops;
 
 extern const ls_strategy_ops ls_strategy_single, ls_strategy_dp, ls_strategy_ddp, ls_strategy_ddp_one_state,
@@ -173,7 +174,8 @@ ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool de
  * for an invalid layout; LS_E_UNSUPPORTED for an unknown name. Collective over c. */
 ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, ls_comm *c, const ls_strategy_opts *o,
                              ls_plan *plan);
-void ls_strategy_bind(ls_strategy *s, const ls_plan *plan);
+/* Collective over its communicator where parameters are common. */
+ls_status ls_strategy_bind(ls_strategy *s, const ls_plan *plan);
 void ls_strategy_destroy(ls_strategy **s);
 
 /* Index of this worker's micro-batch m among all micro-batches of the step; of that of another replica. */

@@ -19,7 +19,7 @@ ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out)
         const int64_t k = part - at < step ? part - at : step;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_reduce_scatter_apart(s->comm, parallel_grad(s, out, at, k), parallel_grad(s, x, at, k * W), part,
-                                       LS_SITE, &s->last));
+                                       LS_SITE, s->ops->common ? NULL : &s->last));
     }
     return LS_OK;
 }

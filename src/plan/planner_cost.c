@@ -333,7 +333,7 @@ void planner_buckets(const ls_cluster *cl, ls_train_config *c)
     if (w.D < 2) return;
     const bool all = !strcmp(c->strategy, "ddp") && !c->one_state;
     c->bucket = bucket_for(&w, all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER, w.cl->wire_bytes, c->bucket);
-    if (!strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2") || c->one_state)
+    if (!strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2"))
         c->gather_bucket = bucket_for(&w, LS_COLL_ALL_GATHER, width_of(&w), c->gather_bucket);
 }
 
@@ -371,7 +371,8 @@ static double least_comm(const planner_worker *w, double n)
         return planner_collective_sec(w, LS_COLL_ALL_REDUCE, D, span, wide);
     const double scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, D, span, wide),
                  gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, D, span, bytes);
-    if (!strcmp(c->strategy, "zero1") || c->one_state) return scatter + gather;
+    if (c->one_state) return scatter;
+    if (!strcmp(c->strategy, "zero1")) return scatter + gather;
     return M * scatter + gather;
 }
 

@@ -110,7 +110,7 @@ static ls_status make_input(planner_bench *b)
 static ls_status bind(planner_bench *b)
 {
     ls_run_parts *p = &b->parts;
-    ls_strategy_bind(p->strategy, &p->plan);
+    LS_TRY(ls_strategy_bind(p->strategy, &p->plan));
     ls_acts_bind(b->split, p->model, &p->plan);
     ls_acts_bind(p->acts, p->model, &p->plan);
     b->split->da = ls_plan_at(&p->plan, b->d_row);

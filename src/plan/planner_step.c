@@ -213,7 +213,7 @@ static ls_status bind(planner_worker *w)
     ls_run_parts *p = &w->parts;
     ls_strategy *s = p->strategy;
     LS_TRY(ls_plan_take(&p->plan, NOWHERE));
-    ls_strategy_bind(s, &p->plan);
+    LS_TRY(ls_strategy_bind(s, &p->plan));
     s->norm = ls_alloc((size_t)p->plan.row[s->norm_row].nbytes + 64);
     s->unit_sum = ls_alloc((size_t)p->plan.row[s->unit_sum_row].nbytes + 64);
     s->decided = ls_alloc(sizeof *s->decided);

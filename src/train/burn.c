@@ -81,7 +81,7 @@ static ls_status set_up(burn *b, const ls_burn_opts *o)
     LS_TRY(ls_run_plan(&b->cfg, &b->compute, &(ls_run_groups){.dp = b->self}, 0, p));
     LS_TRY(ls_plan_layout(&p->plan));
     LS_TRY(ls_plan_alloc(&p->plan, false));
-    ls_strategy_bind(p->strategy, &p->plan);
+    LS_TRY(ls_strategy_bind(p->strategy, &p->plan));
     ls_acts_bind(p->acts, p->model, &p->plan);
     ls_input_bind(&p->input, &p->plan);
     b->loss = ls_plan_at(&p->plan, p->row.micro_loss);

@@ -57,7 +57,7 @@ static ls_status plan_memory(ls_trainer *t, ls_run_rows *r)
 static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
 {
     const ls_plan *p = &t->plan;
-    ls_strategy_bind(t->strategy, p);
+    LS_TRY(ls_strategy_bind(t->strategy, p));
     if (t->pipe) ls_pipe_bind(t->pipe, p);
     else ls_acts_bind(t->acts, t->model, p);
     ls_input_bind(&t->input, p);
@@ -501,6 +501,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
              (double)ls_plan_part_bytes(&t->plan, LS_PART_WORK) / 1048576.0);
     say_plan(t); /* before it is taken: if it does not fit, the reader sees why */
     LS_TRY(take_memory(t));
+    if (!t->compute.device) ls_comm_team(t->dp, t->compute.n_thread);
     LS_TRY(bind_memory(t, &r));
 
     LS_TRY(ls_step_clock_init(&t->clock, cfg));

@@ -1,6 +1,6 @@
 /* Collectives with workers as threads of one process, on one host and on several (joined by a fake transport): every kind, worlds of 1 to 8, sums
  * bit for bit in the order of the documented tree, counted bytes equal to those of a dry communicator, tickets that overlap, splits; a mismatch, an
- * abort and a hang, whose messages name the rank. */
+ * abort and a hang, whose messages name the rank. Memory in common, teams and huge pages. */
 /* ls-test: long */
 #include "cmocka_all.h"
 #include "comm/net_impl.h"
@@ -13,9 +13,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MAX_W 8
+#ifdef __SANITIZE_THREAD__
+#define TEAM 1 /* ThreadSanitizer does not see that OpenMP's threads have ended their work */
+#else
+#define TEAM 3
+#endif
 
 typedef struct worker {
     ls_local_world *world;
@@ -118,6 +124,123 @@ static void counted_bytes_match_the_formulas(void **state)
     worker w[MAX_W];
     for (int size = 2; size <= MAX_W; size *= 2) run_world(size, counted, w);
     for (size_t i = 0; i < N_OF(equal); i++) run_hosts(equal[i], counted, w);
+}
+
+/* One buffer of rank 0 that all ranks write a part of, and may send from. A large block is at a multiple of the huge page; a small one before it
+ * does not change that. */
+static void shared(worker *w, ls_comm *c)
+{
+    const int64_t n = 3 << 20, W = ls_comm_size(c), r = ls_comm_rank(c), part = n / W;
+    const bool small = ls_comm_alloc(c, 100) != NULL;
+    float *mine = r ? NULL : ls_comm_alloc(c, (size_t)n * sizeof *mine), *x = ls_comm_alloc(c, (size_t)n * sizeof *x);
+    void *all = NULL;
+    CHECK(&w->error, small && x && (r || mine));
+    CHECK(&w->error, ((uintptr_t)x | (uintptr_t)mine) % LOCAL_HUGE_PAGE == 0);
+    CHECK(&w->error, ls_comm_common(c, mine, LS_SITE, &all) == LS_OK && all && (r || all == mine));
+    if (w->error.words[0]) return;
+    float *common = all;
+    for (int64_t i = part * r; i < part * (r + 1); i++) common[i] = (float)i;
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    for (int64_t i = 0; i < part * W; i++)
+        if (common[i] != (float)i) CHECK(&w->error, !"a part is missing");
+    const ls_view v = {common, part * W, LS_F32}, got = {x, part * W, LS_F32};
+    if (r == W - 1) CHECK(&w->error, ls_send(c, v, 0, LS_SITE, NULL) == LS_OK); /* not from its own arena */
+    if (r == 0) CHECK(&w->error, ls_recv(c, got, (int)W - 1, LS_SITE, NULL) == LS_OK && x[part] == (float)part);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+}
+
+static void workers_have_memory_in_common(void **state)
+{
+    (void)state;
+    worker w[MAX_W];
+    for (int size = 2; size <= 4; size++) run_world(size, shared, w);
+}
+
+static void far(worker *w, ls_comm *c)
+{
+    void *x = NULL;
+    CHECK(&w->error, ls_comm_common(c, NULL, LS_SITE, &x) == LS_E_COMM);
+    CHECK(&w->error, strstr(ls_err_words(), "workers of 2 hosts have no memory in common"));
+}
+
+static void workers_of_several_hosts_have_none(void **state)
+{
+    (void)state;
+    worker w[MAX_W];
+    run_hosts((const int[]){2, 1, 0}, far, w);
+}
+
+/* The caller's team has the bits of one thread; a request that was posted before is done before. */
+static void team(worker *w, ls_comm *c)
+{
+    const int64_t part = 100000, W = ls_comm_size(c), n = part * W;
+    float *x = ls_comm_alloc(c, (size_t)n * sizeof *x), *one = ls_comm_alloc(c, (size_t)part * sizeof *one),
+          *two = ls_comm_alloc(c, (size_t)part * sizeof *two);
+    CHECK(&w->error, x && one && two);
+    if (w->error.words[0]) return;
+    for (int64_t i = 0; i < n; i++) x[i] = 1.0F / (float)(1 + i % 1013 + 7 * w->rank);
+    ls_ticket t = 0;
+    const ls_view all = {x, n, LS_F32};
+    CHECK(&w->error, ls_reduce_scatter(c, (ls_view){one, part, LS_F32}, all, LS_SITE, &t) == LS_OK);
+    ls_comm_team(c, TEAM);
+    CHECK(&w->error, ls_reduce_scatter(c, (ls_view){two, part, LS_F32}, all, LS_SITE, NULL) == LS_OK);
+    CHECK(&w->error, ls_test(c, t) && ls_wait(c, t) == LS_OK);
+    CHECK(&w->error, !memcmp(one, two, (size_t)part * sizeof *one) && two[part - 1] != 0);
+    const ls_comm_stat s = ls_comm_stats(c, LS_COLL_REDUCE_SCATTER);
+    CHECK(&w->error, s.calls == 2 && s.bytes == 2 * (W - 1) * part * 4 && s.exposed > 0);
+    CHECK(&w->error, ls_comm_exposed(c) == s.exposed);
+}
+
+static void a_team_gives_the_bits_of_one_thread(void **state)
+{
+    (void)state;
+    worker w[MAX_W];
+    for (int size = 2; size <= 3; size++) run_world(size, team, w);
+}
+
+/* Huge pages of the mapping that `p` is in, in KiB: /proc/self/smaps. */
+static long huge_pages_at(const void *p)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[256];
+    unsigned long first, last, at = (unsigned long)(uintptr_t)p;
+    long found = -1;
+    for (bool here = false; f && fgets(line, sizeof line, f);) {
+        if (sscanf(line, "%lx-%lx", &first, &last) == 2) here = first <= at && at < last;
+        if (here) (void)sscanf(line, "ShmemPmdMapped: %ld", &found);
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+/* Where this kernel gives them for the asking (Linux 6.1), large blocks have huge pages. */
+static void large_blocks_have_huge_pages(void **state)
+{
+    (void)state;
+    const size_t huge = LOCAL_HUGE_PAGE;
+    char *room = mmap(NULL, 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(room != MAP_FAILED);
+    char *page = mmap(room + (huge - (uintptr_t)room % huge) % huge, huge, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    assert_true(page != MAP_FAILED);
+    *page = 1;
+    const bool given = madvise(page, huge, 25 /* MADV_COLLAPSE */) == 0;
+    munmap(room, 2 * huge);
+    ls_local_world *world = NULL;
+    ls_comm *c = NULL;
+    assert_int_equal(ls_local_world_create(2, (size_t)64 << 20, &world), LS_OK);
+    assert_int_equal(ls_comm_local(world, 1, &c), LS_OK);
+    const char *x = ls_comm_alloc(c, 5 * huge);
+    assert_non_null(x);
+    const long n = huge_pages_at(x);
+    for (size_t i = 0; i < 5 * huge; i++) assert_int_equal(x[i], 0);
+    ls_comm_destroy(&c);
+    ls_local_world_destroy(&world);
+    if (!given || n < 0) {
+        print_message("this kernel does not give huge pages of shared memory\n");
+        skip();
+    }
+    assert_int_equal(n, (long)(5 * huge / 1024));
 }
 
 static void mismatched(worker *w, ls_comm *c)
@@ -252,6 +375,10 @@ int main(void)
                                        cmocka_unit_test(tickets_overlap_and_communicators_split),
                                        cmocka_unit_test(several_hosts_give_the_same_results),
                                        cmocka_unit_test(counted_bytes_match_the_formulas),
+                                       cmocka_unit_test(workers_have_memory_in_common),
+                                       cmocka_unit_test(workers_of_several_hosts_have_none),
+                                       cmocka_unit_test(a_team_gives_the_bits_of_one_thread),
+                                       cmocka_unit_test(large_blocks_have_huge_pages),
                                        cmocka_unit_test(a_failure_names_the_rank),
                                        cmocka_unit_test(a_dry_communicator_predicts_the_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);

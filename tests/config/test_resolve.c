@@ -585,7 +585,7 @@ static void cpu_workers_of_a_host_can_share_a_state(void **state)
         bool several_hosts, shared;
     } all[] = {{"--strategy ddp --share_optimizer", 2, false, true},
                {"--strategy ddp --share_optimizer --pp 2", 4, false, true},
-               {"--strategy ddp --share_optimizer --gather_bucket 5000", 2, false, true},
+               {"--strategy ddp --share_optimizer --bucket 5000", 2, false, true},
                {"--strategy ddp", 2, true, false},
                {"--strategy ddp", 2, false, false},
                {"--strategy ddp --audit 5", 2, false, false},
@@ -605,8 +605,9 @@ static void cpu_workers_of_a_host_can_share_a_state(void **state)
     const ls_train_facts two = {.world_size = 2, .data_eos_id = -1}, far = {2, 0, -1, .several_hosts = true};
     assert_int_equal(resolve_with(NULL, "--strategy zero1 --share_optimizer", &two, &c), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(), "--share_optimizer has no effect with strategy zero1; ddp uses it"));
-    assert_int_equal(resolve_with(NULL, "--strategy ddp --gather_bucket 5000", &two, &c), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "ddp with --share_optimizer"));
+    assert_int_equal(resolve_with(NULL, "--strategy ddp --share_optimizer --gather_bucket 5000", &two, &c),
+                     LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "--gather_bucket has no effect with strategy ddp; zero1 and zero2 use it"));
     const struct {
         const char *line, *words;
         const ls_train_facts *facts;

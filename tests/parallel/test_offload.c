@@ -166,7 +166,7 @@ static void lab_open(lab *l, const char *name, int M, ls_variant variant, bool o
     assert_int_equal(ls_acts_plan(&l->acts, l->model, &(ls_acts_opts){.B = 1, .T = 8, .train = true}, &l->plan), LS_OK);
     assert_int_equal(ls_plan_layout(&l->plan), LS_OK);
     assert_int_equal(ls_plan_alloc(&l->plan, false), LS_OK);
-    ls_strategy_bind(l->s, &l->plan);
+    assert_int_equal(ls_strategy_bind(l->s, &l->plan), LS_OK);
     ls_acts_bind(l->acts, l->model, &l->plan);
     ls_piece piece[64];
     const int n = ls_strategy_pieces(l->s, false, piece);

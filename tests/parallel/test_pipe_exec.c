@@ -117,7 +117,7 @@ static ls_status run_stage(stage *s)
     void *memory = ls_comm_alloc(all, (size_t)plan.total);
     if (!memory) return ls_nomem((size_t)plan.total, "a stage");
     ls_plan_take(&plan, memory);
-    ls_strategy_bind(strategy, &plan);
+    assert_int_equal(ls_strategy_bind(strategy, &plan), LS_OK);
     ls_pipe_bind(pipe, &plan);
     ls_piece piece[96];
     const int n = ls_strategy_pieces(strategy, false, piece);

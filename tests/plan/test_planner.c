@@ -357,7 +357,8 @@ static void predictions_order_strategies_as_expected(void **state)
     assert_true(ddp.step < dp.step);       /* ddp hides part of the communication        */
     assert_true(ddp.exposed < dp.exposed); /* and has no broadcast                       */
     assert_true(zero1.optimizer < ddp.optimizer / 3.5);
-    assert_true(one_state.optimizer == zero1.optimizer && one_state.step == zero1.step);
+    assert_true(one_state.optimizer == zero1.optimizer);
+    assert_true(one_state.step < zero1.step && one_state.exposed > 0); /* nothing is gathered, nothing hidden */
     const double naive = predict_toy("single", 1, 3, "naive", 16, 1).bubble,
                  gpipe = predict_toy("single", 1, 3, "gpipe", 16, 1).bubble,
                  zb = predict_toy("single", 1, 3, "zb", 16, 1).bubble;
