@@ -44,8 +44,6 @@ typedef struct mailbox { /* from one rank to another */
 typedef struct place {
     _Alignas(64) _Atomic uint64_t posted, done;
     _Atomic double since; /* of the newest post */
-    _Atomic int
-        left; /* local_lend.c: what this rank has to compute until it arrives; 0: it has arrived, or does not say */
     slot slot[2];
 } place;
 
