@@ -254,7 +254,9 @@ bool supervise_tick(void *ctx)
         s->wanted = s->ops.wants(s->ops.ctx, s);
         s->why = "workers returned";
     }
-    if (s->wanted) ls_progress_say("lockstep: stopping to continue with %d workers (%s)\n", s->wanted, s->why);
+    if (s->wanted)
+        ls_progress_say("lockstep: stopping to continue with %d worker%s (%s)\n", s->wanted, s->wanted == 1 ? "" : "s",
+                        s->why);
     return s->wanted && s->began;
 }
 
@@ -440,7 +442,8 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
         ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
                         (long long)s->step);
     else if (s->count > s->max_restarts)
-        ls_progress_say("lockstep: not restarted: --max_restarts %d allows no more restarts without a new checkpoint\n",
+        ls_progress_say("lockstep: not restarted: --max_restarts %d allows no more restarts without a new checkpoint; "
+                        "when the cause is removed, --resume continues the run\n",
                         s->max_restarts);
     return !again && s->count <= s->max_restarts;
 }
