@@ -182,7 +182,7 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
     if (!carries(t, turn)) {
         void *to = level_at(t, 0, u);
         if (x != to) LS_TRY(c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide)));
-        return kept(t, index_of(t, 0, u));
+        return t->taken && micro == t->n_micro - 1 ? LS_OK : kept(t, index_of(t, 0, u));
     }
     const bool last = turn == turn_of(t, t->n_micro - 1);
     int top = last ? n_level - 1
@@ -195,7 +195,7 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
         LS_TRY(is_read(t, index_of(t, k, u)));
         LS_TRY(c->ops->add(c, to, level_at(t, k, u), x, n));
     }
-    return kept(t, index_of(t, top, u));
+    return t->taken && last ? LS_OK : kept(t, index_of(t, top, u));
 }
 
 void ls_gradtree_begin(ls_gradtree *t, int micro)

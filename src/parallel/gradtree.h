@@ -48,6 +48,7 @@ typedef struct ls_gradtree {
     void **level; /* [n_level * n_unit]                */
     void *carry;
     ls_seals seals; /* of the current step; NULL: it is not audited */
+    bool taken;     /* what the last ls_gradtree_add leaves is read at once: it is not kept */
 } ls_gradtree;
 
 /* Plans the sums of all units over n_micro micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
@@ -72,7 +73,8 @@ static inline bool ls_gradtree_seals(const ls_gradtree *t)
 }
 /* Before a gradient is added in place: what it is added to is read. */
 ls_status ls_gradtree_read(ls_gradtree *t, int u, int micro);
-/* n elements of ls_gradtree_sum from `first` on are kept, or are read (or overwritten). After the last ls_gradtree_add all n[u] are kept. */
+/* n elements of ls_gradtree_sum from `first` on are kept, or are read (or overwritten). After the last ls_gradtree_add all n[u] are kept, unless
+ * it is taken. */
 ls_status ls_gradtree_sum_kept(ls_gradtree *t, int u, int64_t first, int64_t n);
 ls_status ls_gradtree_sum_read(ls_gradtree *t, int u, int64_t first, int64_t n);
 

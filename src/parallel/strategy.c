@@ -99,6 +99,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
                                                              : LS_GRADTREE_PLAIN;
     ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, how, plan);
     ls_free(n);
+    if (st == LS_OK) s->tree->taken = s->ops->post != NULL; /* where sums are sealed, one is reduced at once */
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
     s->grads_row = ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients in flight");
@@ -376,7 +377,6 @@ static ls_status flush(ls_strategy *s, int u)
            s->waiting - 1);
     for (int k = s->waiting - 1; k >= u; k--) {
         if (!ls_strategy_here(s, k)) continue;
-        LS_TRY(parallel_local_read(s, k));
         LS_TRY(s->ops->post(s, k));
         s->unit[k].reduced = s->last;
         if (!ls_gradtree_seals(s->tree)) continue;
@@ -400,7 +400,7 @@ static ls_status reduce(ls_strategy *s, int u)
         return LS_OK;
     }
     s->n_waiting += unit->n_grad;
-    return s->n_waiting >= s->opts.bucket ? flush(s, u) : LS_OK;
+    return s->n_waiting >= s->opts.bucket || ls_gradtree_seals(s->tree) ? flush(s, u) : LS_OK;
 }
 
 ls_status ls_strategy_grad_ready(ls_strategy *s, int u)
