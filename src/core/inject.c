@@ -24,7 +24,7 @@ typedef enum kind { KILL, STOP, EXIT, ABORT, TERM, SLOW, CLOCK, OOM, ENOSPC_, EI
 static const char *const kind_names[] = {"kill", "stop",   "exit", "abort", "term", "slow", "clock",
                                          "oom",  "enospc", "eio",  "fsync", "read", "flip", NULL};
 static const char *const phase_names[] = {"forward", "backward", "update", "validate", "save", NULL};
-static const char *const tensor_names[] = {"param", "grad", "moment", "act", NULL};
+static const char *const tensor_names[] = {"param", "grad", "moment", "act", "sum", NULL};
 
 typedef struct fault {
     int64_t kind, phase, tensor, rank, step, attempt, unit, element, bit, code;
@@ -69,7 +69,8 @@ static const key keys[] = {{"kind", AT(kind), kind_names, 0, 0},
                            {"bit", AT(bit), NULL, 0, 63},
                            {"code", AT(code), NULL, 0, 255},
                            {"count", AT(count), NULL, 1, INT64_MAX}};
-#define N_KEY (sizeof keys / sizeof *keys)
+#define N_KEY       (sizeof keys / sizeof *keys)
+#define PHASE_GIVEN ((uint64_t)1 << 1) /* bit of "phase" */
 
 static ls_status bad(const char *item, const char *why)
 {
@@ -135,6 +136,11 @@ static ls_status parse_fault(char *text, fault *f)
     if (f->kind == SLOW && f->seconds < 0) return bad("slow", "seconds must be positive");
     if (f->rank < 0 && !is_file((kind)f->kind)) return bad(kind_names[f->kind], "rank=-1 is for faults of files");
     if (!f->step && !is_file((kind)f->kind)) f->step = 1;
+    if (f->kind == FLIP && f->tensor == LS_FLIP_SUM) { /* the last sum, unless a phase is given */
+        if (given & PHASE_GIVEN && f->phase != LS_FAULT_BACKWARD && f->phase != LS_FAULT_UPDATE)
+            return bad("tensor=sum", "phase must be backward or update");
+        if (given & PHASE_GIVEN && f->phase == LS_FAULT_BACKWARD) f->tensor = LS_FLIP_TREE;
+    }
     atomic_store(&f->left, f->count);
     return LS_OK;
 }

@@ -25,7 +25,15 @@ typedef enum ls_fault_phase {
     LS_FAULT_VALIDATE,
     LS_FAULT_SAVE
 } ls_fault_phase;
-typedef enum ls_flip_of { LS_FLIP_PARAM, LS_FLIP_GRAD, LS_FLIP_MOMENT, LS_FLIP_ACT } ls_flip_of;
+/* SUM: a sum of gradients, LS_FLIP_TREE: of some micro-batches (phase=backward). */
+typedef enum ls_flip_of {
+    LS_FLIP_PARAM,
+    LS_FLIP_GRAD,
+    LS_FLIP_MOMENT,
+    LS_FLIP_ACT,
+    LS_FLIP_SUM,
+    LS_FLIP_TREE
+} ls_flip_of;
 
 extern bool ls_inject_on;
 

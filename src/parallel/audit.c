@@ -88,6 +88,21 @@ bool ls_audit_state(const ls_mesh *m, int n_unit, const uint64_t *then, const ui
     return false;
 }
 
+/* ---- sums ---- */
+
+bool ls_audit_sums(const ls_mesh *m, int n_unit, int n, const uint64_t *hash, ls_audit_fault *f)
+{
+    for (int rank = 0; rank < m->world; rank++)
+        for (int i = 0; i < n; i++) {
+            const uint64_t *kept = hash + 2 * (int64_t)n * rank, *read = kept + n;
+            if (kept[i] == read[i]) continue;
+            *f = (ls_audit_fault){
+                .what = LS_AUDIT_GRAD, .unit = i % n_unit, .rank = rank, .replica = -1, .with = -1, .at_rest = true};
+            return true;
+        }
+    return false;
+}
+
 /* ---- passes ---- */
 
 /* The replica that computed vote k on the micro-batches of replica p. */

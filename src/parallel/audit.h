@@ -3,6 +3,7 @@
  * The workers give 64-bit hashes, never tensors. What is compared:
  *
  *   at rest     parameters and optimizer state do not change between an update and the next one: two hashes of one worker
+ *   sums        sums of gradients wait in memory until they are read: a hash when one is complete, and one before it is read
  *   replicas    parameters, and optimizer state where it is not sharded, have the same bits on every replica
  *   passes      a micro-batch gives the same bits on every replica. Vote 0 is the pass of the replica p that owns it; in vote k it is
  *               computed again by the replica p - shift[k]
@@ -56,6 +57,10 @@ static inline int ls_audit_bwd(int n_unit, int u, int which)
  * k must be the same on all replicas. True: something differs, described in f. */
 bool ls_audit_state(const ls_mesh *m, int n_unit, const uint64_t *then, const uint64_t *now,
                     const bool replicated[LS_AUDIT_N_STATE], ls_audit_fault *f);
+
+/* hash: of every rank, rank-major, n of sums that were complete, then n of the same before they were read; n is a multiple of n_unit, and the units of a
+ * level are together. True: some differ, described in f. */
+bool ls_audit_sums(const ls_mesh *m, int n_unit, int n, const uint64_t *hash, ls_audit_fault *f);
 
 #define LS_AUDIT_VOTES 4
 typedef struct ls_audit_votes {

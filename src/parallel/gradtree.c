@@ -90,11 +90,65 @@ static bool carries(const ls_gradtree *t, int turn)
 }
 
 /* Level k of the counter, of unit u; with one turn in all there is one level. */
-static void *level_at(const ls_gradtree *t, int k, int u)
+static int index_of(const ls_gradtree *t, int k, int u)
 {
     const int from = paired(t) && t->n_level > 1;
-    return t->level[(from + k) * t->model->n_unit + u];
+    return (from + k) * t->model->n_unit + u;
 }
+
+static void *level_at(const ls_gradtree *t, int k, int u)
+{
+    return t->level[index_of(t, k, u)];
+}
+
+/* ---- seals ---- */
+
+int ls_gradtree_n_seal(const ls_gradtree *t)
+{
+    return t->n_level * t->model->n_unit;
+}
+
+/* Continues the chain of level[i] by elements [first, first + n). */
+static ls_status chain(const ls_gradtree *t, uint64_t *hash, int i, int64_t first, int64_t n)
+{
+    ls_compute *c = t->model->compute;
+    if (!hash || !n) return LS_OK;
+    return ls_compute_hash(c, &hash[i], ls_at_wide(c, t->level[i], first), (size_t)n * ls_dtype_nbytes(c->ops->wide),
+                           true);
+}
+
+static ls_status kept(const ls_gradtree *t, int i)
+{
+    return chain(t, t->seals.kept, i, 0, t->n[i % t->model->n_unit]);
+}
+
+static ls_status is_read(const ls_gradtree *t, int i)
+{
+    return chain(t, t->seals.read, i, 0, t->n[i % t->model->n_unit]);
+}
+
+ls_status ls_gradtree_read(ls_gradtree *t, int u, int micro)
+{
+    if (!paired(t) || !(micro & 1)) return LS_OK;
+    return is_read(t, carries(t, turn_of(t, micro)) ? u : index_of(t, 0, u)); /* its place */
+}
+
+static int index_of_sum(const ls_gradtree *t, int u)
+{
+    return (t->n_level - 1) * t->model->n_unit + u;
+}
+
+ls_status ls_gradtree_sum_kept(ls_gradtree *t, int u, int64_t first, int64_t n)
+{
+    return chain(t, t->seals.kept, index_of_sum(t, u), first, n);
+}
+
+ls_status ls_gradtree_sum_read(ls_gradtree *t, int u, int64_t first, int64_t n)
+{
+    return chain(t, t->seals.read, index_of_sum(t, u), first, n);
+}
+
+/* ---- sums ---- */
 
 void *ls_gradtree_place(const ls_gradtree *t, int u, int micro)
 {
@@ -111,7 +165,7 @@ bool ls_gradtree_adds(const ls_gradtree *t, int micro)
 
 void *ls_gradtree_sum(const ls_gradtree *t, int u)
 {
-    return t->level[(t->n_level - 1) * t->model->n_unit + u];
+    return t->level[index_of_sum(t, u)];
 }
 
 /* Levels that hold a finished sum are the set bits of `turn`. A turn in the middle carries through the trailing ones; the last one meets
@@ -123,10 +177,12 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
     const int turn = turn_of(t, micro), n_level = t->n_level - (paired(t) && t->n_level > 1);
     if (t->how == LS_GRADTREE_RUNNING && (micro || !t->elsewhere))
         return t->elsewhere ? c->ops->add(c, t->level[u], t->level[u], x, n) : LS_OK; /* else: it was added in place */
-    if (paired(t) && !(micro & 1) && micro < t->n_micro - 1) return LS_OK;            /* its other half is to come */
+    if (paired(t) && !(micro & 1) && micro < t->n_micro - 1)                          /* its other half is to come */
+        return kept(t, carries(t, turn) ? u : index_of(t, 0, u));
     if (!carries(t, turn)) {
         void *to = level_at(t, 0, u);
-        return x == to ? LS_OK : c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
+        if (x != to) LS_TRY(c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide)));
+        return t->taken && micro == t->n_micro - 1 ? LS_OK : kept(t, index_of(t, 0, u));
     }
     const bool last = turn == turn_of(t, t->n_micro - 1);
     int top = last ? n_level - 1
@@ -136,9 +192,10 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x)
     for (int k = 0; k <= highest; k++) {
         if (!(turn >> k & 1)) continue;
         void *to = k == highest ? level_at(t, top, u) : x;
+        LS_TRY(is_read(t, index_of(t, k, u)));
         LS_TRY(c->ops->add(c, to, level_at(t, k, u), x, n));
     }
-    return LS_OK;
+    return t->taken && last ? LS_OK : kept(t, index_of(t, top, u));
 }
 
 void ls_gradtree_begin(ls_gradtree *t, int micro)

@@ -19,6 +19,9 @@
  *
  * A gradient may also be in another buffer (this worker's shard of a reduced gradient): then no scratch buffer is used.
  *
+ * In an audited step the tree is sealed: what it keeps in a level is hashed when it is complete, and again before it is read. Each level of a
+ * unit has two chains of hashes, which are equal unless memory has changed in between.
+ *
  * Invariants
  *   1. the gradients of a unit are added in order; after the last one ls_gradtree_sum is the sum of all, in tree order;
  *   2. no memory is cleared or allocated between micro-batches. */
@@ -28,6 +31,11 @@
 #include "model/model.h"
 
 typedef enum ls_gradtree_how { LS_GRADTREE_PLAIN, LS_GRADTREE_PAIRED, LS_GRADTREE_RUNNING } ls_gradtree_how;
+
+/* Hashes of what is kept: level-major, then units. Both chains begin with 0. */
+typedef struct ls_seals {
+    uint64_t *kept, *read; /* when it was complete; before it was read */
+} ls_seals;
 
 typedef struct ls_gradtree {
     ls_model *model;
@@ -39,6 +47,8 @@ typedef struct ls_gradtree {
     int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
     void **level; /* [n_level * n_unit]                */
     void *carry;
+    ls_seals seals; /* of the current step; NULL: it is not audited */
+    bool taken;     /* what the last ls_gradtree_add leaves is read at once: it is not kept */
 } ls_gradtree;
 
 /* Plans the sums of all units over n_micro micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
@@ -54,6 +64,19 @@ bool ls_gradtree_adds(const ls_gradtree *t, int micro);
 /* The gradient of u in this micro-batch is at x (its place, or elsewhere; may be overwritten): carries. */
 ls_status ls_gradtree_add(ls_gradtree *t, int u, int micro, void *x);
 void *ls_gradtree_sum(const ls_gradtree *t, int u);
+
+/* Seals, which a running sum does not have. Their number; whether the current step has them. */
+int ls_gradtree_n_seal(const ls_gradtree *t);
+static inline bool ls_gradtree_seals(const ls_gradtree *t)
+{
+    return t->seals.kept != NULL;
+}
+/* Before a gradient is added in place: what it is added to is read. */
+ls_status ls_gradtree_read(ls_gradtree *t, int u, int micro);
+/* n elements of ls_gradtree_sum from `first` on are kept, or are read (or overwritten). After the last ls_gradtree_add all n[u] are kept, unless
+ * it is taken. */
+ls_status ls_gradtree_sum_kept(ls_gradtree *t, int u, int64_t first, int64_t n);
+ls_status ls_gradtree_sum_read(ls_gradtree *t, int u, int64_t first, int64_t n);
 
 /* For one worker, before the forward pass of a micro-batch: sets grad and acc of every unit. */
 void ls_gradtree_begin(ls_gradtree *t, int micro);

@@ -190,7 +190,7 @@ ls_status ls_strategy_step_begin(ls_strategy *s, ls_hyper_fn *hyper, void *ctx)
     }
     for (int u = 0; u < s->model->n_unit; u++) s->unit[u].copied = 0;
     s->off.posted = s->off.ready = s->model->n_unit;
-    s->off.begun = true;
+    s->off.begun = !ls_gradtree_seals(s->tree); /* sealed: the update copies; a copy that waits has no hash */
     return LS_OK;
 }
 

@@ -30,6 +30,12 @@ static inline ls_view parallel_param(const ls_strategy *s, const void *x, int64_
     return (ls_view){ls_at(s->model->compute, x, at), n, s->model->compute->ops->dtype};
 }
 
+/* Seals of sums (ls_strategy_seal): the elements of unit u that are this worker's after the reduction, in ls_gradtree_sum; read: all that it
+ * has before the reduction. */
+ls_status parallel_sum_kept(ls_strategy *s, int u);
+ls_status parallel_sum_read(ls_strategy *s, int u);
+ls_status parallel_local_read(ls_strategy *s, int u);
+
 /* Posts the reduce_scatter of n elements at x, in buckets; this worker's shard goes to out. */
 ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out);
 /* The same for the gradient of unit u, in place (zero1 and ddp with one state). */

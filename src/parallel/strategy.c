@@ -105,6 +105,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
                                                              : LS_GRADTREE_PLAIN;
     ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, how, plan);
     ls_free(n);
+    if (st == LS_OK) s->tree->taken = s->ops->post != NULL; /* where sums are sealed, one is reduced at once */
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
     s->grads_row = ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients in flight");
@@ -319,6 +320,7 @@ ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass)
     const int micro = rehearsal ? s->rehearsed : s->micro;
     if (micro < 0 || pass == LS_BWD_IN || (pass == LS_FWD) != head) return LS_OK;
     s->model->unit[u].acc = ls_gradtree_adds(s->tree, micro);
+    if (!rehearsal) LS_TRY(ls_gradtree_read(s->tree, u, micro));
     if (s->ops->grad_begin && !rehearsal) return s->ops->grad_begin(s, u);
     s->model->unit[u].grad = s->ops->grad_begin ? s->grads_at : ls_gradtree_place(s->tree, u, micro);
     return LS_OK;
@@ -329,6 +331,53 @@ ls_status ls_strategy_release(ls_strategy *s, int u, ls_pass pass)
     return s->ops->release ? s->ops->release(s, u, pass) : LS_OK;
 }
 
+/* ---- seals ---- */
+
+void ls_strategy_seal(ls_strategy *s, ls_seals seals)
+{
+    s->tree->seals = seals;
+}
+
+/* f of the elements that this worker has after the reduction: all, its part of the unit, and of the tied elements after the unit's own. */
+static ls_status of_share(ls_strategy *s, int u, ls_status (*f)(ls_gradtree *, int, int64_t, int64_t))
+{
+    const ls_unit *unit = &s->model->unit[u];
+    const range r = share_of(s, u);
+    if (!ls_gradtree_seals(s->tree) || !ls_strategy_here(s, u) || !r.n) return LS_OK;
+    if (!parallel_cuts(s, LS_SHARD_OPT) || parallel_cuts(s, LS_SHARD_GRAD)) return f(s->tree, u, 0, s->tree->n[u]);
+    const int64_t tied = parallel_part(s, unit->n_grad - unit->n_pad);
+    LS_TRY(f(s->tree, u, r.first, r.n));
+    return f(s->tree, u, unit->n_pad + tied * ls_comm_rank(s->comm), tied);
+}
+
+ls_status parallel_sum_kept(ls_strategy *s, int u)
+{
+    return of_share(s, u, ls_gradtree_sum_kept);
+}
+
+ls_status parallel_sum_read(ls_strategy *s, int u)
+{
+    return of_share(s, u, ls_gradtree_sum_read);
+}
+
+ls_status parallel_local_read(ls_strategy *s, int u)
+{
+    return ls_gradtree_sum_read(s->tree, u, 0, s->tree->n[u]);
+}
+
+ls_status ls_strategy_sums_read(ls_strategy *s)
+{
+    for (int u = 0; u < s->model->n_unit; u++) LS_TRY(parallel_sum_read(s, u));
+    return LS_OK;
+}
+
+ls_status ls_strategy_sums_arrive(ls_strategy *s)
+{
+    return parallel_cuts(s, LS_SHARD_GRAD) ? parallel_early_look(s, true) : LS_OK;
+}
+
+/* ---- gradients ---- */
+
 /* Posts the units that wait: from `waiting` - 1 down to `u`. */
 static ls_status flush(ls_strategy *s, int u)
 {
@@ -338,6 +387,9 @@ static ls_status flush(ls_strategy *s, int u)
         if (!ls_strategy_here(s, k)) continue;
         LS_TRY(s->ops->post(s, k));
         s->unit[k].reduced = s->last;
+        if (!ls_gradtree_seals(s->tree)) continue;
+        LS_TRY(ls_wait(s->comm, s->last));
+        LS_TRY(parallel_sum_kept(s, k));
     }
     s->waiting = s->off.posted = u;
     s->n_waiting = 0;
@@ -356,7 +408,7 @@ static ls_status reduce(ls_strategy *s, int u)
         return LS_OK;
     }
     s->n_waiting += unit->n_grad;
-    return s->n_waiting >= s->opts.bucket ? flush(s, u) : LS_OK;
+    return s->n_waiting >= s->opts.bucket || ls_gradtree_seals(s->tree) ? flush(s, u) : LS_OK;
 }
 
 ls_status ls_strategy_grad_ready(ls_strategy *s, int u)
@@ -386,7 +438,9 @@ static ls_status fold_tied(ls_strategy *s)
     if (!embed) return ls_send(s->opts.pipe, (ls_view){tied_part(s), r.n, dt}, 0, LS_SITE, NULL);
     if (!head) LS_TRY(ls_recv(s->opts.pipe, (ls_view){s->tie, r.n, dt}, ls_comm_size(s->opts.pipe) - 1, LS_SITE, NULL));
     void *grad = ls_strategy_own(s, 0).grad;
-    return m->compute->ops->add(m->compute, grad, grad, head ? tied_part(s) : s->tie, r.n);
+    LS_TRY(parallel_sum_read(s, 0));
+    LS_TRY(m->compute->ops->add(m->compute, grad, grad, head ? tied_part(s) : s->tie, r.n));
+    return parallel_sum_kept(s, 0);
 }
 
 /* The updated embedding goes to the copy. */

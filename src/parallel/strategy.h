@@ -206,6 +206,14 @@ ls_status ls_strategy_settle(ls_strategy *s);
 void ls_strategy_rehearse(ls_strategy *s, int micro);
 bool ls_strategy_adds(const ls_strategy *s, int micro);
 
+/* In an audited step (train/audit.h), where sums of gradients are sealed (parallel/gradtree.h), a unit is reduced as soon as its local sum is complete, and waited for: a sum that
+ * arrives while nobody waits for it has no hash. seals: until the next call, which must come before a step or after step_due; {0}: none.
+ * sums_read: before the update, what this worker's sums are now. */
+void ls_strategy_seal(ls_strategy *s, ls_seals seals);
+ls_status ls_strategy_sums_read(ls_strategy *s);
+/* Waits until gradients that are being reduced (zero2, zero3) are in the tree. */
+ls_status ls_strategy_sums_arrive(ls_strategy *s);
+
 /* How parameters are rounded stochastically in update `number` (from 1) of the elements of unit u from `first` on. */
 ls_rounding ls_strategy_rounding(uint64_t seed, int64_t number, int u, int64_t first);
 

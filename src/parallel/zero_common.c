@@ -172,7 +172,7 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
                                 ls_at_wide(c, f->part, parallel_part(s, unit->n_pad))));
     f->ticket = s->last;
     f->posted = true;
-    return LS_OK;
+    return ls_gradtree_seals(s->tree) ? parallel_flight_sum(s, f) : LS_OK;
 }
 
 ls_status parallel_flight_land_all(ls_strategy *s)

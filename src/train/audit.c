@@ -26,6 +26,7 @@ struct ls_audit {
     enum { OF_STEP, BEFORE_SAVE, AFTER_SAVE } when; /* of a save: the state after `step`, which was applied */
     int64_t hashed_after;                           /* `then` has the state after this step; -1: of none   */
     hashes then, now;                               /* of states (parallel/audit.h)                        */
+    hashes sums;                                    /* likewise: when they were complete, then when read   */
     hashes vote[LS_AUDIT_VOTES];                    /* of passes                                           */
     ls_audit_votes votes;                           /* the same                                            */
     uint64_t *repeats;                              /* where a pass that is repeated writes; NULL: none is */
@@ -75,7 +76,8 @@ ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
         .t = t, .n_unit = t->model->n_unit, .n_micro = t->cfg->audit_step ? t->cfg->grad_accum : 1, .hashed_after = -1};
     const int64_t n_state = (int64_t)LS_AUDIT_N_STATE * a->n_unit;
     const int64_t n_pass = (int64_t)a->n_micro * ls_audit_n_pass(a->n_unit);
-    const int64_t nbytes = 8 * (2 * n_state + LS_AUDIT_VOTES * n_pass), of_all = ls_comm_size(t->comm) * nbytes;
+    const int64_t n_sum = 2 * (int64_t)ls_gradtree_n_seal(t->strategy->tree);
+    const int64_t nbytes = 8 * (2 * n_state + n_sum + LS_AUDIT_VOTES * n_pass), of_all = ls_comm_size(t->comm) * nbytes;
     uint64_t *all = ls_comm_alloc(t->comm, (size_t)of_all);
     ls_status st = all ? LS_OK : ls_nomem(of_all, "the hashes of audits");
     if (st == LS_OK && d) st = d->alloc_host(d->ctx, (size_t)nbytes, &a->pinned);
@@ -86,6 +88,7 @@ ls_status ls_audit_create(ls_audit **out, ls_trainer *t)
     uint64_t *mine = a->pinned;
     a->then = take(a, n_state, &all, &mine);
     a->now = take(a, n_state, &all, &mine);
+    a->sums = take(a, n_sum, &all, &mine);
     for (int k = 0; k < LS_AUDIT_VOTES; k++) {
         a->vote[k] = take(a, n_pass, &all, &mine);
         a->votes.hash[k] = a->vote[k].all;
@@ -362,7 +365,9 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
         int local;
         const char *host = ls_comm_host(t->comm, f->rank, &local);
         ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all ? all[f->rank].device : "");
-        if (f->at_rest)
+        if (f->at_rest && f->what == LS_AUDIT_GRAD)
+            ls_str_addf(&s, "has a sum of gradients of %s that changed in memory before it was used", unit);
+        else if (f->at_rest)
             ls_str_addf(&s, "has %s of %s that changed in memory between two updates",
                         f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);
         else if (f->replica < 0)
@@ -398,6 +403,23 @@ static ls_status judge_state(ls_audit *a, const hashes *then, const hashes *now)
                                                                                                     : LS_OK;
 }
 
+/* From here to end_sums, sums of gradients are hashed. */
+static void begin_sums(const ls_audit *a)
+{
+    clear(&a->sums);
+    ls_strategy_seal(a->t->strategy, (ls_seals){.kept = a->sums.mine, .read = a->sums.mine + a->sums.n / 2});
+}
+
+/* The sums are complete and were not used for an update. */
+static ls_status end_sums(ls_audit *a)
+{
+    ls_audit_fault f;
+    LS_TRY(ls_strategy_sums_read(a->t->strategy));
+    ls_strategy_seal(a->t->strategy, (ls_seals){0});
+    LS_TRY(gather(a, &a->sums));
+    return ls_audit_sums(&a->t->cfg->mesh, a->n_unit, (int)(a->sums.n / 2), a->sums.all, &f) ? report(a, &f) : LS_OK;
+}
+
 /* ---- the points of a step ---- */
 
 static bool due(const ls_audit *a, int64_t step)
@@ -411,7 +433,9 @@ static ls_status before_passes(ls_audit *a)
     LS_TRY(judge_state(a, NULL, &a->then));
     choose(a);
     clear(&a->vote[0]);
-    return repeat(a, 1);
+    LS_TRY(repeat(a, 1));
+    begin_sums(a);
+    return LS_OK;
 }
 
 ls_status ls_audit_before_passes(ls_audit *a)
@@ -439,6 +463,7 @@ static ls_status decide(ls_audit *a)
     ls_audit_votes *v = &a->votes;
     LS_TRY(train_save_release(a->t));
     LS_TRY(compare_again(a));
+    LS_TRY(end_sums(a));
     ls_audit_more_votes(&a->t->cfg->mesh, v);
     for (int k = 2; k < v->n; k++) {
         LS_TRY(repeat(a, k));
@@ -467,7 +492,8 @@ ls_status ls_audit_after_passes(ls_audit *a)
 static ls_status before_update(ls_audit *a)
 {
     LS_TRY(compare_again(a));
-    return train_save_release(a->t);
+    LS_TRY(train_save_release(a->t));
+    return a->runs ? end_sums(a) : LS_OK;
 }
 
 ls_status ls_audit_before_update(ls_audit *a)

@@ -5,9 +5,10 @@
  *
  *   after the update before it   hashes of this worker's parameters and optimizer state; they are compared over replicas
  *   before its passes            each replica computes a micro-batch of another one (of the step: all of them), and hashes every unit
- *   its passes                   the same hashes of the micro-batches themselves
+ *   its passes                   the same hashes of the micro-batches themselves. Sums of their gradients, over micro-batches and over workers, are hashed when
+ *                                they are complete and again before they are read
  *   after its passes             both are compared; where they differ, further replicas decide who is wrong (parallel/audit.h)
- *   before its update            hashes of parameters and optimizer state again: nothing may have changed them in between
+ *   before its update            hashes of parameters and optimizer state again, and of the sums: nothing may have changed them in between
  *
  * A difference ends the run with LS_E_CORRUPT on every worker, before the update: no weight has changed, and no checkpoint of a state that is wrong
  * is published. The passes that are repeated use the memory of the step, before the step needs it: an audit

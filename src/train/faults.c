@@ -29,7 +29,8 @@ static ls_status flip_units(const ls_trainer *t, ls_flip_of what)
     for (int u = 0; u < t->model->n_unit; u++) {
         const ls_unit *unit = &t->model->unit[u];
         const ls_own own = ls_strategy_own(t->strategy, u);
-        if (what == LS_FLIP_MOMENT) LS_TRY(flip(t, what, u, own.m, own.n, t->compute.ops->wide));
+        if (what == LS_FLIP_SUM) LS_TRY(flip(t, what, u, own.grad, own.n, t->compute.ops->wide));
+        else if (what == LS_FLIP_MOMENT) LS_TRY(flip(t, what, u, own.m, own.n, t->compute.ops->wide));
         else if (sharded) LS_TRY(flip(t, what, u, own.param, own.n, t->compute.ops->dtype));
         else LS_TRY(flip(t, what, u, unit->param, unit->n, t->compute.ops->dtype));
     }
@@ -39,8 +40,11 @@ static ls_status flip_units(const ls_trainer *t, ls_flip_of what)
 /* The operations of a device are queued, and the hooks of its passes may not run. */
 static ls_status check(const ls_trainer *t)
 {
-    if (!t->compute.device || !(ls_inject_flips(LS_FLIP_GRAD) || ls_inject_flips(LS_FLIP_ACT))) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "LOCKSTEP_FAULT: on a GPU, flips are possible in tensor=param and tensor=moment");
+    const bool passes = ls_inject_flips(LS_FLIP_GRAD) || ls_inject_flips(LS_FLIP_ACT) || ls_inject_flips(LS_FLIP_TREE);
+    if (!t->compute.device || !passes) return LS_OK;
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "LOCKSTEP_FAULT: on a GPU, flips are possible in tensor=param, tensor=moment, and tensor=sum without phase=backward");
 }
 
 ls_status train_faults(ls_trainer *t, const ls_event *e)
@@ -53,6 +57,7 @@ ls_status train_faults(ls_trainer *t, const ls_event *e)
     if (e->kind != LS_ON_PHASE_BEGIN) return LS_OK;
     if (e->phase == LS_PHASE_PASS || e->phase == LS_PHASE_PIPELINE) ls_inject_phase(LS_FAULT_FORWARD);
     if (e->phase == LS_PHASE_BACKWARD) ls_inject_phase(LS_FAULT_BACKWARD);
+    if (e->phase == LS_PHASE_NORM) return flip_units(t, LS_FLIP_SUM);
     if (e->phase != LS_PHASE_UPDATE) return LS_OK;
     ls_inject_phase(LS_FAULT_UPDATE);
     return flip_units(t, LS_FLIP_MOMENT);
@@ -63,4 +68,12 @@ ls_status train_grad_faults(ls_trainer *t, int u)
     const ls_unit *unit = &t->model->unit[u];
     if (t->pipe) ls_inject_phase(LS_FAULT_BACKWARD);
     return flip(t, LS_FLIP_GRAD, u, unit->grad, unit->n, t->compute.ops->wide);
+}
+
+ls_status train_tree_faults(ls_trainer *t, int u)
+{
+    ls_strategy *s = t->strategy;
+    if (s->micro || s->opts.n_micro == 1 || !ls_inject_flips(LS_FLIP_TREE)) return LS_OK;
+    LS_TRY(ls_strategy_sums_arrive(s));
+    return flip(t, LS_FLIP_TREE, u, ls_gradtree_place(s->tree, u, 0), s->tree->n[u], t->compute.ops->wide);
 }

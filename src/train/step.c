@@ -53,7 +53,8 @@ static ls_status grad_ready(void *ctx, int u)
     const ls_trainer *t = ctx;
     if (ls_inject_on) LS_TRY(train_grad_faults(ctx, u));
     if (t->audit) LS_TRY(ls_audit_grad(t->audit, u));
-    return ls_strategy_grad_ready(t->strategy, u);
+    LS_TRY(ls_strategy_grad_ready(t->strategy, u));
+    return ls_inject_on ? train_tree_faults(ctx, u) : LS_OK;
 }
 
 ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2])

@@ -56,6 +56,7 @@ ls_status train_compare_checkpoint(const ls_trainer *t, const char *name);
 /* Faults that are due at this event, and in the gradient of unit u, which a micro-batch has completed (faults.c). */
 ls_status train_faults(ls_trainer *t, const ls_event *e);
 ls_status train_grad_faults(ls_trainer *t, int u);
+ls_status train_tree_faults(ls_trainer *t, int u); /* the strategy has taken the gradient */
 
 /* Checkpoints (save.c); collective. At the end of an epoch, after a step where one is due, and when the run stops: the state of the last finished step.
  * end waits until the last one is whole on the disk; last saves the end of the run so, and must succeed. */

@@ -50,6 +50,7 @@ static void a_malformed_plan_is_refused(void **state)
                                       "kind=clock",
                                       "kind=flip,bit=64",
                                       "kind=flip,tensor=weights",
+                                      "kind=flip,tensor=sum,phase=forward",
                                       "kind=enospc,path=",
                                       "kind=kill,count=0",
                                       "kind=kill;kind=",
@@ -182,6 +183,22 @@ static void a_flip_changes_one_bit_of_one_element(void **state)
     assert_memory_equal(x, want, sizeof x);
 }
 
+static void a_sum_has_two_places(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *plan;
+        ls_flip_of of;
+    } row[] = {{"kind=flip,tensor=sum", LS_FLIP_SUM},
+               {"kind=flip,tensor=sum,phase=update", LS_FLIP_SUM},
+               {"kind=flip,phase=backward,tensor=sum", LS_FLIP_TREE}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        begin(row[i].plan, 0, 1);
+        assert_int_equal(ls_inject_flips(LS_FLIP_SUM), row[i].of == LS_FLIP_SUM);
+        assert_int_equal(ls_inject_flips(LS_FLIP_TREE), row[i].of == LS_FLIP_TREE);
+    }
+}
+
 static void allocations_fail_and_the_clock_jumps(void **state)
 {
     (void)state;
@@ -227,6 +244,7 @@ int main(void)
         cmocka_unit_test_teardown(writes_and_syncs_of_the_named_file_fail, tear_down),
         cmocka_unit_test_teardown(a_supervisor_cannot_read_the_named_file, tear_down),
         cmocka_unit_test_teardown(a_flip_changes_one_bit_of_one_element, tear_down),
+        cmocka_unit_test_teardown(a_sum_has_two_places, tear_down),
         cmocka_unit_test_teardown(allocations_fail_and_the_clock_jumps, tear_down),
         cmocka_unit_test_teardown(the_log_has_one_line_per_fault, tear_down),
     };

@@ -43,6 +43,24 @@ flip act 1 1 "activations of block 0" -n 2 --tp 2 "${all[@]}"
 flip act 1 1 "activations of block 0" -n 2 --tp 2 --sequence_parallel "${all[@]}"
 flip grad 0 3 "a gradient of head" "${all[@]}"
 flip param 2 1 "parameters of block 0" -n 4 --strategy ddp --audit 2
+# sums of gradients: after the reduction, and (phase=backward) of the first micro-batches
+sum() { local rank=$1 unit=$2 name=$3; shift 3; flip "$tensor" "$rank" "$unit" "a sum of gradients of $name that changed" "$@" --audit 1; }
+for tensor in sum sum,phase=backward; do
+  sum 0 1 "block 0"
+  sum 1 0 embed -n 2 --strategy zero2
+  sum 1 2 "block 1" -n 2 --pp 2
+  sum 1 3 head -n 2 --strategy ddp
+  [ "${LS_TEST_ALL:-0}" = 1 ] || continue
+  sum 0 3 head -n 2 --strategy dp
+  sum 1 3 head -n 4 --strategy zero1
+  sum 1 1 "block 0" -n 2 --strategy zero3
+  sum 0 0 embed -n 4 --pp 2 --strategy zero2
+  sum 0 1 "block 0" -n 2 --pp 2 --schedule zb
+  sum 1 2 "block 1" -n 2 --tp 2
+done
+# one that makes the norm infinite: the memory explains it
+LOCKSTEP_FAULT="kind=flip,tensor=sum,step=2,unit=1,element=70,bit=30" run huge -n 2 --strategy zero2 --audit 1
+[ $? = 4 ] && grep -q "audit of step 2: rank 0 .*a sum of gradients of block 0" "$SCRATCH/huge.log" || bad "huge: $(tail -n 2 "$SCRATCH/huge.log")"
 
 # between two audits: replicas stay different, and four can tell which one
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run late -n 4 --audit 3
@@ -55,10 +73,14 @@ LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" r
 [ $? = 4 ] && [ ! -e "$SCRATCH/save/step-2" ] && grep -q "audit before the checkpoint of step 2: .*; it was not saved" "$SCRATCH/save.log" || bad "saved: $(tail -n 4 "$SCRATCH/save.log")"
 
 # a restart repeats the step without the error, which happens once: the bits of a run without it
-LOCKSTEP_FAULT="kind=flip,tensor=grad,rank=1,step=3,unit=1,element=70,bit=15" run again -n 2 "${all[@]}" --save_every 1 --max_restarts 1 ||
-  bad "again: $(tail -n 3 "$SCRATCH/again.log")"
-same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/again/epoch-1/model.safetensors"
-grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/again/events.jsonl" || bad "again: no failure event"
+for tensor in grad sum; do
+  rm -rf "$SCRATCH/again"
+  LOCKSTEP_FAULT="kind=flip,tensor=$tensor,rank=1,step=3,unit=1,element=70,bit=15" run again -n 2 "${all[@]}" --save_every 1 --max_restarts 1 ||
+    bad "again, $tensor: $(tail -n 3 "$SCRATCH/again.log")"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/again/epoch-1/model.safetensors"
+  grep -q '"event": "failure", .*"rank": 1, .*"cause": "corruption"' "$SCRATCH/again/events.jsonl" || bad "again, $tensor: no failure event"
+  grep -q '"event": "restart".*"from_step": 2,' "$SCRATCH/again/events.jsonl" || bad "again, $tensor: $(grep restart "$SCRATCH/again/events.jsonl")"
+done
 
 # the checkpoint of the step before is right, and is used: nothing but step 3 is repeated; with --save_async it is completed first
 for how in "" "--save_every 2 --save_async" "--save_memory_every 1 --save_every 100"; do
@@ -111,6 +133,9 @@ if [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ]; then
   same "$SCRATCH/gpu/epoch-1/model.safetensors" "$SCRATCH/gpu-audit/epoch-1/model.safetensors"
   flip moment 1 1 "GPU .*optimizer state of block 0 that changed" -n 2 "${gpu[@]}" --audit 1
   flip param 0 1 "GPU .*parameters of block 0 that changed" "${gpu[@]}" --audit 1
+  flip sum 1 2 "GPU .*a sum of gradients of head that changed" -n 2 --strategy zero2 "${gpu[@]}" --audit 1
+  LOCKSTEP_FAULT="kind=flip,tensor=sum,phase=backward" run gpu-tree "${gpu[@]}"
+  grep -q "on a GPU, flips are possible in" "$SCRATCH/gpu-tree.log" || bad "gpu-tree: $(tail -n 2 "$SCRATCH/gpu-tree.log")"
 else
   echo "no emulated device: not tested on it"
 fi

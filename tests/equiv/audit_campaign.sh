@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random bit flips in the parameters, moments, gradients and activations of one rank, with and without --audit: a table of what is found.
+# Random bit flips in the parameters, moments, gradients, sums of gradients and activations of one rank, with and without --audit: a table of what is found.
 # ls-test: long
 # All flips that change a weight must be found by `--audit 1 --audit_depth step` before the update, and blamed on the right rank. FLIPS: how
 # many [12; 1000 with LS_TEST_ALL=1]; SEED; EVERY: also print, for comparison, what `--audit EVERY` (one micro-batch) finds.
@@ -37,14 +37,19 @@ for i, (name, options, *_) in enumerate(layouts):
     code, clean[name], _ = train(f"clean-{i}", options)
     assert code == 0, name
 
+def micro(options): # micro-batches of a worker and step
+    inner = 2 if {"--pp", "--tp"} & set(options) else 1
+    return 4 * inner // int(options[1])
+
 def one(i):
     r = random.Random(1000003 * seed + i)
     name, options, ranks, units = r.choice(layouts)
-    tensor = r.choice(["param", "moment", "grad", "act"])
+    tensor = r.choice(["param", "moment", "grad", "sum", "act"])
     rank = r.randrange(ranks)
     unit = r.choice([u for u in units(rank) if u or tensor != "act"])
     step = r.randint(1, min(STEPS, every) if every else STEPS - 1)
-    fault = f"kind=flip,tensor={tensor},rank={rank},step={step},unit={unit},element={r.randrange(1 << 20)},bit={r.randrange(32)}"
+    phase = ",phase=backward" if tensor == "sum" and micro(options) > 1 and r.random() < 0.5 else "" # the sum of the first micro-batches
+    fault = f"kind=flip,tensor={tensor}{phase},rank={rank},step={step},unit={unit},element={r.randrange(1 << 20)},bit={r.randrange(32)}"
     code, state, _ = train(f"{i}-plain", options, fault)
     changed = code != 0 or state[0] != clean[name][0]
     result = []
@@ -66,7 +71,7 @@ with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
 bad = 0
 for column, title in enumerate(["--audit 1 --audit_depth step"] + ([f"--audit {every}"] if every else [])):
     print(f"\n{title}\n{'flip in':<10}{'flips':>7}{'change a weight':>17}{'of them found':>15}{'right rank':>12}{'nobody':>8}{'wrong':>7}{'found harmless':>16}")
-    for tensor in ["param", "moment", "grad", "act", None]:
+    for tensor in ["param", "moment", "grad", "sum", "act", None]:
         mine = [(changed, result[column]) for _, x, changed, result in rows if tensor in (x, None)]
         real = [x for changed, x in mine if changed]
         n = {w: real.count(w) for w in ("right", "nobody", "WRONG", "missed")}
@@ -75,10 +80,10 @@ for column, title in enumerate(["--audit 1 --audit_depth step"] + ([f"--audit {e
         print(f"{tensor or 'all':<10}{len(mine):>7}{len(real):>17}{len(real) - n['missed']:>15}{n['right']:>12}{n['nobody']:>8}{wrong:>7}{harmless:>16}")
         if column == 0 and tensor is None:
             bad = n["missed"] + n["nobody"] + wrong
-    print(f"\nfound, of those that change a weight{'':<2}" + "".join(f"{x:>12}" for x in ("param", "moment", "grad", "act")))
+    print(f"\nfound, of those that change a weight{'':<2}" + "".join(f"{x:>12}" for x in ("param", "moment", "grad", "sum", "act")))
     for name, *_ in layouts:
         cells = []
-        for tensor in ("param", "moment", "grad", "act"):
+        for tensor in ("param", "moment", "grad", "sum", "act"):
             real = [result[column] for n, x, changed, result in rows if (n, x) == (name, tensor) and changed]
             cells.append(f"{sum(x != 'missed' for x in real)} of {len(real)}")
         print(f"{name:<37}" + "".join(f"{x:>12}" for x in cells))

@@ -36,6 +36,7 @@ both fp16 --strategy zero2 --precision fp16 --clip 0.01
 run single --strategy single --precision bf16 --offload_optimizer cpu && bits bf16 single
 LS_SIMD=generic run generic --strategy zero1 --precision bf16 --offload_optimizer cpu && bits bf16 generic # a CPU that rounds otherwise leaves all units to the GPU
 for s in zero1 zero2 zero3; do run "$s-2" -n 2 --strategy $s --precision bf16 --offload_optimizer cpu && bits bf16 "$s-2"; done
+run audit-2 -n 2 --strategy zero2 --precision bf16 --offload_optimizer cpu --audit 2 && bits bf16 audit-2 # the update of step 2 copies gradients
 run pp-2 -n 2 --pp 2 --precision fp32 --strategy zero1 --decay matrices --offload_optimizer cpu && bits fp32 pp-2
 [ -z "${LS_TEST_ALL:-}" ] || both tp-2 -n 2 --tp 2 --strategy zero1 --precision bf16
 

@@ -51,6 +51,23 @@ static void memory_that_changed_at_rest_names_its_rank(void **state)
     assert_true(f.at_rest);
 }
 
+static void a_sum_that_changed_names_its_rank_and_unit(void **state)
+{
+    enum { LEVELS = 2, N = LEVELS * U };
+    uint64_t x[3 * 2 * N];
+    const ls_mesh m = mesh(3, 1, 1);
+    ls_audit_fault f;
+    (void)state;
+    for (int i = 0; i < 3 * 2 * N; i++) x[i] = (uint64_t)(i / (2 * N) * 1000 + i % N);
+    assert_false(ls_audit_sums(&m, U, N, x, &f));
+    x[2 * 2 * N + N + U + 3] ^= 1; /* rank 2, level 1, unit 3, when it was read */
+    assert_true(ls_audit_sums(&m, U, N, x, &f));
+    assert_int_equal(f.rank, 2);
+    assert_int_equal(f.unit, 3);
+    assert_int_equal(f.what, LS_AUDIT_GRAD);
+    assert_true(f.at_rest);
+}
+
 static void the_replica_that_differs_from_all_others_is_named(void **state)
 {
     const ls_mesh m = mesh(W, 1, 1);
@@ -222,6 +239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_states_have_no_fault),
         cmocka_unit_test(memory_that_changed_at_rest_names_its_rank),
+        cmocka_unit_test(a_sum_that_changed_names_its_rank_and_unit),
         cmocka_unit_test(the_replica_that_differs_from_all_others_is_named),
         cmocka_unit_test(nobody_is_named_without_a_majority),
         cmocka_unit_test(the_owner_of_a_wrong_gradient_is_named_by_two_others),

@@ -1,5 +1,5 @@
 /* The tree of micro-batches: for every number of micro-batches the sum equals a naive recursive sum bit for bit; a running sum does
- * not. */
+ * not. Where it is sealed, every bit that changes the sum after a micro-batch changes a hash. */
 #include "cmocka_all.h"
 #include "model_fixture.h"
 
@@ -127,10 +127,72 @@ static void a_models_gradients_sum_in_tree_order(void **state)
     fixture_close(&many);
 }
 
+/* The passes of n micro-batches. After number `micro`, the sign of an element of unit 1 in level k is flipped. */
+static void add_all(fixture *f, int n, int micro, int k)
+{
+    for (int l = 0; l < n; l++) {
+        ls_gradtree_begin(f->tree, l);
+        for (int u = f->model->n_unit - 1; u >= 0; u--) {
+            const ls_unit *unit = &f->model->unit[u];
+            float *g = unit->grad;
+            assert_int_equal(ls_gradtree_read(f->tree, u, l), LS_OK);
+            for (int64_t i = 0; i < unit->n_grad; i++) g[i] = (unit->acc ? g[i] : 0) + (float)((l + 1) * (i % 7 + 1));
+            assert_int_equal(fixture_ready(f->tree, u), LS_OK);
+        }
+        float *level = f->tree->level[k * f->model->n_unit + 1];
+        if (l == micro) level[5] = -level[5];
+    }
+    for (int u = 0; u < f->model->n_unit; u++)
+        assert_int_equal(ls_gradtree_sum_read(f->tree, u, 0, f->tree->n[u]), LS_OK);
+}
+
+static void check_seals(ls_gradtree_how how, int n)
+{
+    fixture f;
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    fixture_how = how;
+    assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 4, n, false, 3), LS_OK);
+    uint64_t kept[64], read[64];
+    const int n_seal = ls_gradtree_n_seal(f.tree), U = f.model->n_unit;
+    const float *sum = ls_gradtree_sum(f.tree, 1);
+    float right = 0;
+    assert_true(n_seal <= 64);
+    int n_changed = 0;
+    for (int micro = -1; micro < n; micro++)
+        for (int k = 0; k < (micro < 0 ? 1 : f.tree->n_level); k++) { /* first without a flip */
+            memset(kept, 0, sizeof kept);
+            memset(read, 0, sizeof read);
+            for (int j = 0; j < f.tree->n_level; j++) /* what is left there does not count */
+                memset(f.tree->level[j * U + 1], 0, (size_t)f.tree->n[1] * sizeof(float));
+            f.tree->seals = (ls_seals){kept, read};
+            add_all(&f, n, micro, k);
+            if (micro < 0) right = sum[5];
+            const bool changed = sum[5] != right;
+            int differ = -1;
+            for (int i = 0; i < n_seal; i++)
+                if (kept[i] != read[i]) differ = i;
+            assert_int_equal(differ, changed ? k * U + 1 : -1);
+            n_changed += changed;
+        }
+    assert_true(n_changed >= n); /* each micro-batch leaves a level that is read later */
+    fixture_close(&f);
+    fixture_how = LS_GRADTREE_PLAIN;
+}
+
+static void a_bit_that_changes_the_sum_changes_a_hash(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= MAX_MICRO; n++) {
+        check_seals(LS_GRADTREE_PLAIN, n);
+        check_seals(LS_GRADTREE_PAIRED, n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tree_gives_the_naive_sum), cmocka_unit_test(a_running_sum_takes_one_gradient),
-        cmocka_unit_test(paired_gradients_give_the_naive_sum), cmocka_unit_test(a_models_gradients_sum_in_tree_order)};
+        cmocka_unit_test(paired_gradients_give_the_naive_sum), cmocka_unit_test(a_models_gradients_sum_in_tree_order),
+        cmocka_unit_test(a_bit_that_changes_the_sum_changes_a_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
