@@ -381,9 +381,14 @@ ls_status train_save_last(ls_trainer *t)
         ls_status st = save_epoch(t, true);
         if (st == LS_OK) st = train_save_end(t);
         if (st != LS_E_IO || --left == 0) return st;
+        char reason[1024];
         ls_err_kept why;
         ls_err_keep(&why);
-        tell(t, "warning: the last checkpoint was not saved: %.300s; trying again in %g s", ls_err_words(), wait);
+        snprintf(reason, sizeof reason, "%s", ls_err_words());
+        tell(t, "warning: the last checkpoint was not saved: %.300s; trying again in %g s", reason, wait);
+        LS_TRY(ls_observe(
+            t, &(ls_event){
+                   .kind = LS_ON_SAVE_FAILED, .text = t->saving.name, .reason = reason, .at_step = t->state.step}));
         LS_TRY(wait_to_try(t, wait, &stop));
         ls_err_restore(&why);
         if (stop) return st;

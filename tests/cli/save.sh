@@ -55,6 +55,7 @@ fault kind=fsync,rank=0,step=4,path=model.safetensors s --save_every 4; code=$?
 grep -q '"event": "checkpoint"' s/events.jsonl && bad "an event of a checkpoint that does not exist: $(cat s/events.jsonl)"
 fault kind=enospc,rank=0,step=16,path=optimizer again --save_every 8 --save_failures warn -n 2 || bad "the last save was not tried again: $(tail -n 3 again.log)"
 grep -q "warning: the last checkpoint was not saved: .*No space left.*; trying again in 0.5 s" again.log || bad "no warning: $(tail -n 3 again.log)"
+grep -q '"event": "checkpoint_failed", "step": 16, "name": "epoch-1", "reason": ".*No space left' again/events.jsonl || bad "no event: $(tail -n 3 again/events.jsonl)"
 same_checkpoint one/epoch-1 again/epoch-1
 fault kind=enospc,rank=0,step=16,path=optimizer,count=100000 last --save_every 8 --save_failures warn; code=$?
 [ $code = 3 ] && [ -e last/step-8 ] && [ ! -e last/epoch-1 ] && [ ! -e last/RUN_COMPLETE.txt ] || bad "the last save failed: exit code $code: $(ls last)"
