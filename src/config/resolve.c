@@ -337,8 +337,10 @@ static ls_status resolve_state(const ls_train_options *o, const ls_train_facts *
                       : facts->several_hosts   ? "all workers on one host"
                       : c->audit               ? "a run without --audit, which compares the states of replicas"
                                                : NULL;
-    if (o->share_optimizer && ddp && why) return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out", why);
-    c->one_state = o->share_optimizer && ddp;
+    const bool asked = o->share_optimizer && ddp, kept = ls_train_by_preset(o, "share_optimizer");
+    if (asked && why && !kept) return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out", why);
+    if (asked && why) ls_str_addf(&c->notes, "--share_optimizer of the earlier run needs %s: left out\n", why);
+    c->one_state = asked && !why;
     train_put_bool(c, "share_optimizer", c->one_state, train_from(o, "--share_optimizer", NULL));
     return LS_OK;
 }
@@ -356,10 +358,11 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     } row[] = {{"bucket", "ddp and zero1 to zero3 use it", reduces},
                {"gather_bucket", "zero1 and zero2 use it", gathers},
                {"prefetch_bucket", "zero3 uses it", zero3},
-               {"share_optimizer", "ddp uses it", ddp}};
+               {"share_optimizer", "ddp uses it", ddp || !o->share_optimizer}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (row[i].used || !ls_train_given(o, row[i].name)) continue;
-        if (c->world_size > 1)
+        const bool typed = !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
+        if (c->world_size > 1 && typed)
             return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", row[i].name, s,
                            row[i].users);
         ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", row[i].name, s);
