@@ -141,13 +141,19 @@ int64_t ls_plan_available(void)
     return left >= 0 && left < kib * 1024 ? left : kib * 1024;
 }
 
+/* Workers of the host whose arenas have that part. */
+static int64_t n_with(const ls_plan *p, ls_part part)
+{
+    return part == LS_PART_PARAM && p->n_param ? p->n_param : p->n_copy > 1 ? p->n_copy : 1;
+}
+
 /* Bytes of a part in the device's memory, or in host memory, that all workers of the host take there. */
 static int64_t bytes_on(const ls_plan *p, ls_part part, bool device)
 {
     int64_t sum = 0;
     for (int i = 0; i < p->n_row; i++)
         if (p->row[i].part == part && (!p->device || p->row[i].host != device)) sum += p->row[i].nbytes;
-    return device || p->n_copy < 2 ? sum : sum * p->n_copy;
+    return device ? sum : sum * n_with(p, part);
 }
 
 /* Where the state alone does not fit: why a smaller batch does not help, and how many devices or hosts a sharded state needs. */
@@ -223,8 +229,9 @@ static ls_status alloc_host(ls_plan *p)
 
 ls_status ls_plan_alloc(ls_plan *p, int check_only)
 {
-    const int64_t have = ls_plan_available(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
-    const int64_t need = ls_plan_host_bytes(p) * n_copy;
+    const int64_t have = ls_plan_available(), n = n_with(p, LS_PART_ACT);
+    const int64_t spared = p->device ? 0 : ls_plan_part_bytes(p, LS_PART_PARAM) * (n - n_with(p, LS_PART_PARAM));
+    const int64_t need = ls_plan_host_bytes(p) * n - spared;
     ls_info("memory",
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);

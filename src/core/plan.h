@@ -60,6 +60,7 @@ typedef struct ls_plan {
     bool host_borrowed, host_mapped; /* not owned by the plan; owned, and pinned by it */
     int64_t beside; /* bytes of the device that others will allocate: with the arena they must be free */
     int n_copy;     /* workers on this machine that allocate such an arena; 0 = 1 */
+    int n_param;    /* so many of them have parameters in it, which the others use; 0: all */
     int64_t whole;  /* parameters, gradients and optimizer state of the model if they are not sharded; 0: unknown */
     /* advice if the state alone, or all, is too large, and if the host's memory is, beside a device: "use ..."; "": a smaller model */
     char less_state[128], less_act[128], less_host[128];

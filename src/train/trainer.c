@@ -4,6 +4,7 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "data/meta.h"
 #include "parallel/stages.h"
 #include "parallel/tensor.h"
@@ -134,6 +135,7 @@ static void advise_memory(ls_trainer *t)
 static ls_status take_memory(ls_trainer *t)
 {
     t->plan.n_copy = ls_comm_where(t->comm).local_size;
+    if (t->strategy->ops->common) t->plan.n_param = LS_MAX(t->plan.n_copy / ls_comm_size(t->dp), 1);
     t->plan.beside = ls_trainer_comm_bytes(t);
     advise_memory(t);
     if (ls_comm_size(t->comm) == 1) return ls_plan_alloc(&t->plan, false);
