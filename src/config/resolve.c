@@ -361,7 +361,8 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
                {"share_optimizer", "ddp uses it", ddp || !o->share_optimizer}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (row[i].used || !ls_train_given(o, row[i].name)) continue;
-        const bool typed = !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
+        const bool typed =
+            !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
         if (c->world_size > 1 && typed)
             return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", row[i].name, s,
                            row[i].users);
