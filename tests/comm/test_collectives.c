@@ -237,7 +237,8 @@ static void large_blocks_have_huge_pages(void **state)
     ls_comm_destroy(&c);
     ls_local_world_destroy(&world);
     if (!given || n < 0) {
-        print_message("skipped: this kernel does not give huge pages of shared memory on request (MADV_COLLAPSE, Linux 6.1)\n");
+        print_message(
+            "skipped: this kernel does not give huge pages of shared memory on request (MADV_COLLAPSE, Linux 6.1)\n");
         skip();
     }
     assert_int_equal(n, (long)(5 * huge / 1024));
