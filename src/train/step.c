@@ -264,6 +264,13 @@ static ls_status norm_and_loss(ls_trainer *t, bool ahead, ls_step_result *r, dou
     return ls_phase_end(t, LS_PHASE_NORM, -1);
 }
 
+/* The run ends here on every worker: a checkpoint that is being written is completed first. */
+static ls_status end_run(ls_trainer *t, const char *what, double value, bool at_gradient)
+{
+    train_save_finish(t);
+    return train_numbers_failed(t, what, value, at_gradient);
+}
+
 /* All workers reach the same result. With loss scaling, a step whose gradients overflowed is skipped. */
 static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
 {
@@ -274,9 +281,12 @@ static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
         r->skipped = skipped;
         return LS_OK;
     }
-    if (!isfinite(r->loss)) return train_numbers_failed(t, "the loss", r->loss, false);
-    if (!isfinite(r->grad_norm)) return train_numbers_failed(t, "the gradient norm", r->grad_norm, true);
-    return LS_OK;
+    if (!isfinite(r->loss)) return end_run(t, "the loss", r->loss, false);
+    int wrong = !isfinite(r->grad_norm);
+    if (t->strategy->ops->master && ls_comm_size(t->comm) > 1 && ls_ckpt_in_flight(t->writer))
+        LS_TRY(ls_agree(t->comm, wrong, LS_SITE, &wrong)); /* dp: rank 0 knows; without a checkpoint it ends alone */
+    if (wrong) train_save_finish(t);
+    return isfinite(r->grad_norm) ? LS_OK : train_numbers_failed(t, "the gradient norm", r->grad_norm, true);
 }
 
 /* Memory that has changed, or replicas that differ, explain numbers that are not finite, which end the run. */
@@ -304,7 +314,7 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
     for (int i = 0; i < h->n; i++) {
         float most = all[i];
         for (int w = 1; w < W; w++) most = !(all[w * h->n + i] <= most) ? all[w * h->n + i] : most; /* NaN, too */
-        if (!isfinite(most)) return train_numbers_failed(t, "an operand of a product in fp8", most, true);
+        if (!isfinite(most)) return end_run(t, "an operand of a product in fp8", most, true);
         all[i] = most;
     }
     ls_fp8_push(h, all);

@@ -64,6 +64,14 @@ t --data "$d" "${base[@]}" --max_steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 
 tail -n 1 "$SCRATCH/nan/events.jsonl" | grep -q '"state": "failed", "reason": "step [0-9]*: .* (a lower --lr' || bad "no reason in $(tail -n 1 "$SCRATCH/nan/events.jsonl")"
 "$LOCKSTEP" watch "$SCRATCH/nan" | grep -q "^failed: step [0-9]*: " || bad "watch does not show why a run failed"
 
+# a checkpoint that is being written when the run fails is completed
+for st in ddp dp zero2; do
+  t --data "$d" "${base[@]}" --max_steps 30 -n 2 --strategy $st --lr 1e6 --clip 0 --warmup_steps 0 --save_every 1 --checkpoint_path "$SCRATCH/nan-$st" >"$SCRATCH/out" 2>"$SCRATCH/err"
+  step=$(sed -n 's/.*numerical failure: step \([0-9]*\):.*/\1/p' "$SCRATCH/err")
+  [ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] && [ -f "$SCRATCH/nan-$st/step-$((step - 1))/model.safetensors" ] ||
+    bad "$st: failed at step $step, but the checkpoint before it is not there: $(ls "$SCRATCH/nan-$st"); $(tail -2 "$SCRATCH/err")"
+done
+
 # --json: one JSON object on stdout, everything else on stderr
 for n in 1 2; do
   t --data "$d" "${base[@]}" -n $n --json --reference_output --checkpoint_path "$SCRATCH/json$n" >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "--json: $(tail -3 "$SCRATCH/err")"
