@@ -170,6 +170,13 @@ static ls_status pick(side *s, const char *name, int n_thread)
     return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "the scratch memory of a kernel");
 }
 
+/* The classifier's, with that kernel (fast_linear.c). */
+static int64_t rows_at_a_time(const char *kernel)
+{
+    const gemm_kernel *k = gemm_pick(true, kernel);
+    return k && gemm_runs_on(k) ? 2048 : 512;
+}
+
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
 {
     ls_gemm_bench o = *given;
@@ -179,8 +186,8 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
-    if (!o.chunk) o.chunk = o.device ? 16384 : o.dtype == LS_BF16 && gemm_runs_on(gemm_best(true)) ? 2048 : 512;
     if (!o.n_kernel) o.kernel = usual + first, o.n_kernel = 3 - first;
+    if (!o.chunk) o.chunk = o.device ? 16384 : rows_at_a_time(o.kernel[0]);
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
         return ls_fail(
