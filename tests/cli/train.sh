@@ -69,7 +69,7 @@ for st in ddp dp zero2; do
   t --data "$d" "${base[@]}" --max_steps 30 -n 2 --strategy $st --lr 1e6 --clip 0 --warmup_steps 0 --save_every 1 --checkpoint_path "$SCRATCH/nan-$st" >"$SCRATCH/out" 2>"$SCRATCH/err"
   step=$(sed -n 's/.*numerical failure: step \([0-9]*\):.*/\1/p' "$SCRATCH/err")
   [ "$(grep -c 'numerical failure: step' "$SCRATCH/err")" = 1 ] && [ -f "$SCRATCH/nan-$st/step-$((step - 1))/model.safetensors" ] ||
-    bad "$st: failed at step $step, but the checkpoint before it is not there: $(ls "$SCRATCH/nan-$st"); $(tail -2 "$SCRATCH/err")"
+    bad "$st: failed at step $step, but the checkpoint before it does not exist: $(ls "$SCRATCH/nan-$st"); $(tail -2 "$SCRATCH/err")"
 done
 
 # --json: one JSON object on stdout, everything else on stderr
