@@ -96,7 +96,8 @@ ls_status model_linear_bwd_w(const model_pass *p, int weight, const void *dy, co
 
 ls_status model_linear_column(const model_pass *p, int weight, void *y, void *x)
 {
-    LS_TRY(tp_gather(p->m, x, p->R, NULL));
+    if (model_fp8_rows(p)) LS_TRY(model_fp8_gather(p, weight, x));
+    else LS_TRY(tp_gather(p->m, x, p->R, NULL));
     return linear(p, weight, y, x, true);
 }
 

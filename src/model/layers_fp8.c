@@ -116,6 +116,17 @@ ls_status model_fp8_norm(const model_pass *p, model_norm n, const void *x, ls_qu
     return OPS->quantize(CTX, &q);
 }
 
+ls_status model_fp8_gather(const model_pass *p, int weight, void *x)
+{
+    ls_quantize q = operand_of(p, weight, LS_FP8_X, local_rows(p->m, x, p->R), p->C);
+    const ls_view all = {p->a->x8, p->R * p->C, LS_U8};
+    q.R = p->S;
+    q.q = (char *)p->a->x8 + model_first_row(p->m, p->R) * p->C;
+    LS_TRY(OPS->quantize(CTX, &q));
+    LS_TRY(p->m->tp.all_gather(p->m->tp.ctx, all, NULL));
+    return OPS->turn8(CTX, kept_input(p, weight), p->a->x8, p->R, p->C);
+}
+
 /* a (M,K) times b (N,K), operands of the layer. */
 static ls_product8 product(const model_pass *p, int weight, ls_fp8_operand a, ls_fp8_operand b)
 {
@@ -137,7 +148,8 @@ ls_status model_fp8_linear(const model_pass *p, int weight, void *y, const void 
     ls_quantize q = operand_of(p, weight, LS_FP8_X, x, K);
     if (weight == BLOCK_OUT_W) q.x = NULL, q.pre = p->s->fc;
     q.q = p->a->x8, q.qt = kept_input(p, weight);
-    if (!(is_after_norm(weight) && model_fp8_norms(p))) LS_TRY(OPS->quantize(CTX, &q));
+    const bool made = is_after_norm(weight) && (model_fp8_norms(p) || model_fp8_rows(p));
+    if (!made) LS_TRY(OPS->quantize(CTX, &q));
     ls_product8 r = product(p, weight, LS_FP8_X, LS_FP8_W);
     r.y = y, r.a = q.q, r.b = copies_of(p->m, p->index, weight).wt;
     r.bias = bias, r.add = res;

@@ -4,7 +4,7 @@
  * argument from the gradient of GELU's output. So GELU's output does not exist in memory, and neither does its gradient.
  *
  * The output of a block's norm is read by one product alone. It is rounded where it is computed, so it does not exist in bf16 either, unless the
- * rows of a sequence are sharded (--sequence_parallel): then the shards gather it in bf16. */
+ * rows of a sequence are sharded (--sequence_parallel): then each shard rounds its rows, and the shards gather codes. */
 #ifndef LS_MODEL_LAYERS_FP8_H
 #define LS_MODEL_LAYERS_FP8_H
 
@@ -54,8 +54,16 @@ static inline bool model_fp8_norms(const model_pass *p)
  * with their dropout, of a residual sum before the norm, or zeros. room: of the norm's output in bf16. */
 ls_status model_fp8_norm(const model_pass *p, model_norm n, const void *x, ls_quantize_norm sum, void *room);
 
+/* Whether the operand of a product after a norm is gathered in 8 bits: each shard has some rows of the norm, whole tiles of 16. */
+static inline bool model_fp8_rows(const model_pass *p)
+{
+    return model_fp8(p) && p->u->kind == LS_UNIT_BLOCK && p->m->shard.rows && p->S % 16 == 0;
+}
+/* With model_fp8_rows: that operand, from this shard's rows of x (R,C). */
+ls_status model_fp8_gather(const model_pass *p, int weight, void *x);
+
 /* y = x W + bias + res; bias and res may be NULL. x of the last layer is not read (see above), nor is that of a layer after a norm with
- * model_fp8_norms. Keeps the transposed x in the slot. */
+ * model_fp8_norms or model_fp8_rows. Keeps the transposed x in the slot. */
 ls_status model_fp8_linear(const model_pass *p, int weight, void *y, const void *x, const void *bias, const void *res);
 /* Rounds dy for the two functions below: plain for dx, transposed (with the gradient of the bias) for dw. */
 ls_status model_fp8_dy(const model_pass *p, int weight, const void *dy, bool for_dx, bool for_dw);

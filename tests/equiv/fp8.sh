@@ -55,6 +55,19 @@ if [ "${LS_TEST_ALL:-0}" = 1 ]; then
   run tp --precision fp8 --max_steps 4 -n 2 --tp 2
   run tp-zero3 --precision fp8 --max_steps 4 -n 4 --tp 2 --strategy zero3 && bits tp tp-zero3
   run tp-rows --precision fp8 --max_steps 4 -n 2 --tp 2 --sequence_parallel && same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp-rows/epoch-1/model.safetensors"
+  # shards of whole tiles of 16 rows gather norms in 8 bits
+  two=(--precision fp8 --max_steps 4 --micro_batch_size_per_gpu 2 -n 2 --tp 2)
+  run tp-2 "${two[@]}"
+  run tp-2-rows "${two[@]}" --sequence_parallel && same "$SCRATCH/tp-2/epoch-1/model.safetensors" "$SCRATCH/tp-2-rows/epoch-1/model.safetensors"
+  python3 - "$SCRATCH/tp-rows/training_metrics.json" "$SCRATCH/tp-2-rows/training_metrics.json" <<'PY' || bad "bytes of activations that shards of rows gather in fp8"
+import json, sys
+def other(path): return json.load(open(path))["lockstep"]["tensor_comm"]["all_gather"]["other"]
+rows, tiles = (other(p) for p in sys.argv[1:])
+norms = 3 * 4 * 2 * 2 * 16 * 32 # steps after the first, micro-batches of 16 tokens, blocks, norms: elements
+print(f"{rows['elements']} elements in {rows['buffer_bytes']} bytes; with whole tiles {tiles['elements']} in {tiles['buffer_bytes']}")
+# the losses of rows (double) are gathered, too, with the same bytes
+assert rows["elements"] == tiles["elements"] and rows["buffer_bytes"] - tiles["buffer_bytes"] == norms, (rows, tiles, norms)
+PY
 fi
 
 # a resumed run has the history of the checkpoint
