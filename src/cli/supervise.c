@@ -434,18 +434,22 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
         s->reached = from;
     }
     s->count++;
-    s->disk_final = again && s->disk;
-    if (s->disk_final)
+    const bool over = s->count > s->max_restarts;
+    s->disk_final = s->disk && (again || over);
+    if (s->disk && again)
         ls_progress_say("lockstep: not restarted: the disk failed %d times in a row without a new checkpoint (%s)%s\n",
                         s->same, e->detail, is_full(e->detail) ? "; make room before the run is continued" : "");
     else if (again)
         ls_progress_say("lockstep: not restarted: the same failure %d times in a row after step %lld\n", s->same,
                         (long long)s->step);
-    else if (s->count > s->max_restarts)
-        ls_progress_say("lockstep: not restarted: --max_restarts %d allows no more restarts without a new checkpoint; "
-                        "when the cause is removed, --resume continues the run\n",
-                        s->max_restarts);
-    return !again && s->count <= s->max_restarts;
+    else if (over)
+        ls_progress_say(
+            "lockstep: not restarted: --max_restarts %d allows no more restarts without a new checkpoint%s\n",
+            s->max_restarts,
+            !s->disk             ? "; when the cause is removed, --resume continues the run"
+            : is_full(e->detail) ? "; make room before the run is continued"
+                                 : "");
+    return !again && !over;
 }
 
 /* The wait before a restart. */

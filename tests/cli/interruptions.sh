@@ -74,6 +74,16 @@ assert [(a["from_step"], a["to_step"]) for a in i["attempts"]] == [(0, 2), (0, 6
 start = [e for e in map(json.loads, open("cut/events.jsonl")) if e["event"] == "start"][-1]
 assert start["dropped_steps"] == 2 and i["repeated_seconds"] > start["dropped_seconds"] > 0, start
 PY
+# the same without another failure
+cp -r cut alone
+awk '/"start"/ { n++ } n > 1 && !/"restart"/' cut/events.jsonl >alone/events.jsonl
+expect 0 "" "$LOCKSTEP" report alone --out page --no_png --json
+python3 - "$SCRATCH/out" <<'PY' || bad "a run that was cut off, without failures: $(head -c 2000 "$SCRATCH/out")"
+import json, sys
+i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
+assert [(c["cause"], c["lost_steps"]) for c in i["causes"]] == [("other", 2)] and i["failures"] == 0 and 0 < i["goodput"] < 1, i
+PY
+grep -q "^## Interruptions" page/report.md || bad "alone: no section"
 
 # a run that somebody resumed counts from there; a profile of its first part makes it no benchmark
 for name in plain profiled; do

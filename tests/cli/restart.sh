@@ -100,6 +100,11 @@ LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2;$fault,step=11
   "${train[@]}" --checkpoint_path full --max_restarts 2 --save_every 8
 [ "$(grep -- --resume err)" = "lockstep: to continue: lockstep train --resume full --max_restarts 2" ] || bad "full: $(grep -- --resume err)"
 [ -e full/step-8 ] || bad "full: $(ls full)"
+# the same where --max_restarts is the smaller limit
+LOCKSTEP_FAULT="$fault,step=13,attempt=1;$fault,step=12,attempt=2" \
+  expect 3 "not restarted: --max_restarts 1 allows no more restarts without a new checkpoint; make room before the run is continued" \
+  "${train[@]}" --checkpoint_path once --max_restarts 1 --save_every 8
+[ "$(grep -- --resume err)" = "lockstep: to continue: lockstep train --resume once --max_restarts 1" ] || bad "once: $(grep -- --resume err)"
 # once training has begun, a disk that fails at the start of an attempt costs that attempt; the event names the worker whose file it is
 LOCKSTEP_FAULT="kind=kill,rank=1,step=10;kind=read,rank=0,attempt=2;$fault,attempt=3,path=options.json" expect 0 "attempt 3 failed before its first step: disk: " \
   "${train[@]}" --checkpoint_path starts -n 2 --max_restarts 4 --save_every 8

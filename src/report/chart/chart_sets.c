@@ -513,7 +513,7 @@ void chart_attempts(const ls_analysis *a, ls_chart *c)
                        1);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        if (!r->events || !ls_was_interrupted(r->events)) continue;
+        if (!r->events || !ls_has_lost_time(r->events)) continue;
         if (c->n_category == MAX_BAR) {
             ls_chart_leave_out(c, r->name);
             continue;

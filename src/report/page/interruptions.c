@@ -30,7 +30,7 @@ static void goodput_table(const ls_analysis *a, ls_doc *d)
                      "wall time, s", "useful, s", "repeated, s", "waiting, s", "other, s");
     for (int i = 0, n = 0; i < a->set->n && n < SHOWN_RUNS; i++) {
         const ls_interruptions *e = a->set->run[i].events;
-        if (!e || !ls_was_interrupted(e)) continue;
+        if (!e || !ls_has_lost_time(e)) continue;
         n++;
         ls_doc_cells(d, b, a->set->run[i].name, COUNT(e->failures), COUNT(e->restarts), COUNT(e->resizes),
                      LS_NUM(100 * e->goodput, 1), LS_NUM(100 * e->predicted, 1), LS_NUM(e->wall, 1),
@@ -66,7 +66,7 @@ static void cause_table(const ls_analysis *a, ls_doc *d)
                                "waiting, s", "lost, % of the wall time");
     for (int i = 0, n = 0; i < a->set->n && n < SHOWN_RUNS; i++) {
         const ls_interruptions *e = a->set->run[i].events;
-        if (!e || !ls_was_interrupted(e)) continue;
+        if (!e || !ls_has_lost_time(e)) continue;
         n++;
         for (int k = 0; k < LS_N_CAUSE; k++) {
             const ls_cause_loss *c = &e->cause[k];
@@ -101,7 +101,7 @@ static void attempts(const ls_analysis *a, ls_doc *d)
     int left = 0, n = 0;
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        if (!r->events || !ls_was_interrupted(r->events)) continue;
+        if (!r->events || !ls_has_lost_time(r->events)) continue;
         const int shown = n++ < SHOWN_RUNS ? LS_MIN(r->events->n_attempt, SHOWN_ATTEMPTS) : 0;
         if (shown) attempt_rows(r, d, b);
         left += r->events->n_attempt - shown;
@@ -139,7 +139,7 @@ void content_interruptions(const ls_analysis *a, ls_doc *d)
     bool any = false;
     ls_doc_section(d, "Interruptions");
     for (int i = 0; i < a->set->n; i++)
-        any = any || (a->set->run[i].events && ls_was_interrupted(a->set->run[i].events));
+        any = any || (a->set->run[i].events && ls_has_lost_time(a->set->run[i].events));
     if (any) {
         goodput_table(a, d);
         for (int i = 0, n = 0; i < a->set->n && n < SHOWN_RUNS; i++)

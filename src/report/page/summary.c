@@ -231,7 +231,7 @@ static void say_interrupted(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (r->resumed) ls_str_addf(&names[2 + r->changed], "%s%s", names[2 + r->changed].len ? ", " : "", r->name);
-        if (!r->events || !ls_was_interrupted(r->events)) continue;
+        if (!r->events || !ls_has_lost_time(r->events)) continue;
         ls_str *s = &names[r->events->resizes > 0];
         ls_str_addf(s, "%s%s", s->len ? ", " : "", r->name);
     }

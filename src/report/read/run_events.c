@@ -471,7 +471,7 @@ ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r
     run->started = *r.like;
     run->resumed = r.resumed;
     run->changed = r.changed;
-    if (st == LS_OK && (ls_was_interrupted(&e) || e.audits)) {
+    if (st == LS_OK && (ls_has_lost_time(&e) || e.audits)) {
         run->events = ls_alloc(sizeof *run->events);
         if (!run->events) st = ls_nomem(sizeof e, "the interruptions of a run");
     }

@@ -59,4 +59,10 @@ static inline bool ls_was_interrupted(const ls_interruptions *e)
     return e->failures || e->restarts || e->resizes;
 }
 
+/* Also if it was killed together with its supervisor, or without one, and repeated steps after that. */
+static inline bool ls_has_lost_time(const ls_interruptions *e)
+{
+    return ls_was_interrupted(e) || e->cause[LS_CAUSE_OTHER].lost_steps;
+}
+
 #endif
