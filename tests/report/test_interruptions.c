@@ -263,6 +263,37 @@ static void measured_goodput_agrees_with_the_formula(void **state)
     ls_run_set_fini(&s);
 }
 
+/* Restarts from steps that no checkpoint has: the interval of the checkpoints on the disk says nothing about what is lost. */
+static void no_formula_for_copies_in_memory(void **state)
+{
+    (void)state;
+    for (int copies = 0; copies < 2; copies++) {
+        ls_run_set s = new_set();
+        ls_str steps = {0}, events = {0};
+        put_steps(&steps, 1, 100, 0);
+        ls_str_add(&events, START(0, 4, 0));
+        for (int i = 1; i <= 4; i++) {
+            const int saved = 20 * i, from = saved + 3 * copies;
+            const long long t = 2000LL * i;
+            for (int k = 10; k >= 0; k -= 10)
+                ls_str_addf(&events, "{\"event\": \"checkpoint\", \"step\": %d, \"time_unix_ms\": %lld}\n", saved - k,
+                            t);
+            ls_str_addf(&events,
+                        "{\"event\": \"failure\", \"attempt\": %d, \"cause\": \"killed\", \"step\": %d, "
+                        "\"time_unix_ms\": %lld}\n{\"event\": \"start\", \"step\": %d, \"world_size\": 4, "
+                        "\"time_unix_ms\": %lld}\n{\"event\": \"restart\", \"lost_steps\": 1, \"lost_seconds\": 0.1, "
+                        "\"repeated_seconds\": 0.1, \"time_unix_ms\": %lld}\n",
+                        i, from + 1, t + 400, from, t + 500, t + 500);
+        }
+        ls_str_add(&events, END(100, "complete", 20000));
+        add_with_events(&s, "a", NULL, &steps, events.data);
+        assert_int_equal(s.run[0].events->failures, 4);
+        assert_int_equal(isnan(s.run[0].events->predicted) != 0, copies);
+        ls_str_fini(&steps), ls_str_fini(&events);
+        ls_run_set_fini(&s);
+    }
+}
+
 static const char interrupted[] =
     START(0, 4, 1000) FAILURE(1, "host lost", "<script>|\\u001b[2J", 7, 2000) START(5, 4, 5900) RESTART(
         2, 5, 2, 3.9, 0.2,
@@ -417,6 +448,7 @@ int main(void)
         cmocka_unit_test(an_attempt_that_failed_is_counted_once),
         cmocka_unit_test(a_resize_ends_an_attempt),
         cmocka_unit_test(measured_goodput_agrees_with_the_formula),
+        cmocka_unit_test(no_formula_for_copies_in_memory),
         cmocka_unit_test(interrupted_runs_are_marked_and_never_silent_repeats),
         cmocka_unit_test(the_page_shows_causes_attempts_and_audits),
         cmocka_unit_test(a_run_without_interruptions_shows_nothing_new),

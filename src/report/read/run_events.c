@@ -34,6 +34,7 @@ typedef struct reader {
     int n_wait;
     int n_struck; /* failures of an attempt that had started */
     step_list saved, validated;
+    bool copies;     /* a restart began from a copy in memory: failures lose less than the interval of checkpoints */
     int64_t resumed; /* step at which somebody resumed the run last; 0: nobody did */
     bool changed;    /* with other workers, layout, batch, precision or device than before */
     char like[192];  /* those of the last start; "": there was none */
@@ -166,6 +167,7 @@ static ls_status see_start(reader *r, const json_t *j, double t)
         r->sessions = 0;
         r->n_pending = r->n_struck = r->n_wait = 0;
         r->waits = 0;
+        r->copies = false;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
     else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
@@ -175,6 +177,8 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     }
     drop_after(&r->saved, step);
     drop_after(&r->validated, step);
+    const int64_t saved = r->saved.n ? r->saved.at[r->saved.n - 1] : 0;
+    r->copies = r->copies || (again && step > saved && step != e->attempt[0].from);
     ls_attempt *a = add_attempt(e, t - r->zero);
     if (!a) return e->n_attempt >= MOST_ATTEMPTS ? LS_OK : ls_nomem(sizeof *a, "attempts");
     a->workers = whole(j, "world_size");
@@ -413,7 +417,7 @@ static ls_status predict(const reader *r, ls_run *run)
 {
     ls_interruptions *e = run->events;
     e->predicted = e->best = NAN;
-    if (r->n_struck < LS_ENOUGH_FAILURES || isnan(e->goodput) || !run->n_step) return LS_OK;
+    if (r->n_struck < LS_ENOUGH_FAILURES || r->copies || isnan(e->goodput) || !run->n_step) return LS_OK;
     const int64_t steps = run->step[run->n_step - 1].step - e->attempt[0].from;
     LS_TRY(checkpoint_time(r, run, &e->checkpoint));
     e->mtbf = (e->wall - e->waiting) / r->n_struck;
