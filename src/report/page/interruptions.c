@@ -38,7 +38,7 @@ static void goodput_table(const ls_analysis *a, ls_doc *d)
     }
     ls_doc_add(
         d, LS_BLOCK_TEXT,
-        "Goodput is useful time / wall time. Useful: the times of the steps, each step once. Repeated: the times of steps that a failure lost and that were computed again. Waiting: from a failure to the first step of the next attempt. Other: start, checkpoints, validation, and incomplete steps. Time in which nobody had started the run does not count.");
+        "Goodput is useful time / wall time. Useful: the times of the steps, each step once. Repeated: the times of steps that a failure lost and that were computed again. Waiting: from the last finished step before a failure, so with the step in which it struck, to the first step of the next attempt. Other: start, checkpoints and validation. Time in which nobody had started the run does not count.");
 }
 
 static const char *seconds(char buf[32], double t)
@@ -138,8 +138,7 @@ void content_interruptions(const ls_analysis *a, ls_doc *d)
 {
     bool any = false;
     ls_doc_section(d, "Interruptions");
-    for (int i = 0; i < a->set->n; i++)
-        any = any || (a->set->run[i].events && ls_has_lost_time(a->set->run[i].events));
+    for (int i = 0; i < a->set->n; i++) any = any || (a->set->run[i].events && ls_has_lost_time(a->set->run[i].events));
     if (any) {
         goodput_table(a, d);
         for (int i = 0, n = 0; i < a->set->n && n < SHOWN_RUNS; i++)

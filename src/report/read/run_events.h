@@ -7,7 +7,7 @@
  *   useful    the times of the steps in metrics.jsonl: a step that was computed twice counts once
  *   repeated  the times of steps that a failure lost, and that were computed again
  *   waiting   from a failure, or the stop before a resize, to the first step of the next attempt
- *   goodput   useful / wall. The rest of wall is start, checkpoints, validation, and incomplete steps
+ *   goodput   useful / wall. The rest of wall is start, checkpoints and validation
  *
  * A `start` at step 0 that follows no failure begins another run in the same folder: what was read before is forgotten. */
 #ifndef LS_REPORT_RUN_EVENTS_H
