@@ -372,12 +372,12 @@ static ls_status wait_to_try(ls_trainer *t, double seconds, bool *stop)
     return LS_OK;
 }
 
-/* All the training is in memory only: with --save_failures warn a disk that fails gets some time before a restart would repeat steps. */
+/* All the training is in memory only: a disk that fails gets some time before it is lost. */
 ls_status train_save_last(ls_trainer *t)
 {
     double wait = 0.5;
     bool stop;
-    for (int left = t->cfg->save_warn ? LAST_TRIES : 1;; wait *= 2) {
+    for (int left = LAST_TRIES;; wait *= 2) {
         ls_status st = save_epoch(t, true);
         if (st == LS_OK) st = train_save_end(t);
         if (st != LS_E_IO || --left == 0) return st;
