@@ -105,16 +105,20 @@ static void *level_at(const ls_gradtree *t, int k, int u)
 
 int ls_gradtree_n_seal(const ls_gradtree *t)
 {
-    return t->n_level * t->model->n_unit;
+    return (t->n_level + 1) * t->model->n_unit;
+}
+
+/* Continues a chain by n elements at x. */
+static ls_status add_link(const ls_gradtree *t, uint64_t *hash, const void *x, int64_t n)
+{
+    ls_compute *c = t->model->compute;
+    return ls_compute_hash(c, hash, x, (size_t)n * ls_dtype_nbytes(c->ops->wide), true);
 }
 
 /* Continues the chain of level[i] by elements [first, first + n). */
 static ls_status chain(const ls_gradtree *t, uint64_t *hash, int i, int64_t first, int64_t n)
 {
-    ls_compute *c = t->model->compute;
-    if (!hash || !n) return LS_OK;
-    return ls_compute_hash(c, &hash[i], ls_at_wide(c, t->level[i], first), (size_t)n * ls_dtype_nbytes(c->ops->wide),
-                           true);
+    return hash && n ? add_link(t, &hash[i], ls_at_wide(t->model->compute, t->level[i], first), n) : LS_OK;
 }
 
 static ls_status kept(const ls_gradtree *t, int i)
@@ -146,6 +150,12 @@ ls_status ls_gradtree_sum_kept(ls_gradtree *t, int u, int64_t first, int64_t n)
 ls_status ls_gradtree_sum_read(ls_gradtree *t, int u, int64_t first, int64_t n)
 {
     return chain(t, t->seals.read, index_of_sum(t, u), first, n);
+}
+
+ls_status ls_gradtree_waits(ls_gradtree *t, int u, const void *x, int64_t n, bool over)
+{
+    uint64_t *hash = over ? t->seals.read : t->seals.kept;
+    return hash && n ? add_link(t, &hash[t->n_level * t->model->n_unit + u], x, n) : LS_OK;
 }
 
 /* ---- sums ---- */

@@ -32,7 +32,7 @@
 
 typedef enum ls_gradtree_how { LS_GRADTREE_PLAIN, LS_GRADTREE_PAIRED, LS_GRADTREE_RUNNING } ls_gradtree_how;
 
-/* Hashes of what is kept: level-major, then units. Both chains begin with 0. */
+/* Hashes of what is kept: level-major, then units; after the levels, of what waits for other workers. Both chains begin with 0. */
 typedef struct ls_seals {
     uint64_t *kept, *read; /* when it was complete; before it was read */
 } ls_seals;
@@ -77,6 +77,8 @@ ls_status ls_gradtree_read(ls_gradtree *t, int u, int micro);
  * it is taken. */
 ls_status ls_gradtree_sum_kept(ls_gradtree *t, int u, int64_t first, int64_t n);
 ls_status ls_gradtree_sum_read(ls_gradtree *t, int u, int64_t first, int64_t n);
+/* n elements of unit u at x, which are to be reduced, begin to wait for the other workers, or have waited. */
+ls_status ls_gradtree_waits(ls_gradtree *t, int u, const void *x, int64_t n, bool over);
 
 /* For one worker, before the forward pass of a micro-batch: sets grad and acc of every unit. */
 void ls_gradtree_begin(ls_gradtree *t, int micro);

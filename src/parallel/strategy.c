@@ -365,6 +365,15 @@ ls_status parallel_local_read(ls_strategy *s, int u)
     return ls_gradtree_sum_read(s->tree, u, 0, s->tree->n[u]);
 }
 
+ls_status parallel_meet(ls_strategy *s, int u, const void *x, int64_t n)
+{
+    if (!ls_gradtree_seals(s->tree) || ls_comm_size(s->comm) == 1) return LS_OK;
+    LS_TRY(ls_gradtree_waits(s->tree, u, x, n, false));
+    LS_TRY(ls_compute_sync(s->model->compute)); /* what is queued after this is after the wait */
+    LS_TRY(ls_barrier(s->comm, LS_SITE));
+    return ls_gradtree_waits(s->tree, u, x, n, true);
+}
+
 ls_status ls_strategy_sums_read(ls_strategy *s)
 {
     for (int u = 0; u < s->model->n_unit; u++) LS_TRY(parallel_sum_read(s, u));
@@ -385,6 +394,7 @@ static ls_status flush(ls_strategy *s, int u)
            s->waiting - 1);
     for (int k = s->waiting - 1; k >= u; k--) {
         if (!ls_strategy_here(s, k)) continue;
+        LS_TRY(parallel_meet(s, k, s->model->unit[k].grad, s->tree->n[k]));
         LS_TRY(s->ops->post(s, k));
         s->unit[k].reduced = s->last;
         if (!ls_gradtree_seals(s->tree)) continue;

@@ -166,6 +166,7 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
         s->n_bucket = 0; /* counted anew in every micro-batch */
     ls_log(LS_LOG_TRACE, "parallel", "buckets of at most %lld elements: unit %d, %lld elements",
            (long long)s->opts.bucket, u, (long long)unit->n_grad);
+    LS_TRY(parallel_meet(s, u, unit->grad, unit->n_grad));
     LS_TRY(parallel_scatter(s, unit->grad, unit->n_pad, f->part));
     if (unit->n_grad > unit->n_pad) /* the tied elements come after the unit's own, in the sum, too */
         LS_TRY(parallel_scatter(s, ls_at_wide(c, unit->grad, unit->n_pad), unit->n_grad - unit->n_pad,
