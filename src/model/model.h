@@ -264,6 +264,8 @@ typedef struct ls_hooks {
     ls_status (*grad_ready)(void *ctx, int u);
     /* unit u was computed (queued, on a device); a: the activations of the pass */
     ls_status (*computed)(void *ctx, int u, ls_pass pass, const ls_acts *a);
+    /* of a pipeline: what unit u reads, slot[u].x or in backward da, has come from another worker */
+    ls_status (*received)(void *ctx, int u, ls_pass pass, const ls_acts *a);
     bool
         repeats; /* the pass is compared with another one and not used: no faults are injected into it (core/inject.h) */
     /* called instead of computing the unit; no buffer is accessed (used by the planner) */

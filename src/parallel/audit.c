@@ -130,6 +130,24 @@ static int joined(int set, int rank)
     return set == -1 || set == rank ? rank : -2;
 }
 
+static void describe(const ls_audit_votes *v, int i, ls_audit_fault *f)
+{
+    const int at = i % ls_audit_n_pass(v->n_unit), fwd = LS_AUDIT_N_FWD * v->n_unit;
+    f->what = at < fwd ? LS_AUDIT_ACT : LS_AUDIT_GRAD;
+    f->unit = at < fwd ? at / LS_AUDIT_N_FWD : v->n_unit - 1 - (at - fwd) / LS_AUDIT_N_BWD;
+}
+
+/* Of hash i: whether the rank has computed it. In a pipeline the next stage has, in the same place, the hash of what it received: if only that is wrong, it
+ * changed on either side or on the way. */
+static bool computes(const ls_mesh *m, const ls_audit_votes *v, int rank, int i)
+{
+    const int n_pass = ls_audit_n_pass(v->n_unit), n = v->n_micro * n_pass;
+    ls_audit_fault f;
+    describe(v, i, &f);
+    return m->n[LS_AXIS_PP] == 1 ||
+           v->hash[0][(int64_t)rank * n + i / n_pass * n_pass + ls_audit_bwd(v->n_unit, f.unit, LS_AUDIT_DW)];
+}
+
 /* Who is wrong about hash i of replica p: over all ranks of the replica, those that the majority of the votes contradicts. */
 static int blame(const ls_mesh *m, const ls_audit_votes *v, int p, int i)
 {
@@ -137,19 +155,12 @@ static int blame(const ls_mesh *m, const ls_audit_votes *v, int p, int i)
     for (int pp = 0; pp < m->n[LS_AXIS_PP]; pp++)
         for (int tp = 0; tp < m->n[LS_AXIS_TP]; tp++) {
             uint64_t vote[LS_AUDIT_VOTES], right;
-            if (!votes_on(m, v, p, i, pp, tp, vote)) continue;
+            if (!computes(m, v, rank_at(m, p, pp, tp), i) || !votes_on(m, v, p, i, pp, tp, vote)) continue;
             const bool known = majority(vote, v->n, &right);
             for (int k = 0; k < v->n; k++)
                 if (!known || vote[k] != right) set = joined(set, rank_at(m, voter(m, v, k, p), pp, tp));
         }
     return set < 0 ? -1 : set;
-}
-
-static void describe(const ls_audit_votes *v, int i, ls_audit_fault *f)
-{
-    const int at = i % ls_audit_n_pass(v->n_unit), fwd = LS_AUDIT_N_FWD * v->n_unit;
-    f->what = at < fwd ? LS_AUDIT_ACT : LS_AUDIT_GRAD;
-    f->unit = at < fwd ? at / LS_AUDIT_N_FWD : v->n_unit - 1 - (at - fwd) / LS_AUDIT_N_BWD;
 }
 
 bool ls_audit_passes(const ls_mesh *m, const ls_audit_votes *v, ls_audit_fault *f)

@@ -11,6 +11,8 @@
  * The hashes of a pass are in the order of its computation: the first one that differs is where the error is. In it, the worker that the
  * majority contradicts is wrong. Without a majority, or if all tensor-parallel shards of a layer differ at once, nobody is blamed.
  *
+ * A stage of a pipeline has, in the place of the sender's hash, that of what it received; if only this differs, nobody is blamed.
+ *
  *   hashes of a pass   (input, heads, residual, MLP, output) of unit 0 … U-1 forward, then (gradient, gradient of the input) of unit U-1 … 0;
  *                      the input of a block only with sequence parallelism: its heads are computed from the rows of all shards. The last unit
  *                      has its input in the place of its heads, and the loss in that of its output

@@ -14,7 +14,8 @@ static ls_status collect(ls_strategy *s)
         const ls_unit *unit = &s->model->unit[u];
         if (!ls_strategy_here(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
-        if (ls_gradtree_seals(s->tree)) LS_TRY(ls_barrier(s->comm, LS_SITE)); /* so that the reduction waits for nobody */
+        if (ls_gradtree_seals(s->tree))
+            LS_TRY(ls_barrier(s->comm, LS_SITE)); /* so that the reduction waits for nobody */
         LS_TRY(parallel_local_read(s, u));
         LS_TRY(ls_reduce(s->comm, parallel_grad(s, unit->grad, 0, unit->n_grad), 0, LS_SITE, NULL));
         LS_TRY(parallel_sum_kept(s, u));

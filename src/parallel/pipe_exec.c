@@ -261,6 +261,11 @@ static ls_status take_slot(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_loa
     return load_slot(k, a->slot, a->micro, load, ctx);
 }
 
+static ls_status received(const ls_hooks *h, int u, ls_pass pass, const ls_acts *a)
+{
+    return h->received ? h->received(h->ctx, u, pass, a) : LS_OK;
+}
+
 static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hooks *h, double (*pair)[2])
 {
     ls_model *m = p->o.model;
@@ -273,6 +278,8 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
         s->mb.loss = &pair[a->micro][0];
         LS_TRY(ls_walk(m, s->acts, &s->mb, h, LS_FWD, k->last - 1, k->last));
         pair[a->micro][1] = (double)s->mb.n_counted;
+    } else {
+        LS_TRY(received(h, k->last - 1, LS_BWD, s->acts));
     }
     if (a->kind == LS_PIPE_BWD_IN) return ls_walk(m, s->acts, &s->mb, h, LS_BWD_IN, k->first, k->last);
     return ls_walk(m, s->acts, &s->mb, h, LS_BWD, k->first, k->last);
@@ -373,6 +380,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     ls_pipe_span *span = &p->span[p->n_span];
     LS_TRY(put_mark(p, &p->mark[p->n_span][0]));
     ls_strategy_begin(strategy, a->micro);
+    if (a->kind == LS_PIPE_FWD && k->first) LS_TRY(received(h, k->first, LS_FWD, k->act[a->slot].acts));
     if (a->kind == LS_PIPE_FWD)
         LS_TRY(ls_walk(p->o.model, k->act[a->slot].acts, &k->act[a->slot].mb, h, LS_FWD, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
@@ -450,6 +458,7 @@ static ls_status replay_forward(ls_pipe *p, int c, const ls_hooks *h, int micro,
                        LS_SITE, NULL));
     q->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .train = true};
     LS_TRY(load_slot(k, 0, micro, load, ctx));
+    if (k->first) LS_TRY(received(h, k->first, LS_FWD, q->acts));
     LS_TRY(ls_walk(p->o.model, q->acts, &q->mb, h, LS_FWD, k->first, k->last - k->head));
     if (k->head) return LS_OK;
     return ls_send(p->o.acts, view_of(p, q->acts->slot[k->last].x), ls_pipe_next(p->o.schedule, p->rank, c), LS_SITE,
@@ -471,6 +480,7 @@ static ls_status replay_backward(ls_pipe *p, int c, const ls_hooks *h, double pa
         pair[1] = (double)q->mb.n_counted;
     } else {
         LS_TRY(ls_recv(p->o.grads, view_of(p, g->d), ls_pipe_next(p->o.schedule, p->rank, c), LS_SITE, NULL));
+        LS_TRY(received(h, k->last - 1, LS_BWD, q->acts));
     }
     const bool split = splits(p->list);
     LS_TRY(ls_walk(m, q->acts, &q->mb, h, split ? LS_BWD_IN : LS_BWD, k->first, k->last));

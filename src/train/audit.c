@@ -218,6 +218,19 @@ ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *ac
     return hash(a, acts->slot[u + 1].x, stream, dt, &to[LS_AUDIT_OUT], false);
 }
 
+/* In the place of the hash that the worker which sent it has: units are of one stage each. */
+ls_status train_audit_received(void *ctx, int u, ls_pass pass, const ls_acts *acts)
+{
+    const ls_trainer *t = ctx;
+    const ls_audit *a = t->audit;
+    const bool fwd = pass == LS_FWD;
+    uint64_t *to = pass_hashes(a);
+    if (!to || !hashes_acts(a)) return LS_OK;
+    to += fwd ? ls_audit_fwd(u - 1, LS_AUDIT_OUT) : ls_audit_bwd(a->n_unit, u + 1, LS_AUDIT_DX);
+    return hash(a, fwd ? acts->slot[u].x : acts->da, ls_model_stream(t->model, acts->B * acts->T),
+                t->compute.ops->dtype, to, false);
+}
+
 ls_status ls_audit_grad(ls_audit *a, int u)
 {
     const ls_unit *unit = &a->t->model->unit[u];
@@ -262,6 +275,7 @@ static ls_status repeat_micro(ls_audit *a, int m)
                             .release = train_release,
                             .grad_ready = repeated_grad,
                             .computed = train_audit_computed,
+                            .received = train_audit_received,
                             .repeats = true};
     ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .train = true, .loss = loss_of(a, m)};
     const int slot = m % t->input.n_slot;

@@ -127,11 +127,13 @@ ls_status train_load(ls_trainer *t, int64_t number, int m, int slot, ls_micro *m
 /* The hooks of the passes of a step. */
 static ls_hooks step_hooks(ls_trainer *t)
 {
+    const bool audited = ls_audit_runs(t->audit);
     return (ls_hooks){.ctx = t,
                       .acquire = train_acquire,
                       .release = train_release,
                       .grad_ready = grad_ready,
-                      .computed = ls_audit_runs(t->audit) ? train_audit_computed : NULL};
+                      .computed = audited ? train_audit_computed : NULL,
+                      .received = audited ? train_audit_received : NULL};
 }
 
 /* The checkpoint writer reads what an update changes. */

@@ -22,6 +22,7 @@ ls_status train_load_stage(ls_trainer *t, int64_t number, int m, int32_t *ids, i
 
 /* The hook `computed` of the passes of an audit (ctx: the trainer). */
 ls_status train_audit_computed(void *ctx, int u, ls_pass pass, const ls_acts *a);
+ls_status train_audit_received(void *ctx, int u, ls_pass pass, const ls_acts *a);
 
 /* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. *most (if not NULL) is
  * the largest `mine` (below INT_MAX) of all workers. */

@@ -217,6 +217,29 @@ static void the_stage_of_the_first_difference_is_named(void **state)
     close_ballot(&b);
 }
 
+/* The next stage has the hash of what it received in the sender's place. Units 0 and 1 are rank 0's, 2 and 3 rank 1's. */
+static void what_changed_between_two_stages_names_nobody(void **state)
+{
+    const int out = ls_audit_fwd(1, LS_AUDIT_OUT), dx = ls_audit_bwd(U, 2, LS_AUDIT_DX);
+    (void)state;
+    for (int k = 0; k < 4; k++) { /* forward, backward; the message, or the sender's result, too */
+        const int at = k & 1 ? dx : out, sender = k & 1;
+        ballot b;
+        ls_audit_fault f;
+        open_ballot(&b, mesh(3, 2, 1), 1);
+        for (int v = 0; v < LS_AUDIT_VOTES; v++)
+            for (int r = 0; r < b.m.world; r++)
+                for (int u = 0; u < U; u++)
+                    if (u / 2 != r % 2) b.x[v][r * b.n + ls_audit_bwd(U, u, LS_AUDIT_DW)] = 0;
+        for (int i = at; i < b.n; i++) b.x[0][(!sender) * b.n + i] ^= b.x[0][(!sender) * b.n + i] ? 1 : 0;
+        if (k & 2) b.x[0][sender * b.n + at] ^= 1;
+        ls_audit_more_votes(&b.m, &b.v);
+        assert_true(ls_audit_passes(&b.m, &b.v, &f));
+        assert_int_equal(f.rank, k & 2 ? sender : -1);
+        close_ballot(&b);
+    }
+}
+
 static void a_shard_is_named_only_if_it_differs_alone(void **state)
 {
     const int at = ls_audit_fwd(1, LS_AUDIT_HEADS), sum = ls_audit_fwd(1, LS_AUDIT_RESIDUAL);
@@ -246,6 +269,7 @@ int main(void)
         cmocka_unit_test(the_worker_that_repeats_wrongly_is_named),
         cmocka_unit_test(the_third_voter_is_a_third_replica),
         cmocka_unit_test(of_two_replicas_the_one_that_changes_its_result_is_named),
+        cmocka_unit_test(what_changed_between_two_stages_names_nobody),
         cmocka_unit_test(the_stage_of_the_first_difference_is_named),
         cmocka_unit_test(a_shard_is_named_only_if_it_differs_alone),
     };

@@ -188,11 +188,33 @@ static void a_bit_that_changes_the_sum_changes_a_hash(void **state)
     }
 }
 
+static void a_bit_that_changes_while_a_gradient_waits_changes_a_hash(void **state)
+{
+    fixture f;
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    uint64_t kept[64] = {0}, read[64] = {0};
+    float x[3] = {1, 2, 3};
+    (void)state;
+    assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 4, 2, false, 3), LS_OK);
+    assert_int_equal(ls_gradtree_waits(f.tree, 1, x, 3, false), LS_OK); /* not sealed: nothing is hashed */
+    f.tree->seals = (ls_seals){kept, read};
+    const int at = f.tree->n_level * f.model->n_unit + 1;
+    for (int changed = 0; changed < 2; changed++) {
+        assert_int_equal(ls_gradtree_waits(f.tree, 1, x, 3, false), LS_OK);
+        if (changed) x[2] = -x[2];
+        assert_int_equal(ls_gradtree_waits(f.tree, 1, x, 3, true), LS_OK);
+        assert_true(at < ls_gradtree_n_seal(f.tree) && kept[at] && (kept[at] != read[at]) == changed);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tree_gives_the_naive_sum), cmocka_unit_test(a_running_sum_takes_one_gradient),
-        cmocka_unit_test(paired_gradients_give_the_naive_sum), cmocka_unit_test(a_models_gradients_sum_in_tree_order),
-        cmocka_unit_test(a_bit_that_changes_the_sum_changes_a_hash)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_tree_gives_the_naive_sum),
+                                       cmocka_unit_test(a_running_sum_takes_one_gradient),
+                                       cmocka_unit_test(paired_gradients_give_the_naive_sum),
+                                       cmocka_unit_test(a_models_gradients_sum_in_tree_order),
+                                       cmocka_unit_test(a_bit_that_changes_the_sum_changes_a_hash),
+                                       cmocka_unit_test(a_bit_that_changes_while_a_gradient_waits_changes_a_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
