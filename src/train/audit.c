@@ -502,11 +502,13 @@ ls_status ls_audit_after_passes(ls_audit *a)
     return LS_OK;
 }
 
-/* What was confirmed is in place before the update, unless a copy of it is being written. */
+/* What was confirmed is in place before the update, unless a copy of it is being written. A disk takes its time for that: the state is compared once more. */
 static ls_status before_update(ls_audit *a)
 {
+    const bool held = a->t->saving.held;
     LS_TRY(compare_again(a));
     LS_TRY(train_save_release(a->t));
+    if (held && a->runs) LS_TRY(compare_again(a));
     return a->runs ? end_sums(a) : LS_OK;
 }
 
