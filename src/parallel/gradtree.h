@@ -35,6 +35,7 @@ typedef enum ls_gradtree_how { LS_GRADTREE_PLAIN, LS_GRADTREE_PAIRED, LS_GRADTRE
 /* Hashes of what is kept: level-major, then units; after the levels, of what waits for other workers. Both chains begin with 0. */
 typedef struct ls_seals {
     uint64_t *kept, *read; /* when it was complete; before it was read */
+    bool waits;            /* also of what waits for other workers     */
 } ls_seals;
 
 typedef struct ls_gradtree {

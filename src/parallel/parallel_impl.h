@@ -35,7 +35,7 @@ static inline ls_view parallel_param(const ls_strategy *s, const void *x, int64_
 ls_status parallel_sum_kept(ls_strategy *s, int u);
 ls_status parallel_sum_read(ls_strategy *s, int u);
 ls_status parallel_local_read(ls_strategy *s, int u);
-/* In an audited step, before n elements of unit u at x are reduced: they are hashed, wait until every worker has come so far, and are hashed again. The
+/* In an audited step whose seals have `waits`, before n elements of unit u at x are reduced: they are hashed, wait until every worker has come so far, and are hashed again. The
  * reduction itself then waits for nobody. Collective. */
 ls_status parallel_meet(ls_strategy *s, int u, const void *x, int64_t n);
 

@@ -367,7 +367,7 @@ ls_status parallel_local_read(ls_strategy *s, int u)
 
 ls_status parallel_meet(ls_strategy *s, int u, const void *x, int64_t n)
 {
-    if (!ls_gradtree_seals(s->tree) || ls_comm_size(s->comm) == 1) return LS_OK;
+    if (!s->tree->seals.waits || ls_comm_size(s->comm) == 1) return LS_OK;
     LS_TRY(ls_gradtree_waits(s->tree, u, x, n, false));
     LS_TRY(ls_compute_sync(s->model->compute)); /* what is queued after this is after the wait */
     LS_TRY(ls_barrier(s->comm, LS_SITE));

@@ -421,7 +421,10 @@ static ls_status judge_state(ls_audit *a, const hashes *then, const hashes *now)
 static void begin_sums(const ls_audit *a)
 {
     clear(&a->sums);
-    ls_strategy_seal(a->t->strategy, (ls_seals){.kept = a->sums.mine, .read = a->sums.mine + a->sums.n / 2});
+    const ls_train_config *c = a->t->cfg;
+    ls_strategy_seal(a->t->strategy, (ls_seals){.kept = a->sums.mine,
+                                                .read = a->sums.mine + a->sums.n / 2,
+                                                .waits = c->audit < RARE || c->audit_step});
 }
 
 /* The sums are complete and were not used for an update. */

@@ -164,7 +164,7 @@ static void check_seals(ls_gradtree_how how, int n)
             memset(read, 0, sizeof read);
             for (int j = 0; j < f.tree->n_level; j++) /* what is left there does not count */
                 memset(f.tree->level[j * U + 1], 0, (size_t)f.tree->n[1] * sizeof(float));
-            f.tree->seals = (ls_seals){kept, read};
+            f.tree->seals = (ls_seals){kept, read, true};
             add_all(&f, n, micro, k);
             if (micro < 0) right = sum[5];
             const bool changed = sum[5] != right;
@@ -197,7 +197,7 @@ static void a_bit_that_changes_while_a_gradient_waits_changes_a_hash(void **stat
     (void)state;
     assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 4, 2, false, 3), LS_OK);
     assert_int_equal(ls_gradtree_waits(f.tree, 1, x, 3, false), LS_OK); /* not sealed: nothing is hashed */
-    f.tree->seals = (ls_seals){kept, read};
+    f.tree->seals = (ls_seals){kept, read, true};
     const int at = f.tree->n_level * f.model->n_unit + 1;
     for (int changed = 0; changed < 2; changed++) {
         assert_int_equal(ls_gradtree_waits(f.tree, 1, x, 3, false), LS_OK);
