@@ -1,5 +1,7 @@
 #include "parallel/audit.h"
 
+#include "core/minmax.h"
+
 const char *ls_audit_word(ls_audit_what what)
 {
     static const char *const word[] = {"parameters", "optimizer", "activation", "gradient"};
@@ -28,64 +30,91 @@ static int rank_at(const ls_mesh *m, int dp, int pp, int tp)
 
 /* ---- state ---- */
 
+static ls_audit_fault fault_of_state(int i, int rank)
+{
+    return (ls_audit_fault){.what = i % LS_AUDIT_N_STATE == LS_AUDIT_OPTIMIZER ? LS_AUDIT_OPT : LS_AUDIT_PARAM,
+                            .unit = i / LS_AUDIT_N_STATE,
+                            .rank = rank,
+                            .replica = -1,
+                            .with = -1,
+                            .first = -1};
+}
+
 static bool at_rest(const ls_mesh *m, int n_unit, const uint64_t *then, const uint64_t *now, ls_audit_fault *f)
 {
     const int n = LS_AUDIT_N_STATE * n_unit;
     for (int i = 0; i < m->world * n; i++) {
         if (then[i] == now[i]) continue;
-        *f = (ls_audit_fault){.what = i % LS_AUDIT_N_STATE ? LS_AUDIT_OPT : LS_AUDIT_PARAM,
-                              .unit = i % n / LS_AUDIT_N_STATE,
-                              .rank = i / n,
-                              .replica = -1,
-                              .with = -1,
-                              .at_rest = true};
+        *f = fault_of_state(i % n, i / n);
+        f->at_rest = true;
         return true;
     }
     return false;
 }
 
-/* Hash i of the ranks at (pp, tp) of all replicas. *odd: the one that differs from the majority, -1: not known, or more than one. */
-static bool replicas_differ(const ls_mesh *m, const uint64_t *all, int n, int i, int pp, int tp, int *odd)
+/* Ranks of one stage of a pipeline that have the same bits: n_dp replicas from dp on, n_tp shards from tp on. */
+typedef struct box {
+    int dp, n_dp, pp, tp, n_tp;
+} box;
+
+static int rank_in(const ls_mesh *m, box b, int k)
 {
-    const int W = m->n[LS_AXIS_DP];
-    const uint64_t first = all[(int64_t)rank_at(m, 0, pp, tp) * n + i];
+    return rank_at(m, b.dp + k / b.n_tp, b.pp, b.tp + k % b.n_tp);
+}
+
+/* Hash i of these ranks. *odd: the one that differs from the majority, -1: not known, or more than one. */
+static bool copies_differ(const ls_mesh *m, const uint64_t *all, int n, int i, box b, int *odd)
+{
+    const int N = b.n_dp * b.n_tp;
+    const uint64_t first = all[(int64_t)rank_in(m, b, 0) * n + i];
     int n_first = 0, last_unlike = -1;
-    for (int d = 0; d < W; d++) {
-        const bool same = all[(int64_t)rank_at(m, d, pp, tp) * n + i] == first;
+    for (int k = 0; k < N; k++) {
+        const bool same = all[(int64_t)rank_in(m, b, k) * n + i] == first;
         n_first += same;
-        if (!same) last_unlike = d;
+        if (!same) last_unlike = k;
     }
-    if (n_first == W) return false;
+    if (n_first == N) return false;
     *odd = -1;
-    if (n_first == W - 1 && W > 2) *odd = rank_at(m, last_unlike, pp, tp);
-    if (n_first == 1 && W > 2) { /* the first one is odd if all others are alike */
-        const uint64_t other = all[(int64_t)rank_at(m, 1, pp, tp) * n + i];
+    if (n_first == N - 1 && N > 2) *odd = rank_in(m, b, last_unlike);
+    if (n_first == 1 && N > 2) { /* the first one is odd if all others are alike */
+        const uint64_t other = all[(int64_t)rank_in(m, b, 1) * n + i];
         bool alike = true;
-        for (int d = 2; d < W; d++) alike = alike && all[(int64_t)rank_at(m, d, pp, tp) * n + i] == other;
-        if (alike) *odd = rank_at(m, 0, pp, tp);
+        for (int k = 2; k < N; k++) alike = alike && all[(int64_t)rank_in(m, b, k) * n + i] == other;
+        if (alike) *odd = rank_in(m, b, 0);
     }
     return true;
 }
 
+/* The k-th set of ranks that must agree on hash i; false: there are no more. */
+static bool next_box(const ls_mesh *m, int i, bool replicated, int k, box *b)
+{
+    const int W = m->n[LS_AXIS_DP], P = m->n[LS_AXIS_PP], S = m->n[LS_AXIS_TP];
+    const bool copies = i % LS_AUDIT_N_STATE == LS_AUDIT_COPIES;
+    const int n_dp = replicated ? W : 1, n_tp = copies ? S : 1, n_each = S / n_tp * (W / n_dp);
+    if (k >= P * n_each) return false;
+    *b = (box){.n_dp = n_dp, .pp = k / n_each, .n_tp = n_tp};
+    b->dp = copies ? k % n_each : k % n_each / S;
+    b->tp = copies ? 0 : k % n_each % S;
+    return true;
+}
+
+/* Numbers that a wrong copy has made are on several ranks later, so a difference that has a majority is looked for among all. */
 bool ls_audit_state(const ls_mesh *m, int n_unit, const uint64_t *then, const uint64_t *now,
                     const bool replicated[LS_AUDIT_N_STATE], ls_audit_fault *f)
 {
-    const int n = LS_AUDIT_N_STATE * n_unit, inner = m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP];
+    const int n = LS_AUDIT_N_STATE * n_unit;
+    bool found = false;
+    box b;
     if (then && at_rest(m, n_unit, then, now, f)) return true;
-    for (int i = 0; i < n; i++) {
-        if (!replicated[i % LS_AUDIT_N_STATE]) continue;
-        for (int k = 0; k < inner; k++) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; next_box(m, i, replicated[i % LS_AUDIT_N_STATE], k, &b); k++) {
             int odd;
-            if (!replicas_differ(m, now, n, i, k / m->n[LS_AXIS_TP], k % m->n[LS_AXIS_TP], &odd)) continue;
-            *f = (ls_audit_fault){.what = i % LS_AUDIT_N_STATE ? LS_AUDIT_OPT : LS_AUDIT_PARAM,
-                                  .unit = i / LS_AUDIT_N_STATE,
-                                  .rank = odd,
-                                  .replica = -1,
-                                  .with = -1};
-            return true;
+            if (!copies_differ(m, now, n, i, b, &odd) || (found && odd < 0)) continue;
+            *f = fault_of_state(i, odd);
+            found = true;
+            if (odd >= 0) return true;
         }
-    }
-    return false;
+    return found;
 }
 
 /* ---- sums ---- */
@@ -96,8 +125,13 @@ bool ls_audit_sums(const ls_mesh *m, int n_unit, int n, const uint64_t *hash, ls
         for (int i = 0; i < n; i++) {
             const uint64_t *kept = hash + 2 * (int64_t)n * rank, *read = kept + n;
             if (kept[i] == read[i]) continue;
-            *f = (ls_audit_fault){
-                .what = LS_AUDIT_GRAD, .unit = i % n_unit, .rank = rank, .replica = -1, .with = -1, .at_rest = true};
+            *f = (ls_audit_fault){.what = LS_AUDIT_GRAD,
+                                  .unit = i % n_unit,
+                                  .rank = rank,
+                                  .replica = -1,
+                                  .with = -1,
+                                  .at_rest = true,
+                                  .first = -1};
             return true;
         }
     return false;
@@ -148,19 +182,29 @@ static bool computes(const ls_mesh *m, const ls_audit_votes *v, int rank, int i)
            v->hash[0][(int64_t)rank * n + i / n_pass * n_pass + ls_audit_bwd(v->n_unit, f.unit, LS_AUDIT_DW)];
 }
 
-/* Who is wrong about hash i of replica p: over all ranks of the replica, those that the majority of the votes contradicts. */
-static int blame(const ls_mesh *m, const ls_audit_votes *v, int p, int i)
+/* Who is wrong about hash i of replica p: over all ranks of the replica, those that the majority of the votes contradicts. If they are several shards of
+ * one replica, one of them is. */
+static void blame(const ls_mesh *m, const ls_audit_votes *v, int p, int i, ls_audit_fault *f)
 {
-    int set = -1;
+    int set = -1, replica = -1;
+    f->first = m->world;
+    f->last = -1;
     for (int pp = 0; pp < m->n[LS_AXIS_PP]; pp++)
         for (int tp = 0; tp < m->n[LS_AXIS_TP]; tp++) {
             uint64_t vote[LS_AUDIT_VOTES], right;
             if (!computes(m, v, rank_at(m, p, pp, tp), i) || !votes_on(m, v, p, i, pp, tp, vote)) continue;
             const bool known = majority(vote, v->n, &right);
-            for (int k = 0; k < v->n; k++)
-                if (!known || vote[k] != right) set = joined(set, rank_at(m, voter(m, v, k, p), pp, tp));
+            for (int k = 0; k < v->n; k++) {
+                if (known && vote[k] == right) continue;
+                const int who = voter(m, v, k, p), rank = rank_at(m, who, pp, tp);
+                set = joined(set, rank);
+                replica = known ? joined(replica, who) : -2;
+                f->first = LS_MIN(f->first, rank);
+                f->last = LS_MAX(f->last, rank);
+            }
         }
-    return set < 0 ? -1 : set;
+    f->rank = set < 0 ? -1 : set;
+    if (f->rank >= 0 || replica < 0) f->first = f->last = -1;
 }
 
 bool ls_audit_passes(const ls_mesh *m, const ls_audit_votes *v, ls_audit_fault *f)
@@ -171,7 +215,8 @@ bool ls_audit_passes(const ls_mesh *m, const ls_audit_votes *v, ls_audit_fault *
         for (int i = 0; i < n; i++)
             for (int k = 0; k < inner; k++) {
                 if (!votes_on(m, v, p, i, k / m->n[LS_AXIS_TP], k % m->n[LS_AXIS_TP], vote)) continue;
-                *f = (ls_audit_fault){.rank = blame(m, v, p, i), .replica = p, .with = voter(m, v, 1, p)};
+                *f = (ls_audit_fault){.replica = p, .with = voter(m, v, 1, p)};
+                blame(m, v, p, i, f);
                 describe(v, i, f);
                 return true;
             }

@@ -5,6 +5,7 @@
  *   at rest     parameters and optimizer state do not change between an update and the next one: two hashes of one worker
  *   sums        sums of gradients wait in memory until they are read: a hash when one is complete, and one before it is read
  *   replicas    parameters, and optimizer state where it is not sharded, have the same bits on every replica
+ *   copies      tensors that tensor-parallel shards do not cut have the same bits on every shard
  *   passes      a micro-batch gives the same bits on every replica. Vote 0 is the pass of the replica p that owns it; in vote k it is
  *               computed again by the replica p - shift[k]
  *
@@ -35,10 +36,12 @@ typedef struct ls_audit_fault {
     int rank;          /* that is wrong; -1: not known                                      */
     int replica, with; /* of passes: whose micro-batch it is, and who computed it again; else -1 */
     bool at_rest;      /* memory of the rank changed while nothing wrote it                 */
+    int first, last;   /* if rank is not known: one of these ranks is wrong; first -1: nor is that */
 } ls_audit_fault;
 
-/* Hashes of one unit's state: parameters, optimizer state (with master weights). 0: this worker has none. */
-enum { LS_AUDIT_N_STATE = 2 };
+/* Hashes of one unit's state: parameters that every tensor-parallel shard has, all parameters, optimizer state (with master weights). 0: this worker
+ * has none. */
+enum { LS_AUDIT_COPIES, LS_AUDIT_PARAMS, LS_AUDIT_OPTIMIZER, LS_AUDIT_N_STATE };
 /* Hashes of one micro-batch, and where those of a unit begin. */
 enum { LS_AUDIT_IN, LS_AUDIT_HEADS, LS_AUDIT_RESIDUAL, LS_AUDIT_MLP, LS_AUDIT_OUT, LS_AUDIT_N_FWD };
 enum { LS_AUDIT_DW, LS_AUDIT_DX, LS_AUDIT_N_BWD };
@@ -56,7 +59,7 @@ static inline int ls_audit_bwd(int n_unit, int u, int which)
 }
 
 /* now and then: LS_AUDIT_N_STATE hashes of n_unit units for every rank, rank-major; then NULL: replicas only. replicated[k]: whether hash
- * k must be the same on all replicas. True: something differs, described in f. */
+ * k must be the same on all replicas; copies are the same on all shards in any case. True: something differs, described in f. */
 bool ls_audit_state(const ls_mesh *m, int n_unit, const uint64_t *then, const uint64_t *now,
                     const bool replicated[LS_AUDIT_N_STATE], ls_audit_fault *f);
 

@@ -130,6 +130,26 @@ static ls_status hash_params(const ls_audit *a, int u, uint64_t *out)
                 t->compute.ops->dtype, out, false);
 }
 
+/* Of these, what every tensor-parallel shard has. */
+static ls_status hash_copies(const ls_audit *a, int u, uint64_t *out)
+{
+    const ls_trainer *t = a->t;
+    const ls_strategy *s = t->strategy;
+    const ls_unit *unit = &t->model->unit[u];
+    *out = 0;
+    if (!t->tp || s->unit[u].role == LS_ROLE_AWAY) return LS_OK;
+    const bool cut = s->ops->parts & LS_SHARD_PARAM;
+    const int64_t n = cut ? unit->n_pad / ls_comm_size(t->dp) : unit->n_pad;
+    const int64_t first = cut ? n * ls_comm_rank(t->dp) : 0;
+    const void *at = cut ? s->unit[u].part : unit->param;
+    for (int k = 0; k < unit->n_tensor; k++) {
+        const ls_tensor_range r = ls_tensor_within(&unit->tensor[k], first, n);
+        if (!unit->tensor[k].everywhere || r.from >= r.to) continue;
+        LS_TRY(hash(a, ls_at(&t->compute, at, r.from - first), r.to - r.from, t->compute.ops->dtype, out, true));
+    }
+    return LS_OK;
+}
+
 static ls_status hash_optimizer(const ls_audit *a, int u, uint64_t *out)
 {
     const ls_own o = ls_strategy_own(a->t->strategy, u);
@@ -157,8 +177,9 @@ static ls_status hash_state(const ls_audit *a, const hashes *h)
     uint64_t *to = h->mine;
     LS_TRY(ls_strategy_settle(a->t->strategy));
     for (int u = 0; u < a->n_unit; u++, to += LS_AUDIT_N_STATE) {
-        LS_TRY(hash_params(a, u, &to[0]));
-        LS_TRY(hash_optimizer(a, u, &to[1]));
+        LS_TRY(hash_copies(a, u, &to[LS_AUDIT_COPIES]));
+        LS_TRY(hash_params(a, u, &to[LS_AUDIT_PARAMS]));
+        LS_TRY(hash_optimizer(a, u, &to[LS_AUDIT_OPTIMIZER]));
     }
     return gather(a, h);
 }
@@ -348,7 +369,7 @@ static void tell_unknown(const ls_audit *a, const ls_audit_fault *f, ls_str *s)
         list_ranks(a, s, f->replica);
         ls_str_addf(s, " compute different bits each time for one micro-batch");
     } else {
-        ls_str_addf(s, "the replicas have different bits");
+        ls_str_addf(s, "copies of the same state have different bits");
     }
     ls_str_addf(s, ", and no majority shows which rank is wrong");
 }
@@ -372,20 +393,21 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
     ls_str s = {0};
     char unit[32];
     ls_audit_unit(t->model, f->unit, unit);
-    if (f->rank < 0) {
+    if (f->rank < 0 && f->first < 0) {
         tell_unknown(a, f, &s);
         ls_str_addf(&s, " (%s of %s)", f->what == LS_AUDIT_OPT ? "optimizer state" : ls_audit_word(f->what), unit);
     } else {
         int local;
-        const char *host = ls_comm_host(t->comm, f->rank, &local);
-        ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all ? all[f->rank].device : "");
+        const char *host = f->rank < 0 ? NULL : ls_comm_host(t->comm, f->rank, &local);
+        if (f->rank < 0) ls_str_addf(&s, "one of ranks %d to %d ", f->first, f->last);
+        else ls_str_addf(&s, "rank %d (host %s%s) ", f->rank, host ? host : "?", all ? all[f->rank].device : "");
         if (f->at_rest && f->what == LS_AUDIT_GRAD)
             ls_str_addf(&s, "has a sum of gradients of %s that changed in memory before it was used", unit);
         else if (f->at_rest)
             ls_str_addf(&s, "has %s of %s that changed in memory between two updates",
                         f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);
         else if (f->replica < 0)
-            ls_str_addf(&s, "has %s of %s that differ from those of all other replicas",
+            ls_str_addf(&s, "has %s of %s that differ from all other copies of them",
                         f->what == LS_AUDIT_OPT ? "optimizer state" : "parameters", unit);
         else
             ls_str_addf(&s, "has computed %s of %s that no other computation of the same micro-batch gives",
@@ -404,8 +426,8 @@ static ls_status report(ls_audit *a, const ls_audit_fault *f)
 static void replicated(const ls_audit *a, bool out[LS_AUDIT_N_STATE])
 {
     const ls_strategy_ops *ops = a->t->strategy->ops;
-    out[0] = !(ops->parts & LS_SHARD_PARAM);
-    out[1] = !(ops->parts & LS_SHARD_OPT) && !ops->master;
+    out[LS_AUDIT_PARAMS] = out[LS_AUDIT_COPIES] = !(ops->parts & LS_SHARD_PARAM);
+    out[LS_AUDIT_OPTIMIZER] = !(ops->parts & LS_SHARD_OPT) && !ops->master;
 }
 
 static ls_status judge_state(ls_audit *a, const hashes *then, const hashes *now)

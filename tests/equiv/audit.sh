@@ -64,10 +64,16 @@ LOCKSTEP_FAULT="kind=flip,tensor=sum,step=2,unit=1,element=70,bit=30" run huge -
 
 # between two audits: replicas stay different, and four can tell which one
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run late -n 4 --audit 3
-grep -q "audit of step 3: rank 1 (.*differ from those of all other replicas" "$SCRATCH/late.log" || bad "late: $(grep audit "$SCRATCH/late.log")"
+grep -q "audit of step 3: rank 1 (.*differ from all other copies of them" "$SCRATCH/late.log" || bad "late: $(grep audit "$SCRATCH/late.log")"
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run tie -n 2 --audit 3
-grep -q "audit of step 3: the replicas have different bits, and no majority" "$SCRATCH/tie.log" || bad "tie: $(grep audit "$SCRATCH/tie.log")"
+grep -q "audit of step 3: copies of the same state have different bits, and no majority" "$SCRATCH/tie.log" || bad "tie: $(grep audit "$SCRATCH/tie.log")"
 grep -q '"mismatch".*"rank": null' "$SCRATCH/tie/events.jsonl" || bad "tie: $(grep mismatch "$SCRATCH/tie/events.jsonl")"
+# a norm is on every tensor-parallel shard, and its error reaches the same shard of all replicas: three of them name the rank, one shows that it differs
+for n in 6 2; do
+  LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=3,bit=22" run copy$n -n $n --tp 2 --audit 3 --global_batch_size 6
+  case $n in 6) words="rank 1 (.*parameters of block 0 that differ from all other copies" ;; *) words="copies of the same state have different bits" ;; esac
+  grep -q "audit of step 3: $words" "$SCRATCH/copy$n.log" || bad "copy$n: $(grep audit "$SCRATCH/copy$n.log")"
+done
 # such a state is not saved
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=1,unit=1,element=70,bit=15" run save -n 4 --audit 100 --save_every 2
 [ $? = 4 ] && [ ! -e "$SCRATCH/save/step-2" ] && grep -q "audit before the checkpoint of step 2: .*; it was not saved" "$SCRATCH/save.log" || bad "saved: $(tail -n 4 "$SCRATCH/save.log")"
@@ -119,7 +125,7 @@ LOCKSTEP_FAULT="${flipped/bit=15/bit=30}" run nan --audit 3
 
 # also in a step that is not audited, where there are replicas: the run is restarted
 LOCKSTEP_FAULT="kind=flip,tensor=param,rank=1,step=2,unit=1,element=40,bit=30" run infinite -n 4 --audit 3 --max_restarts 1 || bad "infinite: $(tail -n 2 "$SCRATCH/infinite.log")"
-grep -q "audit of step 2: rank 1 (.*differ from those of all other replicas" "$SCRATCH/infinite.log" || bad "infinite: $(grep lockstep: "$SCRATCH/infinite.log")"
+grep -q "audit of step 2: rank 1 (.*differ from all other copies of them" "$SCRATCH/infinite.log" || bad "infinite: $(grep lockstep: "$SCRATCH/infinite.log")"
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/infinite/epoch-1/model.safetensors"
 
 expect 2 "audit_depth needs --audit" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/no" --audit_depth step

@@ -23,7 +23,7 @@ static void fill(uint64_t *x, int n_rank, int n)
 
 /* ---- state ---- */
 
-static const bool both[LS_AUDIT_N_STATE] = {true, true}, none[LS_AUDIT_N_STATE] = {false, false};
+static const bool both[LS_AUDIT_N_STATE] = {true, true, true}, none[LS_AUDIT_N_STATE] = {false};
 
 static void equal_states_have_no_fault(void **state)
 {
@@ -43,7 +43,7 @@ static void memory_that_changed_at_rest_names_its_rank(void **state)
     (void)state;
     fill(then, 2, N_STATE);
     memcpy(now, then, sizeof now);
-    now[N_STATE + 2 * 3 + 1] ^= 1; /* rank 1, unit 3, optimizer */
+    now[N_STATE + 3 * LS_AUDIT_N_STATE + LS_AUDIT_OPTIMIZER] ^= 1; /* rank 1, unit 3 */
     assert_true(ls_audit_state(&m, U, then, now, none, &f));
     assert_int_equal(f.rank, 1);
     assert_int_equal(f.unit, 3);
@@ -76,7 +76,7 @@ static void the_replica_that_differs_from_all_others_is_named(void **state)
         uint64_t x[W * N_STATE];
         ls_audit_fault f;
         fill(x, W, N_STATE);
-        x[r * N_STATE + 2] ^= 4; /* unit 1, parameters */
+        x[r * N_STATE + LS_AUDIT_N_STATE + LS_AUDIT_PARAMS] ^= 4; /* unit 1 */
         assert_true(ls_audit_state(&m, U, NULL, x, both, &f));
         assert_int_equal(f.rank, r);
         assert_int_equal(f.unit, 1);
@@ -93,12 +93,63 @@ static void nobody_is_named_without_a_majority(void **state)
     ls_audit_fault f;
     (void)state;
     fill(x, W, N_STATE);
-    x[N_STATE] = 1;
+    x[N_STATE + LS_AUDIT_PARAMS] = 1;
     assert_true(ls_audit_state(&two, U, NULL, x, both, &f));
     assert_int_equal(f.rank, -1);
-    x[2 * N_STATE] = 1; /* two and two */
+    x[2 * N_STATE + LS_AUDIT_PARAMS] = 1; /* two and two */
     assert_true(ls_audit_state(&four, U, NULL, x, both, &f));
     assert_int_equal(f.rank, -1);
+}
+
+/* Shards have other parameters each, except those that are not cut. */
+static void a_copy_of_a_shard_that_differs_is_found(void **state)
+{
+    const struct {
+        int dp, pp, tp;
+        bool replicated, named; /* by a majority: of all copies, or of those of one part */
+    } c[] = {{1, 1, 2, true, false}, {1, 1, 3, true, true},   {2, 1, 2, true, true},
+             {2, 2, 2, true, true},  {2, 1, 2, false, false}, {2, 2, 3, false, true}};
+    (void)state;
+    for (size_t k = 0; k < sizeof c / sizeof *c; k++) {
+        const ls_mesh m = mesh(c[k].dp, c[k].pp, c[k].tp);
+        const bool same[LS_AUDIT_N_STATE] = {c[k].replicated, c[k].replicated, c[k].replicated};
+        for (int r = 0; r < m.world; r++) {
+            uint64_t x[12 * N_STATE];
+            ls_audit_fault f;
+            fill(x, m.world, N_STATE);
+            for (int q = 0; q < m.world; q++)
+                for (int u = 0; u < U; u++)
+                    x[q * N_STATE + u * LS_AUDIT_N_STATE + LS_AUDIT_PARAMS] += 1000 * (q % c[k].tp);
+            assert_false(ls_audit_state(&m, U, NULL, x, same, &f));
+            x[r * N_STATE + 2 * LS_AUDIT_N_STATE + LS_AUDIT_COPIES] ^= 1;
+            x[r * N_STATE + 2 * LS_AUDIT_N_STATE + LS_AUDIT_PARAMS] ^= 1;
+            assert_true(ls_audit_state(&m, U, NULL, x, same, &f));
+            assert_int_equal(f.rank, c[k].named ? r : -1);
+            assert_int_equal(f.unit, 2);
+            assert_int_equal(f.what, LS_AUDIT_PARAM);
+        }
+    }
+}
+
+/* What the wrong copy has made is in all replicas of its shard, in units that come first. */
+static void a_majority_anywhere_names_the_rank(void **state)
+{
+    const ls_mesh m = mesh(3, 1, 2);
+    (void)state;
+    for (int r = 0; r < m.world; r++) {
+        uint64_t x[6 * N_STATE];
+        ls_audit_fault f;
+        fill(x, m.world, N_STATE);
+        for (int q = r % 2; q < m.world; q += 2)
+            x[q * N_STATE + LS_AUDIT_COPIES] = x[q * N_STATE + LS_AUDIT_PARAMS] = 7;
+        assert_true(ls_audit_state(&m, U, NULL, x, both, &f));
+        assert_int_equal(f.rank, -1);
+        assert_int_equal(f.unit, 0);
+        x[r * N_STATE + 2 * LS_AUDIT_N_STATE + LS_AUDIT_PARAMS] = 9;
+        assert_true(ls_audit_state(&m, U, NULL, x, both, &f));
+        assert_int_equal(f.rank, r);
+        assert_int_equal(f.unit, 2);
+    }
 }
 
 /* ---- passes ---- */
@@ -257,6 +308,24 @@ static void a_shard_is_named_only_if_it_differs_alone(void **state)
     }
 }
 
+static void of_several_shards_that_differ_one_is_wrong(void **state)
+{
+    const int at = ls_audit_bwd(U, 1, LS_AUDIT_DX);
+    (void)state;
+    for (int p = 0; p < 3; p++) {
+        ballot b;
+        ls_audit_fault f;
+        open_ballot(&b, mesh(3, 1, 2), 1);
+        b.x[0][(2 * p) * b.n + at] = b.x[0][(2 * p + 1) * b.n + at] = 7;
+        ls_audit_more_votes(&b.m, &b.v);
+        assert_true(ls_audit_passes(&b.m, &b.v, &f));
+        assert_int_equal(f.rank, -1);
+        assert_int_equal(f.first, 2 * p);
+        assert_int_equal(f.last, 2 * p + 1);
+        close_ballot(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +334,8 @@ int main(void)
         cmocka_unit_test(a_sum_that_changed_names_its_rank_and_unit),
         cmocka_unit_test(the_replica_that_differs_from_all_others_is_named),
         cmocka_unit_test(nobody_is_named_without_a_majority),
+        cmocka_unit_test(a_copy_of_a_shard_that_differs_is_found),
+        cmocka_unit_test(a_majority_anywhere_names_the_rank),
         cmocka_unit_test(the_owner_of_a_wrong_gradient_is_named_by_two_others),
         cmocka_unit_test(the_worker_that_repeats_wrongly_is_named),
         cmocka_unit_test(the_third_voter_is_a_third_replica),
@@ -272,6 +343,7 @@ int main(void)
         cmocka_unit_test(what_changed_between_two_stages_names_nobody),
         cmocka_unit_test(the_stage_of_the_first_difference_is_named),
         cmocka_unit_test(a_shard_is_named_only_if_it_differs_alone),
+        cmocka_unit_test(of_several_shards_that_differ_one_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
