@@ -406,12 +406,12 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
     (void)state;
     ls_train_config c;
     must(NULL, "--device cuda --precision fp8", &c);
-    assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 16 && c.fp8.margin == 0 && c.dtype == LS_BF16);
+    assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 16 && c.fp8.margin == 0 && c.dtype == LS_BF16);
     assert_string_equal(c.precision, "fp8");
     assert_string_equal(c.precision_label, "fp8_mixed");
     ls_train_config_fini(&c);
-    must(NULL, "--device cuda --fp8 --fp8_format e4m3 --fp8_amax_history_len 5 --fp8_margin 2", &c);
-    assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 5 && c.fp8.margin == 2);
+    must(NULL, "--device cuda --fp8 --fp8_format hybrid --fp8_amax_history_len 5 --fp8_margin 2", &c);
+    assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 5 && c.fp8.margin == 2);
     ls_train_config_fini(&c);
     const char *json =
         "{\"bf16\": {\"enabled\": true}, \"fp8\": {\"enabled\": true, \"fp8_format\": \"E4M3\", \"margin\": 1, "

@@ -83,12 +83,12 @@ steps=8; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
 long=(--max_steps "$steps" --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
-run long-e4m3 --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 4 "${long[@]}"
+run long-hybrid --precision fp8 --fp8_format hybrid --fp8_amax_history_len 4 "${long[@]}"
 python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
 import json, sys
 def steps(p): return [json.loads(x) for x in open(f"{sys.argv[1]}/long-{p}/metrics.jsonl") if '"loss"' in x]
 a = steps("bf16")
-for p in ("fp8", "e4m3"):
+for p in ("fp8", "hybrid"):
     b = steps(p)
     assert len(a) == len(b) == int(sys.argv[2])
     assert abs(a[0]["loss"] - b[0]["loss"]) < 1e-3, p
