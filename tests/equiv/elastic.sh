@@ -8,6 +8,10 @@ train=("$LOCKSTEP" train --train_data_path t.bin --model tiny --num_layers 2 --v
        --micro_batch_size_per_gpu 1 --global_batch_size 8 --max_steps 120 --save_every 50 --threads 1)
 "${train[@]}" --checkpoint_path one >/dev/null 2>&1 || bad "one worker"
 
+# requests come while the run trains, on any machine: two steps take at least so long
+slow=$(for s in $(seq 2 2 120); do printf 'kind=slow,step=%s,seconds=0.08,attempt=0;' "$s"; done)
+slow=${slow%;}
+
 lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
 started() { [ "$(grep -c '"start".*"world_size": '"$2"',' "$1/events.jsonl")" -ge "$3" ]; }
 progress() { # RUN N COUNT: the COUNT-th start with N workers, and a step after it
@@ -30,7 +34,7 @@ resize() {
 there_and_back() { # RUN OPTIONS...
   local run=$1
   shift
-  "${train[@]}" -n 8 --elastic 2:8 --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
+  LOCKSTEP_FAULT=$slow "${train[@]}" -n 8 --elastic 2:8 --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
   pid=$!
   progress "$run" 8 1
   resize "$run" 4
@@ -54,7 +58,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   there_and_back zero2 --strategy zero2
   there_and_back zero3 --strategy zero3
   # one worker of a pipeline, and back
-  "${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
+  LOCKSTEP_FAULT=$slow "${train[@]}" -n 2 --pp 2 --schedule gpipe --elastic 1:2 --checkpoint_path alone >alone.out 2>alone.err &
   pid=$!
   progress alone 2 1
   kill -9 "$(pgrep -P $pid | tail -n 1)"
@@ -64,7 +68,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
 fi
 
 # requests that are refused leave the run as it is; a spare keeps the number of workers
-"${train[@]}" -n 4 --elastic 1:8 --hot_spare 1 --checkpoint_path spare >spare.out 2>spare.err &
+LOCKSTEP_FAULT=$slow "${train[@]}" -n 4 --elastic 1:8 --hot_spare 1 --checkpoint_path spare >spare.out 2>spare.err &
 pid=$!
 progress spare 4 1
 expect 2 "outside of --elastic 1:8" "$LOCKSTEP" resize spare 9
