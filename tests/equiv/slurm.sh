@@ -130,7 +130,7 @@ grep -q "resumed from $SCRATCH/root/benchmarks/slurm_$job/1node/step-" "$SCRATCH
 grep -q "checkpoint_path=$SCRATCH/root/benchmarks/slurm_$job/1node" "$SCRATCH/second.log" || bad "another folder: $(tail -5 "$SCRATCH/second.log")"
 
 # a job that reaches its real time limit: Slurm checks limits every 30 s
-job=$(EXTRA="--save_every 0 --keep_last 0" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
+job=$(EXTRA="--save_every 0 --keep_last 0 --epochs 1000" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
 for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
 grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"
 ls -d "$SCRATCH"/timed/step-* >/dev/null 2>&1 || bad "nothing was saved before the limit: $(tail -3 "$SCRATCH/timed.log")"
