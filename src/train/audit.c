@@ -130,7 +130,13 @@ static ls_status hash_params(const ls_audit *a, int u, uint64_t *out)
                 t->compute.ops->dtype, out, false);
 }
 
-/* Of these, what every tensor-parallel shard has. */
+/* Whether tensor-parallel shards have the tensors of a unit at different places in their flat buffers. */
+static bool cut_unevenly(const ls_trainer *t, const ls_unit *unit)
+{
+    return unit->kind != LS_UNIT_BLOCK && t->model->cfg.vocab_size % ls_comm_size(t->tp);
+}
+
+/* Of these, what every tensor-parallel shard has. Parts of a unit, and stochastic rounding, depend on the place in the flat buffer. */
 static ls_status hash_copies(const ls_audit *a, int u, uint64_t *out)
 {
     const ls_trainer *t = a->t;
@@ -139,6 +145,7 @@ static ls_status hash_copies(const ls_audit *a, int u, uint64_t *out)
     *out = 0;
     if (!t->tp || s->unit[u].role == LS_ROLE_AWAY) return LS_OK;
     const bool cut = s->ops->parts & LS_SHARD_PARAM;
+    if ((cut || t->cfg->stochastic) && cut_unevenly(t, unit)) return LS_OK;
     const int64_t n = cut ? unit->n_pad / ls_comm_size(t->dp) : unit->n_pad;
     const int64_t first = cut ? n * ls_comm_rank(t->dp) : 0;
     const void *at = cut ? s->unit[u].part : unit->param;

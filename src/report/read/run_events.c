@@ -170,15 +170,16 @@ static ls_status see_start(reader *r, const json_t *j, double t)
         r->copies = false;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
-    else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
-    if (again && !r->n_pending) {          /* after a resize that no failure caused */
+    else if (!again) see_resumed(r, j, t);        /* the time between is not a part of the run */
+    if (again && !r->n_pending && e->n_attempt) { /* after a resize that no failure caused */
         e->cause[LS_CAUSE_RESIZE].count++;
         e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
     }
     drop_after(&r->saved, step);
     drop_after(&r->validated, step);
     const int64_t saved = r->saved.n ? r->saved.at[r->saved.n - 1] : 0;
-    r->copies = r->copies || (again && step > saved && step != e->attempt[0].from);
+    const int64_t from = e->n_attempt ? e->attempt[0].from : -1; /* -1: it failed before it started */
+    r->copies = r->copies || (again && from >= 0 && step > saved && step != from);
     ls_attempt *a = add_attempt(e, t - r->zero);
     if (!a) return e->n_attempt >= MOST_ATTEMPTS ? LS_OK : ls_nomem(sizeof *a, "attempts");
     a->workers = whole(j, "world_size");
