@@ -60,7 +60,7 @@ expect 2 "cannot be combined" "$LOCKSTEP" train "my texts" --data "$run/data"
 [ "$(ls runs | wc -l)" = 2 ] || bad "a refused command left a run folder"
 
 # a run that is killed continues with --resume RUN alone, bit for bit
-"$LOCKSTEP" train "$run/data" --max_steps 30 --save_every 4 --threads 1 --checkpoint_path killed >out4 2>&1 &
+LOCKSTEP_FAULT="kind=slow,step=12,seconds=60" "$LOCKSTEP" train "$run/data" --max_steps 30 --save_every 4 --threads 1 --checkpoint_path killed >out4 2>&1 & # on a fast machine, too
 pid=$!
 await $pid test -e killed/step-8 || bad "no checkpoint"
 kill -9 $pid
