@@ -170,11 +170,12 @@ static ls_status pick(side *s, const char *name, int n_thread)
     return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "the scratch memory of a kernel");
 }
 
-/* The classifier's, with that kernel (fast_linear.c). */
+/* Of the classifier, with that kernel; other names are judged later. */
 static int64_t rows_at_a_time(const char *kernel)
 {
     const gemm_kernel *k = gemm_pick(true, kernel);
-    return k && gemm_runs_on(k) ? 2048 : 512;
+    if (!k) k = gemm_best(false);
+    return gemm_logit_rows(k);
 }
 
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)

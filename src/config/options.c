@@ -136,7 +136,7 @@ const ls_opt ls_train_opts[] = {
     ROW("save_memory_every", LS_OPT_INT, save_memory_every, "K", "0",
         "every K optimizer steps write a checkpoint to the memory of every host (/dev/shm), which a restart after a failure reads: at most K finished steps are repeated (more while --save_async writes the checkpoint of an epoch); it is removed at the end of the run; 0 = never", IN(0, 1e15)),
     ROW("save_failures", LS_OPT_CHOICE, save_failures, "warn|stop", NULL,
-        "when a checkpoint cannot be written: warn and go on with training (the last one of a run must be saved, and metrics.jsonl must be writable), or stop [stop; warn with --max_restarts]"),
+        "when a checkpoint cannot be written: warn and go on with training (metrics.jsonl must be writable), or stop; the last checkpoint of a run is tried again for 8 s in both cases, then the run fails [stop; warn with --max_restarts]"),
     ROW("no_save_verify", LS_OPT_SWITCH, no_save_verify, NULL, NULL, "do not read checkpoints back after they are written"),
     ROW("resume", LS_OPT_SWITCH, resume, "[RUN]", NULL,
         "continue from the newest checkpoint of a run, bit for bit; --resume RUN alone takes the options from the run folder (options typed here override them; --max_restarts, --elastic and --hot_spare must be typed again), --resume without RUN continues in --checkpoint_path; without --resume, files of an earlier run are moved to earlier-<k>/", COMMON),

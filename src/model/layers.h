@@ -60,7 +60,7 @@ ls_status model_layernorm_bwd(const model_pass *p, model_norm n, void *dx, const
 
 /* ---- column-parallel products: every shard needs all rows of x and computes its columns of y ---- */
 
-/* y = x W + b; x has this shard's rows, and all rows after the call. */
+/* y = x W + b; x has this shard's rows, and all rows after the call (not with model_fp8_rows, which gathers codes). */
 ls_status model_linear_column(const model_pass *p, int weight, void *y, void *x);
 /* pre = x W + b, y = gelu(pre). */
 ls_status model_linear_column_gelu(const model_pass *p, int weight, void *y, void *pre, void *x);

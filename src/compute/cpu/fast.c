@@ -34,7 +34,7 @@ size_t fast_gemm_scratch(const ls_compute *c)
 int64_t fast_logit_rows(const ls_compute *c, int64_t R, int64_t n_part)
 {
     /* parts of a vocabulary exchange rows of every chunk, and may have other CPUs: 512 for all of them */
-    return LS_MIN(R, n_part < 2 && gemm_runs_on(fast_kernel(c)) ? 2048 : 512);
+    return LS_MIN(R, n_part < 2 ? gemm_logit_rows(fast_kernel(c)) : 512);
 }
 
 /* Floats of one thread's attention. */

@@ -83,6 +83,11 @@ bool gemm_runs_on(const gemm_kernel *k)
     return k->runs_on;
 }
 
+int64_t gemm_logit_rows(const gemm_kernel *k)
+{
+    return k->runs_on ? 2048 : 512;
+}
+
 bool gemm_takes_bf16(const gemm_kernel *k)
 {
     return k->narrow != NULL;

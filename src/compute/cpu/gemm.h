@@ -32,6 +32,8 @@ bool gemm_is_bf16(const gemm_kernel *k);
 bool gemm_is_emulated(const gemm_kernel *k);
 /* Whether the kernel adds to C while it multiplies: then K may be cut at multiples of 32 into products that add to each other, with the same bits. */
 bool gemm_runs_on(const gemm_kernel *k);
+/* Rows of the classifier's products at a time, where one worker has the whole vocabulary. */
+int64_t gemm_logit_rows(const gemm_kernel *k);
 /* Whether A may be bf16 numbers (gemm_args.A16), which gemm_narrow makes. */
 bool gemm_takes_bf16(const gemm_kernel *k);
 /* y = x * by, rounded as the kernel rounds operands. y may be where x is. */
