@@ -79,7 +79,7 @@ static ls_status run(bench *b)
     TIME("attention_fwd drop", 4 * pairs, 0, o->attention_fwd(c, x[0], b->lse, x[1], B, T, H, D, on));
     TIME("attention_bwd drop", 10 * pairs, 0, o->attention_bwd(c, x[2], x[3], x[0], b->lse, x[1], B, T, H, D, on));
     TIME("attention_cached", 0, 8 * (T - 1) * C,
-         o->attention_cached(c, x[0], b->cache[0], b->cache[1], x[1], 1, 1, T - 1, NULL, T, H, D));
+         o->attention_cached(c, x[0], b->cache[0], b->cache[1], x[1], 1, 1, T - 1, NULL, T, H, D, false));
     TIME("layernorm_fwd", 0, 8 * RC, o->layernorm_fwd(c, x[0], x[4], x[5], x[1], w, w + C, R, C, 1e-5));
     TIME("add_layernorm_fwd", 0, 16 * RC,
          o->add_layernorm_fwd(c, x[2], x[0], x[4], x[5], x[1], x[3], w, w + C, R, C, 1e-5, off));

@@ -329,12 +329,8 @@ ls_status cmd_generate(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
     LS_TRY(take_words(&o, &rest));
     LS_TRY(check(&o, given));
-    ls_session_opts how = {.checkpoint = o.checkpoint,
-                           .B = 1,
-                           .T = 128,
-                           .cache_len = INT32_MAX,
-                           .speculate = (int)o.speculate,
-                           .tokenizer = true};
+    ls_session_opts how = {
+        .checkpoint = o.checkpoint, .B = 1, .cache_len = INT32_MAX, .speculate = (int)o.speculate, .tokenizer = true};
     ls_device_choice device;
     LS_TRY(cli_choose_device(&o.on, o.speculate > 0 ? "--speculate" : NULL, &how, &device));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))

@@ -259,9 +259,10 @@ typedef struct ls_compute_ops {
                                const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
     /* The same for Tq new positions after those in a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
      * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). With `at`, at->pos is read when the operation runs,
-     * instead of pos. */
+     * instead of pos. alike: every position has the bits of a call with it alone, however many there are. */
     ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D);
+                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D,
+                                  bool alike);
 
     ls_status (*classifier)(ls_compute *c, const ls_classifier *a);
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */

@@ -66,12 +66,21 @@ static int resolve_speculation(const ls_session *s, const ls_session_opts *o, in
     return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
 }
 
+/* Columns of one pass. A device is fast with many rows, of which memory for some thousands is small beside the weights. */
+static int64_t columns_of(const ls_session *s, const ls_session_opts *o)
+{
+    enum { ROWS = 16384, LEAST = 128, MOST = 1024 };
+    if (o->T) return o->T;
+    return s->compute.device ? LS_MAX(LS_MIN(ROWS / o->B, MOST), LEAST) : LEAST;
+}
+
 /* Plans, allocates and assigns all memory. */
 static ls_status make_memory(ls_session *s, const ls_session_opts *o)
 {
     const ls_model_config *cfg = &s->model->cfg;
     const bool device = s->compute.device != NULL;
-    const int64_t T = LS_MIN(o->T, cfg->n_ctx), cache = LS_MIN(o->cache_len, cfg->n_ctx);
+    const int64_t cache = LS_MIN(o->cache_len, cfg->n_ctx);
+    const int64_t T = LS_MIN(columns_of(s, o), cache ? cache : cfg->n_ctx);
     const int64_t esize = (int64_t)ls_dtype_nbytes(s->compute.ops->dtype);
     const int U = s->model->n_unit;
     ls_plan *plan = &s->plan;
@@ -202,16 +211,18 @@ void ls_session_close(ls_session *s)
     *s = (ls_session){0};
 }
 
-/* The copies for a pass over n columns. Of many rows a device makes bf16 products faster with the matrices themselves: the same weights, but
- * another order of sums, so that a text may depend on the batch it is in. */
-static const ls_packed *copies(const ls_session *s, const ls_packed *weights, int64_t n)
+/* The copies for a pass over n columns of B rows. With many rows a device makes bf16 products faster with the matrices themselves: the same
+ * weights, but another order of sums, so that a text may depend on the batch it is in. */
+static const ls_packed *copies(const ls_session *s, const ls_packed *weights, int64_t B, int64_t n)
 {
-    return s->compute.device && n > 1 && weights && weights->form == LS_PACK_BF16 ? NULL : weights;
+    enum { FEW = 32 };
+    const bool many = s->compute.device && (n > 1 || B > FEW);
+    return many && weights && weights->form == LS_PACK_BF16 ? NULL : weights;
 }
 
 ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted)
 {
-    ls_micro mb = {.B = B, .T = T, .loss = s->loss, .packed = copies(s, s->packed, T)};
+    ls_micro mb = {.B = B, .T = T, .loss = s->loss, .packed = copies(s, s->packed, B, T)};
     LS_TRY(ls_input_send(&s->input, 0, &mb));
     LS_TRY(ls_walk(s->model, s->acts, &mb, NULL, LS_FWD, 0, s->model->n_unit));
     LS_TRY(ls_input_used(&s->input, 0));
@@ -295,7 +306,7 @@ static ls_status copy_logits(ls_session *s, int64_t n)
 static ls_status pass(ls_session *s, const int32_t *ids, int64_t B, int64_t n, int64_t pos, const ls_packed *weights,
                       wanted want)
 {
-    ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = copies(s, weights, n)};
+    ls_micro mb = {.ids = ids, .B = B, .T = n, .pos = pos, .packed = copies(s, weights, B, n)};
     LS_TRY(queue(s, &mb, want));
     if (want == NOTHING) return LS_OK;
     const int64_t rows = rows_of(&mb, want), n_logit = rows * s->model->cfg.vocab_size;

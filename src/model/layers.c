@@ -249,7 +249,7 @@ ls_status model_attention(const model_pass *p)
     const int64_t H = model_heads(p->m), D = p->C / p->m->cfg.n_head;
     if (s->kcache)
         return OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, p->mb->B, p->mb->T, p->mb->pos,
-                                     p->mb->at, p->a->cache_len, H, D);
+                                     p->mb->at, p->a->cache_len, H, D, p->mb->packed != NULL);
     return OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, p->mb->B, p->mb->T, H, D,
                               model_attention_drop(p->m, p->mb, p->index));
 }

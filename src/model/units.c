@@ -199,8 +199,8 @@ ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size, B = mb->B, T = mb->T;
     LS_ASSERT(m->shard.size == 1);
     if (!last_only || T == 1) return logits(m, mb, out, a->ln, B * T);
-    /* the rows side by side; without packed weights, so few at a time that each has the bits of a call alone */
-    const int64_t most = mb->packed ? B : CTX->device ? 1 : LS_FEW_ROWS;
+    /* the rows side by side; on a CPU, without packed weights, so few at a time that each has the bits of a call alone */
+    const int64_t most = mb->packed || CTX->device ? B : LS_FEW_ROWS;
     for (int64_t b = 0; b < B; b++)
         LS_TRY(model_copy(m, ls_at(CTX, a->tmp, b * C), ls_at(CTX, a->ln, (b * T + T - 1) * C), C));
     for (int64_t b = 0; b < B; b += most)

@@ -124,8 +124,17 @@ static void products_with_packed_matrices_match_their_equation(void **state)
 {
     (void)state;
     static const int64_t shapes[][4] = {/* R, K, N, ldy */
-                                        {1, 64, 16, 16},   {3, 768, 50, 64}, {9, 200, 33, 33}, {17, 128, 40, 48},
-                                        {40, 100, 32, 32}, {70, 64, 65, 65}, {8, 1153, 8, 8}};
+                                        {1, 64, 16, 16},
+                                        {3, 768, 50, 64},
+                                        {9, 200, 33, 33},
+                                        {17, 128, 40, 48},
+                                        {40, 100, 32, 32},
+                                        {70, 64, 65, 65},
+                                        {8, 1153, 8, 8},
+                                        /* product_many: K in one warp's sums, in sums of two groups, odd */
+                                        {128, 192, 70, 80},
+                                        {150, 1160, 100, 100},
+                                        {131, 1101, 17, 17}};
     for (const int64_t *s : shapes) {
         if (!getenv("LS_TEST_ALL") && (s[0] == 17 || s[0] == 70)) continue;
         one_product(LS_BF16, LS_PACK_INT8, s[0], s[1], s[2], s[3]);
@@ -143,9 +152,20 @@ static void cached_attention_matches_its_equation(void **state)
 {
     (void)state;
     static const int64_t shapes[][6] = {/* B, Tq, pos, Tmax, H, D */
-                                        {2, 1, 0, 9, 2, 64},     {1, 1, 150, 160, 2, 64}, {2, 3, 5, 20, 1, 64},
-                                        {1, 1, 7, 8, 2, 24},     {2, 1, 40, 50, 1, 32},   {1, 2, 3, 9, 1, 128},
-                                        {1, 1, 300, 301, 1, 16}, {1, 4, 0, 4, 2, 20}};
+                                        {2, 1, 0, 9, 2, 64},
+                                        {1, 1, 150, 160, 2, 64},
+                                        {2, 3, 5, 20, 1, 64},
+                                        {1, 1, 7, 8, 2, 24},
+                                        {2, 1, 40, 50, 1, 32},
+                                        {1, 2, 3, 9, 1, 128},
+                                        {1, 1, 300, 301, 1, 16},
+                                        {1, 4, 0, 4, 2, 20},
+                                        /* prompts: flash, where rows need not be alike */
+                                        {2, 16, 0, 16, 2, 64},
+                                        {1, 70, 61, 140, 1, 64},
+                                        {2, 17, 5, 30, 2, 24},
+                                        {1, 20, 3, 30, 1, 128},
+                                        {1, 65, 0, 65, 1, 100}};
     for (ls_dtype dt : TYPES)
         for (const int64_t *s : shapes) {
             const int64_t B = s[0], Tq = s[1], pos = s[2], Tmax = s[3], H = s[4], D = s[5], C = H * D;
@@ -181,24 +201,50 @@ static void cached_attention_matches_its_equation(void **state)
                     want[(size_t)((b * Tq + t) * C + h * D + d)] = y;
                 }
             }
-            judge_orders(
-                words("attention, B %lld Tq %lld pos %lld D %lld, type %d", (long long)B, (long long)Tq, (long long)pos,
-                      (long long)D, (int)dt),
-                [&](verdict &out, void *stream) {
-                    for (int device = 0; device < 2; device++) { /* the position as an argument, and from the device */
-                        array y(dt, B * Tq * C), kc(dt, B * H * Tmax * D), vc(dt, B * H * Tmax * D);
-                        kc.put(k0);
-                        vc.put(v0);
-                        CU(cu_attention_cached(stream, dt, y.at(), kc.at(), vc.at(), qkv.at(), B, Tq, device ? -1 : pos,
-                                               device ? (const ls_pass_head *)head.at() : nullptr, Tmax, H, D));
-                        CU(cudaDeviceSynchronize());
-                        out.near("y", y, want, 2e-6, 4);
-                        out.same("keys", kc, k);
-                        out.same("values", vc, v);
-                    }
-                    const size_t half = out.bits.size() / 2;
-                    assert_true(out.bits[0] == out.bits[half]);
-                });
+            judge_orders(words("attention, B %lld Tq %lld pos %lld D %lld, type %d", (long long)B, (long long)Tq,
+                               (long long)pos, (long long)D, (int)dt),
+                         [&](verdict &out, void *stream) {
+                             for (int way = 0; way < 4;
+                                  way++) { /* the position as an argument, and from the device; alike or not */
+                                 const bool device = way % 2, alike = way < 2;
+                                 array y(dt, B * Tq * C), kc(dt, B * H * Tmax * D), vc(dt, B * H * Tmax * D);
+                                 kc.put(k0);
+                                 vc.put(v0);
+                                 CU(cu_attention_cached(
+                                     stream, dt, y.at(), kc.at(), vc.at(), qkv.at(), B, Tq, device ? -1 : pos,
+                                     device ? (const ls_pass_head *)head.at() : nullptr, Tmax, H, D, alike, false));
+                                 CU(cudaDeviceSynchronize());
+                                 /* flash rounds the weights of the values to 16 bits */
+                                 const bool rounded = !alike && Tq >= 16 && dt != LS_F32;
+                                 out.near("y", y, want, rounded ? 2e-6 + unit_of(dt) / 4 : 2e-6, 4);
+                                 out.same("keys", kc, k);
+                                 out.same("values", vc, v);
+                             }
+                             const size_t each = out.bits.size() / 4;
+                             assert_true(out.bits[0] == out.bits[each]);
+                             assert_true(out.bits[2 * each] == out.bits[3 * each]);
+                             assert_true(Tq >= 16 || out.bits[0] == out.bits[2 * each]);
+                             if (!out.first) return;
+                             /* alike: the bits of each position alone, which has the cache of those before it */
+                             array kc(dt, B * H * Tmax * D), vc(dt, B * H * Tmax * D), row(dt, B * 3 * C), y(dt, B * C);
+                             const size_t n = ls_dtype_nbytes(dt);
+                             kc.put(k0);
+                             vc.put(v0);
+                             for (int64_t t = 0; t < Tq; t++) {
+                                 for (int64_t b = 0; b < B; b++)
+                                     CU(cudaMemcpy((char *)row.at() + (size_t)(b * 3 * C) * n,
+                                                   (char *)qkv.at() + (size_t)((b * Tq + t) * 3 * C) * n,
+                                                   (size_t)(3 * C) * n, cudaMemcpyDeviceToDevice));
+                                 CU(cu_attention_cached(nullptr, dt, y.at(), kc.at(), vc.at(), row.at(), B, 1, pos + t,
+                                                        nullptr, Tmax, H, D, true, false));
+                                 CU(cudaDeviceSynchronize());
+                                 const std::vector<unsigned char> alone = y.bytes();
+                                 for (int64_t b = 0; b < B; b++)
+                                     assert_memory_equal(alone.data() + (size_t)(b * C) * n,
+                                                         out.bits[0].data() + (size_t)((b * Tq + t) * C) * n,
+                                                         (size_t)C * n);
+                             }
+                         });
         }
 }
 
@@ -207,17 +253,21 @@ static void cached_attention_does_not_hide_a_nan(void **state)
 {
     (void)state;
     const int64_t H = 2, D = 64, C = H * D, Tmax = 64, pos = 40;
-    for (int64_t at : {0, 5, 33, 39}) {
-        array qkv(LS_F32, 3 * C), kc(LS_F32, H * Tmax * D), vc(LS_F32, H * Tmax * D), y(LS_F32, C);
+    static const int64_t places[] = {0, 5, 33, 39};
+    for (int64_t i = 0; i < 8; i++) { /* one new position, and as many as flash has */
+        const int64_t at = places[i % 4], Tq = i < 4 ? 1 : 20;
+        array qkv(LS_F32, Tq * 3 * C), kc(LS_F32, H * Tmax * D), vc(LS_F32, H * Tmax * D), y(LS_F32, Tq * C);
         qkv.random(1);
         vc.random(3);
         numbers k = kc.random(2).was;
         k[(size_t)(at * D + 7)] = NAN;
         kc.put(k);
-        CU(cu_attention_cached(nullptr, LS_F32, y.at(), kc.at(), vc.at(), qkv.at(), 1, 1, pos, nullptr, Tmax, H, D));
+        CU(cu_attention_cached(nullptr, LS_F32, y.at(), kc.at(), vc.at(), qkv.at(), 1, Tq, pos, nullptr, Tmax, H, D,
+                               false, false));
         CU(cudaDeviceSynchronize());
         const numbers got = y.get();
-        for (int64_t c = 0; c < C; c++) assert_true(c < D ? std::isnan(got[(size_t)c]) : std::isfinite(got[(size_t)c]));
+        for (int64_t c = 0; c < Tq * C; c++)
+            assert_true(c % C < D ? std::isnan(got[(size_t)c]) : std::isfinite(got[(size_t)c]));
     }
 }
 

@@ -373,7 +373,7 @@ static ls_status c_attn_bwd(ls_compute *c, void **a, const shape *s)
 
 static ls_status c_attn_cached(ls_compute *c, void **a, const shape *s)
 {
-    return c->ops->attention_cached(c, a[0], a[1], a[2], a[3], s->B, s->Tq, s->pos, NULL, s->T, s->H, s->D);
+    return c->ops->attention_cached(c, a[0], a[1], a[2], a[3], s->B, s->Tq, s->pos, NULL, s->T, s->H, s->D, true);
 }
 
 /* row_loss dx dw x w */

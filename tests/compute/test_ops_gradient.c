@@ -290,9 +290,9 @@ static void cached_attention_equals_full_attention(void **state)
     f_attention(e);
     for (int64_t cut = 0; cut < T; cut++) {
         double *k = e->t[1], *v = e->t[2], *y = e->t[3];
-        if (cut > 0) OK(e->c.ops->attention_cached(&e->c, y, k, v, e->a[0], 1, cut, 0, NULL, T, H, D));
+        if (cut > 0) OK(e->c.ops->attention_cached(&e->c, y, k, v, e->a[0], 1, cut, 0, NULL, T, H, D, true));
         for (int64_t i = cut; i < T; i++)
-            OK(e->c.ops->attention_cached(&e->c, y + i * C, k, v, e->a[0] + i * 3 * C, 1, 1, i, NULL, T, H, D));
+            OK(e->c.ops->attention_cached(&e->c, y + i * C, k, v, e->a[0] + i * 3 * C, 1, 1, i, NULL, T, H, D, true));
         for (int64_t i = 0; i < T * C; i++) assert_true(fabs(y[i] - e->y[i]) < 1e-14);
     }
     ls_free(e);

@@ -238,8 +238,8 @@ static void attention(bench *b)
     const int64_t parts[] = {5, 1, 1, 4};
     for (int64_t k = 0, pos = 0; k < 4; pos += parts[k++]) {
         pair q = some(b, B * parts[k] * 3 * C), out = some(b, B * parts[k] * C);
-        OK(d->ops->attention_cached(d, out.x, kc.x, vc.x, q.x, B, parts[k], pos, NULL, Tmax, H, D));
-        OK(r->ops->attention_cached(r, out.ref, kc.ref, vc.ref, q.ref, B, parts[k], pos, NULL, Tmax, H, D));
+        OK(d->ops->attention_cached(d, out.x, kc.x, vc.x, q.x, B, parts[k], pos, NULL, Tmax, H, D, false));
+        OK(r->ops->attention_cached(r, out.ref, kc.ref, vc.ref, q.ref, B, parts[k], pos, NULL, Tmax, H, D, false));
         near(b, "attention_cached", out, 3);
     }
     near(b, "kcache", kc, 1);

@@ -76,8 +76,10 @@ ls_status fast_attention_bwd(ls_compute *c, void *dqkv, const void *dy, const vo
 }
 
 ls_status fast_attention_cached(ls_compute *c, void *y_, void *kcache_, void *vcache_, const void *qkv_, int64_t B,
-                                int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D)
+                                int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D,
+                                bool alike)
 {
+    (void)alike; /* they always are */
     const simd_ops *s = simd_pick();
     float *y = y_, *kcache = kcache_, *vcache = vcache_;
     const float *qkv = qkv_;

@@ -14,6 +14,11 @@ typedef struct cu_attention_job {
     int64_t B, T, H, D;
     ls_drop drop;
     void *scratch; /* cu_attention_scratch bytes                  */
+    struct {
+        const void *k, *v;      /* (B,H,Tmax,D) */
+        int64_t Tmax, pos;      /* pos: of the first of the T positions, or at->pos */
+        const ls_pass_head *at; /* or NULL      */
+    } cache;                    /* of flash_fwd_cached alone */
 } cu_attention_job;
 
 /* kind: NULL or "auto", "cudnn", "flash", or two of them with a comma for forward and backward; LS_ATTENTION says it where kind does not. */

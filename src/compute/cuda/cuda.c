@@ -35,6 +35,7 @@ static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
 {
     LS_TRY(cu_device_open(&x->device, o));
     x->stream = x->device->stream;
+    x->tf32 = o->tf32;
     LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
     LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, o->tf32, NULL));
     cu_attention_version(x->attention, x->device->cudnn, sizeof x->device->cudnn);

@@ -108,7 +108,7 @@ typedef struct cuda {
     cu_gemm *gemm;
     cu_attention *attention;
     ls_compute_ops ops;
-    bool stochastic;
+    bool stochastic, tf32;
 } cuda;
 
 static inline cuda *cuda_of(const ls_compute *c)

@@ -122,10 +122,11 @@ static ls_status attention_bwd(ls_compute *c, void *dqkv, const void *dy, const 
 }
 
 static ls_status attention_cached(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D)
+                                  int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D,
+                                  bool alike)
 {
-    return CU_STATUS(
-        cu_attention_cached(stream_of(c), c->ops->dtype, y, kcache, vcache, qkv, B, Tq, pos, at, Tmax, H, D));
+    return CU_STATUS(cu_attention_cached(stream_of(c), c->ops->dtype, y, kcache, vcache, qkv, B, Tq, pos, at, Tmax, H,
+                                         D, alike, cuda_of(c)->tf32));
 }
 
 /* ---- optimizer ---- */

@@ -21,6 +21,8 @@ extern "C" {
  * (B,H,T) floats. tf32: use one TF32 product instead of the three that emulate fp32. */
 int flash_fwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_fwd_f32(const cu_attention_job *j, bool tf32, void *stream);
+/* Forward of T new positions with the keys and values of a cache, which already has theirs (cu_attention_job.cache). */
+int flash_fwd_cached(const cu_attention_job *j, ls_dtype dt, bool tf32, void *stream);
 int flash_bwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_bwd_f32(const cu_attention_job *j, bool tf32, void *stream);
 int flash_bwd_tf32(const cu_attention_job *j, void *stream); /* its half of that */

@@ -99,7 +99,8 @@ FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2]
     }
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP>
+/* CACHED: keys and values are those of a cache, and row i of the queries is position pos + i; lse is not written. */
+template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool CACHED>
 __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::NBYTES <= 113 * 1024 ? 2 : 1)
     flash_fwd(flash_job j)
 {
@@ -109,17 +110,22 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
     const flash_place p = flash_where(j, block_again(), (T + sh::BM - 1) / sh::BM, true);
-    const int i0 = p.tile * sh::BM, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
-    const int C = j.H * D, ld = 3 * C;
-    const E *q = (const E *)j.qkv + flash_before(p.b * T, ld) + p.h * D, *k = q + C;
-    const int end = i0 + sh::BM < T ? i0 + sh::BM : T; /* keys of this block */
+    const int pos = !CACHED ? 0 : j.at ? (int)((const ls_pass_head *)j.at)->pos : j.pos;
+    const int i0 = p.tile * sh::BM, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = pos + i0 + row0;
+    const int C = j.H * D, ld = 3 * C, ldk = CACHED ? D : ld, n_key = pos + T;
+    const E *q = (const E *)j.qkv + flash_before(p.b * T, ld) + p.h * D, *k = q + C, *v = k + C;
+    if (CACHED) {
+        const int64_t head = flash_before(p.b * j.H + p.h, j.Tmax) * D;
+        k = (const E *)j.kcache + head, v = (const E *)j.vcache + head;
+    }
+    const int end = pos + i0 + sh::BM < n_key ? pos + i0 + sh::BM : n_key; /* keys of this block */
     const float scale2 = j.scale2;
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
     flash_load<E, DP, EXACT, sh::BM>(mem, sh::Q, q, ld, i0, T, D);
-    flash_load<E, DP, EXACT, sh::BN>(mem, sh::K, k, ld, 0, T, D);
-    flash_load<E, DP, EXACT, sh::BN>(mem, sh::V, k + C, ld, 0, T, D);
+    flash_load<E, DP, EXACT, sh::BN>(mem, sh::K, k, ldk, 0, n_key, D);
+    flash_load<E, DP, EXACT, sh::BN>(mem, sh::V, v, ldk, 0, n_key, D);
     cp_async_commit();
 
     const saddr smem = shared_address(mem);
@@ -139,8 +145,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
                 for (int c = 0; c < DP / mm::K; c++) tl::load(held[m][c], smem + sh::Q, la, row0 + m * 16, c);
         }
         if (j0 + sh::BN < end) {
-            flash_load<E, DP, EXACT, sh::BN>(mem, sh::K + (at ^ 1) * sh::ONE, k, ld, j0 + sh::BN, T, D);
-            flash_load<E, DP, EXACT, sh::BN>(mem, sh::V + (at ^ 1) * sh::ONE, k + C, ld, j0 + sh::BN, T, D);
+            flash_load<E, DP, EXACT, sh::BN>(mem, sh::K + (at ^ 1) * sh::ONE, k, ldk, j0 + sh::BN, n_key, D);
+            flash_load<E, DP, EXACT, sh::BN>(mem, sh::V + (at ^ 1) * sh::ONE, v, ldk, j0 + sh::BN, n_key, D);
             cp_async_commit();
         }
         const saddr kt = smem + (sh::K + at * sh::ONE), vt = smem + (sh::V + at * sh::ONE);
@@ -163,7 +169,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
             all += __shfl_xor_sync(0xffffffffu, all, 2);
             factor[m][h] = (DROP ? j.keep : 1.0f) / all;
             const int lane = (int)threadIdx.x & 31, i = first_row + m * 16 + h * 8 + (lane >> 2);
-            if ((lane & 3) == 0 && i < T)
+            if (!CACHED && (lane & 3) == 0 && i < T)
                 j.lse[flash_row(j, to) + i] = (top[m][h] * scale2 + log2f(all)) * (1 / FLASH_LOG2E);
         }
     flash_store<E, DP, EXACT, MT>(mem + sh::Q, o, factor, (E *)j.y + flash_before(to.b * T, C) + to.h * D, C,
@@ -174,8 +180,23 @@ template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_forwa
     static int launch(const cu_attention_job *j, void *stream)
     {
         typedef fwd_shape<E, DP, EXACT, DROP> sh;
-        return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, sh::BM, sh::NBYTES, stream, j);
+        return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP, false>, sh::BM, sh::NBYTES, stream, j);
     }
 };
+
+template <class E, int PASSES, int DP, bool EXACT> int flash_cached_width(const cu_attention_job *j, void *stream)
+{
+    typedef fwd_shape<E, DP, EXACT, false> sh;
+    return flash_launch(flash_fwd<E, PASSES, DP, EXACT, false, true>, sh::BM, sh::NBYTES, stream, j);
+}
+
+template <class E, int PASSES> int flash_cached(const cu_attention_job *j, void *stream)
+{
+    if (j->D == 64) return flash_cached_width<E, PASSES, 64, true>(j, stream);
+    if (j->D < 64) return flash_cached_width<E, PASSES, 64, false>(j, stream);
+    if constexpr (sizeof(E) == 2)
+        if (j->D == 128) return flash_cached_width<E, PASSES, 128, true>(j, stream);
+    return flash_cached_width<E, PASSES, 128, false>(j, stream);
+}
 
 #endif

@@ -17,14 +17,16 @@
 #define FLASH_THREADS 128
 #define FLASH_LOG2E   1.4426950408889634f
 
-struct flash_job {   /* a kernel's argument */
-    const void *qkv; /* (B,T,3,H,D)                              */
-    void *y;         /* (B,T,H,D)                                */
-    float *lse;      /* (B,H,T)                                  */
-    const void *dy;  /* (B,T,H,D)                                */
-    void *dqkv;      /* (B,T,3,H,D)                              */
-    float *delta;    /* (B,H,T) working space of backward        */
+struct flash_job {               /* a kernel's argument */
+    const void *qkv;             /* (B,T,3,H,D)                              */
+    void *y;                     /* (B,T,H,D)                                */
+    float *lse;                  /* (B,H,T)                                  */
+    const void *dy;              /* (B,T,H,D)                                */
+    void *dqkv;                  /* (B,T,3,H,D)                              */
+    float *delta;                /* (B,H,T) working space of backward        */
+    const void *kcache, *vcache; /* (B,H,Tmax,D), or NULL          */
     int B, T, H, D;
+    int Tmax, pos;      /* of the caches; at->pos, if there is `at` */
     float scale;        /* 1/sqrt(D)                                */
     float scale2;       /* … times log2(e)                          */
     float keep;         /* 1/(1-p)                                  */
@@ -235,6 +237,9 @@ static inline flash_job flash_job_of(const cu_attention_job *j)
     f.scale = (float)(1.0 / root), f.scale2 = (float)(1.4426950408889634 / root);
     f.keep = drop.scale, f.threshold = drop.threshold, f.head = (int)drop.head, f.n_head = (int)drop.n_head;
     f.key = drop.key, f.at = drop.at, f.unit = drop.unit, f.site = drop.site;
+    if (!j->cache.k) return f;
+    f.kcache = j->cache.k, f.vcache = j->cache.v, f.Tmax = (int)j->cache.Tmax, f.pos = (int)j->cache.pos;
+    f.at = j->cache.at;
     return f;
 }
 

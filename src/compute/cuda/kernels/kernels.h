@@ -51,10 +51,12 @@ int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_
 /* out[j] (+)= the sum of part[i*n + j] over i < rows, for j < n; from column `cut` on they go to out2[j - cut]. */
 int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *part, int64_t rows, int64_t n, bool acc);
 
-/* ---- attention of a few new positions to a cache of keys and values, for generation (attention_cached.cu) ---- */
+/* ---- attention of new positions to a cache of keys and values, for generation (attention_cached.cu) ---- */
 
+/* alike, pos, at: as in compute.h; tf32: as in flash.h */
 int cu_attention_cached(void *stream, ls_dtype dt, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                        int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D);
+                        int64_t Tq, int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D, bool alike,
+                        bool tf32);
 
 /* ---- products with packed matrices, for generation (linear_packed.cu) ---- */
 

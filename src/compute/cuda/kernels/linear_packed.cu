@@ -3,13 +3,17 @@
  *
  *   int8:  y[r][n] = b[n] + sum over groups g of  scale[g][n] * (sum over the group of x[r][k] q[k][n])
  *
- * For few rows, where reading w limits. The tensor cores multiply (mma.cuh, w as A: 16 columns of it in a product with 8 rows of x), so that 64
+ * `product`, for few rows, where reading w limits. The tensor cores multiply (mma.cuh, w as A: 16 columns of it in a product with 8 rows of x), so that 64
  * rows cost little more than one. q is exact in bf16 and f16, products and sums are float.
  *
  * A block makes a panel of w, 16 columns, of up to 64 rows; its warps take groups of 64 along K in turn, and their parts are added in order. With
  * r = lane / 4 and q = lane % 4 a lane reads, of the group, columns 2r and 2r+1 (rows r and r+8 of A) and k = 16q+4i … 16q+4i+3 for
  * i = 0 … 3: the 16 numbers along K of product i are those of the four q. In B the lane's part is row r of x, k = 16q … 16q+15, 32 bytes
  * in one piece. The group after the one that is multiplied is already being read; w leaves the room in L1 to x, which all blocks read.
+ *
+ * `product_many`, for prompts, where the products limit: a block makes 64 columns of 128 rows, a warp 32 of 64. Rows of x pass through two places in
+ * shared memory, chunk c (16 bytes) of row r at place c ^ (r % 8), so that a warp's lanes read different banks. A warp takes the groups in
+ * the order in which `product` adds them: those of its first warp, their sum is added, then those of the second one, and so on.
  *
  * What follows (GELU, or an addition) gets the rounded y and rounds again, as an operation of its own does. The order of a row's sum depends on K
  * alone (compute.h, invariant 4). */
@@ -28,7 +32,7 @@ template <class T> struct job {
     const T *x, *b, *add;
     const void *w;
     int64_t R, K, N, ldy;
-    int n_group, then;
+    int n_panel, n_group, n_warp, then;
     bool even; /* rows of x can be read 16 bytes at a time */
 };
 
@@ -163,11 +167,102 @@ template <class T, ls_pack FORM, int TILES> __global__ void __launch_bounds__(32
     }
 }
 
+/* ---- many rows ---- */
+
+enum { MANY_ROWS = 128, MANY_PANELS = 4, MANY_THREADS = 128, ROW_NBYTES = 2 * PACKED_GROUP };
+
+/* Warps of `product`, which decide the order of sums: by K alone. */
+static inline int order_warps(int n_group)
+{
+    return n_group < MOST_WARPS ? n_group : MOST_WARPS;
+}
+
+/* Group g of rows row0 … of x into a place in shared memory; zeros beyond the end. */
+template <class T> LS_DEVICE void stage_rows(char *to, const job<T> &a, int64_t row0, int g)
+{
+    for (int i = (int)threadIdx.x; i < MANY_ROWS * 8; i += MANY_THREADS) {
+        const int r = i / 8, c = i % 8;
+        const int64_t row = row0 + r, k = (int64_t)g * PACKED_GROUP + 8 * c;
+        const bool there = row < a.R && k < a.K;
+        const T *from = a.x + (there ? row * a.K + k : 0);
+        char *at = to + r * ROW_NBYTES + ((c ^ (r & 7)) << 4);
+        if (a.even) cp_async16(at, from, there); /* K is a multiple of 8 */
+        else
+            for (int e = 0; e < 8; e++) ((T *)at)[e] = there && k + e < a.K ? from[e] : from_float<T>(0);
+    }
+    cp_async_commit();
+}
+
+template <class T, ls_pack FORM> __global__ void __launch_bounds__(MANY_THREADS, 2) product_many(const job<T> a)
+{
+    const int PANELS = MANY_PANELS / 2, TILES = MANY_ROWS / 16; /* of a warp: panels, and tiles of 8 rows */
+    LS_SHARED(char, stage, [2][MANY_ROWS * ROW_NBYTES]);
+    const int lane = lane_id(), warp = warp_id(), r = lane / 4, q = lane % 4;
+    const int n_panel = a.n_panel, panel0 = (int)blockIdx.x * MANY_PANELS + warp % 2 * PANELS;
+    const int64_t row0 = (int64_t)blockIdx.y * MANY_ROWS;
+    const int first = warp / 2 * 8 * TILES, n_warp = a.n_warp;
+    float sum[PANELS][TILES][4] = {}, all[PANELS][TILES][4] = {};
+    piece<T, FORM> next[PANELS];
+    stage_rows(stage[0], a, row0, 0);
+#pragma unroll
+    for (int p = 0; p < PANELS; p++) next[p].load(a, panel0 + p < n_panel ? panel0 + p : n_panel - 1, 0, r, q);
+    for (int n = 0, w = 0, g = 0; n < a.n_group; n++) {
+        const bool ends = g + n_warp >= a.n_group; /* the sum of warp w of `product` */
+        const int then = ends ? w + 1 : g + n_warp;
+        uint32_t A[PANELS][4][4];
+        piece<T, FORM> now[PANELS];
+        cp_async_wait<0>();
+        __syncthreads(); /* the place of the group before this one has been read, too */
+        if (n + 1 < a.n_group) stage_rows(stage[(n + 1) % 2], a, row0, then);
+#pragma unroll
+        for (int p = 0; p < PANELS; p++) {
+            now[p] = next[p];
+            if (n + 1 < a.n_group) next[p].load(a, panel0 + p < n_panel ? panel0 + p : n_panel - 1, then, r, q);
+#pragma unroll
+            for (int i = 0; i < 4; i++) now[p].get(A[p][i], i);
+        }
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const int row = first + 8 * t + r;
+            const char *x = stage[n % 2] + row * ROW_NBYTES;
+            uint32_t B[8];
+            *(uint4 *)B = *(const uint4 *)(x + ((2 * q ^ (row & 7)) << 4));
+            *(uint4 *)(B + 4) = *(const uint4 *)(x + (((2 * q + 1) ^ (row & 7)) << 4));
+#pragma unroll
+            for (int p = 0; p < PANELS; p++) {
+                float d[4] = {};
+#pragma unroll
+                for (int i = 0; i < 4; i++) mma(d, A[p][i], B + 2 * i, T());
+                now[p].add(sum[p][t], d);
+                if (!ends) continue;
+#pragma unroll
+                for (int e = 0; e < 4; e++) all[p][t][e] += sum[p][t][e], sum[p][t][e] = 0;
+            }
+        }
+        if (ends) w++;
+        g = then;
+    }
+#pragma unroll
+    for (int p = 0; p < PANELS; p++)
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int64_t row = row0 + first + 8 * t + 2 * q + e % 2,
+                              n = (int64_t)(panel0 + p) * PACKED_PANEL + 2 * r + e / 2;
+                if (row < a.R && n < a.N) a.y[row * a.ldy + n] = finish(a, all[p][t][e], row, n);
+            }
+}
+
 template <class T, ls_pack FORM> int run(void *stream, const job<T> &a)
 {
-    const int warps = a.n_group < MOST_WARPS ? a.n_group : MOST_WARPS; /* K alone decides */
+    const int warps = a.n_warp;
+    if (a.R >= MANY_ROWS) {
+        const dim3 grid((unsigned)ceil_div(a.n_panel, (int)MANY_PANELS), (unsigned)ceil_div<int64_t>(a.R, MANY_ROWS));
+        return LS_LAUNCH((product_many<T, FORM>), grid, MANY_THREADS, 0, stream, a);
+    }
     const int tiles = a.R <= 8 ? 1 : a.R <= 16 ? 2 : a.R <= 32 ? 4 : 8;
-    const dim3 grid((unsigned)packed_panels(a.N), (unsigned)ceil_div<int64_t>(a.R, 8 * tiles));
+    const dim3 grid((unsigned)a.n_panel, (unsigned)ceil_div<int64_t>(a.R, 8 * tiles));
     void (*f)(job<T>) = tiles == 1   ? product<T, FORM, 1>
                         : tiles == 2 ? product<T, FORM, 2>
                         : tiles == 4 ? product<T, FORM, 4>
@@ -180,7 +275,9 @@ template <class T> job<T> job_of(const cu_packed *p)
     job<T> a = {};
     a.y = (T *)p->y, a.x = (const T *)p->x, a.b = (const T *)p->b, a.add = (const T *)p->add, a.w = p->w;
     a.R = p->R, a.K = p->K, a.N = p->N, a.ldy = p->ldy ? p->ldy : p->N;
+    a.n_panel = (int)packed_panels(p->N);
     a.n_group = (int)packed_groups(p->K);
+    a.n_warp = order_warps(a.n_group);
     a.then = p->add ? ADD : !p->gelu ? PLAIN : p->kind == LS_GELU_TANH ? GELU_TANH : GELU_ERF;
     a.even = p->K % 8 == 0 && aligned16(p->x);
     return a;
