@@ -69,13 +69,16 @@ def products(o):
 def rounds(o, data, work):
     out = []
     for n in range(o.rounds):
-        row = {"lockstep fp32": ours(o, "fp32", data, work), "lockstep bf16": ours(o, "bf16", data, work)}
-        for mode in MODES:
-            got = None if o.no_torch else peer(o, mode, data)
+        sides = {"lockstep " + p: lambda p=p: ours(o, p, data, work) for p in ("fp32", "bf16")}
+        if not o.no_torch:
+            sides.update({"PyTorch " + mode: lambda mode=mode: peer(o, mode, data) for mode in MODES if not out or "PyTorch " + mode in out[0]})
+        row = {}
+        for name, run in sides.items():
+            got = run()
             if got:
-                row["PyTorch " + mode] = got
+                row[name] = got
+                print(f"round {n + 1}: {name} {got['step']:.3f} s", file=sys.stderr, flush=True)
         out.append(row)
-        print(f"round {n + 1}: " + ", ".join(f"{k} {v['step']:.3f} s" for k, v in row.items()), file=sys.stderr)
     return out
 
 

@@ -150,6 +150,17 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
     return LS_OK;
 }
 
+/* Whether a kernel of --kernels is for the other type than --precision says; the first one alone: others may be there to compare with it. */
+static ls_status check_type(const ls_gemm_bench *o)
+{
+    const bool bf16 = o->dtype == LS_BF16;
+    const char *name = o->n_kernel ? o->kernel[0] : NULL;
+    if (!o->typed || !name || !strcmp(name, "blas-own") || gemm_pick(bf16, name) || !gemm_pick(!bf16, name))
+        return LS_OK;
+    return ls_fail(LS_E_ARG, "--kernels %s is for %s, but --precision is %s; leave --precision out", name,
+                   bf16 ? "fp32" : "bf16", bf16 ? "bf16" : "fp32");
+}
+
 static ls_status pick(side *s, const char *name, int n_thread)
 {
     if (!strcmp(name, "blas-own")) return LS_OK;
@@ -186,6 +197,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
+    LS_TRY(check_type(&o));
     if (!o.threads) o.threads = ls_gemm_bench_cores();
     if (!o.n_kernel) o.kernel = usual + first, o.n_kernel = 3 - first;
     if (!o.chunk) o.chunk = o.device ? 16384 : rows_at_a_time(o.kernel[0]);

@@ -34,6 +34,7 @@ typedef struct ls_gemm_bench {
     const char *device; /* NULL: the CPU; "cuda": n_kernel, threads and cpu_time are ignored */
     int index;          /* device index; -1: first available */
     ls_dtype dtype;
+    bool typed; /* dtype was asked for by name */
     bool tf32;
     void (*where)(void *ctx, const char *words); /* called once with the description of the device */
     bool cpu_time; /* measure CPU time of one thread instead of wall time, for a busy machine */

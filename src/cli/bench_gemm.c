@@ -159,6 +159,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
     b->device = device ? where.compute : NULL;
     b->index = where.device;
     b->dtype = where.dtype;
+    b->typed = o.on.precision != NULL;
     b->tf32 = o.on.tf32;
     b->where = gemm_where;
     b->row = gemm_row;

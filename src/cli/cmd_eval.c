@@ -84,23 +84,31 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     return LS_OK;
 }
 
-static ls_status print(const options *o, const ls_session *s, const char *data, const result *r)
+static const char *precision_word(const ls_session_opts *how)
 {
+    return how->tf32 ? "tf32" : how->dtype == LS_BF16 ? "bf16" : how->dtype == LS_F16 ? "fp16" : "fp32";
+}
+
+static ls_status print(const options *o, const ls_session_opts *how, const ls_session *s, const char *data,
+                       const result *r)
+{
+    const char *precision = precision_word(how);
     const double perplexity = exp(r->loss), rate = (double)r->tokens / r->seconds;
     int64_t nbytes;
     const char *weights = ls_session_weights(s, &nbytes);
     cli_json j;
     if (!o->json) {
         if (s->packed) printf("weights %s\n", weights);
+        if (strcmp(precision, "fp32")) printf("precision %s\n", precision);
         printf("loss %.6f\nperplexity %.4f\ntokens %lld\ntokens/s %.1f\n", r->loss, perplexity, (long long)r->tokens,
                rate);
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);
     ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("data", data), LS_KV("weights", weights),
-                     LS_KV("weight_bytes", nbytes), LS_KV("loss", r->loss), LS_KV("perplexity", perplexity),
-                     LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences), LS_KV("seconds", r->seconds),
-                     LS_KV("tokens_per_sec", rate));
+                     LS_KV("precision", precision), LS_KV("weight_bytes", nbytes), LS_KV("loss", r->loss),
+                     LS_KV("perplexity", perplexity), LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences),
+                     LS_KV("seconds", r->seconds), LS_KV("tokens_per_sec", rate));
     return cli_json_end(&j);
 }
 
@@ -143,7 +151,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
                      path, (long long)r.sequences, S + 1);
         goto done;
     }
-    st = print(o, &s, path, &r);
+    st = print(o, how, &s, path, &r);
 done:
     ls_tokens_close(&data);
     ls_session_close(&s);

@@ -32,7 +32,7 @@ static const ls_opt table[] = {
     CLI_SWITCH("no_stop", no_stop, "continue after <|endoftext|>"),
     CLI_INT_IN(
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
-        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB and not int8, else 0"),
+        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are fp32 and larger than 64 MiB, else 0"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,

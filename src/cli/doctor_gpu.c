@@ -364,8 +364,10 @@ void doctor_try_device(part *p, const char *device)
     const double begin = ls_now();
     ls_status st = try_type(device, LS_F32, &full, words, &info);
     const char *gemm = getenv("LS_GEMM");
-    const bool bf16 = gpu || !gemm || !*gemm; /* a kernel that was asked for has one type */
-    if (st == LS_OK && bf16) st = try_type(device, LS_BF16, &half, gpu ? words : unused, &info);
+    const bool named = !gpu && gemm && *gemm; /* a kernel that was asked for has one type */
+    const bool fp32 = st == LS_OK || !named, bf16 = !named || !fp32;
+    if (!fp32) ls_err_clear(), st = LS_OK;
+    if (st == LS_OK && bf16) st = try_type(device, LS_BF16, &half, gpu || !fp32 ? words : unused, &info);
     if (st != LS_OK) {
         doctor_put(p, PART_FAILED,
                    st == LS_E_NOMEM ? "other programs use the memory of the device; nvidia-smi lists them"
@@ -376,9 +378,10 @@ void doctor_try_device(part *p, const char *device)
     }
     const bool right = full < 1e-6 && half < 4e-3; /* rounding: 1e-7 in fp32, 2^-9 of the result in bf16 */
     ls_str s = {0};
-    ls_str_addf(&s, "%s: a product differs from sums in double by %.1e in fp32", words, full);
-    if (bf16) ls_str_addf(&s, " and %.1e in bf16", half);
-    if (bf16 && !gpu)
+    ls_str_addf(&s, "%s: a product differs from sums in double by ", words);
+    if (fp32) ls_str_addf(&s, "%.1e in fp32", full);
+    if (bf16) ls_str_addf(&s, "%s%.1e in bf16", fp32 ? " and " : "", half);
+    if (bf16 && fp32 && !gpu)
         ls_str_addf(&s, " (%s%s)", ls_compute_cpu_bf16().kernel,
                     ls_compute_cpu_bf16().native ? "" : ": this CPU has no bf16 instructions, it is slow");
     ls_str_addf(&s, ", in %.2f s", ls_now() - begin);

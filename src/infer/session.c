@@ -63,7 +63,7 @@ static int resolve_speculation(const ls_session *s, const ls_session_opts *o, in
     for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * (o->weights == LS_PACK_BF16 ? 2 : 4);
     if (!cache || o->B != 1 || s->compute.device || o->weights == LS_PACK_INT8) return 0;
     if (o->speculate != LS_SPECULATE_AUTO) return o->speculate;
-    return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
+    return !o->weights && nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
 }
 
 /* Columns of one pass. A device is fast with many rows, of which memory for some thousands is small beside the weights. */

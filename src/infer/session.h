@@ -13,8 +13,8 @@
 #include "config/device_choice.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
-/* 4 if the weights in use are larger than 64 MiB, where reading them dominates the time per token; 0 for smaller models, which fit in a
- * cache, for int8 weights, with which a draft would cost as much as a token, and for backends other than "cpu". */
+/* 4 if the weights in use are fp32 and larger than 64 MiB, where reading them dominates the time per token; 0 for smaller models, which fit in
+ * a cache, for bf16 weights, with which drafts gain nothing, for int8, with which a draft costs as much as a token, and for backends other than "cpu". */
 #define LS_SPECULATE_AUTO (-1)
 
 typedef struct ls_session_opts {

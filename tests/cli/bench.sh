@@ -116,6 +116,7 @@ expect 2 "were started with local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
+expect 2 "--kernels plain is for fp32, but --precision is bf16; leave --precision out" bench gemm --kernels plain --precision bf16
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # an emulated device
   export LS_PLUGIN_DIR=$LS_BUILD/emu
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2

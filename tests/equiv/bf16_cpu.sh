@@ -46,10 +46,14 @@ PY
 cp -r "$SCRATCH/one" "$SCRATCH/back"
 run back --precision fp32 --resume --max_steps 6
 [ "$(value back)" = "fp32 fp32" ] || bad "resumed in fp32: $(value back)"
-expect 0 "" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
+expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
+expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json
 
 expect 2 "the CPU supports only fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
 expect 2 "supports only fp32; use --compute cpu" "$LOCKSTEP" "${base[@]}" --precision bf16 --compute cpu-ref
-expect 2 "this CPU has .*bfmmla-emulated.* for bf16" env LS_GEMM=plain "$LOCKSTEP" "${base[@]}" --precision bf16
-expect 2 "this CPU has .*plain" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" "${base[@]}" --precision fp32
+expect 2 "this CPU has .*bfmmla-emulated.* for bf16; that kernel is for --precision fp32" env LS_GEMM=plain "$LOCKSTEP" "${base[@]}" --precision bf16
+expect 2 "this CPU has .*plain.* for fp32; that kernel is for --precision bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" "${base[@]}" --precision fp32
+# doctor tries a named kernel with its own type
+expect 0 "bfmmla-emulated matmul (slow: .*).*: a product differs from sums in double by [0-9.e-]* in bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" doctor
+expect 0 "plain matmul.*: a product differs from sums in double by [0-9.e-]* in fp32, in" env LS_GEMM=plain "$LOCKSTEP" doctor
 done_tests

@@ -65,7 +65,9 @@ void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     const gemm_kernel *k = fast_kernel(c);
     snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul%s", simd_pick()->name, gemm_name(k),
-             gemm_is_emulated(k) ? " (slow: this CPU has no bf16 instructions)" : "");
+             !gemm_is_emulated(k)                ? ""
+             : gemm_is_emulated(gemm_best(true)) ? " (slow: this CPU has no bf16 instructions)"
+                                                 : " (slow: LS_GEMM names an emulated kernel)");
 }
 
 static void add_name(char *list, size_t size, const char *name)
@@ -83,7 +85,10 @@ ls_status cpu_fast_check(bool bf16)
         for (int i = 0; gemm_list(i, &usable); i++)
             if (usable && gemm_is_bf16(gemm_list(i, NULL)) == bf16)
                 add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
-        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s%s", gemm, have, bf16 ? " for bf16" : "");
+        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s for %s%s", gemm, have, bf16 ? "bf16" : "fp32",
+                       !gemm_pick(!bf16, gemm) ? ""
+                       : bf16                  ? "; that kernel is for --precision fp32"
+                                               : "; that kernel is for --precision bf16");
     }
     if (!simd || !*simd) return LS_OK;
     for (int i = 0; simd_list(i, &usable); i++) {
