@@ -41,8 +41,9 @@ static const ls_opt table[] = {
     CLI_STR(
         "cluster", cluster, "NAME[:N]|this", "this",
         "cluster file or preset (v100, a100, h100, h200, b200), N: number of devices, at most 16384; or this machine (measured now)"),
-    CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
-               "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
+    CLI_CHOICE(
+        "precision", precision, "fp32|bf16|fp16|auto", NULL,
+        "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
@@ -258,9 +259,8 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
         cli_print_device(&d);
         mo->cuda = d.cuda;
         mo->device = d.index;
-        mo->dtype = d.cuda ? LS_BF16 : LS_F32; /* as train */
+        mo->dtype = ls_precision_dtype(ls_precision_choose(o->precision, d.cuda));
         mo->no_deterministic = o->q.no_deterministic;
-        if (o->precision) (void)ls_precision_parse(o->precision, &mo->dtype);
     }
     if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));
     if (o->measure_workers.n) LS_TRY(numbers(&o->measure_workers, "measure_workers", 8, mo->workers, &mo->n_workers));
@@ -396,8 +396,9 @@ static ls_status rank(options *o)
     if (o->workers) mo.workers[mo.n_workers++] = (int)o->workers;
     LS_TRY(open_cluster(o, &mo, &cl));
     q.cuda = !cl.cpu;
-    q.dtype = ls_cluster_default_precision(&cl);
-    if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype);
+    const bool automatic = o->precision && !strcmp(o->precision, "auto");
+    q.dtype = automatic ? ls_cluster_auto_precision(&cl) : ls_cluster_default_precision(&cl);
+    if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype); /* not auto */
     q.offload = !strcmp(o->offload, "cpu");
     const ls_status known = check_cluster(o, &cl, &q);
     if (known != LS_OK) {

@@ -116,6 +116,14 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
     return LS_OK;
 }
 
+ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *kernel, int n_thread)
+{
+    const void *named = cpu_fast_named(dtype == LS_BF16, kernel);
+    if (!named) return ls_compute_open(c, ls_compute_cpu.name, &(ls_compute_open_opts){.dtype = dtype}, n_thread);
+    *c = (ls_compute){.ops = &ls_compute_cpu, .n_thread = n_thread, .impl = (void *)(uintptr_t)named, .backend = &fast};
+    return LS_OK;
+}
+
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
     return c->backend->scratch(c, s);

@@ -366,6 +366,9 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
 /* The CUDA backend without a device: types and sizes but no operations, to plan memory for a GPU on a machine without one
  * (compute/sizes.c). It differs from the real backend if cuDNN needs the largest scratch. It owns nothing and need not be closed. */
 ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype);
+/* The backend "cpu" of a CPU with this matmul kernel (bfmmla, avx512-bf16, ...), which this one need not have: sizes, no operations. "", and a kernel
+ * of which this program has no sizes: as ls_compute_open does, which takes the kernel of this CPU. */
+ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *kernel, int n_thread);
 
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
@@ -376,6 +379,9 @@ int64_t ls_packed_nbytes(ls_pack form, int64_t K, int64_t N);
 /* One line for doctor and logs: instruction set, matmul kernel, threads; device, libraries. */
 #define LS_COMPUTE_WORDS 480
 const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
+/* The matmul kernel that a description names; "": none, as of devices. */
+#define LS_KERNEL_NAME 32
+const char *ls_compute_kernel(const char *described, char name[LS_KERNEL_NAME]);
 /* What decides the bits of a result: the instruction set and the matmul kernel of a CPU; capability and cuDNN of a device. */
 const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 

@@ -76,7 +76,17 @@ ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v)
 #define MOST_BYTES 4e18
 enum { MOST_PLACES = 65536, MOST_SIZE = 1 << 24 };
 
-typedef enum field_kind { F_INT, F_INT64, F_BYTES, F_BOOL, F_PRECISION, F_REAL, F_FRACTION, F_SECONDS } field_kind;
+typedef enum field_kind {
+    F_INT,
+    F_INT64,
+    F_BYTES,
+    F_BOOL,
+    F_PRECISION,
+    F_KERNEL,
+    F_REAL,
+    F_FRACTION,
+    F_SECONDS
+} field_kind;
 
 /* One key of an object, read and written by this table. */
 typedef struct field {
@@ -106,6 +116,7 @@ static const field unit_fields[] = {
     WHOLE("vocab_size", AT(ls_cluster_units, vocab), true, MOST_SIZE),
     {.key = "dropout", .kind = F_BOOL, .at = AT(ls_cluster_units, dropout)},
     {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_units, dtype)},
+    {.key = "kernel", .kind = F_KERNEL, .at = AT(ls_cluster_units, kernel)},
     WHOLE64("micro_batch", AT(ls_cluster_units, B), true, MOST_SIZE),
     WHOLE64("seq_length", AT(ls_cluster_units, T), true, MOST_SIZE),
 #define X(name, word) SECONDS(word, AT(ls_cluster_units, sec) + (name) * sizeof(double))
@@ -170,6 +181,9 @@ static void write_fields(ls_jsonw *w, const field *f, size_t n, const void *from
         case F_BYTES: ls_jsonw_put_int(w, f->key, *(const int64_t *)p); break;
         case F_BOOL: ls_jsonw_put_bool(w, f->key, *(const bool *)p); break;
         case F_PRECISION: ls_jsonw_put_str(w, f->key, ls_precision_word(*(const ls_dtype *)p)); break;
+        case F_KERNEL:
+            if (*(const char *)p) ls_jsonw_put_str(w, f->key, p);
+            break;
         default:
             if (!f->sparse || *(const double *)p > 0) ls_jsonw_put_real(w, f->key, *(const double *)p);
         }
@@ -275,6 +289,16 @@ static ls_status read_precision(const reader *r, const json_t *o, ls_dtype *to)
     return ls_precision_parse(word, to) ? LS_OK : wrong(r, "precision", "must be fp32, bf16 or fp16");
 }
 
+/* Empty if the key is missing. */
+static ls_status read_kernel(const reader *r, const json_t *o, char to[LS_KERNEL_NAME])
+{
+    const char *word = "";
+    LS_TRY(words_of(r, o, "kernel", false, &word));
+    if (strlen(word) >= LS_KERNEL_NAME) return wrong(r, "kernel", "is not the name of a matmul kernel: it is too long");
+    snprintf(to, LS_KERNEL_NAME, "%s", word);
+    return LS_OK;
+}
+
 /* A number into its member. A missing key is an error, or keeps the member as it is. */
 static ls_status read_number(const reader *r, const json_t *o, const field *f, void *to)
 {
@@ -302,6 +326,7 @@ static ls_status read_fields(const reader *r, const json_t *o, const field *f, s
         void *p = (char *)to + f->at;
         if (f->kind == F_BOOL) *(bool *)p = json_is_true(json_object_get(o, f->key));
         else if (f->kind == F_PRECISION) LS_TRY(read_precision(r, o, p));
+        else if (f->kind == F_KERNEL) LS_TRY(read_kernel(r, o, p));
         else LS_TRY(read_number(r, o, f, p));
     }
     return LS_OK;

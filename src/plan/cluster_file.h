@@ -15,6 +15,7 @@
 #define LS_PLAN_CLUSTER_FILE_H
 
 #include "comm/comm.h"
+#include "compute/compute.h"
 #include "core/str.h"
 #include "model/config.h"
 
@@ -45,7 +46,8 @@ typedef struct ls_cluster_units {
     int tp; /* above 1: times of one of `tp` shards, including the all-reduces between them */
     int n_embd, n_head, vocab;
     bool dropout;
-    ls_dtype dtype; /* the precision: LS_F32, LS_BF16, LS_F16 */
+    ls_dtype dtype;              /* the precision: LS_F32, LS_BF16, LS_F16 */
+    char kernel[LS_KERNEL_NAME]; /* matmul kernel of the CPU; "": unknown, or a GPU */
     int64_t B, T;
     double sec[LS_N_UNIT_TIME];
 } ls_cluster_units;
@@ -153,6 +155,10 @@ double ls_cluster_element(const ls_cluster *c, ls_dtype dt);
 ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt);
 /* The default of `train`, or the first known precision: fp32 on CPUs; bf16, fp16, fp32 on GPUs. */
 ls_dtype ls_cluster_default_precision(const ls_cluster *c);
+/* The same for `--precision auto`: on CPUs bf16, if it was measured with bf16 instructions. */
+ls_dtype ls_cluster_auto_precision(const ls_cluster *c);
+/* The matmul kernel of the CPUs in this precision, on which sizes in memory depend; "": unknown. */
+const char *ls_cluster_kernel(const ls_cluster *c, ls_dtype dt);
 /* Data sheet FLOP/s of dense products; 0: unknown. */
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt);
 

@@ -49,7 +49,7 @@ void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
     if (cl->cpu && c->world_size > 1 && c->world_size <= 1024) (void)ls_train_share_cores(c, cl->devices, share);
 }
 
-int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
+static int threads_of(const ls_cluster *cl, const ls_train_config *c, int rank)
 {
     const int W = ls_cluster_crowd(cl, c->world_size).on_host;
     if (c->threads) return c->threads;
@@ -57,6 +57,11 @@ int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
     if (!cl->cpu || cl->devices < W) return 1;
     rank %= W;
     return cl->devices * (rank + 1) / W - cl->devices * rank / W;
+}
+
+ls_worker_cpu ls_planner_cpu(const ls_cluster *cl, const ls_train_config *c, int rank)
+{
+    return (ls_worker_cpu){threads_of(cl, c, rank), ls_cluster_kernel(cl, c->dtype)};
 }
 
 void ls_planned_words(const ls_train_config *c, char buf[96])
@@ -123,8 +128,8 @@ static ls_status worst_worker(const ls_cluster *cl, const ls_planner_query *q, l
     for (int p = 0; p < P; p++)
         for (int k = 0; k < (shard[1] ? 2 : 1); k++) {
             ls_plan_memory m;
-            const int rank = p * T + shard[k], threads = ls_planner_threads(cl, c, rank);
-            LS_TRY(planner_memory_in(c, q->gpu, threads, rank, q->val_seqs, stages, schedule, &m));
+            const int rank = p * T + shard[k];
+            LS_TRY(planner_memory_in(c, q->gpu, ls_planner_cpu(cl, c, rank), rank, q->val_seqs, stages, schedule, &m));
             host = LS_MAX(host, m.host);
             if (m.total <= l->worst.total) continue;
             l->worst = m;

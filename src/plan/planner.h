@@ -105,12 +105,17 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
 
 /* On CPUs: divides the cores among the pipeline stages, as `train -n` does. */
 void ls_planner_share(const ls_cluster *cl, ls_train_config *c);
-/* Number of threads that the launcher gives worker `rank`. */
-int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank);
+/* What the sizes of a worker on CPU cores depend on. */
+typedef struct ls_worker_cpu {
+    int threads;
+    const char *kernel; /* of matrix products; NULL or "": that of this CPU */
+} ls_worker_cpu;
+/* The threads that the launcher gives worker `rank`, and the kernel of the cluster. */
+ls_worker_cpu ls_planner_cpu(const ls_cluster *cl, const ls_train_config *c, int rank);
 
 /* Memory that worker `rank` will allocate. gpu: an open backend that reports the cuDNN workspace; NULL: a GPU need not be present, and the
  * cuDNN workspace is not included (compute/sizes.c). LS_E_CONFIG for an impossible layout; the message has the arithmetic. */
-ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, ls_worker_cpu cpu, int rank, int64_t val_seqs,
                             ls_plan_memory *out);
 /* GPU memory of a worker outside the plan: work space of ordered sums over NCCL (comm/nccl_tree.c), for each group that sums. */
 int64_t ls_planner_comm_bytes(const ls_train_config *c);

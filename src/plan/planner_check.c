@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/stat.h"
+#include "config/run_options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,36 +24,33 @@ static ls_status number(const char *file, const json_t *root, const char *path, 
     return LS_OK;
 }
 
-/* The recorded arguments are joined by single blanks without quotes: a value continues until the next option, so that a path may have
- * blanks. The only list option (--betas) has one number per argument. Returns the number of arguments. */
-static int cut_words(char *line, char **argv, int most)
+/* The options of the run, whatever command continued it last. They borrow r->words. */
+static ls_status read_options(ls_run_record *r)
 {
-    int n = 0;
-    bool list = false;
-    for (char *p = line; *p && n < most;) {
-        const bool option = *p == '-';
-        if (option) list = !strncmp(p, "--beta", 6);
-        argv[n++] = p;
-        char *end = p + strcspn(p, " ");
-        const bool value = !option || memchr(p, '=', (size_t)(end - p));
-        while (value && !list && *end && end[1] != '-') end += 1 + strcspn(end + 1, " ");
-        p = end + (*end == ' ');
-        *end = '\0';
-    }
-    return n;
+    const ls_path file = ls_path_of(r->dir, LS_RUN_OPTIONS);
+    if (!ls_fs_exists(file.text))
+        return ls_fail(LS_E_IO, "%s does not exist: the run is of an older version, and cannot be planned", file.text);
+    LS_TRY(ls_run_options_read(r->dir, true, &r->words));
+    const ls_train_preset run = {"run", r->words.n};
+    return ls_train_options_parse_preset(&run, r->words.n, r->words.word, &r->options);
 }
 
-/* The arguments after `train`; the options borrow them. */
-static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
+/* What `auto` was then, whatever it is here. */
+static ls_status read_choices(const char *file, const json_t *root, ls_run_record *r)
 {
-    const char *line = json_string_value(ls_json_at(root, "command_line"));
-    const char *train = line ? strstr(line, " train ") : NULL;
-    if (!train)
-        return ls_fail(LS_E_FORMAT, "%s: command_line is not a `lockstep train` command; this run cannot be planned",
-                       file);
-    r->words = ls_strdup(train + 7);
-    if (!r->words) return ls_nomem(strlen(line), "a command line");
-    return ls_train_options_parse(cut_words(r->words, r->argv, 255), r->argv, &r->options);
+    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
+    const char *device = json_string_value(ls_json_at(root, "lockstep.device")),
+               *precision = json_string_value(ls_json_at(root, "lockstep.precision")),
+               *compute = json_string_value(ls_json_at(root, "lockstep.compute"));
+    if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
+    if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
+    r->options.precision = NULL;
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && precision; i++)
+        if (!strcmp(precision, known[i])) r->options.precision = known[i];
+    if (!r->options.precision) return ls_fail(LS_E_FORMAT, "%s: lockstep.precision is missing or unknown", file);
+    snprintf(r->compute, sizeof r->compute, "%s", compute ? compute : "");
+    ls_compute_kernel(r->compute, r->kernel);
+    return LS_OK;
 }
 
 static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
@@ -62,16 +60,13 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     LS_TRY(number(file, root, "hardware.world_size", &world));
     LS_TRY(number(file, root, "lockstep.vocab_size", &vocab));
     LS_TRY(number(file, root, "training_config.dataset_subset_sizes.val", &r->val_seqs));
-    LS_TRY(read_command(file, root, r));
+    LS_TRY(read_options(r));
+    LS_TRY(read_choices(file, root, r));
     ls_ds_config ds = {0};
     const char *json = r->options.deepspeed_config;
     if (json) LS_TRY(ls_ds_config_load(json, &ds));
     const ls_train_paths paths = {.train = none, .val = r->val_seqs ? none : NULL};
     const ls_train_facts facts = {.world_size = (int)world, .data_eos_id = -1};
-    const char *device =
-        json_string_value(ls_json_at(root, "lockstep.device")); /* what auto was then, whatever it is here */
-    if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
-    if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
     ls_status st = ls_train_resolve(&r->options, json ? &ds : NULL, &paths, &facts, &r->cfg);
     ls_ds_config_fini(&ds);
     LS_TRY(st);
@@ -206,7 +201,7 @@ ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
 void ls_run_record_fini(ls_run_record *r)
 {
     ls_train_config_fini(&r->cfg);
-    ls_free(r->words);
+    ls_argv_fini(&r->words);
     ls_free(r->memory);
     *r = (ls_run_record){0};
 }
@@ -295,6 +290,33 @@ static bool open_gpu(const ls_train_config *c, ls_compute *out)
     return false;
 }
 
+/* Worker `rank` of the run: with its kernel, if it recorded one. */
+static ls_worker_cpu cpu_of(const ls_cluster *cl, const ls_run_record *r, const ls_train_config *c, int rank)
+{
+    ls_worker_cpu cpu = ls_planner_cpu(cl, c, rank);
+    if (r->kernel[0]) cpu.kernel = r->kernel;
+    return cpu;
+}
+
+/* What the sizes depend on besides the options: of the run, and of this plan. */
+static void why_unlike(const ls_run_record *r, ls_worker_cpu cpu, int unlike, bool gpu_here, ls_str *out)
+{
+    char words[LS_COMPUTE_WORDS] = "", kernel[LS_KERNEL_NAME];
+    ls_compute c;
+    ls_str_addf(out, "  %d numbers differ: ", unlike);
+    if (!strcmp(r->cfg.device, "cuda")) {
+        ls_str_addf(out, "the run used another build, or cuDNN's working space differs (%s)\n",
+                    gpu_here ? "here it is that of this machine's GPU" : "without a GPU it is not planned");
+        return;
+    }
+    if (ls_compute_open_cpu_sizes(&c, r->cfg.dtype, cpu.kernel, cpu.threads) == LS_OK) ls_compute_describe(&c, words);
+    ls_err_clear();
+    ls_str_addf(out,
+                "the run has \"%s\", this plan the sizes of %s matmul with %d thread%s per worker; if these are the "
+                "same, the run used another build\n",
+                r->compute, ls_compute_kernel(words, kernel), cpu.threads, cpu.threads == 1 ? "" : "s");
+}
+
 ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst)
 {
     ls_train_config c = r->cfg; /* borrows what the record owns */
@@ -308,7 +330,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
     ls_compute gpu;
     const bool here = open_gpu(&c, &gpu);
     for (int k = 0; k < c.world_size && st == LS_OK; k++)
-        st = ls_planner_memory(&c, here ? &gpu : NULL, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+        st = ls_planner_memory(&c, here ? &gpu : NULL, cpu_of(cl, r, &c, k), k, r->val_seqs, &plan[k]);
     for (int k = 0; k < c.world_size; k++)
         plan[k].comm = r->memory[k].comm < 0 ? -1 : ls_planner_comm_bytes(&c); /* not over NCCL: none */
     if (here) ls_compute_close(&gpu);
@@ -329,8 +351,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
         ls_str_addf(out, "%s: %s, %d steps; cluster %s\n%s%s\n", r->dir, words, r->n_step, cl->name, crowd,
                     crowd[0] ? "\n" : "");
         const int unlike = memory_text(r, plan, out);
-        if (unlike)
-            ls_str_addf(out, "  %d numbers differ: the run used another build or another number of cores\n", unlike);
+        if (unlike) why_unlike(r, cpu_of(cl, r, &c, 0), unlike, here, out);
         ls_str_addf(out, "\n%-26s predicted       measured  difference\n",
                     r->pipeline ? "times, s" : "times of rank 0, s");
         times_text(l, n, out);

@@ -1,18 +1,19 @@
 /* planner_check.h - compares a finished run with the prediction of the planner.
  *
- * The configuration is read from the command line that the run recorded. Measured times are the mean over its steps (metrics.jsonl,
+ * The configuration is that of the run folder: options.json, and what training_metrics.json records of choices. Measured times are the mean over its steps (metrics.jsonl,
  * without the first two and those above twice the median), or over the fastest 10 %; memory is what each worker
  * reported. */
 #ifndef LS_PLAN_PLANNER_CHECK_H
 #define LS_PLAN_PLANNER_CHECK_H
 
 #include "plan/planner.h"
+#include "core/argv.h"
 
 typedef struct ls_run_record {
     char dir[512];
     ls_train_options options;
-    char *words; /* the command line, split into the arguments that the options borrow */
-    char *argv[256];
+    ls_argv words;                                          /* of options.json, which the options borrow */
+    char compute[LS_COMPUTE_WORDS], kernel[LS_KERNEL_NAME]; /* description of the backend; its matmul kernel on a CPU */
     ls_train_config cfg;
     char cut[1024]; /* stages that were measured */
     int64_t val_seqs;

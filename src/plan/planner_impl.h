@@ -30,7 +30,7 @@ typedef struct planner_worker {
 } planner_worker;
 
 /* ls_planner_memory with stages and schedule that were made before (ls_run_stages), which are the caller's. Without a pipeline schedule is NULL. */
-ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, ls_worker_cpu cpu, int rank, int64_t val_seqs,
                             ls_stages *stages, ls_schedule *schedule, ls_plan_memory *out);
 
 /* Worker `rank` of the run; its strategy is bound to addresses without memory. Close it even after a failure. */

@@ -234,15 +234,16 @@ static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, 
     planner_bench_close(&shard);
     planner_bench_close(&b);
     LS_TRY(st);
-    const ls_cluster_units shape = {.workers = W,
-                                    .threads = compute->n_thread,
-                                    .n_embd = o->model.n_embd,
-                                    .n_head = o->model.n_head,
-                                    .vocab = o->model.vocab_size,
-                                    .dropout = o->model.attn_pdrop > 0,
-                                    .dtype = o->dtype,
-                                    .B = micro,
-                                    .T = o->seq_len};
+    ls_cluster_units shape = {.workers = W,
+                              .threads = compute->n_thread,
+                              .n_embd = o->model.n_embd,
+                              .n_head = o->model.n_head,
+                              .vocab = o->model.vocab_size,
+                              .dropout = o->model.attn_pdrop > 0,
+                              .dtype = o->dtype,
+                              .B = micro,
+                              .T = o->seq_len};
+    if (!o->cuda) ls_compute_kernel(ls_compute_describe(compute, (char[LS_COMPUTE_WORDS]){0}), shape.kernel);
     keep_units(f, &shape, 1, x.sec);
     if (cut) keep_units(f, &shape, T, x.shard);
     f->passes = x.pass;
@@ -367,15 +368,16 @@ static ls_status keep(ls_cluster *out, const found *f)
     return ls_cluster_add_passes(out, &f->passes);
 }
 
-static void describe_cpu(ls_cluster *c, const ls_measure_opts *o, int cores)
+static ls_status describe_cpu(ls_cluster *c, const ls_measure_opts *o, int cores)
 {
     char when[24], words[LS_COMPUTE_WORDS] = "";
     ls_compute compute;
     ls_utc_stamp(when);
-    if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK)
-        ls_compute_describe(&compute, words);
+    LS_TRY(ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = o->dtype}, cores));
+    ls_compute_describe(&compute, words);
     snprintf(c->source, sizeof c->source, "measured %s: %d cores, %.200s; units of %s with %d tokens", when, cores,
              words, o->model.name, o->seq_len);
+    return LS_OK;
 }
 
 /* Launch overhead: the time of the shortest pass (forward of embed with the smallest micro-batch) minus its memory traffic. */
@@ -470,7 +472,7 @@ ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
         .cpu = !o.cuda, .hosts = 1, .devices = cores, .memory = memory_bytes(), .wire_bytes = 4, .update_bytes = 28};
     snprintf(out->name, sizeof out->name, "this machine");
     (void)gethostname(out->name, sizeof out->name - 1);
-    if (!o.cuda) describe_cpu(out, &o, cores);
+    if (!o.cuda) LS_TRY(describe_cpu(out, &o, cores));
     found *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (f == MAP_FAILED) return ls_nomem(sizeof *f, "the measurements");
     const ls_status st = measure_all(&o, !given->n_workers, cores, f, out);

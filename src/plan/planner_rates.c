@@ -100,22 +100,36 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
         if (computes(c, all[k]))
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                      ls_precision_word(all[k]));
-    if (c->cpu)
+    if (c->cpu && dt == LS_F16)
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "--precision %s: cluster %s has CPUs, whose times are known in %s%s; use --precision fp32 or a GPU cluster (%s)",
-            ls_precision_word(dt), c->name, known[0] ? known : "no precision",
-            dt == LS_BF16 ? " (plan --measure --precision bf16 measures it)" : "", ls_cluster_presets);
+            "--precision fp16: cluster %s has CPUs, which compute in fp32 and bf16 (its file has times in: %s); "
+            "use one of them or a GPU cluster (%s)",
+            c->name, known[0] ? known : "none", ls_cluster_presets);
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device cuda --precision %s) or use another precision",
-        ls_precision_word(dt), c->name, known[0] ? known : "none", ls_precision_word(dt));
+        "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device %s --precision %s) or use another precision",
+        ls_precision_word(dt), c->name, known[0] ? known : "none", c->cpu ? "cpu" : "cuda", ls_precision_word(dt));
 }
 
 ls_dtype ls_cluster_default_precision(const ls_cluster *c)
 {
     if (c->cpu && computes(c, LS_F32)) return LS_F32;
     return computes(c, LS_BF16) ? LS_BF16 : computes(c, LS_F16) ? LS_F16 : LS_F32;
+}
+
+const char *ls_cluster_kernel(const ls_cluster *c, ls_dtype dt)
+{
+    for (int i = 0; i < c->n_units; i++)
+        if (c->units[i].dtype == dt && c->units[i].kernel[0]) return c->units[i].kernel;
+    return "";
+}
+
+ls_dtype ls_cluster_auto_precision(const ls_cluster *c)
+{
+    const char *kernel = ls_cluster_kernel(c, LS_BF16);
+    if (c->cpu && kernel[0] && !strstr(kernel, "-emulated")) return LS_BF16;
+    return ls_cluster_default_precision(c);
 }
 
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)

@@ -61,10 +61,12 @@ static void groups_close(ls_run_groups *g)
 }
 
 /* A backend that only reports sizes, of a CPU or of a GPU that need not be present. */
-static ls_status open_sizes(const ls_train_config *c, int threads, ls_compute *out)
+static ls_status open_sizes(const ls_train_config *c, ls_worker_cpu cpu, ls_compute *out)
 {
     if (!strcmp(c->compute, "cuda")) return ls_compute_open_sizes(out, c->dtype);
-    return ls_compute_open(out, c->compute, &(ls_compute_open_opts){.dtype = c->dtype}, threads);
+    if (!strcmp(c->compute, "cpu"))
+        return ls_compute_open_cpu_sizes(out, c->dtype, cpu.kernel ? cpu.kernel : "", cpu.threads);
+    return ls_compute_open(out, c->compute, &(ls_compute_open_opts){.dtype = c->dtype}, cpu.threads);
 }
 
 static bool always(const ls_plan_row *r)
@@ -100,14 +102,14 @@ static int64_t host_of(const ls_plan *p, int64_t total)
     return sum;
 }
 
-ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, ls_worker_cpu cpu, int rank, int64_t val_seqs,
                             ls_stages *stages, ls_schedule *schedule, ls_plan_memory *out)
 {
     ls_compute sizes;
     ls_run_groups g = {0};
     ls_run_parts parts = {.stages = stages, .schedule = schedule};
     *out = (ls_plan_memory){0};
-    if (!gpu) LS_TRY(open_sizes(c, threads, &sizes));
+    if (!gpu) LS_TRY(open_sizes(c, cpu, &sizes));
     ls_status st = groups_open(&c->mesh, rank, NULL, &g);
     if (st == LS_OK) st = ls_run_plan(c, gpu ? gpu : &sizes, &g, val_seqs, &parts);
     if (st == LS_OK) st = total_of(&parts.plan, &out->total);
@@ -119,14 +121,14 @@ ls_status planner_memory_in(const ls_train_config *c, ls_compute *gpu, int threa
     return st;
 }
 
-ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, ls_worker_cpu cpu, int rank, int64_t val_seqs,
                             ls_plan_memory *out)
 {
     ls_stages stages;
     ls_schedule *schedule = NULL;
     *out = (ls_plan_memory){0};
     ls_status st = ls_run_stages(c, NULL, &stages, &schedule);
-    if (st == LS_OK) st = planner_memory_in(c, gpu, threads, rank, val_seqs, &stages, schedule, out);
+    if (st == LS_OK) st = planner_memory_in(c, gpu, cpu, rank, val_seqs, &stages, schedule, out);
     ls_schedule_destroy(&schedule);
     return st;
 }
@@ -227,7 +229,7 @@ ls_status planner_open(planner_worker *w, int rank)
     w->g = (ls_run_groups){0};
     w->clock = (ls_dry_clock){.seconds = seconds, .ctx = w};
     w->world = NULL;
-    LS_TRY(open_sizes(w->c, 1, &w->compute));
+    LS_TRY(open_sizes(w->c, (ls_worker_cpu){1, ls_cluster_kernel(w->cl, w->c->dtype)}, &w->compute));
     LS_TRY(groups_open(&w->c->mesh, rank, &w->clock, &w->g));
     LS_TRY(ls_comm_dry_clocked(rank, world, &w->clock, &w->world));
     LS_TRY(ls_run_plan_strategy(w->c, &w->compute, &w->g, &w->parts));

@@ -126,6 +126,8 @@ expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_b
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16
 expect 2 "precision" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
+expect 0 "per step, bf16, 1 workers\\? of h200" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --precision auto
+expect 0 "best: .*--precision fp16" plan --model gpt2 --global_batch 16 --cluster v100 --precision auto
 expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
 expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global_batch 16 --cluster h200 --device cuda
 expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
@@ -262,13 +264,47 @@ kill -TERM $pid
 wait $pid; code=$?
 [ $code = 143 ] && [ ! -e "$SCRATCH/never.json" ] || bad "--measure, asked to stop: $code, $(cat "$SCRATCH/measure")"
 expect 0 "cluster.json: measured" plan --measure --model tiny --seq_length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
-for f in "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
+for f in "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured" "-n 2 --strategy ddp --share_optimizer"; do
   "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 \
     --max_steps 4 --checkpoint_path "$SCRATCH/run" $f >/dev/null 2>"$SCRATCH/err" || bad "train $f: $(tail -2 "$SCRATCH/err")"
   expect 0 "tokens/s" plan --check "$SCRATCH/run" --cluster "$SCRATCH/cluster.json"
   grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
   grep -q "NOT EQUAL" "$SCRATCH/out" && bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
 done
+
+# bf16: the sizes are those of the matmul kernel of the cluster and of the run, whatever this CPU has; a run that was continued with --resume RUN alone; the
+# precision is the recorded one
+amx() { env LS_GEMM=amx-bf16-emulated "$@"; }
+amx "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --num_layers 1 --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --device cpu --precision bf16 \
+  --max_steps 1 --checkpoint_path "$SCRATCH/run16" >/dev/null 2>"$SCRATCH/err" || bad "train in bf16: $(tail -2 "$SCRATCH/err")"
+expect 0 "bf16.json: measured .* amx-bf16-emulated matmul" amx "$LOCKSTEP" plan --measure --device cpu --precision bf16 --model "$SCRATCH/run16/epoch-1/config.json" --seq_length 32 --micro 2 \
+  --measure_workers 1 --seconds 0.1 --out "$SCRATCH/bf16.json"
+equal_check() { # WHEN
+  expect 0 "tokens/s" plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
+  grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" && ! grep -q "NOT EQUAL" "$SCRATCH/out" || bad "$1: planned is not allocated: $(cat "$SCRATCH/out")"
+}
+equal_check "a kernel that is not that of this CPU"
+plan --model "$SCRATCH/run16/epoch-1/config.json" --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" --json >"$SCRATCH/rank16.json" || bad "ranking in bf16"
+python3 - "$SCRATCH/rank16.json" "$SCRATCH/run16/training_metrics.json" <<'P' || bad "the ranking does not have the sizes of the kernel of the cluster"
+import json, sys
+plan, run = (json.load(open(f)) for f in sys.argv[1:])
+a = {l["micro_batch"]: l["memory"]["planned"] for l in plan["layouts"]}[2]
+b = run["lockstep"]["memory"]["per_rank"][0]["planned"]
+assert a == b, (a, b)
+P
+expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16); measure it (plan --measure --device cpu --precision fp32)" \
+  plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" --precision fp32
+expect 2 "--precision fp16: cluster .* has CPUs, which compute in fp32 and bf16 (its file has times in: bf16)" \
+  plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" --precision fp16
+amx "$LOCKSTEP" train --resume "$SCRATCH/run16" --max_steps 2 >/dev/null 2>"$SCRATCH/err" || bad "train --resume: $(tail -2 "$SCRATCH/err")"
+equal_check "a run continued with --resume RUN"
+sed -i 's/"precision": "bf16"/"precision": "fp32"/' "$SCRATCH/run16/options.json"
+equal_check "the precision of the record"
+sed -i 's/amx-bf16-emulated matmul/bfmmla matmul/' "$SCRATCH/run16/training_metrics.json"
+expect 0 "numbers differ: the run has \"cpu: .*bfmmla matmul.*\", this plan the sizes of bfmmla[-emulated]* matmul with [0-9]* threads* per worker; if these are the same, the run used another build" \
+  plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
+rm "$SCRATCH/run16/options.json"
+expect 3 "options.json does not exist: the run is of an older version" plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
 
 # an emulated GPU: measured, and 16-bit runs that allocate the planned bytes
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu

@@ -65,7 +65,8 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     LS_TRY(ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = lc->workers, .data_eos_id = -1}, &c));
     c.threads = n_core;
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
-    LS_TRY(ls_planner_memory(t->cfg, NULL, t->compute.n_thread, ls_comm_rank(t->comm), t->val.n_seq, &memory));
+    LS_TRY(ls_planner_memory(t->cfg, NULL, (ls_worker_cpu){.threads = t->compute.n_thread}, ls_comm_rank(t->comm),
+                             t->val.n_seq, &memory));
     LS_TRY(plan_same_memory("on the CPU", &memory, &t->plan));
     LS_TRY(plan_same_collectives(t, &toy));
     ls_trainer_destroy(&t);
@@ -311,7 +312,7 @@ static void presets_know_their_precisions(void **state)
     cl = toy;
     cl.cpu = true;
     assert_int_equal(ls_cluster_check_precision(&cl, LS_F16), LS_E_UNSUPPORTED);
-    assert_non_null(strstr(ls_err_words(), "CPUs, whose times are known in fp32"));
+    assert_non_null(strstr(ls_err_words(), "CPUs, which compute in fp32 and bf16 (its file has times in: fp32)"));
     ls_err_clear();
 }
 
@@ -658,13 +659,44 @@ static void write_to(char path[300], const char *text)
     assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
 }
 
+/* Planned for a kernel by its name, whatever this CPU has: amx-bf16 computes 2048 rows of logits at a time, the others 512. */
+static void memory_is_that_of_the_kernel_of_the_cluster(void **state)
+{
+    (void)state;
+    static const char *const kernel[] = {"amx-bf16-emulated", "amx-bf16",       "bfmmla",
+                                         "bfmmla-emulated",   "no such kernel", ""};
+    enum { N = sizeof kernel / sizeof kernel[0] };
+    ls_cluster cl = toy;
+    const ls_cluster_units u = {1, 2, 1, 128, 4, 257, true, LS_BF16, "amx-bf16", 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}};
+    ls_planner_query q = {.global_batch = 32, .seq_len = 128, .workers = 1, .dtype = LS_BF16};
+    ls_plan_memory m[N], of_cluster;
+    cl.cpu = true;
+    assert_int_equal(ls_cluster_add_units(&cl, &u), LS_OK);
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, 32);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(ls_planner_memory(&c, NULL, (ls_worker_cpu){2, kernel[i]}, 0, 0, &m[i]), LS_OK);
+    assert_true(m[0].total == m[1].total && m[2].total == m[3].total && m[4].total == m[5].total);
+    assert_true(m[1].part[LS_PART_WORK] - m[2].part[LS_PART_WORK] > 1024 * 257 * 4);
+    assert_int_equal(ls_planner_memory(&c, NULL, ls_planner_cpu(&cl, &c, 0), 0, 0, &of_cluster), LS_OK);
+    ls_worker_cpu cpu = ls_planner_cpu(&cl, &c, 0);
+    assert_string_equal(cpu.kernel, "amx-bf16");
+    assert_int_equal(ls_planner_memory(&c, NULL, (ls_worker_cpu){cpu.threads, "amx-bf16-emulated"}, 0, 0, &m[0]),
+                     LS_OK);
+    assert_true(of_cluster.total == m[0].total);
+    assert_int_equal(ls_cluster_auto_precision(&cl), LS_BF16); /* an emulated kernel is slower than fp32 */
+    snprintf(cl.units[0].kernel, sizeof cl.units[0].kernel, "amx-bf16-emulated");
+    assert_int_equal(ls_cluster_auto_precision(&cl), LS_F32);
+    ls_cluster_fini(&cl);
+}
+
 static void cluster_files_load_as_written(void **state)
 {
     (void)state;
     ls_cluster c = toy, back;
     char path[300];
-    const ls_cluster_units u = {2, 3, 1, 128, 4, 257, true, LS_F32, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}},
-                           shard = {2, 3, 2, 128, 4, 257, true, LS_F32, 4, 32, {9, 9, 9, 9, 9, 9, 9, 9}};
+    const ls_cluster_units u = {2, 3, 1, 128, 4, 257, true, LS_F32, "neon", 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}},
+                           shard = {2, 3, 2, 128, 4, 257, true, LS_F32, "", 4, 32, {9, 9, 9, 9, 9, 9, 9, 9}};
     const ls_cluster_passes p = {2, LS_F32, 1e-9, 2e-9, 3e-9, 1e-9, 4e-9, 5e-9, 0.5, 1e-5, 0.875, 0.75};
     const ls_cluster_curve v = {LS_COLL_ALL_REDUCE, 2, 2, {1024, 1048576}, {1e-5, 1e-3}};
     assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
@@ -677,6 +709,8 @@ static void cluster_files_load_as_written(void **state)
     if (ls_cluster_load(path, &back) != LS_OK) fail_msg("%s", ls_err_words());
     ls_cluster_text(&back, &b);
     assert_string_equal(a.data, b.data);
+    assert_string_equal(ls_cluster_kernel(&back, LS_F32), "neon");
+    assert_string_equal(ls_cluster_kernel(&back, LS_BF16), "");
     assert_true(ls_cluster_pass(&back, 2, LS_F32).offload == 4e-9 && ls_cluster_pass(&back, 2, LS_F32).on_host == 5e-9);
     ls_model_config m;
     assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
@@ -798,6 +832,7 @@ int main(void)
         cmocka_unit_test(rows_far_above_the_median_are_dropped),
         cmocka_unit_test(predictions_order_strategies_as_expected),
         cmocka_unit_test(the_search_ranks_layouts_that_fit),
+        cmocka_unit_test(memory_is_that_of_the_kernel_of_the_cluster),
         cmocka_unit_test(cluster_files_load_as_written),
         cmocka_unit_test(wrong_cluster_files_name_the_key),
         cmocka_unit_test(no_memory_is_leaked),

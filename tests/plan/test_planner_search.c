@@ -201,7 +201,7 @@ static void offloaded_plans_have_their_host_memory_and_name_the_update(void **st
     assert_true(l->host_bytes % 4 == 0 && buffers > 0 && buffers < 0.1 * 16 * P);
     ls_train_config c = l->cfg;
     ls_plan_memory m;
-    assert_int_equal(ls_planner_memory(&c, NULL, 1, 0, 0, &m), LS_OK);
+    assert_int_equal(ls_planner_memory(&c, NULL, (ls_worker_cpu){.threads = 1}, 0, 0, &m), LS_OK);
     assert_true(l->host_bytes == 4 * m.host);
     ls_planner_text(&cl, &q, &r, 1, &text);
     snprintf(part, sizeof part, "Optimizer state in host memory: %.2f GiB per host", (double)l->host_bytes / (1 << 30));

@@ -44,9 +44,9 @@ static ls_status same_memory(ls_trainer *t)
 {
     ls_plan_memory m;
     const int rank = ls_comm_rank(t->comm);
-    LS_TRY(ls_planner_memory(t->cfg, NULL, 1, rank, t->val.n_seq, &m));
+    LS_TRY(ls_planner_memory(t->cfg, NULL, (ls_worker_cpu){0}, rank, t->val.n_seq, &m));
     LS_TRY(plan_same_memory("without a device", &m, &t->plan));
-    LS_TRY(ls_planner_memory(t->cfg, &t->compute, 1, rank, t->val.n_seq, &m));
+    LS_TRY(ls_planner_memory(t->cfg, &t->compute, (ls_worker_cpu){0}, rank, t->val.n_seq, &m));
     return plan_same_memory("with the device", &m, &t->plan);
 }
 

@@ -15,6 +15,8 @@ void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 ls_status cpu_fast_check(bool bf16);
 /* impl of a backend opened for bf16. */
 const void *cpu_fast_bf16(void);
+/* impl for sizes: the kernel of this name, usable here or not; else its emulated form, whose sizes are the same; else NULL. */
+const void *cpu_fast_named(bool bf16, const char *kernel);
 
 /* The operation `hash` of host memory, for any backend. */
 ls_status cpu_hash(const ls_compute *c, uint64_t *out, const void *x, size_t nbytes, bool more);

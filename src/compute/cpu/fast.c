@@ -70,6 +70,14 @@ void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
                                                  : " (slow: LS_GEMM names an emulated kernel)");
 }
 
+const char *ls_compute_kernel(const char *described, char name[LS_KERNEL_NAME])
+{
+    const char *end = strstr(described, " matmul"), *at = end;
+    while (at && at > described && at[-1] != ' ') at--;
+    snprintf(name, LS_KERNEL_NAME, "%.*s", at ? (int)(end - at) : 0, at ? at : "");
+    return name;
+}
+
 static void add_name(char *list, size_t size, const char *name)
 {
     size_t n = strlen(list);
@@ -102,6 +110,18 @@ ls_status cpu_fast_check(bool bf16)
 const void *cpu_fast_bf16(void)
 {
     return gemm_pick(true, NULL);
+}
+
+const void *cpu_fast_named(bool bf16, const char *kernel)
+{
+    const gemm_kernel *k, *emulated = NULL;
+    const size_t n = strlen(kernel);
+    for (int i = 0; (k = gemm_list(i, NULL)); i++) {
+        if (gemm_is_bf16(k) != bf16 || strncmp(gemm_name(k), kernel, n)) continue;
+        if (!gemm_name(k)[n]) return k;
+        if (n && !strcmp(gemm_name(k) + n, "-emulated")) emulated = k;
+    }
+    return emulated;
 }
 
 ls_cpu_bf16 ls_compute_cpu_bf16(void)
