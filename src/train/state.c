@@ -214,7 +214,7 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
 /* Without a history, as of a checkpoint of another precision, the next step records one. Of a longer one the newest steps are taken. */
 static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
 {
-    if (!f || !steps) return LS_OK;
+    if (!f) return LS_OK;
     ls_fp8_history *h = &f->history;
     h->used = 0;
     for (size_t s = 0; s < json_array_size(steps) && h->used < h->length; s++, h->used++) {
