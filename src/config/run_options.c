@@ -117,13 +117,18 @@ static void put_restarts(ls_jsonw *w, const ls_train_options *o)
     ls_str_fini(&s);
 }
 
+void ls_train_fp8_write(const ls_fp8_opts *o, ls_jsonw *w)
+{
+    if (!o->on) return;
+    ls_jsonw_members(w, LS_KV("fp8_format", ls_fp8_format_word(o)), LS_KV("fp8_amax_history_len", o->history),
+                     LS_KV("fp8_margin", o->margin));
+}
+
 static void put_computed(ls_jsonw *w, const ls_train_config *c)
 {
     ls_jsonw_put_open(w, "computed", '{');
     ls_jsonw_members(w, LS_KV("precision", c->precision), LS_KV("device", c->device));
-    if (c->fp8.on)
-        ls_jsonw_members(w, LS_KV("fp8_format", ls_fp8_format_word(&c->fp8)),
-                         LS_KV("fp8_amax_history_len", c->fp8.history), LS_KV("fp8_margin", c->fp8.margin));
+    ls_train_fp8_write(&c->fp8, w);
     ls_jsonw_close(w);
 }
 

@@ -13,11 +13,15 @@
 
 #include "config/resolve.h"
 #include "core/argv.h"
+#include "core/json.h"
 
 #define LS_RUN_OPTIONS   "options.json"
 #define LS_RUN_DEEPSPEED "options.deepspeed.json" /* a copy of --deepspeed_config */
 
 void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out);
+
+/* The settings of fp8 by the names of their options; nothing for other precisions. */
+void ls_train_fp8_write(const ls_fp8_opts *o, ls_jsonw *w);
 
 /* The options of a run folder as words. Without -n if the workers are `launched`. A run that has a checkpoint takes the model of --init_from from
  * it. LS_E_IO if the folder or the file does not exist, LS_E_FORMAT. */
