@@ -274,6 +274,7 @@ static int least(int a, int b)
 
 ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls_train_facts *f)
 {
+    if (o->resume || o->attempt > 1) LS_TRY(ls_run_options_computed(o->checkpoint_path, &f->before));
     LS_TRY(ls_train_find_paths(o, paths));
     if (!paths->tokenizer) return LS_OK;
     ls_tokenizer *tok = NULL;

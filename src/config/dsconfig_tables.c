@@ -58,6 +58,7 @@ static const ds_row fp8_rows[] = {
     INT("margin", 0, 16),
     INT("amax_history_len", 1, 1024),
     {.key = "amax_compute_algo", .kind = DS_TEXT, .words = "max|most_recent"},
+    BOOL("reduce_amax"),
 };
 
 static const ds_row offload_rows[] = {
@@ -503,6 +504,12 @@ ls_status train_ds_check(ds_reader *r)
         LS_TRY(train_ds_refuse(r, "managed_gradient_accumulation",
                                ls_fail(LS_E_UNSUPPORTED,
                                        "%s: 'managed_gradient_accumulation' false is not supported; leave the key out",
+                                       r->what)));
+    if (!ls_ds_bool(c, "fp8.reduce_amax", true))
+        LS_TRY(train_ds_refuse(r, "fp8.reduce_amax",
+                               ls_fail(LS_E_UNSUPPORTED,
+                                       "%s: 'fp8.reduce_amax' is false, but scales always follow from the magnitudes "
+                                       "of all workers, so that all have the same weights; set it to true",
                                        r->what)));
     if (!strcasecmp(ls_ds_text(c, "gradient_allreduce_op", "mean"), "sum"))
         LS_TRY(

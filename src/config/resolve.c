@@ -586,7 +586,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     ls_status st;
     if (!facts) facts = &nothing;
     LS_TRY_GOTO(st, done, resolve_world(o, facts, &c));
-    LS_TRY_GOTO(st, done, train_resolve_device(o, ds, facts->device, &c));
+    LS_TRY_GOTO(st, done, train_resolve_device(o, ds, facts, &c));
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));

@@ -41,6 +41,13 @@ typedef struct ls_setting {
     char detail[LS_DEVICE_WORDS]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
 } ls_setting;
 
+/* How the steps of a run folder were computed, by its options.json (config/run_options.h); NULL: not known. Texts are static. */
+typedef struct ls_run_computed {
+    const char *precision, *device; /* "bf16", "cuda" */
+    const char *fp8_format;         /* not NULL: its steps were computed in fp8, with the settings below */
+    int fp8_history, fp8_margin;
+} ls_run_computed;
+
 /* What the caller knows about the world and the data; zero means not known. */
 typedef struct ls_train_facts {
     int world_size;      /* workers of this run; 0 or 1 = one                                                */
@@ -48,6 +55,7 @@ typedef struct ls_train_facts {
     int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
     bool several_hosts;  /* workers are on more than one                                                     */
     const ls_device_choice *device; /* what was chosen for --device; NULL: as --device stands, and auto is the CPU */
+    ls_run_computed before;         /* of the run that is resumed or restarted                               */
 } ls_train_facts;
 
 #define LS_MAX_STAGE_THREAD 64
@@ -63,8 +71,9 @@ typedef struct ls_train_config {
     char deepspeed_sha256[65];
     ls_str deepspeed_text; /* its bytes */
     bool resume;
-    bool restart;   /* continues an attempt of the same run, whose files are not those of an earlier run */
-    bool lock_held; /* run.lock, by a parent process */
+    ls_run_computed before; /* as in the facts */
+    bool restart;           /* continues an attempt of the same run, whose files are not those of an earlier run */
+    bool lock_held;         /* run.lock, by a parent process */
 
     int world_size, rank, local_rank;
     int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */

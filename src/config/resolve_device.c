@@ -3,7 +3,7 @@
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
  *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
- *               products, and everything is stored in fp32.
+ *               products, and everything is stored in fp32. Where the machine would decide, a run that is resumed keeps the precision of its steps.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
  *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
  *               the command line changes nothing, so that strategies compute the same. */
@@ -44,14 +44,34 @@ static bool is_auto(const ls_ds_config *ds, const char *key)
     return text && !strcmp(text, "auto");
 }
 
-/* A number of fp8: the option's, else the JSON's, else the option's default. */
-static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const char *flag, int64_t typed,
-                      const char *key, ls_train_config *c)
+/* A setting of fp8: the option's, else the JSON's, else that of the steps of the run that is resumed, else the option's default. */
+static train_origin fp8_from(const ls_train_options *o, const ls_ds_config *ds, const char *flag, const char *key,
+                             const ls_train_config *c)
 {
-    const bool given = ls_train_given(o, flag + 2), json = !given && ls_ds_get(ds, key);
-    const int64_t value = json ? ls_ds_int(ds, key, typed) : typed;
-    train_put_int(c, flag + 2, value, train_from(o, flag, json ? key : NULL));
+    const train_origin from = train_from_json(o, flag, ds, key);
+    const bool kept = from.source == LS_FROM_DEFAULT && c->fp8.on && c->before.fp8_format;
+    return kept ? (train_origin){LS_FROM_RUN, flag} : from;
+}
+
+static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const char *flag, int64_t typed,
+                      const char *key, int before, ls_train_config *c)
+{
+    const train_origin from = fp8_from(o, ds, flag, key, c);
+    const int64_t value = from.source == LS_FROM_JSON  ? ls_ds_int(ds, key, typed)
+                          : from.source == LS_FROM_RUN ? before
+                                                       : typed;
+    train_put_int(c, flag + 2, value, from);
     return (int)value;
+}
+
+/* An option that needs another precision or device. One of the run that is resumed is left out: nobody can do that by hand. */
+static ls_status refuse(const ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
+{
+    if (!ls_train_by_preset(o, name))
+        return ls_fail(LS_E_CONFIG, "--%s needs %s, but this run uses %s on the %s; leave it out", name, needs,
+                       c->precision, strcmp(c->device, "cuda") ? "CPU" : "GPU");
+    ls_str_addf(&c->notes, "--%s of the earlier run needs %s: left out\n", name, needs);
+    return LS_OK;
 }
 
 /* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
@@ -62,12 +82,10 @@ static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, 
     char no_gpu[LS_DEVICE_WORDS];
     static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
     const char *key = ls_ds_get(ds, "fp8.format") ? "fp8.format" : "fp8.fp8_format";
-    const bool on = !strcmp(c->precision, "fp8"), json = !ls_train_given(o, "fp8_format") && ls_ds_get(ds, key);
+    const bool on = !strcmp(c->precision, "fp8");
     const bool recent = !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent");
     for (size_t i = 0; i < sizeof flag / sizeof *flag && !on; i++)
-        if (ls_train_given(o, flag[i]))
-            return ls_fail(LS_E_CONFIG, "--%s needs --precision fp8, but this run uses %s; leave it out", flag[i],
-                           c->precision);
+        if (ls_train_given(o, flag[i])) LS_TRY(refuse(o, flag[i], "--precision fp8", c));
     if (on && !d->cuda)
         return ls_fail(
             LS_E_UNSUPPORTED,
@@ -77,18 +95,29 @@ static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, 
             : ds->path   ? ds->path
                          : "the DeepSpeed JSON",
             o->precision ? "" : " enables fp8, which", ls_device_no_gpu(d, no_gpu));
-    const char *format = json ? ls_ds_text(ds, key, o->fp8_format) : o->fp8_format;
-    c->fp8 = (ls_fp8_opts){.on = on, .e4m3 = !strcasecmp(format, "e4m3")};
-    train_put_text(c, "fp8_format", c->fp8.e4m3 ? "e4m3" : "hybrid", train_from(o, "--fp8_format", json ? key : NULL));
+    c->fp8.on = on;
+    const train_origin from = fp8_from(o, ds, "--fp8_format", key, c);
+    const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, key, o->fp8_format)
+                         : from.source == LS_FROM_RUN ? c->before.fp8_format
+                                                      : o->fp8_format;
+    c->fp8.e4m3 = !strcasecmp(format, "e4m3");
+    train_put_text(c, "fp8_format", ls_fp8_format_word(&c->fp8), from);
     if (recent && !ls_train_given(o, "fp8_amax_history_len")) {
         c->fp8.history = 1;
         train_put_int(c, "fp8_amax_history_len", 1, (train_origin){LS_FROM_JSON, "fp8.amax_compute_algo"});
     } else {
-        c->fp8.history =
-            fp8_number(o, ds, "--fp8_amax_history_len", o->fp8_amax_history_len, "fp8.amax_history_len", c);
+        c->fp8.history = fp8_number(o, ds, "--fp8_amax_history_len", o->fp8_amax_history_len, "fp8.amax_history_len",
+                                    c->before.fp8_history, c);
     }
-    c->fp8.margin = fp8_number(o, ds, "--fp8_margin", o->fp8_margin, "fp8.margin", c);
+    c->fp8.margin = fp8_number(o, ds, "--fp8_margin", o->fp8_margin, "fp8.margin", c->before.fp8_margin, c);
     return LS_OK;
+}
+
+/* Of a run that is resumed, the precision of its steps, where neither the options nor the JSON name one; else NULL. */
+static const char *precision_before(const ls_train_options *o, const ls_train_config *c, bool json, bool left_open)
+{
+    const bool open = o->precision ? !strcmp(o->precision, "auto") : !json && left_open;
+    return open ? c->before.precision : NULL;
 }
 
 static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
@@ -104,13 +133,21 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     if (json && fp16 && fp8)
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
                        ds->path ? ds->path : "the DeepSpeed JSON");
-    c->precision = o->precision        ? ls_precision_choose(o->precision, cuda)
+    const char *before = precision_before(o, c, json, left_open);
+    c->precision = before              ? before
+                   : o->precision      ? ls_precision_choose(o->precision, cuda)
                    : json              ? (fp8    ? "fp8"
                                           : fp16 ? "fp16"
                                                  : "bf16")
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
+    if (before && !cuda && (c->dtype == LS_F16 || !strcmp(before, "fp8")))
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "the steps of this run were computed in %s, but the CPU supports only fp32 and bf16; resume it on a GPU, or "
+            "add --precision fp32 or --precision bf16; %s",
+            before, ls_device_no_gpu(d, no_gpu));
     LS_TRY(resolve_fp8(o, ds, d, c));
     if (!cuda && json && c->dtype == LS_F16)
         return ls_fail(
@@ -126,21 +163,16 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                        c->compute);
     if (!cuda && c->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
         ls_str_addf(&c->notes, "bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
-    train_origin from = train_from(o, "--precision", json ? key : NULL);
+    train_origin from =
+        before ? (train_origin){LS_FROM_RUN, "--precision"} : train_from(o, "--precision", json ? key : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
         from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
     train_put_text(c, "precision", c->precision, from);
-    if (o->tf32 && (!cuda || c->dtype != LS_F32))
-        return ls_fail(LS_E_CONFIG,
-                       "--tf32 needs --device cuda --precision fp32, but this run uses %s on the %s; leave it out",
-                       c->precision, cuda ? "GPU" : "CPU");
-    if (o->stochastic_rounding && (!cuda || c->dtype != LS_BF16))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--stochastic_rounding needs --device cuda --precision bf16, but this run uses %s on the %s; leave it out",
-            c->precision, cuda ? "GPU" : "CPU");
-    c->tf32 = o->tf32;
-    c->stochastic = o->stochastic_rounding;
+    c->tf32 = o->tf32 && cuda && c->dtype == LS_F32;
+    c->stochastic = o->stochastic_rounding && cuda && c->dtype == LS_BF16;
+    if (o->tf32 && !c->tf32) LS_TRY(refuse(o, "tf32", "--device cuda --precision fp32", c));
+    if (o->stochastic_rounding && !c->stochastic)
+        LS_TRY(refuse(o, "stochastic_rounding", "--device cuda --precision bf16", c));
     train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));
     train_put_bool(c, "stochastic_rounding", c->stochastic, train_from(o, "--stochastic_rounding", NULL));
     return LS_OK;
@@ -242,11 +274,12 @@ static void put_device(const ls_device_choice *d, ls_train_config *c)
     train_put_text(c, "device", d->automatic ? c->device : d->asked, (train_origin){source, detail});
 }
 
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
+ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
                                ls_train_config *c)
 {
     ls_device_choice d;
-    if (chosen) d = *chosen;
+    c->before = facts->before;
+    if (facts->device) d = *facts->device;
     else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
     const bool cuda = d.cuda;
     if (cuda && ls_train_given(o, "compute"))

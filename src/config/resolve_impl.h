@@ -35,8 +35,8 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
 /* Optimizer, schedule and clipping. */
 ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
 
-/* Device, precision, loss scale and communication backend; the world is resolved before. chosen: facts' device, or NULL. */
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
+/* Device, precision, loss scale and communication backend; the world is resolved before. */
+ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
                                ls_train_config *c);
 
 /* TensorBoard, CSV and the lines of DeepSpeed. */

@@ -117,6 +117,21 @@ static void put_restarts(ls_jsonw *w, const ls_train_options *o)
     ls_str_fini(&s);
 }
 
+void ls_train_fp8_write(const ls_fp8_opts *o, ls_jsonw *w)
+{
+    if (!o->on) return;
+    ls_jsonw_members(w, LS_KV("fp8_format", ls_fp8_format_word(o)), LS_KV("fp8_amax_history_len", o->history),
+                     LS_KV("fp8_margin", o->margin));
+}
+
+static void put_computed(ls_jsonw *w, const ls_train_config *c)
+{
+    ls_jsonw_put_open(w, "computed", '{');
+    ls_jsonw_members(w, LS_KV("precision", c->precision), LS_KV("device", c->device));
+    ls_train_fp8_write(&c->fp8, w);
+    ls_jsonw_close(w);
+}
+
 void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, ls_str *out)
 {
     ls_jsonw w;
@@ -136,6 +151,7 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
     ls_jsonw_members(&w, LS_KV("micro_batch_size_per_gpu", c->micro_batch),
                      LS_KV("global_batch_size", c->global_batch));
     ls_jsonw_close(&w);
+    put_computed(&w, c);
     put_restarts(&w, o);
     ls_jsonw_close(&w);
 }
@@ -233,6 +249,48 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
     ls_free(checkpoint);
     json_decref(root);
     return st;
+}
+
+/* The word of the NULL-terminated list that a member is. False: it is another one. */
+static bool get_word(const json_t *o, const char *key, const char *const *list, const char **out)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    while (text && *list && strcmp(*list, text)) list++;
+    *out = text ? *list : NULL;
+    return *out || !json_object_get(o, key);
+}
+
+static bool get_number(const json_t *o, const char *key, int least, int most, int *out)
+{
+    const json_int_t v = json_integer_value(json_object_get(o, key));
+    *out = (int)v;
+    return json_is_integer(json_object_get(o, key)) && v >= least && v <= most;
+}
+
+static bool get_computed(const json_t *o, ls_run_computed *out)
+{
+    static const char *const precision[] = {"fp32", "bf16", "fp16", "fp8", NULL},
+                             *const device[] = {"cpu", "cuda", NULL}, *const format[] = {"e4m3", "hybrid", NULL};
+    return get_word(o, "precision", precision, &out->precision) && get_word(o, "device", device, &out->device) &&
+           get_word(o, "fp8_format", format, &out->fp8_format) &&
+           (!out->fp8_format || (get_number(o, "fp8_amax_history_len", 1, LS_FP8_HISTORY, &out->fp8_history) &&
+                                 get_number(o, "fp8_margin", 0, LS_FP8_MARGIN, &out->fp8_margin)));
+}
+
+ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
+{
+    const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
+    json_t *root = NULL;
+    *out = (ls_run_computed){0};
+    if (!ls_fs_exists(file.text)) return LS_OK;
+    LS_TRY(ls_json_load(file.text, &root));
+    const bool known = get_computed(json_object_get(root, "computed"), out);
+    json_decref(root);
+    if (known) return LS_OK;
+    return ls_fail(
+        LS_E_FORMAT,
+        "%s: \"computed\" has a value that this program does not know; add --precision and remove \"computed\"",
+        file.text);
 }
 
 void ls_run_options_restarts(const char *run_dir, ls_str *out)

@@ -24,6 +24,7 @@
 
 #define LS_FP8_LAYERS  4 /* linear layers of a block */
 #define LS_FP8_HISTORY 1024
+#define LS_FP8_MARGIN  16
 
 typedef enum ls_fp8_operand { LS_FP8_X, LS_FP8_W, LS_FP8_DY, LS_N_FP8_OPERAND } ls_fp8_operand;
 
@@ -31,8 +32,14 @@ typedef struct ls_fp8_opts {
     bool on;
     bool e4m3;   /* dy in e4m3; else in e5m2 */
     int history; /* steps, 1 … LS_FP8_HISTORY */
-    int margin;  /* scales are divided by 2^margin */
+    int margin;  /* scales are divided by 2^margin, 0 … LS_FP8_MARGIN */
 } ls_fp8_opts;
+
+/* The word of --fp8_format. */
+static inline const char *ls_fp8_format_word(const ls_fp8_opts *o)
+{
+    return o->e4m3 ? "e4m3" : "hybrid";
+}
 
 typedef struct ls_fp8_history {
     int n;            /* operands of the model: LS_FP8_LAYERS * LS_N_FP8_OPERAND per block */

@@ -3,6 +3,7 @@
 #include "train/pipe_report.h"
 #include "train/train_impl.h"
 #include "comm/start.h"
+#include "config/run_options.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -321,6 +322,7 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
         if (c->mesh.n[LS_AXIS_TP] > 1) ls_jsonw_put_bool(w, "sequence_parallel", c->sequence_parallel);
     }
     ls_jsonw_put_str(w, "precision", c->precision);
+    ls_train_fp8_write(&c->fp8, w);
     if (t->compute.device) write_device(w, t, m);
     write_scale(w, t);
     ls_jsonw_members(w, LS_KV("deterministic", c->deterministic), LS_KV("recompute", c->recompute),

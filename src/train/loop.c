@@ -129,6 +129,18 @@ static ls_status nothing_left(const ls_trainer *t)
     return LS_OK;
 }
 
+/* A run whose updates are all skipped has the weights that it began with, and ends without an error. */
+static void warn_skipped(const ls_trainer *t)
+{
+    const ls_run_state *s = &t->state;
+    if (s->skipped)
+        train_tell(
+            t,
+            "warning: %lld of %lld updates were skipped, because their gradients were not finite (\"skipped\" in "
+            "metrics.jsonl)\n",
+            (long long)s->skipped, (long long)s->step);
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     if (t->complete) return nothing_left(t);
@@ -153,5 +165,6 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     ls_stop_saving();
     LS_TRY(train_save_last(t));
     train_save_forget(t);
+    warn_skipped(t);
     return train_end_files(t, id);
 }

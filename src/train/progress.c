@@ -34,6 +34,8 @@ static void keep_pace(ls_pace *p, double seconds)
     p->seconds += p->n <= 2 ? seconds - p->seconds : fmax(0.05, 1.0 / (double)(p->n - 1)) * (seconds - p->seconds);
 }
 
+#define SKIPPED "update skipped: the gradient is not finite"
+
 static void show_step(ls_trainer *t, const ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -45,7 +47,8 @@ static void show_step(ls_trainer *t, const ls_step_result *r)
     ls_progress_add(&l, 1, "loss %.4f", r->loss);
     if (ls_progress_live()) ls_progress_add(&l, 4, "mean %.4f", t->state.loss_spread.mean);
     ls_progress_add(&l, 6, "lr %.3g", r->lr);
-    ls_progress_add(&l, 7, "norm %.3g", r->grad_norm);
+    if (r->skipped) ls_progress_add(&l, 1, SKIPPED);
+    else ls_progress_add(&l, 7, "norm %.3g", r->grad_norm);
     ls_progress_add(&l, 3, "%.0f tokens/s", rate);
     ls_progress_add(&l, 8, "%.3f TFLOP/s", rate * ls_flops_per_token(&c->model, c->seq_len) / 1e12);
     ls_progress_add(&l, 2, "eta %s", ls_human_time(text, (double)(c->total_steps - t->state.step) * t->pace.seconds));
@@ -70,9 +73,10 @@ static void see_step(ls_trainer *t, const ls_step_result *r)
     const bool asked = is_asked_for(t);
     const bool due = t->cfg->print_every && !ls_progress_live() ? asked : ls_progress_due(t->state.step);
     if (last || due) show_step(t, r);
-    if (asked && ls_progress_live())
-        train_event(t, "step %lld  loss %.4f  lr %.3g  norm %.3g\n", (long long)t->state.step, r->loss, r->lr,
-                    r->grad_norm);
+    if (!asked || !ls_progress_live()) return;
+    char norm[64] = SKIPPED;
+    if (!r->skipped) snprintf(norm, sizeof norm, "norm %.3g", r->grad_norm);
+    train_event(t, "step %lld  loss %.4f  lr %.3g  %s\n", (long long)t->state.step, r->loss, r->lr, norm);
 }
 
 void train_show_validation(ls_trainer *t, int64_t done, int64_t n)

@@ -214,8 +214,9 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
 /* Without a history, as of a checkpoint of another precision, the next step records one. Of a longer one the newest steps are taken. */
 static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
 {
-    if (!f || !steps) return LS_OK;
+    if (!f) return LS_OK;
     ls_fp8_history *h = &f->history;
+    h->used = 0;
     for (size_t s = 0; s < json_array_size(steps) && h->used < h->length; s++, h->used++) {
         const json_t *step = json_array_get(steps, s);
         for (int i = 0; i < h->n; i++) {
@@ -315,6 +316,18 @@ static void note_length(const ls_trainer *t, int64_t then, const char *path)
         path, (long long)then, (long long)t->state.step + 1, ls_lr_word(c->lr.kind), (long long)c->total_steps);
 }
 
+/* Where a run continues in another precision, or on another device, than its steps were computed. */
+static void note_computed(const ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_run_computed *b = &c->before;
+    if (!b->precision || !b->device || t->state.step >= c->total_steps) return;
+    if (!strcmp(b->precision, c->precision) && !strcmp(b->device, c->device)) return;
+    train_tell(t, "steps up to %lld were computed in %s on the %s, from here on in %s on the %s\n",
+               (long long)t->state.step, b->precision, strcmp(b->device, "cuda") ? "CPU" : "GPU", c->precision,
+               strcmp(c->device, "cuda") ? "CPU" : "GPU");
+}
+
 /* Room for the epochs of a longer run, whose limit is now lower. */
 static ls_status grow_done(ls_run_state *s)
 {
@@ -407,6 +420,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);
     note_length(t, get_int(run, "total_steps"), path);
+    note_computed(t);
 out:
     json_decref(o);
     return st;

@@ -315,7 +315,8 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
     if (r->skipped) return ls_fp8_set(t->model);
     for (int i = 0; i < h->n; i++) {
         float most = all[i];
-        for (int w = 1; w < W; w++) most = !(all[w * h->n + i] <= most) ? all[w * h->n + i] : most; /* NaN, too */
+        for (int w = 1; w < W && isfinite(most); w++) /* the first that is not finite wins */
+            if (!(all[w * h->n + i] <= most)) most = all[w * h->n + i];
         if (!isfinite(most)) return end_run(t, "an operand of a product in fp8", most, true);
         all[i] = most;
     }

@@ -117,6 +117,47 @@ ranks neither 0 0 --deepspeed_config fp16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
 is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "reported once: $(cat neither.log)"
 
+# --- a run that is resumed on another machine keeps its precision ---
+# more NAME DEVICES STEPS OPTIONS: continues a run; stdout and stderr in NAME.more
+more() {
+  local name=$1 devices=$2 steps=$3
+  shift 3
+  LS_PLUGIN_DIR=$emu LS_EMU_DEVICES=$devices timeout -k 5 120 "$LOCKSTEP" train --resume "$name" --max_steps "$steps" "$@" >"$name.more" 2>&1 ||
+    bad "$name resumed: exit code $?: $(tail -n 3 "$name.more")"
+}
+said() { grep -q -e "$2" "$1.more" || bad "$1: '$2' is not in $(head -n 5 "$1.more")"; }
+more gpu 0 3
+is "$(metric gpu device) $(metric gpu precision)" "cpu bf16" "resumed without a GPU"
+said gpu '^steps up to 2 were computed in bf16 on the GPU, from here on in bf16 on the CPU$'
+more gpu 0 4 --precision fp32
+is "$(metric gpu precision)" fp32 "--precision on resume"
+said gpu '^steps up to 3 were computed in bf16 on the CPU, from here on in fp32 on the CPU$'
+more gpu 0 5
+is "$(metric gpu precision)" fp32 "resumed with the precision that was typed"
+grep -q 'were computed in' gpu.more && bad "a change is reported, but there is none: $(cat gpu.more)"
+t auto LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 -- --precision auto
+own=$(metric auto precision)
+t auto LS_PLUGIN_DIR="$emu" -- --precision auto --max_steps 3 --resume # all options typed again
+is "$(metric auto device) $(metric auto precision)" "cuda $own" "auto resumed on a GPU"
+t restarted LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 -- --max_restarts 0
+t restarted LS_PLUGIN_DIR="$emu" -- --max_steps 3 --attempt 2 # as a supervisor starts it on another host
+is "$(metric restarted device) $(metric restarted precision)" "cuda fp32" "restarted on a GPU"
+
+# options of the earlier run that the other precision or device does not have are left out; typed ones are refused
+t fp8 LS_PLUGIN_DIR="$emu" -- --precision fp8 --fp8_format hybrid --fp8_margin 1
+expect 2 "needs --precision fp8, but this run uses bf16" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume fp8 --max_steps 3 --precision bf16 --fp8_margin 2
+more fp8 1 3 --precision bf16
+said fp8 '^--fp8_format of the earlier run needs --precision fp8: left out$'
+said fp8 '^--fp8_margin of the earlier run needs --precision fp8: left out$'
+t tf32 LS_PLUGIN_DIR="$emu" -- --precision fp32 --tf32
+more tf32 0 3 --precision bf16
+said tf32 '^--tf32 of the earlier run needs --device cuda --precision fp32: left out$'
+t rounded LS_PLUGIN_DIR="$emu" -- --stochastic_rounding
+more rounded 1 3 --device cpu
+said rounded '^--stochastic_rounding of the earlier run needs --device cuda --precision bf16: left out$'
+expect 2 "--stochastic_rounding needs --device cuda --precision bf16, but this run uses bf16 on the CPU" \
+  env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume rounded --max_steps 4 --device cpu --stochastic_rounding
+
 # --- the other commands ---
 on_stderr() { grep -q "$1" err || bad "'$1' is not on stderr: $(head -c 300 err)"; }
 cmd() { env LS_PLUGIN_DIR="$emu" timeout -k 5 300 "$LOCKSTEP" "$@" >out 2>err || bad "$1: exit code $?: $(head -c 300 err)"; }

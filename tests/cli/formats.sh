@@ -153,6 +153,7 @@ if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_n
   checkpoint gpu/epoch-1
   go train --data data --model tiny --num_layers 1 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1 --max_val_steps 0 --threads 1 \
     --device cuda --precision fp8 --checkpoint_path fp8
+  folder fp8
   checkpoint fp8/epoch-1
   prints 'bench comm --json' bench comm -n 2 --device cuda --comm nccl --min 1K --max 1K --rounds 2 --json
   prints 'bench gemm --json' bench gemm --device cuda --turns 1 --batch 1 --seq 16 --width 64 --layers 1 --vocab 100 --json

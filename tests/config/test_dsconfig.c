@@ -190,6 +190,8 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}", LS_E_CONFIG,
               "warmup_num_steps");
     must_fail("{\"scheduler\": {\"type\": \"WarmupCosineLR\"}}", LS_E_CONFIG, "total_num_steps");
+    must_fail("{\"fp8\": {\"enabled\": true, \"reduce_amax\": false}}", LS_E_UNSUPPORTED,
+              "'fp8.reduce_amax' is false, but scales always follow from the magnitudes of all workers");
     must_fail("{\"communication_data_type\": \"fp8\"}", LS_E_CONFIG, "fp16|bf16|fp32");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"int8\"}}", LS_E_CONFIG, "fp32|fp16|bf16");
 }

@@ -429,6 +429,9 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
          "--device cuda", &c);
     assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 1);
     ls_train_config_fini(&c);
+    must("{\"fp8\": {\"enabled\": true, \"reduce_amax\": true}}", "--device cuda", &c);
+    assert_true(c.fp8.on);
+    ls_train_config_fini(&c);
     must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "the CPU supports only fp32 and bf16");
     must_fail("{\"fp8\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "enables fp8, which needs a GPU");
     must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");

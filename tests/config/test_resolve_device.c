@@ -130,6 +130,57 @@ static void automatic_devices_resolve_as_if_named(void **state)
     ls_train_config_fini(&c);
 }
 
+/* What the machine would decide anew: options and the JSON still change it. */
+static void a_resumed_run_keeps_its_precision(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    const ls_device_choice cpu = {.asked = "cpu", .index = -1, .words = "CPU", .from = ""},
+                           gpu = {.cuda = true, .asked = "cuda", .index = -1, .words = "CUDA", .from = ""};
+    const ls_run_computed bf16 = {.precision = "bf16", .device = "cuda"}, fp32 = {.precision = "fp32", .device = "cpu"},
+                          fp8 = {.precision = "fp8",
+                                 .device = "cuda",
+                                 .fp8_format = "hybrid",
+                                 .fp8_history = 7,
+                                 .fp8_margin = 2};
+    const struct {
+        const char *json, *line;
+        ls_device_choice device;
+        ls_run_computed before;
+        const char *precision;
+    } cases[] = {
+        {NULL, "", cpu, bf16, "bf16"},
+        {NULL, "--precision auto", cpu, bf16, "bf16"},
+        {NULL, "", gpu, fp32, "fp32"},
+        {NULL, "--precision auto", gpu, fp32, "fp32"},
+        {"{\"bf16\": {\"enabled\": \"auto\"}}", "", gpu, fp32, "fp32"},
+        {"{\"bf16\": {\"enabled\": true}}", "", gpu, fp32, "bf16"},
+        {"{}", "", gpu, bf16, "fp32"},
+        {NULL, "--precision fp32", cpu, bf16, "fp32"},
+        {NULL, "", gpu, fp8, "fp8"},
+        {NULL, "", gpu, {0}, "bf16"},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        const ls_train_facts f = {.data_eos_id = -1, .device = &cases[i].device, .before = cases[i].before};
+        if (resolve_with(cases[i].json, cases[i].line, &f, &c) != LS_OK) fail_msg("%zu: %s", i, ls_err_words());
+        assert_string_equal(c.precision, cases[i].precision);
+        ls_train_config_fini(&c);
+    }
+    const ls_train_facts on = {.data_eos_id = -1, .device = &gpu, .before = fp8},
+                         off = {.data_eos_id = -1, .device = &cpu, .before = fp8};
+    assert_int_equal(resolve_with(NULL, "", &on, &c), LS_OK); /* not the defaults of this version */
+    assert_true(!c.fp8.e4m3 && c.fp8.history == 7 && c.fp8.margin == 2);
+    assert_source(&c, "precision", LS_FROM_RUN, "--precision");
+    assert_source(&c, "fp8_margin", LS_FROM_RUN, "--fp8_margin");
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with("{\"fp8\": {\"enabled\": true, \"margin\": 3}}", "--fp8_format e4m3", &on, &c),
+                     LS_OK);
+    assert_true(c.fp8.e4m3 && c.fp8.history == 7 && c.fp8.margin == 3);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "", &off, &c), LS_E_UNSUPPORTED);
+    assert_contains(ls_err_words(), "the steps of this run were computed in fp8, but the CPU supports only");
+}
+
 static void the_loss_scale_rule_follows_the_run(void **state)
 {
     (void)state;
@@ -249,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_run_defaults_to_bf16),
         cmocka_unit_test(automatic_devices_resolve_as_if_named),
+        cmocka_unit_test(a_resumed_run_keeps_its_precision),
         cmocka_unit_test(the_loss_scale_rule_follows_the_run),
         cmocka_unit_test(worker_settings_come_from_flags_and_json),
         cmocka_unit_test(the_launchers_environment_is_read_and_checked),

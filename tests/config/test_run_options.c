@@ -39,7 +39,12 @@ static void save(const char *line, int micro, int64_t batch)
     ls_str text = {0};
     assert_int_equal(ls_argv_split(&words, line), LS_OK);
     parse(&words, &o);
-    ls_run_options_write(&o, &(ls_train_config){.micro_batch = micro, .global_batch = batch}, &text);
+    ls_train_config c = {.micro_batch = micro, .global_batch = batch, .precision = "fp32", .device = "cpu"};
+    if (o.precision && !strcmp(o.precision, "fp8")) {
+        c.precision = "fp8";
+        c.fp8 = (ls_fp8_opts){.on = true, .history = 16, .margin = 1};
+    }
+    ls_run_options_write(&o, &c, &text);
     assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, text.data, text.len), LS_OK);
     ls_str_fini(&text);
     ls_argv_fini(&words);
@@ -70,6 +75,37 @@ static void options_read_back_the_same(void **state)
     parse(&words, &o);
     assert_false(ls_train_given(&o, "n"));
     ls_argv_fini(&words);
+}
+
+/* What the machine decided, beside the options as they were typed. */
+static void the_precision_of_the_steps_reads_back(void **state)
+{
+    (void)state;
+    ls_run_computed was;
+    static const char *const wrong[] = {
+        "{\"precision\": \"auto\"}", "{\"device\": 1}", "{\"precision\": \"fp8\", \"fp8_format\": \"e4m3\"}",
+        "{\"fp8_format\": \"e4m3\", \"fp8_amax_history_len\": 1025, \"fp8_margin\": 0}"};
+    save("--precision auto", 1, 1);
+    assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+    assert_string_equal(was.precision, "fp32");
+    assert_string_equal(was.device, "cpu");
+    assert_null(was.fp8_format);
+    save("--precision fp8", 1, 1);
+    assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+    assert_string_equal(was.fp8_format, "hybrid");
+    assert_true(was.fp8_history == 16 && was.fp8_margin == 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"version\": 1, \"options\": {}, \"computed\": %s}", wrong[i]);
+        assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, text, strlen(text)), LS_OK);
+        assert_int_equal(ls_run_options_computed(dir, &was), LS_E_FORMAT);
+    }
+    static const char old[] = "{\"version\": 1, \"options\": {}}"; /* of an earlier version */
+    assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, old, strlen(old)), LS_OK);
+    assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+    assert_null(was.precision);
+    assert_int_equal(ls_run_options_computed("/no/such/run", &was), LS_OK);
+    assert_null(was.precision);
 }
 
 /* They are recorded, but no options of a resumed run. */
@@ -195,6 +231,7 @@ static void an_option_that_is_forgotten_has_its_default(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_precision_of_the_steps_reads_back),
         cmocka_unit_test(options_read_back_the_same),
         cmocka_unit_test(restarts_are_not_taken_over),
         cmocka_unit_test(paths_that_exist_become_absolute),

@@ -99,6 +99,9 @@ cat >ds.json <<'JSON'
 JSON
 over=(--deepspeed_config ds.json --device cuda --max_steps 14)
 t --checkpoint_path over --grad_accum_steps 2 "${over[@]}" --save_every 5
+grep -q '^step 1/14  loss [0-9.]*  .*update skipped: the gradient is not finite' log.txt || bad "a skipped update is not reported: $(grep '^step' log.txt)"
+n=$(grep -c '"skipped": true' over/metrics.jsonl)
+grep -q "^warning: $n of 14 updates were skipped, because their gradients were not finite" log.txt || bad "the number of skipped updates: $(tail -n 3 log.txt)"
 python3 - <<'PY' || bad "overflows"
 import json
 rows = [json.loads(line) for line in open("over/metrics.jsonl")]

@@ -24,8 +24,8 @@ layout() { # NAME [options]: the bits of one worker
 }
 
 run one --precision fp8 --max_steps 4
-value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(d["lockstep"]["precision"], d["training_config"]["precision"])' "$SCRATCH/$1/training_metrics.json"; }
-[ "$(value one)" = "fp8 fp8_mixed" ] || bad "the record of an fp8 run: $(value one)"
+value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); l = d["lockstep"]; print(l["precision"], d["training_config"]["precision"], l["fp8_format"], l["fp8_amax_history_len"], l["fp8_margin"])' "$SCRATCH/$1/training_metrics.json"; }
+[ "$(value one)" = "fp8 fp8_mixed e4m3 16 0" ] || bad "the record of an fp8 run: $(value one)"
 LS_CUDA_GRAPHS=0 layout direct
 layout zero3 -n 2 --strategy zero3 --audit 3
 # zero3 gathers blocks with one byte per element (two in the first step, which records), and embed with two
@@ -84,6 +84,7 @@ long=(--max_steps "$steps" --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
 run long-hybrid --precision fp8 --fp8_format hybrid --fp8_amax_history_len 4 "${long[@]}"
+[ "$(value long-hybrid)" = "fp8 fp8_mixed hybrid 4 0" ] || bad "the record of a hybrid run: $(value long-hybrid)"
 python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
 import json, sys
 def steps(p): return [json.loads(x) for x in open(f"{sys.argv[1]}/long-{p}/metrics.jsonl") if '"loss"' in x]

@@ -411,6 +411,8 @@ static void only_the_seed_may_differ_between_repeats(void **state)
         {"\"dataset_name\": \"t\"", "\"dataset_name\": \"u\"", "ddp (dataset u)"},
         {"\"train\": 10", "\"train\": 11", "ddp (sequences 11 and 2)"},
         {"\"precision\": \"fp32\"", "\"precision\": \"bf16\"", "ddp (precision bf16)"},
+        {"\"device\": \"cpu\"", "\"device\": \"cpu\", \"fp8_format\": \"hybrid\", \"fp8_margin\": 1",
+         "ddp (fp8_format hybrid, fp8_margin 1)"},
         {"\"gpu_name\": \"none\"", "\"gpu_name\": \"V100\"", "ddp (gpu V100)"},
         {"\"device\": \"cpu\"", "\"device\": \"cuda\"", "ddp (device cuda)"},
         {"\"hostname\": \"h\"", "\"hostname\": \"i\"", "ddp (host i)"},

@@ -1,6 +1,7 @@
 /* A number that is not finite leaves weights and moments as they were, although the update is queued before the host has read it: on the CPU
  * and on the emulated device, in every precision; loss scaling skips the step, otherwise the run ends and the error names the tensor. */
 #include "cmocka_all.h"
+#include "comm/launch.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "test_argv.h"
@@ -26,7 +27,7 @@ static int remove_data(void **state)
     return ls_fs_remove_tree(dir) != LS_OK;
 }
 
-typedef enum wrong { NOTHING, GRADIENT, LOSS, OPERAND } wrong;
+typedef enum wrong { NOTHING, GRADIENT, LOSS, OPERAND, OPERAND_NAN } wrong;
 
 typedef struct run {
     ls_train_options o;
@@ -43,14 +44,15 @@ static ls_status spoil(void *ctx, ls_trainer *t, const ls_event *e)
     if (e->kind != LS_ON_PHASE_END || e->phase != LS_PHASE_REDUCE || r->what == NOTHING) return LS_OK;
     LS_TRY(ls_compute_sync(&t->compute));
     if (r->what == LOSS) t->micro_loss[2] = INFINITY;
-    if (r->what == OPERAND) LS_TRY(ls_compute_write(&t->compute, t->model->fp8->amax + 3, &inf, sizeof inf));
+    if (r->what == OPERAND || r->what == OPERAND_NAN)
+        LS_TRY(ls_compute_write(&t->compute, t->model->fp8->amax + 3, r->what == OPERAND ? &inf : &nan_, sizeof inf));
     if (r->what == GRADIENT)
         LS_TRY(ls_compute_write(&t->compute, ls_at_wide(&t->compute, ls_strategy_own(t->strategy, 1).grad, 5), &nan_,
                                 sizeof nan_));
     return LS_OK;
 }
 
-static void open_run(run *r, const char *extra)
+static ls_status try_open(run *r, ls_comm *comm, const char *extra)
 {
     static char text[1024];
     static char *argv[TEST_ARGV_MAX];
@@ -61,13 +63,19 @@ static void open_run(run *r, const char *extra)
              dir, dir, extra);
     const int argc = test_argv(text, argv);
     ls_train_paths paths = {0};
-    assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
-    assert_int_equal(ls_train_find_paths(&r->o, &paths), LS_OK);
-    if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)
-        fail_msg("%s", ls_err_words());
+    const ls_train_facts facts = {.world_size = comm ? ls_comm_size(comm) : 1, .data_eos_id = -1};
+    LS_TRY(ls_train_options_parse(argc, argv, &r->o));
+    LS_TRY(ls_train_find_paths(&r->o, &paths));
+    LS_TRY(ls_train_resolve(&r->o, NULL, &paths, &facts, &r->c));
     ls_train_paths_fini(&paths);
-    if (ls_trainer_create(&r->t, &r->c, NULL, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
+    LS_TRY(ls_trainer_create(&r->t, &r->c, comm, &(ls_train_io){0}));
     r->t->observer = (ls_observer){.see = spoil, .ctx = r};
+    return LS_OK;
+}
+
+static void open_run(run *r, const char *extra)
+{
+    if (try_open(r, NULL, extra) != LS_OK) fail_msg("%s", ls_err_words());
 }
 
 static void close_run(run *r)
@@ -154,9 +162,40 @@ static void other_numbers_that_are_not_finite_change_nothing(void **state)
     check("--device cuda --precision fp8", OPERAND, "step 2: an operand of a product in fp8 is infinite");
 }
 
+static ls_status one_of_two(void *ctx, ls_comm *comm, int n_core)
+{
+    run r;
+    ls_step_result s;
+    (void)n_core;
+    LS_TRY(try_open(&r, comm, "--device cuda --precision fp8"));
+    LS_TRY(ls_trainer_step(r.t, &s));
+    r.what = ls_comm_rank(comm) == *(const int *)ctx ? OPERAND_NAN : NOTHING;
+    const ls_status st = ls_trainer_step(r.t, &s);
+    const bool found = st == LS_E_NUMERIC && strstr(ls_err_words(), "step 2: an operand of a product in fp8 is NaN");
+    close_run(&r);
+    return found ? LS_OK : ls_fail(LS_E_NUMERIC, "status %d: %s", (int)st, ls_err_words());
+}
+
+static void report(void *ctx, int rank, ls_status st)
+{
+    if (st != LS_OK) fprintf(stderr, "NaN on rank %d, rank %d: %s\n", *(const int *)ctx, rank, ls_err_words());
+}
+
+/* A comparison with NaN is false: the maximum over the workers must not lose it. */
+static void an_operand_of_any_worker_ends_the_run(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        const ls_launch l = {
+            .n = 2, .arena_nbytes = (size_t)1 << 30, .body = one_of_two, .report = report, .ctx = &rank};
+        if (ls_launch_local(&l) != LS_OK) fail_msg("%s", ls_err_words());
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_operand_of_any_worker_ends_the_run),
+                                       cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
                                        cmocka_unit_test(other_numbers_that_are_not_finite_change_nothing)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

@@ -101,6 +101,30 @@ static void a_resumed_run_may_change_precision(void **state)
     assert_true(ls_loss_scale_now(&b.t.state.scale) == 128);
 }
 
+/* A state that is read replaces the history of the trainer. */
+static void an_fp8_history_is_replaced(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0};
+    float then[8] = {1, 2, 3, 4}, now[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+    ls_fp8_state f = {.history = {.n = 2, .length = 4, .used = 2, .amax = then}},
+                 g = {.history = {.n = 2, .length = 4, .used = 3, .amax = now}};
+    ls_model m = {.fp8 = &f}, other = {.fp8 = &g}, bf16 = {0};
+    run a, b;
+    run_open(&a, &none);
+    run_open(&b, &none);
+    a.t.model = &m;
+    b.t.model = &other;
+    for (int i = 0; i < 2; i++) {
+        write_into(&a, &b);
+        assert_int_equal(g.history.used, 2);
+        assert_memory_equal(now, then, 4 * sizeof *now);
+    }
+    a.t.model = &bf16; /* the next step records one */
+    write_into(&a, &b);
+    assert_int_equal(g.history.used, 0);
+}
+
 static void contradictory_loss_scales_are_refused(void **state)
 {
     (void)state;
@@ -264,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
                                        cmocka_unit_test(a_resumed_run_may_change_precision),
+                                       cmocka_unit_test(an_fp8_history_is_replaced),
                                        cmocka_unit_test(a_state_without_its_position_is_refused),
                                        cmocka_unit_test(measurements_are_apart_from_what_equal_runs_share),
                                        cmocka_unit_test(contradictory_loss_scales_are_refused),
