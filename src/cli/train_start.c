@@ -272,9 +272,21 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
+/* How the steps of the run were computed. A file that says it wrongly matters only where it decides: a restart, and a run with a precision of its
+ * own, go on without it. */
+static ls_status find_before(const ls_train_options *o, ls_run_computed *before)
+{
+    const bool named = o->precision && strcmp(o->precision, "auto");
+    const ls_status st = ls_run_options_computed(o->checkpoint_path, before);
+    if (st == LS_OK || (o->attempt <= 1 && !named)) return st;
+    ls_err_clear();
+    *before = (ls_run_computed){0};
+    return LS_OK;
+}
+
 ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls_train_facts *f)
 {
-    if (o->resume || o->attempt > 1) LS_TRY(ls_run_options_computed(o->checkpoint_path, &f->before));
+    if (o->resume || o->attempt > 1) LS_TRY(find_before(o, &f->before));
     LS_TRY(ls_train_find_paths(o, paths));
     if (!paths->tokenizer) return LS_OK;
     ls_tokenizer *tok = NULL;

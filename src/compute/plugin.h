@@ -5,7 +5,7 @@
 
 #include "compute/compute.h"
 
-#define LS_COMPUTE_ABI    9
+#define LS_COMPUTE_ABI    10
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
 /* The program's side of ls_fail and LS_TRY: messages and trails belong to its threads. */

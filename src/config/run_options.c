@@ -287,10 +287,8 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     const bool known = get_computed(json_object_get(root, "computed"), out);
     json_decref(root);
     if (known) return LS_OK;
-    return ls_fail(
-        LS_E_FORMAT,
-        "%s: \"computed\" has a value that this program does not know; add --precision and remove \"computed\"",
-        file.text);
+    return ls_fail(LS_E_FORMAT, "%s: \"computed\" has a value that this program does not know; add --precision",
+                   file.text);
 }
 
 void ls_run_options_restarts(const char *run_dir, ls_str *out)

@@ -46,6 +46,17 @@ PY
 cp -r "$SCRATCH/one" "$SCRATCH/back"
 run back --precision fp32 --resume --max_steps 6
 [ "$(value back)" = "fp32 fp32" ] || bad "resumed in fp32: $(value back)"
+# a precision that is named needs nothing of options.json; one that is not is the run's
+python3 - "$SCRATCH/back/options.json" <<'PY' || bad "options.json"
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert d["computed"]["precision"] == "fp32", d
+d["computed"]["precision"] = "fp33"
+json.dump(d, open(sys.argv[1], "w"))
+PY
+cp -r "$SCRATCH/back" "$SCRATCH/back2"
+expect 3 '"computed" has a value that this program does not know; add --precision' "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/back2" --resume --max_steps 8
+run back --precision fp32 --resume --max_steps 8
 expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
 expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json
 
