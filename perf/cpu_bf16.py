@@ -5,12 +5,12 @@ compiled (perf/torch_gpt2.py). All do the same work: forward, loss over all rows
 batch. The first step of a process is not counted. Ratios are made within a round and printed with 95 % intervals:
 
   bf16 / fp32        tokens/s of lockstep in bf16 over lockstep in fp32
-  bf16 / PyTorch     tokens/s of lockstep in bf16 over the fastest mode of PyTorch of that round
+  bf16 / PyTorch     tokens/s of lockstep in bf16 over the fastest mode of PyTorch in round 1, which alone is measured again
 
 Then `lockstep bench gemm --precision bf16`: the products of a step against the peak of the multiply instruction on registers alone.
 Where the CPU has no bf16 instructions the program emulates them, and these figures mean nothing: the script ends with exit code 77.
 
-  python perf/cpu_bf16.py --lockstep build/lockstep [--rounds 5] [--steps 3] [--threads N] [--no_torch] [--json]
+  python perf/cpu_bf16.py --lockstep build/lockstep [--rounds 5] [--steps 3] [--threads N] [--no_torch | --modes 'fp32 eager,bf16 compile'] [--json]
 """
 import argparse
 import json
@@ -66,12 +66,19 @@ def products(o):
     return json.loads(r.stdout)
 
 
+def fastest(row):
+    """The mode of PyTorch with the shortest step of a round, or None."""
+    found = {k.removeprefix("PyTorch "): v["step"] for k, v in row.items() if k.startswith("PyTorch")}
+    return min(found, key=found.get) if found else None
+
+
 def rounds(o, data, work):
     out = []
     for n in range(o.rounds):
         sides = {"lockstep " + p: lambda p=p: ours(o, p, data, work) for p in ("fp32", "bf16")}
         if not o.no_torch:
-            sides.update({"PyTorch " + mode: lambda mode=mode: peer(o, mode, data) for mode in MODES if not out or "PyTorch " + mode in out[0]})
+            modes = [fastest(out[0])] if out else o.modes.split(",")
+            sides.update({"PyTorch " + mode: lambda mode=mode: peer(o, mode, data) for mode in modes if mode})
         row = {}
         for name, run in sides.items():
             got = run()
@@ -86,12 +93,12 @@ def report(o, done, gemm):
     tokens = o.batch * o.seq
     print(f"{compare.machine()}; {o.model}, B {o.batch}, T {o.seq}, threads {o.threads or compare.cores()}")
     for side in done[0]:
-        print(f"  {side:22} {tokens / statistics.median(r[side]['step'] for r in done):9.1f} tokens/s, last loss {done[-1][side]['loss'][-1]:.4f}")
+        rows = [r[side] for r in done if side in r]
+        print(f"  {side:22} {tokens / statistics.median(r['step'] for r in rows):9.1f} tokens/s, last loss {rows[-1]['loss'][-1]:.4f}, {len(rows)} rounds")
     print("bf16 / fp32: " + compare.describe([r["lockstep fp32"]["step"] / r["lockstep bf16"]["step"] for r in done]))
-    peers = [k for k in done[0] if k.startswith("PyTorch")]
-    if peers:
-        print("bf16 / PyTorch (fastest mode): " +
-              compare.describe([min(r[k]["step"] for k in peers) / r["lockstep bf16"]["step"] for r in done]))
+    best = fastest(done[0])
+    if best:
+        print(f"bf16 / PyTorch ({best}): " + compare.describe([r["PyTorch " + best]["step"] / r["lockstep bf16"]["step"] for r in done]))
     for name, side in gemm["rows"][-1].items():
         if isinstance(side, dict) and "peak_gflops" in side:
             print(f"products of a step, {name}: {side['gflops']:.1f} GFLOP/s, {side['gflops'] / side['peak_gflops']:.2f} of the instruction's peak "
@@ -108,6 +115,7 @@ def main():
     a.add_argument("--steps", type=int, default=3)
     a.add_argument("--threads", type=int, default=0)
     a.add_argument("--no_torch", action="store_true")
+    a.add_argument("--modes", default=",".join(MODES), help="of PyTorch")
     a.add_argument("--emulated", action="store_true", help="run on a CPU without bf16 instructions, to try the script")
     a.add_argument("--json", action="store_true")
     o = SimpleNamespace(**vars(a.parse_args()))
