@@ -177,19 +177,17 @@ void ls_sha256_hex(ls_sha256 *s, char hex[65])
     for (int i = 0; i < 8; i++) snprintf(hex + 8 * i, 9, "%08x", s->h[i]);
 }
 
-#ifdef __x86_64__
-static bool has_avx2(size_t n) /* worth it for n bytes */
+static bool fit_for_simd(size_t n) /* this CPU has the vectors, and they are worth it for n bytes */
 {
-    return n >= 1024 && __builtin_cpu_supports("avx2");
-}
+#ifdef __x86_64__
+    if (!__builtin_cpu_supports("avx2")) return false;
 #endif
+    return n >= 1024;
+}
 
 uint64_t ls_xxh64(const void *data, size_t n)
 {
-#ifdef __x86_64__
-    if (has_avx2(n)) return hash_xxh64_avx2(data, n);
-#endif
-    return XXH3_64bits(data, n);
+    return fit_for_simd(n) ? hash_xxh64_simd(data, n) : XXH3_64bits(data, n);
 }
 
 _Static_assert(sizeof(XXH3_state_t) <= sizeof(((ls_xxh *)0)->state), "ls_xxh holds the library's state");
@@ -203,13 +201,8 @@ void ls_xxh_init(ls_xxh *s)
 
 void ls_xxh_add(ls_xxh *s, const void *data, size_t n)
 {
-#ifdef __x86_64__
-    if (has_avx2(n)) {
-        hash_xxh_add_avx2(s->state, data, n);
-        return;
-    }
-#endif
-    (void)XXH3_64bits_update((XXH3_state_t *)(void *)s->state, data, n);
+    if (fit_for_simd(n)) hash_xxh_add_simd(s->state, data, n);
+    else (void)XXH3_64bits_update((XXH3_state_t *)(void *)s->state, data, n);
 }
 
 uint64_t ls_xxh_value(const ls_xxh *s)

@@ -1,7 +1,7 @@
 /* gemm_bf16_neon.c - micro-kernel for BFMMLA, which multiplies 2 x 4 by 4 x 2: 8 x 12 of C are 24 squares of 2 x 2 in 24 of the 32 registers.
  *
  * A panel holds groups of four steps of K: four bf16 numbers of each row (column), rows side by side; a register is a pair of them. A group is
- * 24 instructions of 16 multiply-adds (12 cycles on two pipes) and 10 loads. kc = 1024: a panel of B (24 KiB) and one of A (16 KiB) share a
+ * 24 instructions of 16 multiply-adds (6 cycles on four pipes) and 5 loads of two registers. kc = 1024: a panel of B (24 KiB) and one of A (16 KiB) share a
  * first cache of 64 KiB.
  *
  * With GEMM_EMULATE (gemm_bf16_neon_emulated.c) the instruction is that of gemm_bf16_emulate.h. */
@@ -55,16 +55,25 @@ GEMM_INLINE void pack_group(uint16_t *dst, const float *src, int64_t ld, bool k_
 #endif
 }
 
+GEMM_INLINE void pack_at(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb,
+                         int W, int64_t i, int64_t k)
+{
+    uint16_t *out = (uint16_t *)(void *)((char *)dst + (size_t)(i / W) * panel) + k * W;
+    const float *from = k_contig ? src + i * ld + k : src + k * ld + i;
+    if (i + W <= w && k + GROUP <= kb) pack_group(out, from, ld, k_contig, W);
+    else pack_group_edge(out, from, ld, k_contig, w - i, kb - k, W);
+}
+
+/* In the order of memory: a panel after the other where a row of memory is along K, else all panels of a group, which share cache lines and pages. */
 GEMM_INLINE void pack_panels(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w,
                              int64_t kb, int W)
 {
-    for (int64_t k = 0; k < kb; k += GROUP) /* all panels of a group together: neighbours share cache lines and pages */
-        for (int64_t i = 0; i < w; i += W) {
-            uint16_t *out = (uint16_t *)(void *)((char *)dst + (size_t)(i / W) * panel) + k * W;
-            const float *from = k_contig ? src + i * ld + k : src + k * ld + i;
-            if (i + W <= w && k + GROUP <= kb) pack_group(out, from, ld, k_contig, W);
-            else pack_group_edge(out, from, ld, k_contig, w - i, kb - k, W);
-        }
+    if (k_contig)
+        for (int64_t i = 0; i < w; i += W)
+            for (int64_t k = 0; k < kb; k += GROUP) pack_at(dst, panel, src, ld, true, w, kb, W, i, k);
+    else
+        for (int64_t k = 0; k < kb; k += GROUP)
+            for (int64_t i = 0; i < w; i += W) pack_at(dst, panel, src, ld, false, w, kb, W, i, k);
 }
 
 static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
@@ -97,38 +106,31 @@ static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, co
 /* Assembly, as in gemm_neon.c: compilers spill part of the 24 sums, and operands must be loaded well before their use. A is in v0 … v3; B goes
  * through v4 … v7: each load takes the register that the column before has just left, so two groups bring every role back where it
  * began. The last group loads what is after the panels (64 bytes each, inside the scratch) and drops it. */
-#define COLUMN(q, b)                          \
-    "bfmmla %[c0" q "].4s, v0.8h, " b ".8h\n" \
-    "bfmmla %[c1" q "].4s, v1.8h, " b ".8h\n" \
-    "bfmmla %[c2" q "].4s, v2.8h, " b ".8h\n" \
-    "bfmmla %[c3" q "].4s, v3.8h, " b ".8h\n"
-/* the last column of a group: each register of A is loaded anew after its last use */
-#define LAST_COLUMN(b, a0, a1, a2, a3)    \
-    "bfmmla %[c05].4s, v0.8h, " b ".8h\n" \
-    "ldr q0, [%[pa], #" a0 "]\n"          \
-    "bfmmla %[c15].4s, v1.8h, " b ".8h\n" \
-    "ldr q1, [%[pa], #" a1 "]\n"          \
-    "bfmmla %[c25].4s, v2.8h, " b ".8h\n" \
-    "ldr q2, [%[pa], #" a2 "]\n"          \
-    "bfmmla %[c35].4s, v3.8h, " b ".8h\n" \
-    "ldr q3, [%[pa], #" a3 "]\n"
-#define LOAD_B(x, at) "ldr q" x ", [%[pb], #" at "]\n"
-/* one group: columns 0 … 3 are in x0 … x3; at: where columns 4, 5 of this group and 0 … 3 of the next are */
+/* four squares of two rows of them: two registers of A and two of B */
+#define TWO_ROWS(p0, p1, q0, q1, x0, x1)                \
+    "bfmmla %[c" p0 q0 "].4s, v" p0 ".8h, v" x0 ".8h\n" \
+    "bfmmla %[c" p0 q1 "].4s, v" p0 ".8h, v" x1 ".8h\n" \
+    "bfmmla %[c" p1 q0 "].4s, v" p1 ".8h, v" x0 ".8h\n" \
+    "bfmmla %[c" p1 q1 "].4s, v" p1 ".8h, v" x1 ".8h\n"
+#define LOAD_TWO(x, y, from, at) "ldp q" x ", q" y ", [%[" from "], #" at "]\n"
+/* One group: columns 0 … 3 are in x0 … x3. b4, n0, n2: where columns 4, 5 of this group and 0 … 3 of the next are; a0, a2: A of the next. Two
+ * registers are loaded at a time, at least four products (one cycle on four pipes) before they are used. */
 /* clang-format off */
-#define GROUP_OF(x0, x1, x2, x3, b4, b5, n0, n1, n2, n3, a0, a1, a2, a3) \
-    COLUMN("0", "v" x0) LOAD_B(x0, b4)                                   \
-    COLUMN("1", "v" x1) LOAD_B(x1, b5)                                   \
-    COLUMN("2", "v" x2) LOAD_B(x2, n0)                                   \
-    COLUMN("3", "v" x3) LOAD_B(x3, n1)                                   \
-    COLUMN("4", "v" x0) LOAD_B(x0, n2)                                   \
-    LAST_COLUMN("v" x1, a0, a1, a2, a3) LOAD_B(x1, n3)
+#define GROUP_OF(x0, x1, x2, x3, b4, n0, n2, a0, a2)                                    \
+    TWO_ROWS("0", "1", "0", "1", x0, x1) TWO_ROWS("2", "3", "0", "1", x0, x1)           \
+    LOAD_TWO(x0, x1, "pb", b4)                                                          \
+    TWO_ROWS("0", "1", "2", "3", x2, x3) TWO_ROWS("2", "3", "2", "3", x2, x3)           \
+    LOAD_TWO(x2, x3, "pb", n0)                                                          \
+    TWO_ROWS("0", "1", "4", "5", x0, x1) LOAD_TWO("0", "1", "pa", a0)                   \
+    TWO_ROWS("2", "3", "4", "5", x0, x1) LOAD_TWO("2", "3", "pa", a2)                   \
+    LOAD_TWO(x0, x1, "pb", n2)
 /* clang-format on */
-#define FIRST_GROUP   GROUP_OF("4", "5", "6", "7", "64", "80", "96", "112", "128", "144", "64", "80", "96", "112")
-#define SECOND_GROUP  GROUP_OF("6", "7", "4", "5", "160", "176", "192", "208", "224", "240", "128", "144", "160", "176")
+#define FIRST_GROUP              GROUP_OF("4", "5", "6", "7", "64", "96", "128", "64", "96")
+#define SECOND_GROUP             GROUP_OF("6", "7", "4", "5", "160", "192", "224", "128", "160")
 
 #define EACH_PAIR(X) X(0) X(1) X(2) X(3)
 
-static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, const uint16_t *pb)
+GEMM_INLINE void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, const uint16_t *pb)
 {
 #define DECLARE(p)   float32x4_t c##p##0, c##p##1, c##p##2, c##p##3, c##p##4, c##p##5;
 #define ZERO(p)                                                                   \
@@ -169,9 +171,11 @@ static double spin(int64_t n)
     EACH_PAIR(DECLARE)
     __asm__ volatile(ZERO(0) ZERO(1) ZERO(2)
                          ZERO(3) "movi v0.4s, #0\nmovi v1.4s, #0\nmovi v2.4s, #0\nmovi v3.4s, #0\nmovi v4.4s, #0\n"
-                                 "1:\n" COLUMN("0", "v4") COLUMN("1", "v4") COLUMN("2", "v4") COLUMN("3", "v4")
-                                     COLUMN("4", "v4") COLUMN("5", "v4") "subs %[k], %[k], #1\n"
-                                                                         "b.gt 1b\n"
+                                 "1:\n" TWO_ROWS("0", "1", "0", "1", "4", "4") TWO_ROWS("2", "3", "0", "1", "4", "4")
+                                     TWO_ROWS("0", "1", "2", "3", "4", "4") TWO_ROWS("2", "3", "2", "3", "4", "4")
+                                         TWO_ROWS("0", "1", "4", "5", "4", "4")
+                                             TWO_ROWS("2", "3", "4", "5", "4", "4") "subs %[k], %[k], #1\n"
+                                                                                    "b.gt 1b\n"
                      : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), [k] "+&r"(n)
                      :
                      : "v0", "v1", "v2", "v3", "v4", "cc");
@@ -220,7 +224,7 @@ const gemm_kernel GEMM_BF16_KERNEL(neon) = {
     .kc = 1024,
     .k_round = GROUP,
     .elem_nbytes = 2,
-    .mt = 256,
+    .mt = 128,
     .nt = 384,
     .tmp_nbytes = 512, /* 8 x 12 floats, and what the last group loads beyond its panel */
     .pack_a = pack_a,
