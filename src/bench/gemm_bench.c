@@ -74,8 +74,8 @@ typedef struct job {
     side side[LS_GEMM_MAX_SIDE];
     const gemm_shape *shape; /* that the matrices are of */
     float *x, *y, *z;
-    double spun[LS_GEMM_MAX_SIDE],
-        peak[LS_GEMM_MAX_SIDE]; /* seconds of the instruction alone; its mean FLOP/s in them */
+    double flop[LS_GEMM_MAX_SIDE], spun[LS_GEMM_MAX_SIDE]; /* of the instruction alone, and its seconds */
+    double peak[LS_GEMM_MAX_SIDE];                         /* FLOP/s */
 } job;
 
 static float *filled(int64_t n)
@@ -117,18 +117,23 @@ static void run_side(const side *s, const gemm_args *a, int n_thread)
                 (int)a->ldc);
 }
 
+static double seconds_now(const job *j)
+{
+    return j->o->cpu_time ? ls_cpu_seconds() : ls_now();
+}
+
 /* The instruction alone, for as long as the product before it took. */
 static void time_peak(job *j, int s, double seconds)
 {
-    const double rate = gemm_peak(j->side[s].kernel, j->o->threads, seconds);
-    j->peak[s] = (j->peak[s] * j->spun[s] + rate * seconds) / (j->spun[s] + seconds);
-    j->spun[s] += seconds;
+    const double begin = seconds_now(j);
+    j->flop[s] += gemm_spin(j->side[s].kernel, j->o->threads, seconds);
+    j->spun[s] += seconds_now(j) - begin;
+    if (j->flop[s] > 0 && j->spun[s] > 0) j->peak[s] = j->flop[s] / j->spun[s];
 }
 
 static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *seconds)
 {
     job *j = ctx;
-    double (*const clock)(void) = j->o->cpu_time ? ls_cpu_seconds : ls_now;
     LS_TRY(make_matrices(j, q));
     const gemm_args a = {.ta = q->ta,
                          .tb = q->tb,
@@ -142,9 +147,9 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
                          .lda = q->ta ? q->M : q->K,
                          .ldb = q->tb ? q->K : q->N,
                          .ldc = q->N};
-    const double begin = clock(), at = ls_now();
+    const double begin = seconds_now(j), at = ls_now();
     run_side(&j->side[s], &a, j->o->threads);
-    *seconds = clock() - begin;
+    *seconds = seconds_now(j) - begin;
     if (j->side[s].kernel) time_peak(j, s, LS_MAX(ls_now() - at, 1e-3));
     if (!j->side[s].kernel && j->o->threads > 1) nanosleep(&(struct timespec){.tv_nsec = BLAS_SPINS_NS}, NULL);
     return LS_OK;
@@ -213,7 +218,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
         t.side[s] = o.kernel[s];
         st = pick(&j.side[s], o.kernel[s], o.threads);
-        if (st == LS_OK && j.side[s].kernel) (void)gemm_peak(j.side[s].kernel, o.threads, BURST_S);
+        if (st == LS_OK && j.side[s].kernel) (void)gemm_spin(j.side[s].kernel, o.threads, BURST_S);
     }
     if (st == LS_OK) st = gemm_bench_rows(&o, &t);
     for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(j.side[s].scratch);

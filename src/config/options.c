@@ -87,7 +87,7 @@ const ls_opt ls_train_opts[] = {
         "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu", COMMON),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)"),
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16|fp8|auto", NULL,
-        "number format of training; overrides fp16, bf16 and fp8 of the JSON; bf16, fp16 and fp8 keep fp32 master weights; fp16 and fp8 need a GPU; fp8: bf16, and linear layers of blocks with 8-bit operands; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; with --resume: as before, unless another one is named [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
+        "number format of training; overrides fp16, bf16 and fp8 of the JSON; bf16, fp16 and fp8 keep fp32 master weights; fp16 and fp8 need a GPU; fp8: bf16, and linear layers of blocks with 8-bit operands; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; with --resume, if not given: the precision of the run that is resumed [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
     ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "use TF32 for matrix products (with --precision fp32 on a GPU)"),
     ROW("fp8_format", LS_OPT_CHOICE, fp8_format, "e4m3|hybrid", "e4m3", "with --precision fp8: the format of gradients: e4m3, or e5m2 (hybrid); activations and weights have e4m3"),
     ROW("fp8_amax_history_len", LS_OPT_INT, fp8_amax_history_len, "N", "16", "with --precision fp8: the number of steps whose largest magnitudes decide a scale", IN(1, LS_FP8_HISTORY)),

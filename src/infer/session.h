@@ -29,8 +29,8 @@ typedef struct ls_session_opts {
      * with LS_BF16, which passes over one column read by a kernel for few rows */
     ls_pack weights;
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
-    int64_t B,
-        T; /* of one pass; T is limited to the positions of the model and to cache_len; 0: chosen by the device */
+    /* of one pass; T is limited to the positions of the model and to cache_len; 0: chosen by the device */
+    int64_t B, T;
     int64_t cache_len; /* > 0: for generation; limited likewise */
     int speculate; /* tokens drafted at a time (ls_session_extend), up to LS_SPECULATE_MAX; 0 = none, or LS_SPECULATE_AUTO */
     bool tokenizer; /* load the tokenizer; LS_E_IO if the folder has none */

@@ -58,9 +58,9 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread);
 /* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
 void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);
 
-/* FLOP/s of the kernel's multiply instruction on registers alone, on n_thread threads at once, over so many seconds; 0 at once: not known for this
- * kernel. A CPU may slow the instruction down after a burst of it. */
-double gemm_peak(const gemm_kernel *k, int n_thread, double seconds);
+/* Runs the kernel's multiply instruction on registers alone, on n_thread threads at once, for so many seconds; returns its flop. 0 at once: not known
+ * for this kernel. A CPU may slow the instruction down after a burst of it. */
+double gemm_spin(const gemm_kernel *k, int n_thread, double seconds);
 
 /* The CBLAS used by the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
  * when called directly (gemm_run sets 1). */
