@@ -1,22 +1,28 @@
 """Trains the same model on the same text in several precisions and compares the losses with those of the first.
 (ls-bench: by name; takes minutes on a GPU, hours on a CPU.)
 
-All runs have the same seed, the same data in the same order and the same options; only --precision differs. Printed are the mean of the training losses
-of the last --last steps and the validation loss at the end, each with its difference from the first precision.
+The runs of a seed have the same first weights, the same data in the same order and the same options; only --precision differs. Printed are the mean of the training
+losses of the last --last steps and the validation loss at the end, each with its difference from the first precision. Two runs in one precision that differ only in
+the order of sums end with losses that differ, too, so one pair decides little: with several --seeds the mean of the differences counts, and its interval of
+95 % is printed.
 
-  python perf/precision_loss.py --data DIR --precisions bf16,fp8 --device cuda [--steps 2000] [--model gpt2] [--batch 16] [--seq 512]
+  python perf/precision_loss.py --data DIR --precisions bf16,fp8 --device cuda [--seeds 1,2,3] [--steps 2000] [--model gpt2] [--batch 16] [--seq 512]
   python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --steps 1000 --model tiny --batch 4 --seq 128
 
-DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference is above --limit.
+DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference (with several seeds: a mean) is above --limit.
 """
 import argparse
 import json
+import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import compare
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
@@ -28,6 +34,7 @@ p.add_argument("--batch", type=int, default=16)
 p.add_argument("--seq", type=int, default=512)
 p.add_argument("--steps", type=int, default=2000)
 p.add_argument("--last", type=int, default=100, help="training steps at the end whose losses are averaged")
+p.add_argument("--seeds", default="1337", help="of weights and data order; one set of runs for each")
 p.add_argument("--limit", type=float, default=0.01)
 p.add_argument("--out", help="JSON file")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
@@ -36,11 +43,11 @@ if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
 
 
-def run(work, precision):
+def run(work, precision, seed):
     folder = os.path.join(work, precision)
     args = [a.lockstep, "train", "--data", a.data, "--device", a.device, "--precision", precision, "--model", a.model, "--seq_length", a.seq,
             "--micro_batch_size_per_gpu", a.batch, "--global_batch_size", a.batch, "--max_steps", a.steps, "--save_every", 0,
-            "--checkpoint_path", folder, *a.more]
+            "--seed", seed, "--checkpoint_path", folder, *a.more]
     begin = time.time()
     done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -54,23 +61,36 @@ def run(work, precision):
     if val is None:
         sys.exit(f"{precision}: no validation was made: {a.data} has no val.bin, or too short a one")
     shutil.rmtree(folder)
-    return {"precision": precision, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
+    return {"precision": precision, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
             "losses": losses}
 
 
+def mean(x):
+    """With its interval, where there are several."""
+    m, i = statistics.mean(x), compare.interval([math.exp(v) for v in x])
+    return m, f"{m:+.4f}" + (f" ({math.log(i[0]):+.4f} to {math.log(i[1]):+.4f})" if i else "")
+
+
+precisions, seeds, runs, wrong = a.precisions.split(","), a.seeds.split(","), [], False
+print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| seed | precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
+      "\n| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
 work = tempfile.mkdtemp(prefix="lockstep-precision-")
 try:
-    runs = [run(work, x) for x in a.precisions.split(",")]
+    for seed in seeds:
+        first = len(runs)
+        for precision in precisions:
+            r = run(work, precision, seed)
+            runs.append(r)
+            of = runs[first]
+            r["train_diff"], r["val_diff"] = r["train"] - of["train"], r["val"] - of["val"]
+            step = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
+            print(f"| {seed} | {precision} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
 finally:
     shutil.rmtree(work)
-print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
-      "\n| --- | --- | --- | --- | --- | --- | --- |")
-wrong = False
-for r in runs:
-    train, val = r["train"] - runs[0]["train"], r["val"] - runs[0]["val"]
-    step = max(abs(x - y) for x, y in zip(r["losses"], runs[0]["losses"]))
-    wrong |= not (abs(train) <= a.limit and abs(val) <= a.limit)
-    print(f"| {r['precision']} | {r['first']:.4f} | {r['train']:.4f} | {train:+.4f} | {r['val']:.4f} | {val:+.4f} | {step:.4f} |")
+for precision in precisions[1:]:
+    train, val = (mean([r[k] for r in runs if r["precision"] == precision]) for k in ("train_diff", "val_diff"))
+    wrong |= not (abs(train[0]) <= a.limit and abs(val[0]) <= a.limit)
+    print(f"{precision} - {precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
 print(f"limit {a.limit:g}: {'exceeded' if wrong else 'kept'}")
 if a.out:
     with open(a.out, "w") as f:
