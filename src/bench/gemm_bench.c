@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+enum { WARM = 1 };  /* products of a shape before those that are timed */
 #define BURST_S 2.0 /* of the multiply instruction alone, before the first product */
 #define BLAS_SPINS_NS \
     100000000 /* the library's threads keep their cores busy for a while after a product; ours would share them */
@@ -57,7 +58,7 @@ ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
         step.count += r.count;
         o->row(o->ctx, &r);
     }
-    if (t->peak) memcpy(step.peak, t->peak, sizeof step.peak);
+    for (int s = 0; t->peak && s < t->n_side; s++) step.peak[s] = t->peak(t->ctx, s);
     o->row(o->ctx, &step);
     return LS_OK;
 }
@@ -74,8 +75,8 @@ typedef struct job {
     side side[LS_GEMM_MAX_SIDE];
     const gemm_shape *shape; /* that the matrices are of */
     float *x, *y, *z;
-    double flop[LS_GEMM_MAX_SIDE], spun[LS_GEMM_MAX_SIDE]; /* of the instruction alone, and its seconds */
-    double peak[LS_GEMM_MAX_SIDE];                         /* FLOP/s */
+    double rate[LS_GEMM_MAX_SIDE][GEMM_STEP_SHAPES * (WARM + LS_GEMM_MAX_TURN)]; /* of the instruction alone, FLOP/s */
+    int n_rate[LS_GEMM_MAX_SIDE];
 } job;
 
 static float *filled(int64_t n)
@@ -125,10 +126,16 @@ static double seconds_now(const job *j)
 /* The instruction alone, for as long as the product before it took. */
 static void time_peak(job *j, int s, double seconds)
 {
-    const double begin = seconds_now(j);
-    j->flop[s] += gemm_spin(j->side[s].kernel, j->o->threads, seconds);
-    j->spun[s] += seconds_now(j) - begin;
-    if (j->flop[s] > 0 && j->spun[s] > 0) j->peak[s] = j->flop[s] / j->spun[s];
+    const double begin = seconds_now(j), flop = gemm_spin(j->side[s].kernel, j->o->threads, seconds);
+    const double took = seconds_now(j) - begin;
+    if (flop > 0 && took > 0) j->rate[s][j->n_rate[s]++] = flop / took;
+}
+
+static double peak_of(void *ctx, int s)
+{
+    job *j = ctx;
+    qsort(j->rate[s], (size_t)j->n_rate[s], sizeof(double), ls_by_value);
+    return j->n_rate[s] ? ls_median(j->rate[s], j->n_rate[s]) : 0;
 }
 
 static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *seconds)
@@ -214,7 +221,8 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
             LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
     if (o.device) return gemm_bench_device(&o);
     job j = {.o = &o};
-    gemm_timer t = {.n_side = o.n_kernel, .warm = 1, .vocab = o.vocab, .peak = j.peak, .once = time_once, .ctx = &j};
+    gemm_timer t = {
+        .n_side = o.n_kernel, .warm = WARM, .vocab = o.vocab, .peak = peak_of, .once = time_once, .ctx = &j};
     for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
         t.side[s] = o.kernel[s];
         st = pick(&j.side[s], o.kernel[s], o.threads);

@@ -22,8 +22,7 @@ typedef struct ls_gemm_row {
     const char *side[LS_GEMM_MAX_SIDE];
     double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE]; /* seconds per call; last row: per step */
     double flop;
-    double peak
-        [LS_GEMM_MAX_SIDE]; /* FLOP/s of the multiply instruction on registers alone, of the last row; 0: not known */
+    double peak[LS_GEMM_MAX_SIDE]; /* last row: median FLOP/s of the multiply instruction alone; 0: not known */
 } ls_gemm_row;
 
 typedef struct ls_gemm_bench {
@@ -51,8 +50,8 @@ struct gemm_shape;
 typedef struct gemm_timer {
     int n_side, warm; /* warm: calls per side before the clock runs */
     const char *side[LS_GEMM_MAX_SIDE];
-    int64_t vocab;      /* rows of the classifier, with padding */
-    const double *peak; /* of each side, after the last call; NULL: not known */
+    int64_t vocab;                       /* rows of the classifier, with padding */
+    double (*peak)(void *ctx, int side); /* called after the last product; NULL: not known */
     ls_status (*once)(void *ctx, const struct gemm_shape *q, int side, double *seconds);
     void *ctx;
 } gemm_timer;

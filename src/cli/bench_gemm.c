@@ -30,7 +30,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "bench gemm [OPTIONS]",
-    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step. blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
+    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step and, for the kernels neon, bfmmla, amx-bf16 and avx512-bf16, their share of the peak of the CPU's multiply instruction on registers alone (median, measured in turns with the products). blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
     "the bare product, \"step\" includes what a training step fuses with it: bias, GELU, residual and bias gradient."};
 
 typedef struct gemm_job {
@@ -54,8 +54,9 @@ static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
         printf("  %-10s best %.4f s (%.1f %s), median %.4f s (%.1f %s)", r->side[s], r->best[s],
                r->flop / r->best[s] / j->unit, unit_word(j), r->median[s], r->flop / r->median[s] / j->unit,
                unit_word(j));
-        if (r->peak[s] > 0)
-            printf(", %.2f of the instruction's peak, %.1f", r->flop / r->median[s] / r->peak[s], r->peak[s] / j->unit);
+        const double of_peak = r->peak[s] > 0 ? r->flop / r->median[s] / r->peak[s] : 0;
+        if (of_peak > 1) printf(", more than the instruction alone (%.1f): the machine is busy", r->peak[s] / j->unit);
+        else if (of_peak > 0) printf(", %.2f of the instruction's peak, %.1f", of_peak, r->peak[s] / j->unit);
         if (s) printf(", %.2f x the time of %s", r->median[s] / r->median[0], r->side[0]);
         printf("\n");
     }
