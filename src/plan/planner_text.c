@@ -29,6 +29,12 @@ void ls_crowd_words(const ls_cluster *cl, int world, char buf[128])
              on_host, cl->devices, cl->devices == 1 ? "" : "s");
 }
 
+/* What train would take on this device without --precision. */
+static bool is_default(const ls_planner_query *q, ls_dtype dt)
+{
+    return dt == ls_precision_dtype(ls_precision_choose(NULL, q->cuda));
+}
+
 static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
 {
     char size[96], a[32], b[32], kept[96] = "", crowd[128];
@@ -42,6 +48,10 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
                 q->seq_len, ls_precision_word(q->dtype), q->workers, q->workers == 1 ? "" : "s", cl->name,
                 ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
+    if (!q->precision_given && !is_default(q, q->dtype))
+        ls_str_addf(out,
+                    "--precision was not given: %s, because this cluster has no times in %s, the default of train\n",
+                    ls_precision_word(q->dtype), ls_precision_choose(NULL, q->cuda));
     if (q->batch_chosen)
         ls_str_addf(
             out,
@@ -155,7 +165,7 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_pl
     ls_str_addf(out, " --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d", q->seq_len, c->micro_batch,
                 c->grad_accum);
     if (!cl->cpu) ls_str_add(out, " --device cuda");
-    if (q->precision_given || (!cl->cpu && c->dtype != LS_BF16)) ls_str_addf(out, " --precision %s", c->precision);
+    if (q->precision_given || !is_default(q, c->dtype)) ls_str_addf(out, " --precision %s", c->precision);
     if (q->no_deterministic) ls_str_add(out, " --no_deterministic");
     if (q->vocab_given) ls_str_addf(out, " --vocab_size %d", q->model.vocab_size);
     if (q->dropout_given) ls_str_addf(out, " --dropout %g", q->model.attn_pdrop);
@@ -337,14 +347,13 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
 
 void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
-    const ls_dtype dt = q->cuda ? q->dtype : LS_F32;
-    const double peak = ls_cluster_peak(cl, dt);
+    const double peak = ls_cluster_peak(cl, q->dtype);
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("model", q->model.name), LS_KV("vocab_size", q->model.vocab_size),
                      LS_KV("global_batch", q->global_batch), LS_KV("seq_length", q->seq_len),
-                     LS_KV("workers", q->workers), LS_KV("precision", ls_precision_word(dt)),
+                     LS_KV("workers", q->workers), LS_KV("precision", ls_precision_word(q->dtype)),
                      LS_KV("tokens", q->tokens > 0 ? q->tokens : NAN),
                      LS_KV("power_watts", cl->power > 0 ? cl->power : NAN), LS_KV("peak_flops", peak > 0 ? peak : NAN));
     if (cl->cpu)

@@ -292,6 +292,13 @@ a = {l["micro_batch"]: l["memory"]["planned"] for l in plan["layouts"]}[2]
 b = run["lockstep"]["memory"]["per_rank"][0]["planned"]
 assert a == b, (a, b)
 P
+# without --precision: the only one that was measured, in a line of its own, the printed command and the JSON
+fallback() { plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" "$@"; }
+expect 0 "^--precision was not given: bf16, because this cluster has no times in fp32, the default of train$" fallback
+grep -q "^best: lockstep train .* --precision bf16" "$SCRATCH/out" || bad "bf16 is missing in the command: $(grep ^best "$SCRATCH/out")"
+expect 0 '"precision": "bf16"' fallback --json
+expect 0 "^best: lockstep train .* --precision bf16" fallback --precision bf16
+grep -q "was not given: bf16" "$SCRATCH/out" && bad "--precision was given: $(cat "$SCRATCH/out")"
 expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16); measure it (plan --measure --device cpu --precision fp32)" \
   plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" --precision fp32
 expect 2 "--precision fp16: cluster .* has CPUs, which compute in fp32 and bf16 (its file has times in: bf16)" \
