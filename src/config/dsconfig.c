@@ -312,6 +312,24 @@ static int rewrite_boolean(json_t *root)
     return json_object_set_new(root, "zero_optimization", json_pack("{s:i}", "stage", json_is_true(zero) ? 1 : 0));
 }
 
+/* Two names of one setting: the second is refused. */
+static ls_status check_names(ds_reader *r)
+{
+    static const char *const same[][2] = {
+        {"bf16", "bfloat16"},
+        {"fp8.format", "fp8.fp8_format"},
+        {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.prefetch_bucket_size"},
+    };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        if (!ls_ds_get(r->c, same[i][0]) || !ls_ds_get(r->c, same[i][1])) continue;
+        LS_TRY(train_ds_refuse(r, same[i][1],
+                               ls_fail(LS_E_CONFIG,
+                                       "%s: '%s' and '%s' are two names of the same setting; give one of them", r->what,
+                                       same[i][0], same[i][1])));
+    }
+    return LS_OK;
+}
+
 /* Keys with two names get the first one. */
 static int rewrite_names(json_t *root)
 {
@@ -339,10 +357,7 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
         return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", r->what);
     if (rewrite_boolean(c->root)) return ls_nomem(n, "a DeepSpeed configuration");
     LS_TRY(train_ds_block(r, "", c->root, train_ds_tables[0].row, train_ds_tables[0].n));
-    if (json_is_object(json_object_get(c->root, "bf16")) && ls_ds_get(c, "bfloat16"))
-        LS_TRY(train_ds_refuse(
-            r, "bfloat16",
-            ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", r->what)));
+    LS_TRY(check_names(r));
     if (rewrite_names(c->root) || c->no_effect.failed || c->text.failed)
         return ls_nomem(n, "a DeepSpeed configuration");
     return train_ds_check(r);

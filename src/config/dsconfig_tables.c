@@ -505,12 +505,6 @@ ls_status train_ds_check(ds_reader *r)
                                ls_fail(LS_E_UNSUPPORTED,
                                        "%s: 'managed_gradient_accumulation' false is not supported; leave the key out",
                                        r->what)));
-    if (!ls_ds_bool(c, "fp8.reduce_amax", true))
-        LS_TRY(train_ds_refuse(r, "fp8.reduce_amax",
-                               ls_fail(LS_E_UNSUPPORTED,
-                                       "%s: 'fp8.reduce_amax' is false, but scales always follow from the magnitudes "
-                                       "of all workers, so that all have the same weights; set it to true",
-                                       r->what)));
     if (!strcasecmp(ls_ds_text(c, "gradient_allreduce_op", "mean"), "sum"))
         LS_TRY(
             train_ds_refuse(r, "gradient_allreduce_op",

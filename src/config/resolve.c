@@ -561,8 +561,9 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                                                                : NULL;
     const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
     const bool scheduler = ls_ds_get(ds, "scheduler");
-    if (bits && strcmp(bits, c->precision))
-        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s\n", bits, c->precision);
+    if (bits && o->precision && strcmp(bits, c->precision))
+        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s\n", bits,
+                    strcmp(o->precision, "auto") ? "" : "auto, here ", c->precision);
     if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",

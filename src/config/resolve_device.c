@@ -95,6 +95,12 @@ static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, 
             : ds->path   ? ds->path
                          : "the DeepSpeed JSON",
             o->precision ? "" : " enables fp8, which", ls_device_no_gpu(d, no_gpu));
+    if (on && !ls_ds_bool(ds, "fp8.reduce_amax", true))
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s: 'fp8.reduce_amax' is false, but scales always follow from the magnitudes of all workers, so "
+            "that all have the same weights; set it to true",
+            ds->path ? ds->path : "the DeepSpeed JSON");
     c->fp8.on = on;
     const train_origin from = fp8_from(o, ds, "--fp8_format", key, c);
     const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, key, o->fp8_format)
@@ -166,7 +172,7 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     train_origin from =
         before ? (train_origin){LS_FROM_RUN, "--precision"} : train_from(o, "--precision", json ? key : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
-        from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
+        from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables none of fp16, bf16 and fp8";
     train_put_text(c, "precision", c->precision, from);
     c->tf32 = o->tf32 && cuda && c->dtype == LS_F32;
     c->stochastic = o->stochastic_rounding && cuda && c->dtype == LS_BF16;

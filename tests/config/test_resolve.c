@@ -432,6 +432,16 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
     must("{\"fp8\": {\"enabled\": true, \"reduce_amax\": true}}", "--device cuda", &c);
     assert_true(c.fp8.on);
     ls_train_config_fini(&c);
+    /* keys of fp8 are refused only where it is used */
+    const char *const amax[] = {"{\"fp8\": {\"enabled\": true, \"reduce_amax\": false}}",
+                                "{\"fp8\": {\"enabled\": false, \"reduce_amax\": false}}"};
+    for (int i = 0; i < 2; i++) {
+        must_fail(amax[i], i ? "--device cuda --precision fp8" : "--device cuda", LS_E_UNSUPPORTED,
+                  "'fp8.reduce_amax' is false, but scales always follow from the magnitudes of all workers");
+        must(amax[i], i ? "--device cuda" : "--device cuda --precision bf16", &c);
+        assert_false(c.fp8.on);
+        ls_train_config_fini(&c);
+    }
     must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "the CPU supports only fp32 and bf16");
     must_fail("{\"fp8\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "enables fp8, which needs a GPU");
     must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");

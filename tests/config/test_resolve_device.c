@@ -35,6 +35,7 @@ static void a_gpu_run_defaults_to_bf16(void **state)
     ls_train_config_fini(&c);
     must("{}", "--device cuda", &c); /* as DeepSpeed: no fp16 or bf16 block means fp32 */
     assert_true(c.dtype == LS_F32);
+    assert_source(&c, "precision", LS_FROM_DEFAULT, "the JSON enables none of fp16, bf16 and fp8");
     ls_train_config_fini(&c);
     must("{\"bf16\": {\"enabled\": true}}", "--device cuda", &c);
     assert_true(c.dtype == LS_BF16 && c.loss_scale.rule == LS_SCALE_NONE);
@@ -119,7 +120,11 @@ static void automatic_devices_resolve_as_if_named(void **state)
     assert_true(c.dtype == (native ? LS_BF16 : LS_F32));
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(fp16, "--precision auto", &on, &c), LS_OK);
-    assert_true(c.dtype == LS_BF16);
+    assert_true(c.dtype == LS_BF16 &&
+                noted(&c, "fp16 of the DeepSpeed JSON is overridden by --precision auto, here bf16"));
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with("{\"fp8\": {\"enabled\": true}}", "--precision auto", &on, &c), LS_OK);
+    assert_true(noted(&c, "fp8 of the DeepSpeed JSON is overridden by --precision auto, here bf16"));
     ls_train_config_fini(&c);
     const ls_device_choice env = {.asked = "cpu", .index = -1, .from = "LS_DEVICE", .words = "CPU (LS_DEVICE cpu)"};
     assert_int_equal(resolve_with(NULL, "", &(ls_train_facts){.data_eos_id = -1, .device = &env}, &c), LS_OK);
