@@ -11,6 +11,7 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The formatter folds these lists another way each time it sees them. */
@@ -316,16 +317,30 @@ static void note_length(const ls_trainer *t, int64_t then, const char *path)
         path, (long long)then, (long long)t->state.step + 1, ls_lr_word(c->lr.kind), (long long)c->total_steps);
 }
 
-/* Where a run continues in another precision, or on another device, than its steps were computed. */
+enum { COMPUTED_WORDS = 128 };
+
+static void computed_words(const char *precision, const char *device, const char *format, int history, int margin,
+                           char buf[COMPUTED_WORDS])
+{
+    char fp8[96] = "";
+    if (format)
+        snprintf(fp8, sizeof fp8, " (fp8_format %s, fp8_amax_history_len %d, fp8_margin %d)", format, history, margin);
+    snprintf(buf, COMPUTED_WORDS, "%s%s on the %s", precision, fp8, strcmp(device, "cuda") ? "CPU" : "GPU");
+}
+
+/* Where a run continues in another precision, on another device, or with other settings of fp8, than its steps were computed. */
 static void note_computed(const ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     const ls_run_computed *b = &c->before;
     if (!b->precision || !b->device || t->state.step >= c->total_steps) return;
-    if (!strcmp(b->precision, c->precision) && !strcmp(b->device, c->device)) return;
-    train_tell(t, "steps up to %lld were computed in %s on the %s, from here on in %s on the %s\n",
-               (long long)t->state.step, b->precision, strcmp(b->device, "cuda") ? "CPU" : "GPU", c->precision,
-               strcmp(c->device, "cuda") ? "CPU" : "GPU");
+    char was[COMPUTED_WORDS], now[COMPUTED_WORDS];
+    const bool both = b->fp8_format && c->fp8.on;
+    computed_words(b->precision, b->device, both ? b->fp8_format : NULL, b->fp8_history, b->fp8_margin, was);
+    computed_words(c->precision, c->device, both ? ls_fp8_format_word(&c->fp8) : NULL, c->fp8.history, c->fp8.margin,
+                   now);
+    if (!strcmp(was, now)) return;
+    train_tell(t, "steps up to %lld were computed in %s, from here on in %s\n", (long long)t->state.step, was, now);
 }
 
 /* Room for the epochs of a longer run, whose limit is now lower. */

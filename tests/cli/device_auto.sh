@@ -146,7 +146,12 @@ is "$(metric restarted device) $(metric restarted precision)" "cuda fp32" "resta
 # options of the earlier run that the other precision or device does not have are left out; typed ones are refused
 t fp8 LS_PLUGIN_DIR="$emu" -- --precision fp8 --fp8_format hybrid --fp8_margin 1
 expect 2 "needs --precision fp8, but this run uses bf16" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume fp8 --max_steps 3 --precision bf16 --fp8_margin 2
-more fp8 1 3 --precision bf16
+more fp8 1 3 --fp8_format e4m3 --fp8_margin 0
+said fp8 '^steps up to 2 were computed in fp8 (fp8_format hybrid, fp8_amax_history_len 16, fp8_margin 1) on the GPU, from here on in fp8 (fp8_format e4m3, fp8_amax_history_len 16, fp8_margin 0) on the GPU$'
+more fp8 1 4
+grep -q 'were computed in' fp8.more && bad "a change is reported, but there is none: $(cat fp8.more)"
+more fp8 1 5 --precision bf16
+said fp8 '^steps up to 4 were computed in fp8 on the GPU, from here on in bf16 on the GPU$'
 said fp8 '^--fp8_format of the earlier run needs --precision fp8: left out$'
 said fp8 '^--fp8_margin of the earlier run needs --precision fp8: left out$'
 t tf32 LS_PLUGIN_DIR="$emu" -- --precision fp32 --tf32
