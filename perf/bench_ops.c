@@ -156,15 +156,25 @@ static ls_status setup(bench *b, int threads, ls_dtype precision)
     return LS_OK;
 }
 
+static const char usage[] = "usage: bench_ops [options] [op ...]\n"
+                            "Times each operation of the CPU backend with the shapes of GPT-2 124M, or those\n"
+                            "whose name contains an op.\n"
+                            "  --threads N            0 = all cores [0]\n"
+                            "  --batch N, --seq N     sequences, and tokens of each [4, 512]\n"
+                            "  --repeat N             measurements of each operation, 1 to 64 [7]\n"
+                            "  --precision fp32|bf16  of products [fp32]\n";
+
 int main(int argc, char **argv)
 {
     bench b = {.B = 4, .T = 512, .repeat = 7};
     int64_t threads = 0;
     ls_dtype precision = LS_F32;
     int i = 1;
-    for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
-        if (!strcmp(argv[i], "--precision") && (!strcmp(argv[i + 1], "fp32") || !strcmp(argv[i + 1], "bf16"))) {
-            precision = argv[i + 1][0] == 'b' ? LS_BF16 : LS_F32;
+    for (; i < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "--help")) return fputs(usage, stdout) < 0;
+        if (!strcmp(argv[i], "--precision") && (!strcmp(value, "fp32") || !strcmp(value, "bf16"))) {
+            precision = value[0] == 'b' ? LS_BF16 : LS_F32;
             continue;
         }
         int64_t *to = !strcmp(argv[i], "--threads")  ? &threads
@@ -172,11 +182,8 @@ int main(int argc, char **argv)
                       : !strcmp(argv[i], "--seq")    ? &b.T
                       : !strcmp(argv[i], "--repeat") ? &b.repeat
                                                      : NULL;
-        if (!to || !ls_parse_i64(argv[i + 1], to) || *to < 0 || b.repeat < 1 || b.repeat > 64) {
-            fprintf(
-                stderr,
-                "bench_ops: %s %s: want --threads, --batch, --seq, --repeat (1 to 64) or --precision (fp32 or bf16)\n",
-                argv[i], argv[i + 1]);
+        if (!to || !ls_parse_i64(value, to) || *to < 0 || b.repeat < 1 || b.repeat > 64) {
+            fprintf(stderr, "bench_ops: %s '%s': no such option, or a wrong value\n%s", argv[i], value, usage);
             return 2;
         }
     }

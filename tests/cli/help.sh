@@ -50,6 +50,16 @@ grep -q "^  at cli/common.c:" "$work/err" || fail "LS_LOG=debug prints no call t
 LS_LOG=info,error=trace "$LOCKSTEP" trian 2>"$work/err" && fail "a wrong command exits 0"
 grep -q "^  at cli/common.c:" "$work/err" || fail "LS_LOG=error=trace prints no call trace: $(cat "$work/err")"
 
+ops=${LS_BUILD:-$(dirname "$LOCKSTEP")}/bench_ops
+if [[ -x $ops ]]; then
+    "$ops" --help >"$work/out" 2>"$work/err" || fail "bench_ops --help does not exit 0"
+    [[ ! -s $work/err && $(head -n 1 "$work/out") == "usage: bench_ops "* ]] || fail "bench_ops --help begins with: $(head -n 1 "$work/out")"
+    grep -q " best " "$work/out" && fail "bench_ops --help measures"
+    rc=0
+    "$ops" --threads >"$work/out" 2>"$work/err" || rc=$?
+    [[ $rc -eq 2 && ! -s $work/out ]] || fail "bench_ops --threads without a value gives exit code $rc, not 2"
+fi
+
 # The error of a full disk reaches the exit code.
 if [[ -w /dev/full ]]; then
     rc=0
