@@ -160,7 +160,6 @@ static ls_status decode_all(const generate_options *o, ls_session *s, prompt_set
     return LS_OK;
 }
 
-/* Prompts of unequal length: what the shortest of a batch has is read in one pass; the rest counts with the new tokens. */
 static void print_stats(const ls_session *s, const prompt_set *p)
 {
     const double rest = p->seconds - s->prompt_seconds;

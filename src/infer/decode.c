@@ -36,7 +36,7 @@ typedef struct batch {
     ls_session *s;
     const ls_decode_opts *o;
     search *search;
-    int64_t n, column; /* prompts; ids that are in the cache */
+    int64_t n, column; /* prompts, the longest first; columns that have been read */
     int32_t *ids;      /* (rows, columns of a pass)  */
     int64_t base;      /* column of position 0 of the cache */
     candidate *best;   /* 2 * beam                   */
@@ -200,6 +200,22 @@ static int32_t id_at(const search *x, int k, int64_t column)
     return k < x->n_row && i < (int64_t)text->n ? text->id[i] : x->item->prompt[0];
 }
 
+/* Whether a prompt has been read and its text has not ended. */
+static bool makes_text(const batch *b, const search *x)
+{
+    return x->n_row && b->column >= x->item->n_prompt;
+}
+
+/* Where the next choice is: after one column if a text is being made, else at the end of the shortest prompt that is left. Then all texts
+ * before it have ended; they have the last rows, which are dropped. */
+static int64_t next_choice(batch *b)
+{
+    for (int64_t i = 0; i < b->n; i++)
+        if (makes_text(b, &b->search[i])) return b->column + 1;
+    while (!b->search[b->n - 1].n_row) b->n--;
+    return b->search[b->n - 1].item->n_prompt;
+}
+
 /* Runs columns up to `end` of all rows, from the first one that the cache does not have. */
 static ls_status feed(batch *b, int64_t end)
 {
@@ -214,17 +230,33 @@ static ls_status feed(batch *b, int64_t end)
     return LS_OK;
 }
 
+/* Reads columns up to `end`. The time of a pass with ids of prompts and of texts is divided in proportion to them. */
+static ls_status feed_timed(batch *b, int64_t end)
+{
+    const double begin = ls_now();
+    int64_t n_prompt = 0, n_text = 0;
+    for (int64_t i = 0; i < b->n; i++) {
+        const search *x = &b->search[i];
+        if (makes_text(b, x)) n_text++;
+        else if (x->n_row) n_prompt += end - b->column;
+    }
+    LS_TRY(feed(b, end));
+    b->s->n_prompt += n_prompt;
+    b->s->prompt_seconds += (ls_now() - begin) * (double)n_prompt / (double)(n_prompt + n_text);
+    return LS_OK;
+}
+
 static ls_status choose(batch *b, bool *any)
 {
     const int K = b->o->beam, V = b->s->model->cfg.vocab_size;
     *any = false;
 #pragma omp parallel for num_threads(b->s->compute.n_thread) schedule(static) if (K == 1 && b->n > 1)
     for (int64_t i = 0; i < (K == 1 ? b->n : 0); i++)
-        if (b->search[i].n_row)
+        if (makes_text(b, &b->search[i]))
             b->search[i].log_sum = b->s->n_best ? (double)b->s->log_sum[i] : log_sum_of(b->s->logits + i * V, V);
     for (int64_t i = 0; i < b->n; i++) {
         search *x = &b->search[i];
-        if (x->n_row && b->column >= x->item->n_prompt) LS_TRY(K == 1 ? choose_one(b, x, i) : choose_beam(b, x, i * K));
+        if (makes_text(b, x)) LS_TRY(K == 1 ? choose_one(b, x, i) : choose_beam(b, x, i * K));
         *any = *any || x->n_row;
     }
     return LS_OK;
@@ -232,19 +264,11 @@ static ls_status choose(batch *b, bool *any)
 
 static ls_status run_batch(batch *b)
 {
-    int64_t shortest = b->o->max_len;
     bool any = true;
     b->base = 0;
-    for (int64_t i = 0; i < b->n; i++) shortest = LS_MIN(shortest, b->search[i].item->n_prompt);
     for (b->column = 0; any && b->column < b->o->max_len;) {
         if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
-        const double begin = ls_now();
-        const bool prompt = b->column < shortest;
-        LS_TRY(feed(b, LS_MAX(b->column + 1, shortest)));
-        if (prompt) {
-            b->s->n_prompt += b->n * shortest;
-            b->s->prompt_seconds += ls_now() - begin;
-        }
+        LS_TRY(feed_timed(b, next_choice(b)));
         LS_TRY(choose(b, &any));
     }
     for (int64_t i = 0; i < b->n; i++) /* texts that reached the limit */
@@ -281,11 +305,12 @@ static ls_status run_all(batch *b, ls_decode_item **order, int64_t n)
         order[usable - 1]->text.n = 0;
         usable--;
     }
-    for (int64_t at = 0; at < usable; at += b->n) {
+    for (int64_t at = 0; at < usable;) {
         b->n = LS_MIN(most, usable - at);
-        for (int64_t i = 0; i < b->n; i++) begin(b, &b->search[i], order[at + i]);
+        at += b->n;
+        for (int64_t i = 0; i < b->n; i++) begin(b, &b->search[i], order[at - 1 - i]);
         LS_TRY(run_batch(b));
-        if (b->o->progress) b->o->progress(b->o->progress_ctx, at + b->n, n);
+        if (b->o->progress) b->o->progress(b->o->progress_ctx, at, n);
     }
     return LS_OK;
 }

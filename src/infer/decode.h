@@ -2,11 +2,15 @@
  *
  * All rows of a batch are at the same column. A row whose prompt is longer than the shortest one of its batch takes its next prompt id
  * while others choose theirs, so no row is padded on the left and the cache needs one position for all. Prompts are sorted by length
- * before they are divided into batches.
+ * before they are divided into batches; the longest of a batch has row 0.
  *
- *   column          0 1 2 3 4 5 6 7
- *   row 0  prompt   a b c|x y .            | the end of the shortest prompt: up to here one pass computes all rows
- *   row 1  prompt   d e f g h|z u .        . the id that ends a text
+ *   column          0 1 2 3 4 5 6 7 8 9
+ *   row 0  prompt   d e f g h i j k|z u    | the end of a prompt
+ *   row 1  prompt   a b c|x y .            . the id that ends a text
+ *   pass            1     2 3 4     5      columns 0-2, 3, 4, 5-7, 8
+ *
+ * While a text is being made, a pass has one column; otherwise it has all columns up to the end of the shortest prompt that is left, and
+ * the rows of ended texts are no longer computed. So a batch needs at most as many passes as its prompts one after the other.
  *
  * Beam search keeps the K best unfinished texts of a prompt, one row each. A text that continues the one of another row gets a copy of its
  * cached keys and values; the first continuation of a row stays in it. A finished text competes with log p / length^penalty, its length

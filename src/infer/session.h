@@ -59,8 +59,7 @@ typedef struct ls_session {
     int ahead, rest;      /* current draft length; tokens to generate without drafts after poor acceptance */
     int n_choice;         /* ids that ls_session_extend and ls_decode choose from: those that the tokenizer has, too */
     int64_t drafted, accepted;
-    int64_t
-        n_prompt; /* ls_decode: ids of prompts that one pass read for all rows of a batch, and the time of these passes */
+    int64_t n_prompt; /* ls_decode: ids of prompts that were read, and the time of this */
     double prompt_seconds;
 } ls_session;
 

@@ -46,6 +46,10 @@ assert [x["sample"] for x in many] == [0, 1, 2] * 4 and [x["prompt"] for x in ma
 assert len({x["text"] for x in many}) > 6
 assert many[11]["ids"] == json.load(open("one.json"))["samples"][0]["ids"], "sample 2 has the seed of --seed 7"
 PY
+# the statistics count all ids of all prompts as such, not only those that the shortest one of the batch has, too
+"$LOCKSTEP" "${gen[@]}" --greedy --prompts prompts.txt --json --stats >many.jsonl 2>stats.txt || bad "--stats failed"
+n=$(python3 -c 'import json; print(sum(json.loads(l)["prompt_tokens"] for l in open("many.jsonl")))')
+grep -q "^4 prompts in batches of 4, $n prompt tokens in " stats.txt || bad "--stats: $n prompt tokens: $(cat stats.txt)"
 expect 0 "note: the prompt has [0-9]* tokens and the model 32 positions; it reads the newest" "$LOCKSTEP" "${gen[@]}" --prompt "$long"
 
 # the same text up to a stop text, whose beginning is not printed; the statistics have a line of their own

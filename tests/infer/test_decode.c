@@ -336,6 +336,57 @@ static void a_text_ends_where_its_caller_decides(void **state)
     box_close(&b);
 }
 
+/* The passes of a search: calls of the cached attention of the first block, with their rows. */
+static struct {
+    ls_status (*attention)(ls_compute *, void *, void *, void *, const void *, int64_t, int64_t, int64_t,
+                           const ls_pass_head *, int64_t, int64_t, int64_t, bool);
+    const void *first; /* its cache */
+    int n, n_row;
+} passes;
+
+static ls_status count_pass(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B, int64_t Tq,
+                            int64_t pos, const ls_pass_head *at, int64_t Tmax, int64_t H, int64_t D, bool alike)
+{
+    if (!passes.first) passes.first = kcache;
+    if (kcache == passes.first) {
+        passes.n++;
+        passes.n_row += (int)(B * Tq);
+    }
+    return passes.attention(c, y, kcache, vcache, qkv, B, Tq, pos, at, Tmax, H, D, alike);
+}
+
+/* Prompts of 1, 1, 13 and 18 ids, 3 new ids each: columns 0, 1 and 2 of four rows; 3-7, 8-12, 13 and 14 of two; 15-17, 18 and 19 of one. */
+static void the_rest_of_a_longer_prompt_is_read_in_few_passes(void **state)
+{
+    (void)state;
+    static const int length[] = {13, 1, 18, 1};
+    box b;
+    box_open(&b, 4);
+    ls_compute_ops counted = *b.s.compute.ops;
+    memset(&passes, 0, sizeof passes);
+    passes.attention = counted.attention_cached;
+    counted.attention_cached = count_pass;
+    b.s.compute.ops = &counted;
+    ls_decode_item item[N_PROMPT];
+    int32_t ids[N_PROMPT][N_CTX + 2];
+    make_prompts(item, ids);
+    for (int i = 0; i < 4; i++) item[i].n_prompt = length[i];
+    const ls_decode_opts o = {.beam = 1, .max_len = 30, .max_new = 3, .stop = -1};
+    assert_int_equal(ls_decode(&b.s, &o, item, 4), LS_OK);
+    b.s.compute.ops = b.f.compute.ops;
+    assert_int_equal(passes.n, 3 + 4 + 3);
+    assert_int_equal(passes.n_row, 3 * 4 + 12 * 2 + 5);
+    assert_int_equal(b.s.n_prompt, 13 + 1 + 18 + 1);
+    for (int i = 0; i < 4; i++) {
+        int32_t want[3];
+        continue_without_cache(&b, &item[i], &(ls_sampling){.temperature = 0}, 3, want);
+        assert_int_equal(item[i].text.n, 3);
+        assert_memory_equal(item[i].text.id, want, sizeof want);
+        ls_ids_fini(&item[i].text);
+    }
+    box_close(&b);
+}
+
 static void a_failed_allocation_frees_everything(void **state)
 {
     (void)state;
@@ -369,6 +420,7 @@ int main(void)
         cmocka_unit_test(beam_search_finds_texts_that_are_at_least_as_likely),
         cmocka_unit_test(a_text_longer_than_the_context_drops_its_oldest_half),
         cmocka_unit_test(a_text_ends_where_its_caller_decides),
+        cmocka_unit_test(the_rest_of_a_longer_prompt_is_read_in_few_passes),
         cmocka_unit_test(a_failed_allocation_frees_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
