@@ -327,7 +327,10 @@ static const cli_page page = {
 ls_status cmd_doctor(int argc, char **argv)
 {
     options o = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
+    unsigned char given[CLI_COUNT(table)] = {0};
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    if (cli_given(&page, given, "burn") && o.burn <= 0)
+        return ls_fail(LS_E_ARG, "--burn %g: MINUTES must be above 0; give more, or leave --burn out", o.burn);
     if (o.burn > 0) return doctor_burn(o.burn, (int)o.n, o.device, o.json);
     if (o.n) return ls_fail(LS_E_ARG, "-n needs --burn MINUTES; add it, or leave -n out");
     part row[N_PART + 1];

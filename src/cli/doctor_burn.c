@@ -1,6 +1,6 @@
-/* doctor_burn.c - `lockstep doctor --burn MINUTES`: one worker per core or GPU repeats the arithmetic of training (train/burn.h). A worker
- * is wrong when its own rounds differ, when it differs from the majority of the workers, or when its losses are far from those of the
- * reference loops (cpu-ref), which one round of a small model computes. */
+/* doctor_burn.c - `lockstep doctor --burn MINUTES`: one worker per core or GPU repeats the arithmetic of training (train/burn.h), and computes
+ * one round of a small model with the reference loops (cpu-ref). A worker is wrong when it contradicts itself (its rounds differ, or its
+ * losses are far from those of its reference) or the majority of the workers. Without a majority nobody is. */
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
 #include "comm/launch.h"
@@ -14,8 +14,8 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #define FAR 0.02 /* of a loss, relative: bf16 products round to 8 bits */
 
@@ -25,13 +25,18 @@ typedef struct job {
     int index; /* of the GPU; -1: by rank */
 } job;
 
-typedef struct row { /* of a worker */
-    ls_burn_result r;
-    double reference[LS_BURN_STEPS], small[LS_BURN_STEPS];
-    char where[64];
-} row;
+typedef enum result { ROUNDS, SMALL, REFERENCE, N_RESULT } result;
 
 typedef enum verdict { RIGHT, WRONG, UNDECIDED } verdict;
+
+typedef struct row { /* of a worker */
+    ls_burn_result result[N_RESULT];
+    char where[64];
+    /* of judge() */
+    verdict verdict;
+    bool heard; /* its rounds count in the comparison with other workers */
+    char words[160];
+} row;
 
 static void tick(void *ctx, int64_t n_round, double seconds)
 {
@@ -61,114 +66,147 @@ static void name_place(const job *j, int rank, char out[64])
     else snprintf(out, 64, "%d cores from %d", n, first);
 }
 
-/* The rounds of this worker. Worker 0 also computes the reference, and all a round of the same small model. */
+/* All results of this worker. The rounds of a core are of the small model, so it needs no other one. */
 static ls_status burn_one(const job *j, int rank, int n_core, row *out)
 {
     const ls_compute_open_opts open = {
         .dtype = j->cuda ? LS_BF16 : LS_F32, .device = j->index, .local_rank = rank, .deterministic = true};
+    const ls_burn_opts reference = {.compute = "cpu-ref", .open = {.dtype = LS_F32}, .threads = n_core};
     ls_burn_opts o = {.compute = j->cuda ? "cuda" : "cpu", .open = open, .threads = n_core};
-    ls_burn_result small;
     name_place(j, rank, out->where);
-    LS_TRY(ls_burn(&o, &small));
-    memcpy(out->small, small.loss, sizeof small.loss);
-    if (!rank) {
-        LS_TRY(ls_burn(&(ls_burn_opts){.compute = "cpu-ref", .open = {.dtype = LS_F32}, .threads = n_core}, &small));
-        memcpy(out->reference, small.loss, sizeof small.loss);
-    }
+    if (j->cuda) LS_TRY(ls_burn(&o, &out->result[SMALL]));
     o.seconds = j->seconds;
     o.large = j->cuda;
     if (!rank) o.tick = tick, o.ctx = (void *)j;
-    return ls_burn(&o, &out->r);
+    LS_TRY(ls_burn(&o, &out->result[ROUNDS]));
+    return ls_burn(&reference, &out->result[REFERENCE]);
 }
 
-static bool far(const row *x, const double *reference)
+static bool far(const double *loss, const double *reference)
 {
     for (int k = 0; k < LS_BURN_STEPS; k++)
-        if (!(fabs(x->small[k] - reference[k]) <= FAR * fabs(reference[k]))) return true;
+        if (!(fabs(loss[k] - reference[k]) <= FAR * fabs(reference[k]))) return true;
     return false;
 }
 
-static verdict judge(const row *all, int n, int i, char words[160])
+static void say(row *x, verdict v, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void say(row *x, verdict v, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(x->words, sizeof x->words, fmt, ap);
+    va_end(ap);
+    x->verdict = v;
+}
+
+/* Whether a worker contradicts itself. */
+static void judge_alone(row *x)
+{
+    const ls_burn_result *r = &x->result[ROUNDS], *small = x->result[SMALL].n_round ? &x->result[SMALL] : r;
+    const double *loss = small->loss, *reference = x->result[REFERENCE].loss;
+    say(x, RIGHT, "ok");
+    x->heard = 2 * r->n_wrong < r->n_round;
+    if (r->n_wrong) {
+        say(x, WRONG, "WRONG: %lld of %lld rounds gave other bits, first round %lld", (long long)r->n_wrong,
+            (long long)r->n_round, (long long)r->first_wrong);
+    } else if (far(loss, reference)) {
+        say(x, WRONG, "WRONG: loss %.6g, reference %.6g", loss[LS_BURN_STEPS - 1], reference[LS_BURN_STEPS - 1]);
+        x->heard = false;
+    }
+}
+
+/* Most of many rounds count also if some were wrong; a single round does not. */
+static bool votes(const row *x, result k)
+{
+    return k == ROUNDS ? x->heard : x->verdict != WRONG;
+}
+
+static int n_same(const row *all, int n, result k, uint64_t hash)
 {
     int same = 0;
-    const row *x = &all[i];
-    for (int k = 0; k < n; k++) same += all[k].r.hash == x->r.hash;
-    if (x->r.n_wrong) {
-        snprintf(words, 160, "WRONG: %lld of %lld rounds gave other bits, first round %lld", (long long)x->r.n_wrong,
-                 (long long)x->r.n_round, (long long)x->r.first_wrong);
-        return WRONG;
+    for (int i = 0; i < n; i++) same += votes(&all[i], k) && all[i].result[k].hash == hash;
+    return same;
+}
+
+/* Compares a result of all workers that have a vote. */
+static void compare(row *all, int n, result k)
+{
+    int n_vote = 0, most = 0, best = 0;
+    for (int i = 0; i < n; i++) {
+        if (!votes(&all[i], k)) continue;
+        const int same = n_same(all, n, k, all[i].result[k].hash);
+        if (same > most) most = same, best = i;
+        n_vote++;
     }
-    if (far(x, all[0].reference)) {
-        snprintf(words, 160, "WRONG: loss %.6g, reference %.6g", x->small[LS_BURN_STEPS - 1],
-                 all[0].reference[LS_BURN_STEPS - 1]);
-        return WRONG;
+    if (most == n_vote) return;
+    const uint64_t right = all[best].result[k].hash;
+    for (int i = 0; i < n; i++) {
+        row *x = &all[i];
+        if (x->verdict == WRONG) continue;
+        if (2 * most <= n_vote) say(x, UNDECIDED, "differs; no majority shows who is wrong");
+        else if (x->result[k].hash != right)
+            say(x, WRONG, "WRONG: other bits than most workers%s", k == REFERENCE ? " in the reference loops" : "");
+        else if (x->verdict == RIGHT) say(x, RIGHT, "ok, as the majority");
+        if (x->verdict == WRONG) x->heard = false;
     }
-    if (same == n) {
-        snprintf(words, 160, "ok");
-        return RIGHT;
-    }
-    if (2 * same > n) {
-        snprintf(words, 160, "ok, as the majority");
-        return RIGHT;
-    }
-    bool others_agree = false;
-    for (int k = 0; k < n && !others_agree; k++) {
-        int agree = 0;
-        for (int q = 0; q < n; q++) agree += all[q].r.hash == all[k].r.hash;
-        others_agree = 2 * agree > n;
-    }
-    snprintf(words, 160,
-             others_agree ? "WRONG: other bits than most workers" : "differs; no majority shows who is wrong");
-    return others_agree ? WRONG : UNDECIDED;
+}
+
+static void judge(row *all, int n)
+{
+    for (int i = 0; i < n; i++) judge_alone(&all[i]);
+    compare(all, n, REFERENCE);
+    compare(all, n, SMALL);
+    compare(all, n, ROUNDS);
 }
 
 static void print_text(const row *all, int n)
 {
-    char words[160];
     printf("%-8s %-16s %10s  %s\n", "worker", "on", "rounds", "result");
-    for (int i = 0; i < n; i++) {
-        (void)judge(all, n, i, words);
-        printf("%-8d %-16s %10lld  %s\n", i, all[i].where, (long long)all[i].r.n_round, words);
-    }
+    for (int i = 0; i < n; i++)
+        printf("%-8d %-16s %10lld  %s\n", i, all[i].where, (long long)all[i].result[ROUNDS].n_round, all[i].words);
 }
 
 static ls_status print_json(const job *j, const row *all, int n, bool ok)
 {
     static const char *const word[] = {"ok", "wrong", "undecided"};
-    char words[160];
     cli_json out;
     ls_jsonw *w = cli_json_begin(&out);
     ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("ok", ok), LS_KV("seconds", j->seconds));
     ls_jsonw_put_open(w, "workers", '[');
     for (int i = 0; i < n; i++) {
-        const verdict v = judge(all, n, i, words);
+        const ls_burn_result *r = &all[i].result[ROUNDS];
         ls_jsonw_open(w, '{');
-        ls_jsonw_members(w, LS_KV("worker", i), LS_KV("on", (const char *)all[i].where),
-                         LS_KV("rounds", all[i].r.n_round), LS_KV("wrong_rounds", all[i].r.n_wrong),
-                         LS_KV("result", word[v]), LS_KV("text", (const char *)words));
+        ls_jsonw_members(w, LS_KV("worker", i), LS_KV("on", (const char *)all[i].where), LS_KV("rounds", r->n_round),
+                         LS_KV("wrong_rounds", r->n_wrong), LS_KV("result", word[all[i].verdict]),
+                         LS_KV("text", (const char *)all[i].words));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
     return cli_json_end(&out);
 }
 
-/* Prints the table; LS_E_NUMERIC if a worker is wrong. */
-static ls_status conclude(const job *j, const row *all, int n)
+/* Prints the table; LS_E_NUMERIC if a worker is wrong, or may be. */
+static ls_status conclude(const job *j, row *all, int n)
 {
-    int bad = -1, n_bad = 0;
-    char words[160];
+    int first = -1, n_wrong = 0, n_right = 0;
+    judge(all, n);
     for (int i = 0; i < n; i++) {
-        if (judge(all, n, i, words) == RIGHT) continue;
-        if (bad < 0) bad = i;
-        n_bad++;
+        if (all[i].verdict == WRONG && !n_wrong++) first = i;
+        n_right += all[i].verdict == RIGHT;
     }
-    if (j->json) LS_TRY(print_json(j, all, n, !n_bad));
+    if (j->json) LS_TRY(print_json(j, all, n, n_right == n));
     else print_text(all, n);
     LS_TRY(cli_flush());
-    if (!n_bad) return LS_OK;
+    if (n_right == n) return LS_OK;
+    if (!n_wrong)
+        return ls_fail(LS_E_NUMERIC,
+                       "the %d workers computed different numbers, and no majority shows which of them "
+                       "are wrong; do not train on this hardware",
+                       n);
     return ls_fail(LS_E_NUMERIC,
                    "%d of %d workers computed wrong numbers (first: worker %d on %s); do not train on this hardware",
-                   n_bad, n, bad, all[bad].where);
+                   n_wrong, n, first, all[first].where);
 }
 
 static ls_status body(void *ctx, ls_comm *c, int n_core)
