@@ -38,7 +38,7 @@ static void put_event(const supervise *s, ls_str *line, ls_jsonw *w)
     ls_jsonw_put_int(w, "time_unix_ms", unix_ms());
     ls_jsonw_close(w);
     ls_str_addc(line, '\n');
-    const int fd = open(ls_path_of(s->run_dir, "events.jsonl").text, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    const int fd = ls_fs_open_lines(ls_path_of(s->run_dir, "events.jsonl").text);
     if (fd >= 0 && !line->failed) (void)!write(fd, line->data, line->len);
     if (fd >= 0) close(fd);
     ls_str_fini(line);

@@ -207,6 +207,15 @@ int ls_fs_open_new(const char *path)
     return open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 }
 
+int ls_fs_open_lines(const char *path)
+{
+    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    char last;
+    const off_t n = fd < 0 ? 0 : lseek(fd, 0, SEEK_END); /* -1 for a pipe */
+    if (n > 0 && pread(fd, &last, 1, n - 1) == 1 && last != '\n') (void)!write(fd, "\n", 1);
+    return fd;
+}
+
 /* Whether the temporary file is still the one that was opened: another process may write the same file. */
 static ls_status check_tmp(const ls_fs_out *o)
 {

@@ -36,6 +36,9 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n);
 
 /* A new empty file for reading and writing in place of what has this name; a link is replaced, never followed. -1 with errno. */
 int ls_fs_open_new(const char *path);
+/* A file of lines to append to, made if it is missing. Where a crash or a full disk cut its last line, that line is ended, so that it does not
+ * take the next one with it. -1 with errno. */
+int ls_fs_open_lines(const char *path);
 
 /* The same in pieces. Open, append, then commit or abort; abort takes a closed file and removes the temporary one. */
 typedef struct ls_fs_out {

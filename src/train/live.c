@@ -38,14 +38,14 @@ static int64_t resident(void)
 }
 
 /* A descriptor, or -1 after a warning: a run goes on without these files. */
-static int open_file(const ls_trainer *t, const char *name, int flags)
+static int open_file(const ls_trainer *t, const char *name, bool append)
 {
     char path[PATH_MAX];
     if (ls_path_in(path, t->cfg->run_dir, "%s", name) != LS_OK) {
         ls_err_clear();
         return -1;
     }
-    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_CREAT | flags, 0666);
+    const int fd = append ? ls_fs_open_lines(path) : open(path, O_WRONLY | O_CLOEXEC | O_CREAT, 0666);
     if (fd < 0 && errno != ENOENT) /* ENOENT: a rank on a host without the run folder */
         ls_warn("train", "open %s: %s; serve and watch show less of this run", path, strerror(errno));
     return fd;
@@ -194,8 +194,8 @@ static void open_files(ls_trainer *t)
 {
     ls_live *l = &t->live;
     const int rank = ls_comm_rank(t->comm);
-    l->events = rank ? -1 : open_file(t, "events.jsonl", O_APPEND);
-    l->ranks = open_file(t, "ranks.jsonl", 0);
+    l->events = rank ? -1 : open_file(t, "events.jsonl", true);
+    l->ranks = open_file(t, "ranks.jsonl", false);
     l->open = true;
     l->phase = "start";
     l->cpu = l->exposed = l->step_time = NAN;

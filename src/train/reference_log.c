@@ -16,7 +16,6 @@
 #include "core/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +34,7 @@ static ls_status open_log(ls_trainer *t)
     LS_TRY(ls_path_in(dir, t->cfg->run_dir, "rank_logs"));
     LS_TRY(ls_path_in(path, dir, "rank%d.log", log.rank));
     LS_TRY(ls_fs_mkdirs(dir));
-    log.fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    log.fd = ls_fs_open_lines(path);
     if (log.fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
     t->coll = log;
     return LS_OK;

@@ -64,6 +64,7 @@ await "$cut" sixth || bad "cut: $(tail -n 1 cut/metrics.jsonl)"
 worker=$(pgrep -P "$cut")
 kill -9 "$cut" "$worker"
 wait "$cut"
+printf '{"event": "checkpoint", "st' >>cut/events.jsonl # a line that was cut must not take the start after it
 expect 0 "" "${train[@]}" --checkpoint_path cut --resume
 expect 0 "" "$LOCKSTEP" report cut --out page --no_png --json
 python3 - "$SCRATCH/out" <<'PY' || bad "a run that was cut off: $(head -c 2000 "$SCRATCH/out")"
@@ -71,7 +72,10 @@ import json, sys
 i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
 assert [(c["cause"], c["lost_steps"]) for c in i["causes"]] == [("killed", 2), ("other", 2)], i["causes"]
 assert [(a["from_step"], a["to_step"]) for a in i["attempts"]] == [(0, 2), (0, 6), (4, 16)], i["attempts"]
-start = [e for e in map(json.loads, open("cut/events.jsonl")) if e["event"] == "start"][-1]
+lines = open("cut/events.jsonl").read().split("\n")
+torn = lines.index('{"event": "checkpoint", "st')
+start = json.loads(lines[torn + 1])
+assert start["event"] == "start", start
 assert start["dropped_steps"] == 2 and i["repeated_seconds"] > start["dropped_seconds"] > 0, start
 PY
 # the same without another failure
@@ -99,4 +103,12 @@ benchmark = {s["setting"]: s["benchmark"] for s in json.load(open(sys.argv[1]))[
 assert benchmark == {"single": True, "single (resumed_from_step 8)": True, "single (resumed_from_step 8, profiled)": False}, benchmark
 PY
 grep -q "No winner is shown" resumed/report.md || bad "a winner of single runs"
+# a line that rank 0 was writing when it was killed must not take the failure after it
+LOCKSTEP_FAULT="kind=slow,seconds=2,rank=0,step=3,attempt=1;kind=kill,rank=0,step=3,phase=backward,attempt=1" "${train[@]}" --checkpoint_path torn --max_restarts 1 >/dev/null 2>&1 &
+torn=$!
+second() { tail -n 1 torn/metrics.jsonl | grep -q '"step": 2,'; }
+await "$torn" second || bad "torn: $(tail -n 1 torn/metrics.jsonl)"
+printf '{"event": "checkpoint", "st' >>torn/events.jsonl
+wait "$torn" || bad "torn: exit code $?"
+grep -q '^{"event": "failure", ' torn/events.jsonl && grep -qx '{"event": "checkpoint", "st' torn/events.jsonl || bad "torn: $(cat torn/events.jsonl)"
 done_tests

@@ -61,6 +61,29 @@ static void a_file_reads_back_as_written(void **state)
     ls_free(data);
 }
 
+static void add_line(const char *path, const char *line)
+{
+    const int fd = ls_fs_open_lines(path);
+    assert_true(fd >= 0);
+    assert_int_equal(ls_fs_append(fd, path, line, strlen(line)), LS_OK);
+    close(fd);
+}
+
+static void a_cut_line_does_not_take_the_next_one(void **state)
+{
+    (void)state;
+    char *data = NULL;
+    size_t n = 0;
+    add_line(at("lines"), "a\n"); /* makes the file */
+    add_line(at("lines"), "b");
+    add_line(at("lines"), "c\n");
+    add_line(at("lines"), "d\n");
+    assert_int_equal(ls_fs_read(at("lines"), &data, &n), LS_OK);
+    assert_string_equal(data, "a\nb\nc\nd\n");
+    ls_free(data);
+    assert_int_equal(ls_fs_open_lines(at("missing/lines")), -1);
+}
+
 static void a_failed_read_names_the_path(void **state)
 {
     (void)state;
@@ -366,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_reads_back_as_written),
+        cmocka_unit_test(a_cut_line_does_not_take_the_next_one),
         cmocka_unit_test(a_failed_read_names_the_path),
         cmocka_unit_test(a_file_changes_only_at_the_commit),
         cmocka_unit_test(only_regular_files_and_open_pipes_are_read),
