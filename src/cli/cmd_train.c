@@ -463,6 +463,16 @@ static ls_status check_audit(const ls_train_options *o)
     return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; leave one of them out");
 }
 
+/* --comm of the run that is resumed, for workers that were started in another way: nobody typed it. */
+static void leave_comm(ls_train_options *o, const ls_start_env *e)
+{
+    if (!ls_train_by_preset(o, "comm") || cli_check_comm(e, o->comm) == LS_OK) return;
+    ls_err_clear();
+    if (!e->rank)
+        ls_progress_say("--comm %s of the earlier run needs workers that are started as before: left out\n", o->comm);
+    ls_train_forget(o, "comm");
+}
+
 /* Runs with the options that are complete. */
 static ls_status run(job *j, const ls_start_env *env)
 {
@@ -526,6 +536,7 @@ ls_status cmd_train(int argc, char **argv)
     LS_TRY_GOTO(st, done, train_start_data(&start, &env));
     LS_TRY_GOTO(st, done, cli_translate_check(o));
     LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
+    leave_comm(&start.o, &env);
     st = run(&j, &env);
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
     if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);

@@ -137,6 +137,13 @@ static ls_status write_sample(ls_session *s, ls_str *out)
     return st;
 }
 
+ls_status train_end_session(ls_session_opts *how, const ls_device_choice *d, const char *precision,
+                            const ls_train_options *o)
+{
+    const bool fp32 = ls_precision_dtype(ls_precision_choose(precision, d->cuda)) == LS_F32;
+    return ls_session_where(how, d, precision, d->cuda ? "cpu" : o->compute, o->tf32 && d->cuda && fp32, NULL);
+}
+
 static ls_status sample(const ls_train_options *o, const ls_device_choice *d, ls_str *out)
 {
     ls_session s = {0};
@@ -146,7 +153,7 @@ static ls_status sample(const ls_train_options *o, const ls_device_choice *d, ls
                            .T = 1,
                            .cache_len = SAMPLE,
                            .tokenizer = true};
-    LS_TRY(ls_session_where(&how, d, o->precision, o->compute, o->tf32, NULL));
+    LS_TRY(train_end_session(&how, d, o->precision, o));
     ls_status st = ls_session_open(&s, &how);
     if (st == LS_OK) st = write_sample(&s, out);
     ls_session_close(&s);

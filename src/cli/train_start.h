@@ -33,6 +33,9 @@ void train_start_fini(train_start *s, bool failed);
 /* The paths of the data and the facts of its tokenizer. */
 ls_status train_start_facts(const ls_train_options *o, ls_train_paths *paths, ls_train_facts *facts);
 
+/* A session for checkpoints of the run, as it computed: --compute and --tf32 of an earlier run may have been left out. */
+ls_status train_end_session(ls_session_opts *how, const ls_device_choice *d, const char *precision,
+                            const ls_train_options *o);
 /* --summary: prints the loss curve, a sample and the next commands of a run that is complete. */
 ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d);
 

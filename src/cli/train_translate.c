@@ -10,6 +10,7 @@
  * translated, and a run with nothing left to do changes no file. Files of another run are moved to WORKDIR/earlier-<k>. */
 #include "cli/translation.h"
 #include "cli/commands.h"
+#include "cli/train_start.h"
 #include "core/fs.h"
 #include "data/sources.h"
 
@@ -324,8 +325,7 @@ static ls_status read_run(evaluation *v, const ls_device_choice *device, json_t 
     const int dp = (int)json_integer_value(ls_json_at(*root, "lockstep.dp")); /* 0: one worker */
     v->dp = dp ? dp : 1;
     v->pipe = json_integer_value(ls_json_at(*root, "lockstep.pp")) > 1;
-    return ls_session_where(&v->open, device, json_string_value(ls_json_at(*root, "lockstep.precision")), v->o->compute,
-                            v->o->tf32, NULL);
+    return train_end_session(&v->open, device, json_string_value(ls_json_at(*root, "lockstep.precision")), v->o);
 }
 
 ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice *device)

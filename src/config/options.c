@@ -285,6 +285,24 @@ static ls_status explain_unknown(ls_status st)
                    hint);
 }
 
+/* One setting has several options: the one that is typed overrides the others of a preset or of the run that is resumed. */
+static void override(ls_train_options *o)
+{
+    static const char *const pair[][2] = {
+        {"deterministic", "no_deterministic"},
+        {"no_deterministic", "deterministic"},
+        {"lr_schedule", "lr_scheduler_type"},
+        {"lr_scheduler_type", "lr_schedule"},
+        {"min_lr", "min_lr_ratio"},
+        {"min_lr_ratio", "min_lr"},
+        {"betas", "adam_beta1"},
+        {"betas", "adam_beta2"},
+    };
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
+        if (o->given[row_of(pair[i][0])] == LS_GIVEN_TYPED && ls_train_by_preset(o, pair[i][1]))
+            ls_train_forget(o, pair[i][1]);
+}
+
 /* inputs: words that are no options go to o->inputs; else they are refused. */
 static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inputs, ls_train_options *o)
 {
@@ -297,6 +315,7 @@ static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inp
                                         inputs ? &o->inputs : NULL, &o->help)));
     for (size_t i = 0; i < ls_train_n_opts; i++)
         o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
+    override(o);
     if (p->name) o->preset = p->name;
     /* R1 accepted --pipeline_stages without effect; elsewhere it is --pp */
     if (!o->run_type && ls_train_given(o, "pipeline_stages") && !ls_train_given(o, "pp")) {

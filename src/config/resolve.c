@@ -16,6 +16,15 @@
 #include <string.h>
 #include <strings.h>
 
+bool train_leaves_out(ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
+{
+    if (!ls_train_by_preset(o, name)) return false;
+    const bool run = !o->preset || !strcmp(o->preset, "run");
+    ls_str_addf(&c->notes, "--%s of the %s needs %s: left out\n", name, run ? "earlier run" : "preset", needs);
+    ls_train_forget(o, name);
+    return true;
+}
+
 /* --- environment --- */
 
 static bool env_on(const char *name)
@@ -257,33 +266,50 @@ static int64_t tensor_parallel(const ls_train_options *o, const ls_ds_config *ds
     return from->source == LS_FROM_JSON ? size[k] : o->tp;
 }
 
+/* Options of a pipeline or of split layers, where there are none. */
+static ls_status check_mesh(ls_train_options *o, bool pipe, bool split, ls_train_config *c)
+{
+    static const char *const pipes[] = {"schedule", "stages", "interleave"};
+    for (size_t i = 0; i < sizeof pipes / sizeof *pipes && !pipe; i++)
+        if (ls_train_given(o, pipes[i]) && !train_leaves_out(o, pipes[i], "a pipeline", c))
+            return ls_fail(LS_E_CONFIG, "--%s needs a pipeline; add --pp P, or leave it out", pipes[i]);
+    if (o->sequence_parallel && !split && !train_leaves_out(o, "sequence_parallel", "tensor parallelism", c))
+        return ls_fail(LS_E_CONFIG, "--sequence_parallel needs tensor parallelism; add --tp T, or leave it out");
+    if (pipe && o->interleave > 1 && o->schedule && ls_schedule_is_builtin(o->schedule) &&
+        strcmp(o->schedule, "interleaved") && !train_leaves_out(o, "interleave", "--schedule interleaved", c))
+        return ls_fail(LS_E_CONFIG,
+                       "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
+                       (long long)o->interleave, o->schedule);
+    return LS_OK;
+}
+
+/* Whether --stages has as many parts as the pipeline; a file with a schedule has its own number. */
+static bool stages_fit(const ls_train_options *o, const char *schedule, int64_t pp)
+{
+    int64_t parts = 1;
+    for (const char *p = o->stages; *p; p++) parts += *p == ',';
+    return parts == pp * o->interleave || !ls_schedule_is_builtin(schedule) || !strcmp(o->stages, "measured");
+}
+
 /* dp x pp x tp, and what only pipelines have. */
-static ls_status resolve_mesh(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static ls_status resolve_mesh(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const train_origin pp_from = train_from_json(o, "--pp", ds, "pipeline.stages");
     const int64_t pp = pp_from.source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
     train_origin tp_from;
     const int64_t tp = tensor_parallel(o, ds, &tp_from);
-    const bool pipe = pp > 1, given = ls_train_given(o, "interleave");
+    const bool pipe = pp > 1;
     if (pp < 1 || tp < 1 || pp > 65536 || tp > 65536)
         return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)pp, (long long)tp);
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)pp, (int)tp));
     if (tp > 1) LS_TRY(ls_shard_check(&c->model, (int)tp));
-    if (!pipe && (o->schedule || o->stages || given))
-        return ls_fail(LS_E_CONFIG, "--%s needs a pipeline; add --pp P, or leave it out",
-                       o->schedule ? "schedule"
-                       : o->stages ? "stages"
-                                   : "interleave");
-    c->schedule = !pipe ? NULL : o->schedule ? o->schedule : given && o->interleave > 1 ? "interleaved" : "1f1b";
+    LS_TRY(check_mesh(o, pipe, tp > 1, c));
+    c->schedule = !pipe ? NULL : o->schedule ? o->schedule : o->interleave > 1 ? "interleaved" : "1f1b";
     c->interleave = (int)o->interleave;
+    if (pipe && o->stages && !stages_fit(o, c->schedule, pp))
+        (void)train_leaves_out(o, "stages", "another number of stages", c); /* one that is typed is refused later */
     c->stages = o->stages;
-    if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
-        return ls_fail(LS_E_CONFIG,
-                       "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
-                       (long long)o->interleave, c->schedule);
     c->sequence_parallel = o->sequence_parallel;
-    if (c->sequence_parallel && tp == 1)
-        return ls_fail(LS_E_CONFIG, "--sequence_parallel needs tensor parallelism; add --tp T, or leave it out");
     const train_origin by_default = {LS_FROM_DEFAULT, ""};
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], train_rule("workers / (pp * tp)"));
     train_put_int(c, "pp", pp, pipe ? pp_from : by_default);
@@ -309,16 +335,19 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 }
 
 /* --offload_optimizer, else the JSON's. On the CPU the state is in host memory already. */
-static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static ls_status resolve_offload(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char key[] = "zero_optimization.offload_optimizer.device", old[] = "zero_optimization.cpu_offload";
+    const bool replicas = !strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp");
+    if (replicas && o->offload_optimizer && !strcmp(o->offload_optimizer, "cpu"))
+        (void)train_leaves_out(o, "offload_optimizer", "--strategy zero1, zero2 or zero3", c);
     const bool legacy = !ls_ds_get(ds, key) && ls_ds_bool(ds, old, false);
     const char *json = legacy ? old : key;
     const char *asked = o->offload_optimizer ? o->offload_optimizer : legacy ? "cpu" : ls_ds_text(ds, key, "none");
     const bool cpu = !strcasecmp(asked, "cpu"), gpu = !strcmp(c->device, "cuda");
     train_put_text(c, "offload_optimizer", cpu ? "cpu" : "none",
                    train_from(o, "--offload_optimizer", legacy || ls_ds_get(ds, key) ? json : NULL));
-    if (cpu && (!strcmp(c->strategy, "dp") || !strcmp(c->strategy, "ddp")))
+    if (cpu && replicas)
         return ls_fail(LS_E_CONFIG, "%s cpu needs --strategy zero1, zero2 or zero3 (this run has %s)",
                        o->offload_optimizer ? "--offload_optimizer" : json, c->strategy);
     if (cpu && !gpu)
@@ -328,19 +357,26 @@ static ls_status resolve_offload(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
+/* An audit that nobody typed: a check of the run is turned off by --audit 0 alone, not by options that exclude it. */
+static bool audit_of_run(const ls_train_options *o, const ls_train_config *c)
+{
+    return c->audit && ls_train_by_preset(o, "audit");
+}
+
 /* CPU workers of one host can share one optimizer state under ddp: the memory that they have in common bounds the speed of the update
- * (parallel/ddp.c). An audit compares the states of replicas, which checks the update: it needs one for each. */
-static ls_status resolve_state(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
+ * (parallel/ddp.c). An audit compares the states of replicas, which checks the update: it needs one for each. Only --audit 0 turns off the audit
+ * of the run that is resumed. */
+static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
 {
     const bool ddp = !strcmp(c->strategy, "ddp") && c->mesh.n[LS_AXIS_DP] > 1;
     const char *why = strcmp(c->device, "cpu") ? "CPU workers"
                       : facts->several_hosts   ? "all workers on one host"
                       : c->audit               ? "a run without --audit, which compares the states of replicas"
                                                : NULL;
-    const bool asked = o->share_optimizer && ddp, kept = ls_train_by_preset(o, "share_optimizer");
-    if (asked && why && !kept) return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out", why);
-    if (asked && why) ls_str_addf(&c->notes, "--share_optimizer of the earlier run needs %s: left out\n", why);
-    c->one_state = asked && !why;
+    if (o->share_optimizer && ddp && why && !train_leaves_out(o, "share_optimizer", why, c))
+        return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out%s", why,
+                       audit_of_run(o, c) ? ", or add --audit 0: the run has --audit" : "");
+    c->one_state = o->share_optimizer && ddp;
     train_put_bool(c, "share_optimizer", c->one_state, train_from(o, "--share_optimizer", NULL));
     return LS_OK;
 }
@@ -374,20 +410,6 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
     if (ls_train_given(o, "profile_spans") && !c->profile)
         return ls_fail(LS_E_CONFIG, "--profile_spans needs --profile; add it, or leave --profile_spans out");
-    if (ls_train_given(o, "keep_last") && c->keep_last && !c->save_every)
-        return ls_fail(
-            LS_E_CONFIG,
-            "--keep_last needs --save_every: checkpoints of epochs are all kept; add it, or leave --keep_last out");
-    if (ls_train_given(o, "audit_depth") && !c->audit)
-        return ls_fail(LS_E_CONFIG, "--audit_depth needs --audit K; add it, or leave --audit_depth out");
-    if (c->audit && !c->deterministic)
-        return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; leave one of them out");
-    if (o->keep_hours > 0 && !c->keep_last)
-        return ls_fail(
-            LS_E_CONFIG,
-            "--keep_hours needs --keep_last: without it all checkpoints are kept; add it, or leave --keep_hours out");
-    if (ls_train_given(o, "mtbf") && c->save_every != -1)
-        return ls_fail(LS_E_CONFIG, "--mtbf needs --save_every auto; use it, or leave --mtbf out");
     return LS_OK;
 }
 
@@ -431,6 +453,28 @@ static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds,
                                                  : (train_origin){LS_FROM_JSON, asked});
 }
 
+/* Options of checkpoints and audits that need another one. */
+static ls_status check_dependents(ls_train_options *o, ls_train_config *c)
+{
+    if (c->keep_last && !c->save_every) {
+        if (!train_leaves_out(o, "keep_last", "--save_every", c))
+            return ls_fail(
+                LS_E_CONFIG,
+                "--keep_last needs --save_every: checkpoints of epochs are all kept; add it, or leave --keep_last out");
+        c->keep_last = 0;
+        train_put_int(c, "keep_last", 0, train_from(o, "--keep_last", NULL));
+    }
+    if (o->keep_hours > 0 && !c->keep_last && !train_leaves_out(o, "keep_hours", "--keep_last", c))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--keep_hours needs --keep_last: without it all checkpoints are kept; add it, or leave --keep_hours out");
+    if (ls_train_given(o, "mtbf") && c->save_every != -1 && !train_leaves_out(o, "mtbf", "--save_every auto", c))
+        return ls_fail(LS_E_CONFIG, "--mtbf needs --save_every auto; use it, or leave --mtbf out");
+    if (ls_train_given(o, "audit_depth") && !c->audit && !train_leaves_out(o, "audit_depth", "--audit K", c))
+        return ls_fail(LS_E_CONFIG, "--audit_depth needs --audit K; add it, or leave --audit_depth out");
+    return LS_OK;
+}
+
 static void resolve_saves(const ls_train_options *o, ls_train_config *c)
 {
     c->save_async = o->save_async;
@@ -446,9 +490,10 @@ static void resolve_saves(const ls_train_options *o, ls_train_config *c)
     train_put_bool(c, "save_verify", c->save_verify, train_from(o, "--no_save_verify", NULL));
 }
 
-static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static ls_status resolve_machine(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const bool cpu = !strcmp(c->device, "cpu");
+    LS_TRY(check_dependents(o, c));
     resolve_recompute(o, ds, c);
     resolve_saves(o, c);
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
@@ -463,6 +508,12 @@ static ls_status resolve_machine(const ls_train_options *o, const ls_ds_config *
     if (o->deterministic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic cannot be combined; leave one out");
     c->deterministic = !o->no_deterministic || (cpu && c->world_size == 1);
+    if (c->audit && !c->deterministic && train_leaves_out(o, "no_deterministic", "a run without --audit", c))
+        c->deterministic = true;
+    if (c->audit && !c->deterministic)
+        return ls_fail(LS_E_CONFIG, "--audit compares bits, which vary with --no_deterministic; %s",
+                       audit_of_run(o, c) ? "add --audit 0 (the run has --audit), or leave --no_deterministic out"
+                                          : "leave one of them out");
     if (o->no_deterministic)
         ls_str_addf(&c->notes, "--no_deterministic%s\n",
                     c->deterministic ? " has no effect: one worker is always deterministic"
@@ -579,10 +630,11 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
         ls_str_addf(&c->notes, "keys of the DeepSpeed JSON without effect: %s\n", ds->no_effect.data);
 }
 
-ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,
+ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds, const ls_train_paths *paths,
                            const ls_train_facts *facts, ls_train_config *out)
 {
     const ls_train_facts nothing = {0};
+    ls_train_options mine = *given, *o = &mine; /* without what is left out */
     ls_train_config c = {0};
     ls_status st;
     if (!facts) facts = &nothing;

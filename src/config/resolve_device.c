@@ -64,20 +64,17 @@ static int fp8_number(const ls_train_options *o, const ls_ds_config *ds, const c
     return (int)value;
 }
 
-/* An option that needs another precision or device. One of the run that is resumed is left out: nobody can do that by hand. */
-static ls_status refuse(const ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
+/* An option that needs another precision or device. */
+static ls_status refuse(ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
 {
-    if (!ls_train_by_preset(o, name))
-        return ls_fail(LS_E_CONFIG, "--%s needs %s, but this run uses %s on the %s; leave it out", name, needs,
-                       c->precision, strcmp(c->device, "cuda") ? "CPU" : "GPU");
-    ls_str_addf(&c->notes, "--%s of the earlier run needs %s: left out\n", name, needs);
-    return LS_OK;
+    if (train_leaves_out(o, name, needs, c)) return LS_OK;
+    return ls_fail(LS_E_CONFIG, "--%s needs %s, but this run uses %s on the %s; leave it out", name, needs,
+                   c->precision, strcmp(c->device, "cuda") ? "CPU" : "GPU");
 }
 
 /* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
  * step. */
-static ls_status resolve_fp8(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
-                             ls_train_config *c)
+static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d, ls_train_config *c)
 {
     char no_gpu[LS_DEVICE_WORDS];
     static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
@@ -126,7 +123,7 @@ static const char *precision_before(const ls_train_options *o, const ls_train_co
     return open ? c->before.precision : NULL;
 }
 
-static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
+static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
     const bool cuda = d->cuda;
@@ -245,25 +242,29 @@ static const char *label_of(const ls_train_config *c)
     return c->tf32 ? "tf32" : "fp32";
 }
 
-static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice *d, ls_train_config *c)
+static ls_status resolve_comm(ls_train_options *o, const ls_device_choice *d, ls_train_config *c)
 {
-    c->comm = o->comm;
-    if (!strcmp(o->comm, "nccl") && *d->why)
+    const bool nccl = !strcmp(o->comm, "nccl"), alone = c->world_size == 1;
+    const bool left = (nccl && !d->cuda && train_leaves_out(o, "comm", "GPUs", c)) ||
+                      (strcmp(o->comm, "auto") && alone && train_leaves_out(o, "comm", "several workers", c));
+    if (nccl && *d->why && !left)
         return ls_fail(LS_E_UNSUPPORTED, "--comm nccl needs GPUs, but --device auto found none: %s", d->why);
-    if (!strcmp(o->comm, "nccl") && !d->cuda)
+    if (nccl && !d->cuda && !left)
         return ls_fail(LS_E_UNSUPPORTED,
                        "--comm nccl needs GPUs; add --device cuda, or use --comm local (one machine) or --comm mpi");
-    if (strcmp(o->comm, "auto") && c->world_size == 1)
+    if (strcmp(o->comm, "auto") && alone)
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: a single worker does not communicate; leave it out%s", o->comm,
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
+    c->comm = o->comm;
     train_put_text(c, "comm", o->comm, train_from(o, "--comm", NULL));
-    c->nccl_proof = o->nccl_proof;
-    const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
-    if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
+    const bool may = d->cuda && !alone && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
+    if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may &&
+        !train_leaves_out(o, "nccl_proof", "NCCL", c))
         return ls_fail(
             LS_E_CONFIG,
             "--nccl_proof %s: this run does not use NCCL (it needs --device cuda, several workers, and --comm nccl or auto); leave it out",
             o->nccl_proof);
+    c->nccl_proof = o->nccl_proof;
     return LS_OK;
 }
 
@@ -280,7 +281,7 @@ static void put_device(const ls_device_choice *d, ls_train_config *c)
     train_put_text(c, "device", d->automatic ? c->device : d->asked, (train_origin){source, detail});
 }
 
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
+ls_status train_resolve_device(ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
                                ls_train_config *c)
 {
     ls_device_choice d;
@@ -288,7 +289,7 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
     if (facts->device) d = *facts->device;
     else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
     const bool cuda = d.cuda;
-    if (cuda && ls_train_given(o, "compute"))
+    if (cuda && ls_train_given(o, "compute") && !train_leaves_out(o, "compute", "--device cpu", c))
         return ls_fail(LS_E_CONFIG, "--compute %s is only for the CPU, but --device is %s; leave one of them out",
                        o->compute, d.asked);
     put_device(&d, c);

@@ -29,14 +29,18 @@ ls_status train_settings_check(ls_train_config *c);
 /* Names the preset as the source of options that it set. */
 void train_settings_preset(const ls_train_options *o, ls_train_config *c);
 
+/* An option that other options, or the device, exclude: it needs `needs`. One that nobody typed, because it is of the run that is resumed (or
+ * of a preset), is forgotten with a note; nobody could leave it out by hand. False: it was typed, and the caller refuses it. */
+bool train_leaves_out(ls_train_options *o, const char *name, const char *needs, ls_train_config *c);
+
 /* The part of resolve that is about the model; settings included. */
 ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c);
 
 /* Optimizer, schedule and clipping. */
-ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
+ls_status train_resolve_optimizer(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
 
 /* Device, precision, loss scale and communication backend; the world is resolved before. */
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
+ls_status train_resolve_device(ls_train_options *o, const ls_ds_config *ds, const ls_train_facts *facts,
                                ls_train_config *c);
 
 /* TensorBoard, CSV and the lines of DeepSpeed. */

@@ -194,14 +194,16 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
     return LS_OK;
 }
 
-static ls_status resolve_warmup(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
+static ls_status resolve_warmup(ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
     const char *flag = schedule_flag(o);
-    const bool steps = ls_train_given(o, "warmup_steps");
-    if (steps && s->kind == LS_LR_RANGE_TEST)
-        return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
-    if (steps && o->lr_scheduler_type && !strcmp(o->lr_scheduler_type, "constant"))
+    const bool range = s->kind == LS_LR_RANGE_TEST,
+               none = range || (o->lr_scheduler_type && !strcmp(o->lr_scheduler_type, "constant")),
+               left = none && train_leaves_out(o, "warmup_steps", "a schedule with a warm-up", c),
+               steps = !left && ls_train_given(o, "warmup_steps");
+    if (steps && range) return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
+    if (steps && none)
         return ls_fail(
             LS_E_CONFIG,
             "--lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave --warmup_steps out");
@@ -216,12 +218,14 @@ static ls_status resolve_warmup(const ls_train_options *o, const ls_ds_config *d
 }
 
 /* The lowest rate: --min_lr_ratio, --min_lr, or that of the schedule. */
-static ls_status resolve_floor(const ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
+static ls_status resolve_floor(ls_train_options *o, const ls_ds_config *ds, bool json, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
     const char *flag = schedule_flag(o);
-    const bool ratio = ls_train_given(o, "min_lr_ratio"), rate = ls_train_given(o, "min_lr"),
-               ours = s->kind == LS_LR_COSINE || s->kind == LS_LR_LINEAR, has = ours || s->kind == LS_LR_WARMUP_COSINE;
+    const bool ours = s->kind == LS_LR_COSINE || s->kind == LS_LR_LINEAR, has = ours || s->kind == LS_LR_WARMUP_COSINE;
+    if (!has) (void)train_leaves_out(o, "min_lr_ratio", "--lr_schedule cosine or linear", c);
+    if (!ours) (void)train_leaves_out(o, "min_lr", "--lr_schedule cosine or linear", c);
+    const bool ratio = ls_train_given(o, "min_lr_ratio"), rate = ls_train_given(o, "min_lr");
     if (ratio && rate) return ls_fail(LS_E_ARG, "--min_lr and --min_lr_ratio cannot be combined; leave one out");
     if (ratio && !has)
         return ls_fail(LS_E_CONFIG,
@@ -247,7 +251,7 @@ static ls_status resolve_floor(const ls_train_options *o, const ls_ds_config *ds
     return LS_OK;
 }
 
-static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static ls_status resolve_schedule(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     const bool json = ls_ds_get(ds, "scheduler") && !schedule_flag(o);
     if (o->lr_schedule && o->lr_scheduler_type)
@@ -261,7 +265,7 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
     return LS_OK;
 }
 
-ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+ls_status train_resolve_optimizer(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     LS_TRY(resolve_adam(o, ds, c));
     LS_TRY(resolve_schedule(o, ds, c));

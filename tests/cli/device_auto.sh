@@ -163,6 +163,16 @@ said rounded '^--stochastic_rounding of the earlier run needs --device cuda --pr
 expect 2 "--stochastic_rounding needs --device cuda --precision bf16, but this run uses bf16 on the CPU" \
   env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume rounded --max_steps 4 --device cpu --stochastic_rounding
 
+more ref 1 3 --device cuda
+said ref '^--compute of the earlier run needs --device cpu: left out$'
+is "$(metric ref device)" cuda "--compute cpu-ref resumed on a GPU"
+LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train text.txt --checkpoint_path summary --compute cpu-ref --max_steps 1 --threads 1 >summary.log 2>&1 || bad "summary: $(tail -n 3 summary.log)"
+more summary 1 2 --device cuda # its summary, too, is made on the GPU
+said summary '^a sample (temperature 0.8):$'
+sed -i 's/"options": {/&"comm": "mpi",/' variable/options.json # of a run that mpirun started
+more variable 0 3 -n 1
+said variable '^--comm mpi of the earlier run needs workers that are started as before: left out$'
+
 # --- the other commands ---
 on_stderr() { grep -q "$1" err || bad "'$1' is not on stderr: $(head -c 300 err)"; }
 cmd() { env LS_PLUGIN_DIR="$emu" timeout -k 5 300 "$LOCKSTEP" "$@" >out 2>err || bad "$1: exit code $?: $(head -c 300 err)"; }

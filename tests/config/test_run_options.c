@@ -228,6 +228,121 @@ static void an_option_that_is_forgotten_has_its_default(void **state)
     ls_argv_fini(&words);
 }
 
+/* Options of the run in `dir` with others that are typed. */
+static ls_status resume(const char *typed, ls_train_config *c)
+{
+    static const ls_train_paths data = {.train = (char *)(uintptr_t) "d/train.bin"};
+    ls_argv words = {0};
+    ls_train_options o;
+    assert_int_equal(ls_run_options_read(dir, false, &words), LS_OK);
+    const ls_train_preset run = {"run", words.n};
+    assert_int_equal(ls_argv_split(&words, typed), LS_OK);
+    assert_int_equal(ls_argv_add(&words, "--resume"), LS_OK);
+    assert_int_equal(ls_train_options_parse_preset(&run, words.n, words.word, &o), LS_OK);
+    const ls_status st = ls_train_resolve(&o, NULL, &data, NULL, c);
+    ls_argv_fini(&words);
+    return st;
+}
+
+#define TINY "--model tiny --seq_length 64 "
+
+/* What the typed options or the device exclude is left out with a note, and not recorded again; the same option is refused when it is typed. */
+static void options_that_typed_ones_exclude_are_left_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *had, *typed, *left_out, *needs, *again; /* again: typed, and refused */
+    } row[] = {
+        {"--save_every auto --mtbf 5", "--save_every 5", "mtbf", "--save_every auto", "--mtbf 6300"},
+        {"--audit 3 --audit_depth step", "--audit 0", "audit_depth", "--audit K", "--audit_depth micro"},
+        {"--save_every 2 --keep_last 2", "--save_every 0", "keep_last", "--save_every", "--keep_last 2"},
+        {"--save_every 2 --keep_last 2 --keep_hours 1", "--keep_last 0", "keep_hours", "--keep_last", "--keep_hours 2"},
+        {"--save_every 2 --keep_last 2 --keep_hours 1", "--save_every 0", "keep_hours", "--keep_last",
+         "--keep_hours 2"}, /* with keep_last */
+        {"-n 2 --pp 2 --schedule 1f1b", "--pp 1", "schedule", "a pipeline", "--schedule 1f1b"},
+        {"-n 2 --pp 2 --interleave 2", "--pp 1", "interleave", "a pipeline", "--interleave 2"},
+        {"-n 2 --pp 2 --interleave 2", "--schedule 1f1b", "interleave", "--schedule interleaved", "--interleave 2"},
+        {"-n 2 --pp 2 --stages 0-1,2-5", "--pp 1", "stages", "a pipeline", "--stages 0-5"},
+        {"-n 4 --pp 2 --stages 0-1,2-5", "--pp 4", "stages", "another number of stages", NULL},
+        {"-n 2 --tp 2 --sequence_parallel", "--tp 1", "sequence_parallel", "tensor parallelism", "--sequence_parallel"},
+        {"-n 2 --strategy zero1 --offload_optimizer cpu", "--strategy ddp", "offload_optimizer", "--strategy zero1",
+         "--offload_optimizer cpu"},
+        {"-n 2 --strategy ddp --share_optimizer", "--audit 2", "share_optimizer", "a run without --audit",
+         "--share_optimizer"},
+        {"-n 2 --no_deterministic", "--audit 2", "no_deterministic", "a run without --audit", "--no_deterministic"},
+        {"-n 2 --device cuda --comm nccl", "--device cpu", "comm", "GPUs", "--comm nccl"},
+        {"-n 2 --device cuda --comm nccl", "-n 1", "comm", "several workers", "--comm nccl"},
+        {"-n 2 --comm local", "-n 1", "comm", "several workers", "--comm local"},
+        {"-n 2 --device cuda --nccl_proof full", "--device cpu", "nccl_proof", "NCCL", "--nccl_proof full"},
+        {"-n 2 --device cuda --nccl_proof full", "-n 1", "nccl_proof", "NCCL", "--nccl_proof full"},
+        {"--compute cpu-ref", "--device cuda", "compute", "--device cpu", "--compute cpu-ref"},
+        {"--device cuda --precision fp32 --tf32", "--device cpu", "tf32", "--device cuda", "--tf32"},
+        {"--lr_schedule cosine --min_lr 1e-5", "--lr_schedule constant", "min_lr", "--lr_schedule cosine",
+         "--min_lr 1e-5"},
+        {"--lr_scheduler_type linear --warmup_steps 3", "--lr_scheduler_type constant", "warmup_steps",
+         "a schedule with a warm-up", "--warmup_steps 3"},
+    };
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_train_config c;
+        char line[256], note[128], member[64];
+        snprintf(line, sizeof line, TINY "%s", row[i].had);
+        save(line, 2, 8);
+        if (resume(row[i].typed, &c) != LS_OK)
+            fail_msg("%s, resumed with %s: %s", row[i].had, row[i].typed, ls_err_words());
+        snprintf(note, sizeof note, "--%s of the earlier run needs %s", row[i].left_out, row[i].needs);
+        if (!c.notes.data || !strstr(c.notes.data, note)) fail_msg("no note '%s': %s", note, c.notes.data);
+        snprintf(member, sizeof member, "\"%s\":", row[i].left_out);
+        if (strstr(c.options.data, member)) fail_msg("%s is recorded: %s", member, c.options.data);
+        ls_train_config_fini(&c);
+        snprintf(line, sizeof line, "%s %s", row[i].typed, row[i].again ? row[i].again : "");
+        if (row[i].again && resume(line, &c) == LS_OK) fail_msg("%s, resumed with %s", row[i].had, line);
+        ls_err_clear();
+    }
+}
+
+/* An audit is turned off by its own option alone; the message names it. */
+static void only_audit_0_turns_an_audit_off(void **state)
+{
+    (void)state;
+    static const char *const excludes[] = {"--share_optimizer", "--no_deterministic"};
+    for (size_t i = 0; i < N_OF(excludes); i++) {
+        ls_train_config c;
+        char line[64];
+        save(TINY "-n 2 --strategy ddp --audit 3", 2, 8);
+        assert_int_equal(resume(excludes[i], &c), LS_E_CONFIG);
+        assert_non_null(strstr(ls_err_words(), "add --audit 0"));
+        snprintf(line, sizeof line, "%s --audit 0", excludes[i]);
+        assert_int_equal(resume(line, &c), LS_OK);
+        assert_int_equal(c.audit, 0);
+        ls_train_config_fini(&c);
+    }
+}
+
+/* Two options of one setting: the one that is typed. */
+static void a_typed_option_overrides_the_other_one_of_its_setting(void **state)
+{
+    (void)state;
+    static const char *const row[][3] = {
+        {"--no_deterministic", "--deterministic", "no_deterministic"},
+        {"--deterministic", "--no_deterministic", "deterministic"},
+        {"--lr_schedule linear", "--lr_scheduler_type constant", "lr_schedule"},
+        {"--lr_scheduler_type linear", "--lr_schedule cosine", "lr_scheduler_type"},
+        {"--min_lr 1e-5", "--min_lr_ratio 0.2", "min_lr"},
+        {"--min_lr_ratio 0.2", "--min_lr 1e-5", "min_lr_ratio"},
+        {"--adam_beta1 0.8 --adam_beta2 0.9", "--betas 0.7 0.8", "adam_beta1"},
+    };
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_train_config c;
+        char line[128], member[64];
+        snprintf(line, sizeof line, TINY "%s", row[i][0]);
+        save(line, 2, 8);
+        if (resume(row[i][1], &c) != LS_OK) fail_msg("%s with %s: %s", row[i][0], row[i][1], ls_err_words());
+        snprintf(member, sizeof member, "\"%s\":", row[i][2]);
+        assert_null(strstr(c.options.data, member));
+        ls_train_config_fini(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +354,9 @@ int main(void)
         cmocka_unit_test(a_resumed_run_reads_its_copy_of_the_deepspeed_json),
         cmocka_unit_test(a_damaged_file_is_refused),
         cmocka_unit_test(an_option_that_is_forgotten_has_its_default),
+        cmocka_unit_test(options_that_typed_ones_exclude_are_left_out),
+        cmocka_unit_test(only_audit_0_turns_an_audit_off),
+        cmocka_unit_test(a_typed_option_overrides_the_other_one_of_its_setting),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
