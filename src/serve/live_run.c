@@ -172,7 +172,8 @@ static void forget_counts(ls_live_run *r)
 static void start_line(ls_live_run *r, const json_t *j)
 {
     const int64_t step = int_of(j, "step");
-    if (step == 0 && !r->between) forget_counts(r); /* another run in the same folder */
+    const bool again = r->between && int_of(j, "attempt") != 1; /* by the supervisor */
+    if (step == 0 && !again) forget_counts(r);                  /* another run in the same folder */
     r->between = false;
     r->last.total_steps = int_of(j, "total_steps");
     r->last.started_ms = int_of(j, "time_unix_ms");

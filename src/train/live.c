@@ -3,6 +3,7 @@
 #include "train/train_impl.h"
 
 #include "core/clock.h"
+#include "core/env.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -77,14 +78,24 @@ static void add_event(ls_live *l, ls_jsonw *w)
     if (write(l->events, l->line.data, l->line.len) != (ssize_t)l->line.len) gave_up(&l->events, "events.jsonl");
 }
 
+/* Of the supervisor that started this process; 1: there is none. */
+static int attempt_number(void)
+{
+    int n = 1;
+    bool given;
+    if (ls_env_int("LOCKSTEP_ATTEMPT", 1, &n, &given) != LS_OK) ls_err_clear();
+    return n;
+}
+
 static void add_start(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     ls_jsonw w = begin_line(&t->live);
     ls_jsonw_members(
-        &w, LS_KV("event", (const char *)"start"), LS_KV("step", t->state.step), LS_KV("total_steps", c->total_steps),
-        LS_KV("world_size", ls_comm_size(t->comm)), LS_KV("strategy", c->strategy), LS_KV("dp", c->mesh.n[LS_AXIS_DP]),
-        LS_KV("pp", c->mesh.n[LS_AXIS_PP]), LS_KV("tp", c->mesh.n[LS_AXIS_TP]), LS_KV("precision", c->precision),
+        &w, LS_KV("event", (const char *)"start"), LS_KV("attempt", attempt_number()), LS_KV("step", t->state.step),
+        LS_KV("total_steps", c->total_steps), LS_KV("world_size", ls_comm_size(t->comm)),
+        LS_KV("strategy", c->strategy), LS_KV("dp", c->mesh.n[LS_AXIS_DP]), LS_KV("pp", c->mesh.n[LS_AXIS_PP]),
+        LS_KV("tp", c->mesh.n[LS_AXIS_TP]), LS_KV("precision", c->precision),
         LS_KV("device", (const char *)(t->compute.device ? "cuda" : "cpu")),
         LS_KV("tokens_per_step", c->global_batch * c->seq_len), LS_KV("parameters", ls_model_n_param(&c->model)));
     if (t->log.dropped)

@@ -89,6 +89,33 @@ assert [(c["cause"], c["lost_steps"]) for c in i["causes"]] == [("other", 2)] an
 PY
 grep -q "^## Interruptions" page/report.md || bad "alone: no section"
 
+# the supervisor dies before it restarts the run: the time until somebody resumes it is no part of it
+dead() { # RUN
+  LOCKSTEP_FAULT="kind=kill,rank=0,step=7" "${train[@]}" --checkpoint_path "$1" --max_restarts 2 >/dev/null 2>&1 &
+  local pid=$!
+  await "$pid" grep -q '"failure"' "$1/events.jsonl" || bad "$1: no failure"
+  kill -9 "$pid"
+  wait "$pid"
+  grep -q '"restart"' "$1/events.jsonl" && bad "$1: the supervisor was too fast"
+}
+dead gone
+cp -r gone anew
+sleep 3
+LOCKSTEP_FAULT="kind=kill,rank=0,step=14" expect 0 "" "${train[@]}" --checkpoint_path gone --resume --max_restarts 2
+expect 0 "" "$LOCKSTEP" report gone --out page --no_png --json
+python3 - "$SCRATCH/out" <<'PY' || bad "a supervisor that died: $(head -c 2000 "$SCRATCH/out"; cat gone/events.jsonl)"
+import json, sys
+i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
+events = [json.loads(line) for line in open("gone/events.jsonl")]
+starts = [e for e in events if e["event"] == "start"]
+failures = [e for e in events if e["event"] == "failure"]
+lost = [e["lost_seconds"] for e in events if e["event"] == "restart"]
+assert [e["attempt"] for e in starts] == [1, 1, 2], starts
+wall = (failures[0]["time_unix_ms"] - starts[0]["time_unix_ms"] + events[-1]["time_unix_ms"] - starts[1]["time_unix_ms"]) / 1e3
+assert abs(i["wall_seconds"] - wall) < 0.01 and abs(i["waiting_seconds"] - sum(lost)) < 0.01 and i["goodput"], i
+assert i["failures"] == 2 and i["restarts"] == 1 and i["causes"][0]["lost_steps"] == 2 + 1, i
+PY
+
 # a run that somebody resumed counts from there; a profile of its first part makes it no benchmark
 for name in plain profiled; do
     profile=()

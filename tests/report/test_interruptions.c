@@ -174,6 +174,52 @@ static void another_run_in_the_folder_begins_without_failures(void **state)
     ls_run_set_fini(&s);
 }
 
+#define FIRST(step, ms)                                                                                                \
+    "{\"event\": \"start\", \"attempt\": 1, \"step\": " #step ", \"world_size\": 4, " DROPPED "\"time_unix_ms\": " #ms \
+    "}\n"
+#define DROPPED "\"dropped_steps\": 2, \"dropped_seconds\": 0.2, \"dropped_until_unix_ms\": 1900, "
+
+/* The supervisor died after a failure, and somebody resumed the run: nothing ran in between. The supervisor of the resumed run begins at
+ * attempt 1. */
+static void a_dead_supervisor_does_not_restart_a_run(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_str steps = {0};
+    put_steps(&steps, 1, 5, 1000);
+    put_steps(&steps, 6, 15, 900000);
+    const char *dead = START(0, 4, 1000) SAVED(5, 1500) FAILURE(1, "hang", "", 7, 2000);
+    ls_str plain = {0}, twice = {0}, later = {0}, other = {0};
+    ls_str_addf(&plain, "%s%s", dead, FIRST(5, 900000) END(15, "complete", 901000));
+    ls_str_addf(&twice, "%s%s%s", dead, FAILURE(2, "device", "", 5, 2500),
+                FIRST(5, 900000) END(15, "complete", 901000));
+    ls_str_addf(&later, "%s%s", dead,
+                FIRST(5, 900000) SAVED(10, 900500) FAILURE(1, "killed", "", 10, 900500) START(10, 4, 901000)
+                    RESTART(2, 10, 0, 0.5, 0.0, 901000) END(15, "complete", 902000));
+    ls_str_addf(&other, "%s%s", dead,
+                "{\"event\": \"start\", \"attempt\": 1, \"step\": 0, \"time_unix_ms\": 900000}\n");
+    add_with_events(&s, "plain", NULL, &steps, plain.data);
+    add_with_events(&s, "twice", NULL, &steps, twice.data);
+    add_with_events(&s, "later", NULL, &steps, later.data);
+    add_with_events(&s, "other", NULL, NULL, other.data);
+    for (int i = 0; i < 3; i++) {
+        const ls_interruptions *e = s.run[i].events;
+        near(e->wall, i == 0 ? 2 : i == 1 ? 2.5 : 3, 1e-9);
+        near(e->useful, 1.5, 1e-9);
+        near(e->repeated, 0.2, 1e-9);
+        near(e->waiting, i == 0 ? 0 : 0.5, 1e-9);
+        near(e->goodput, 1.5 / e->wall, 1e-9);
+        assert_int_equal(e->failures, i == 0 ? 1 : 2);
+        assert_int_equal(e->restarts, i == 2);
+        assert_int_equal(e->cause[2].count, 1); /* hang */
+        assert_int_equal(e->cause[2].lost_steps, 2);
+        assert_int_equal(s.run[i].resumed, 5);
+    }
+    assert_null(s.run[3].events); /* a new run has no failure */
+    ls_str_fini(&plain), ls_str_fini(&twice), ls_str_fini(&later), ls_str_fini(&other), ls_str_fini(&steps);
+    ls_run_set_fini(&s);
+}
+
 /* Rank 0 records the end of its attempt before or after the supervisor records the failure; two ranks may fail. */
 static void an_attempt_that_failed_is_counted_once(void **state)
 {
@@ -445,6 +491,7 @@ int main(void)
         cmocka_unit_test(speed_is_of_the_steps_after_a_resume),
         cmocka_unit_test(time_before_a_resume_by_hand_does_not_count),
         cmocka_unit_test(another_run_in_the_folder_begins_without_failures),
+        cmocka_unit_test(a_dead_supervisor_does_not_restart_a_run),
         cmocka_unit_test(an_attempt_that_failed_is_counted_once),
         cmocka_unit_test(a_resize_ends_an_attempt),
         cmocka_unit_test(measured_goodput_agrees_with_the_formula),

@@ -383,6 +383,10 @@ static void a_restart_is_counted_once(void **state)
     assert_int_equal(r->failures, 1);
     assert_int_equal(r->restarts, 1);
     assert_int_equal(r->last.step, 2);
+    append_failure(dir, 2, ls_live_now_ms()); /* its supervisor died; a new run begins */
+    append(dir, "events.jsonl", "{\"event\": \"start\", \"attempt\": 1, \"step\": 0}\n");
+    update(r);
+    assert_int_equal(r->failures, 0);
     ls_live_run_fini(r);
     test_dir_close(dir);
 }

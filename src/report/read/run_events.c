@@ -125,6 +125,13 @@ static ls_status note_step(step_list *l, int64_t step)
     return LS_OK;
 }
 
+/* Time between two failures is charged to the first. */
+static void charge_failed_starts(reader *r)
+{
+    for (int i = 0; i + 1 < r->n_pending; i++)
+        r->e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
+}
+
 /* Somebody resumed the run, at time t. If it was killed together with its supervisor, no event says when; the steps that it had finished
  * after its checkpoint do. They are repeated. */
 static void see_resumed(reader *r, const json_t *j, double t)
@@ -144,6 +151,7 @@ static void see_resumed(reader *r, const json_t *j, double t)
         c->lost_steps += dropped;
         c->repeated += or_zero(number(j, "dropped_seconds"));
     }
+    charge_failed_starts(r);
     r->sessions += or_zero(r->last - r->begun);
     r->n_pending = 0;
     r->zero += t - r->last;
@@ -154,7 +162,8 @@ static ls_status see_start(reader *r, const json_t *j, double t)
 {
     ls_interruptions *e = r->e;
     const int64_t step = whole(j, "step");
-    const bool again = e->waits;
+    const bool again =
+        e->waits && whole(j, "attempt") != 1; /* by the supervisor; older versions do not say the attempt */
     char like[sizeof r->like];
     snprintf(like, sizeof like, "%lld %lld %lld %lld %.30s %.30s %.30s", (long long)whole(j, "world_size"),
              (long long)whole(j, "pp"), (long long)whole(j, "tp"), (long long)whole(j, "tokens_per_step"),
@@ -237,7 +246,7 @@ static ls_status see_failure(reader *r, const json_t *j, double t)
     return LS_OK;
 }
 
-/* Time between two failures is charged to the first; the steps were lost with the first of them. */
+/* The steps were lost with the first of the failures. */
 static void see_restart(reader *r, const json_t *j, double t)
 {
     ls_interruptions *e = r->e;
@@ -247,7 +256,7 @@ static void see_restart(reader *r, const json_t *j, double t)
     e->restarts++;
     if (n && isnan(left)) left = t - r->failed_at[n - 1];
     if (n > 1 && t - r->failed_at[n - 1] >= 0) left = fmin(left, t - r->failed_at[n - 1]);
-    for (int i = 0; i + 1 < n; i++) e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
+    charge_failed_starts(r);
     if (!n) return;
     e->cause[r->pending[n - 1]].waiting += or_zero(left);
     r->waits += or_zero(left);
