@@ -4,17 +4,20 @@
  *   end     pipeline.json → launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
  * Before step 1 of a run, checkpoints, metrics and NCCL's evidence in its folder are moved to earlier-<k>: a later --resume uses only the
- * checkpoints of the run that was started last, and none is lost. A run that is resumed without a checkpoint begins at step 1, too. */
+ * checkpoints of the run that was started last, and none is lost. A run that is resumed without a checkpoint begins at step 1, too.
+ * events.jsonl is copied there instead: supervisors and `lockstep serve` read it while it grows. */
 #include "train/pipe_report.h"
 #include "train/train_impl.h"
 
 #include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
+#include "core/json.h"
 #include "core/lock.h"
 #include "core/mem.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 int64_t train_peak_rss(void)
@@ -22,6 +25,34 @@ int64_t train_peak_rss(void)
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
     return (int64_t)u.ru_maxrss * 1024;
+}
+
+static bool begins_run(const char *line, size_t n)
+{
+    json_t *j = json_loadb(line, n, 0, NULL);
+    const char *event = json_string_value(json_object_get(j, "event"));
+    const json_t *step = json_object_get(j, "step"), *attempt = json_object_get(j, "attempt");
+    const bool yes = event && !strcmp(event, "start") && json_is_integer(step) && !json_integer_value(step) &&
+                     json_integer_value(attempt) == 1;
+    json_decref(j);
+    return yes;
+}
+
+/* The lines of the last run. A start of an older version has no attempt, so it may be a restart: what is before it is copied, too. */
+static ls_status copy_events(const char *run_dir, const char *where)
+{
+    char from[PATH_MAX], to[PATH_MAX], *data = NULL;
+    size_t n = 0, begin = 0;
+    LS_TRY(ls_path_in(from, run_dir, "events.jsonl"));
+    LS_TRY(ls_path_in(to, where, "events.jsonl"));
+    if (!ls_fs_is_file(from)) return LS_OK;
+    LS_TRY(ls_fs_read(from, &data, &n));
+    const char *end;
+    for (size_t at = 0; at < n && (end = memchr(data + at, '\n', n - at)); at = (size_t)(end - data) + 1)
+        if (begins_run(data + at, (size_t)(end - data) - at)) begin = at;
+    const ls_status st = ls_fs_write(to, data + begin, n - begin);
+    ls_free(data);
+    return st;
 }
 
 /* The metrics of an earlier run that has done a step, with the files that describe it. where: its folder earlier-<k>; "": none yet. */
@@ -36,6 +67,7 @@ static ls_status set_metrics_aside(const char *run_dir, char where[PATH_MAX])
     LS_TRY(ls_fs_size(from, &nbytes));
     if (!nbytes) return LS_OK;
     if (!*where) LS_TRY(ls_fs_mkdir_next(run_dir, "earlier-", where));
+    LS_TRY(copy_events(run_dir, where)); /* first: it is lost to the earlier run if the process dies after the others */
     for (size_t i = 0; i < sizeof file / sizeof file[0]; i++) {
         LS_TRY(ls_path_in(from, run_dir, "%s", file[i]));
         LS_TRY(ls_path_in(to, where, "%s", file[i]));

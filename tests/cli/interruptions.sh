@@ -116,6 +116,26 @@ assert abs(i["wall_seconds"] - wall) < 0.01 and abs(i["waiting_seconds"] - sum(l
 assert i["failures"] == 2 and i["restarts"] == 1 and i["causes"][0]["lost_steps"] == 2 + 1, i
 PY
 
+# a new run in the folder has none of it; the earlier one keeps its own events, without those of the run before
+interruptions() { # RUN: failures, the steps of the first attempt; or null
+  expect 0 "" "$LOCKSTEP" report "$1" --out page --no_png --json
+  python3 -c '
+import json, sys
+i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
+print(i and (i["failures"], i["attempts"][0]["to_step"]))' "$SCRATCH/out"
+}
+expect 0 "moved the checkpoints of an earlier run (up to step 4) to anew/earlier-1" "${train[@]}" --checkpoint_path anew --max_steps 8
+[ "$(interruptions anew)" = None ] || bad "a new run inherits: $(interruptions anew)"
+[ "$(interruptions anew/earlier-1)" = "(1, 6)" ] || bad "the earlier run: $(interruptions anew/earlier-1)"
+same anew/earlier-1/events.jsonl <(head -n "$(wc -l <anew/earlier-1/events.jsonl)" anew/events.jsonl)
+# the same if a run without a checkpoint is resumed
+LOCKSTEP_FAULT="kind=kill,rank=0,step=3,attempt=0,count=9" expect 4 "" "${train[@]}" --checkpoint_path anew --max_restarts 1
+expect 0 "moved the metrics of an earlier run to anew/earlier-3" "${train[@]}" --checkpoint_path anew --resume
+[ "$(interruptions anew/earlier-2)" = None ] || bad "a run without failures: $(interruptions anew/earlier-2)"
+[ "$(interruptions anew/earlier-3)" = "(2, 2)" ] || bad "resumed without a checkpoint: $(interruptions anew/earlier-3)"
+[ "$(grep -c '"start"' anew/earlier-3/events.jsonl)" = 2 ] || bad "lines of other runs: $(cat anew/earlier-3/events.jsonl)"
+[ "$(interruptions anew)" = None ] || bad "the run that began again: $(interruptions anew)"
+
 # a run that somebody resumed counts from there; a profile of its first part makes it no benchmark
 for name in plain profiled; do
     profile=()
