@@ -136,13 +136,18 @@ static int find_lost(launched *v)
 static ls_status hosts_attempt(void *ctx, supervise *s, supervise_end *end)
 {
     launched *v = ctx;
-    ls_argv words = {0};
+    ls_argv words = {0}, env = {0};
     ls_status st = compose(v, &words);
+    if (st == LS_OK) st = ls_argv_add_all(&env, &v->all->env);
+    if (st == LS_OK) st = ls_argv_addf(&env, "LOCKSTEP_ATTEMPT=%d", s->attempt);
     v->use->argv = words;
+    v->use->env = env;
     v->use->tick = supervise_tick;
     v->use->ctx = s;
     if (st == LS_OK) st = ls_launch_hosts(v->use);
     ls_argv_fini(&words);
+    ls_argv_fini(&env);
+    v->use->env = v->all->env;
     if (st == LS_OK || st == LS_E_STOPPED || ls_stop_requested()) return st;
     ls_err_kept why;
     ls_err_keep(&why);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # lockstep launch that restarts: workers on hosts, lost hosts with and without spares, elastic runs, and commands of other launchers.
-# Hosts are pretended by a stand-in for ssh; one is lost while the file down.HOST exists.
+# Hosts are pretended by a stand-in for ssh, which passes no variables on; one is lost while the file down.HOST exists, and once if once.HOST does.
 # ls-test: long
 . "$(dirname "$0")/../support/lib.sh"
 . "$(dirname "$0")/../support/ranks.sh"
@@ -9,7 +9,9 @@ cd "$SCRATCH" || exit 1
 cat >rsh <<SH
 #!/bin/sh
 [ ! -e "$SCRATCH/down.\$1" ] || { echo "rsh: no route to \$1" >&2; exit 255; }
+rm "$SCRATCH/once.\$1" 2>/dev/null && exit 255
 export LOCKSTEP_HOST_ID=\$1
+unset LOCKSTEP_ATTEMPT
 shift
 exec sh -c "\$*"
 SH
@@ -40,6 +42,12 @@ sleep 0.5
 kill -CONT "$agent"
 alike late
 grep -q '"failure", .*"rank": 1, "host": "a", "cause": "killed", "detail": "rank 1 on a (pid [0-9]*) was killed by signal 9' late/events.jsonl || bad "late: $(grep failure late/events.jsonl)"
+
+# a host fails before the first step: the start is that of attempt 2
+touch once.b
+begin early 12 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/early"
+alike early
+[ "$(grep -o '"event": "[a-z]*", "attempt": .' early/events.jsonl | tr -dc 'a-z0-9\n' | xargs)" = "eventfailureattempt1 eventstartattempt2 eventrestartattempt2" ] || bad "early: $(cat early/events.jsonl)"
 
 # rank 0, which writes the events, is killed
 LOCKSTEP_FAULT="kind=kill,rank=0,step=12" begin first 11 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/first"
