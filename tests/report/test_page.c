@@ -131,6 +131,8 @@ static void hidden_time_is_reported_per_communicator(void **state)
     has(md.data, "A wait is charged to the collective that was waited for");
     has(md.data, "| replicas | 10.000 | 6.000 | 4.000 | 40 |");
     has(md.data, "| tensor parallel | 1.000 | 3.000 | 0.000 | 0 |");
+    has(md.data, "zero1 × 2: collectives are those of the last attempt, 10 of 20 steps, as the run was restarted");
+    has(md.data, "r: collectives are those of the last attempt, 10 of 20 steps"); /* between GPUs */
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);

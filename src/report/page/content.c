@@ -204,6 +204,15 @@ const char *content_wait_words(void)
     return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of a communicator together: busy minus exposed, at least 0.";
 }
 
+void content_counted_steps(const char *name, const ls_run *r, ls_doc *d)
+{
+    if (!r->n_coll || !(r->n_comm_step < r->n_update)) return;
+    ls_doc_add(
+        d, LS_BLOCK_TEXT,
+        "%s: collectives are those of the last attempt, %.0f of %.0f steps, as the run was restarted or resumed.", name,
+        r->n_comm_step, r->n_update);
+}
+
 static void communication(const ls_analysis *a, ls_doc *d)
 {
     bool any = false;
@@ -212,7 +221,8 @@ static void communication(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
     content_draw(
         a, d, chart_comm,
-        "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
+        "Time of rank 0 in collectives, mean over all steps of a run, warm-up included; of a run that was restarted or resumed, over those of its last attempt. Exposed: compute waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
+    for (int i = 0; i < a->n_group; i++) content_counted_steps(a->group[i].label, a->group[i].first, d);
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
     collectives_table(a, d);

@@ -39,6 +39,8 @@ bool content_has_wall(
 const char *content_part_words(int part);                      /* of the waterfall */
 char *content_json_text(char *buf, size_t n, const json_t *v); /* as JSON on one line, cut where it is longer */
 const char *content_wait_words(void);                          /* how waits are charged, and what hidden time is */
+/* A sentence if the collectives of a run are not those of all its steps. */
+void content_counted_steps(const char *name, const ls_run *r, ls_doc *d);
 
 void chart_loss(const ls_analysis *a, ls_chart *c);
 void chart_epoch_loss(const ls_analysis *a, ls_chart *c);

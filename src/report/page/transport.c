@@ -153,6 +153,8 @@ static void hidden_time(const ls_analysis *a, ls_doc *d)
             ls_doc_cells(d, b, r->name, ls_run_comms[k].words, LS_NUM(1000 * t.busy, 3), LS_NUM(1000 * t.exposed, 3),
                          LS_NUM(1000 * t.hidden, 3));
         }
+    for (int i = 0; b && i < a->set->n; i++)
+        if (has_gpus(&a->set->run[i])) content_counted_steps(a->set->run[i].name, &a->set->run[i], d);
     if (b) ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
 }
 
