@@ -272,15 +272,11 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* How the steps of the run were computed. A file that says it wrongly matters only where it decides: a restart, and a run with a precision of its
- * own, go on without it. */
+/* How the steps of the run were computed. A restart has the options of the first attempt, and goes on without a file that is damaged since. */
 static ls_status find_before(const ls_train_options *o, ls_run_computed *before)
 {
-    const bool named = o->precision && strcmp(o->precision, "auto");
-    const ls_status st = ls_run_options_computed(o->checkpoint_path, before);
-    if (st == LS_OK || (o->attempt <= 1 && !named)) return st;
-    ls_err_clear();
-    *before = (ls_run_computed){0};
+    LS_TRY(ls_run_options_computed(o->checkpoint_path, before));
+    if (o->attempt > 1 && *before->lost) *before = (ls_run_computed){0};
     return LS_OK;
 }
 

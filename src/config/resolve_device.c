@@ -3,7 +3,8 @@
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
  *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
- *               products, and everything is stored in fp32. Where the machine would decide, a run that is resumed keeps the precision of its steps.
+ *               products, and everything is stored in fp32. A run that is resumed keeps the precision of its steps, unless an option
+ *               or a section of the JSON names one.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
  *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
  *               the command line changes nothing, so that strategies compute the same. */
@@ -72,6 +73,18 @@ static ls_status refuse(ls_train_options *o, const char *name, const char *needs
                    c->precision, strcmp(c->device, "cuda") ? "CPU" : "GPU");
 }
 
+/* Settings of fp8 that are the defaults of this version, where those of the earlier steps cannot be read. */
+static ls_status check_fp8_lost(const ls_train_config *c)
+{
+    for (int i = 0; i < c->n_setting && *c->before.lost && c->fp8.on; i++)
+        if (!strncmp(c->setting[i].name, "fp8_", 4) && c->setting[i].source == LS_FROM_DEFAULT)
+            return ls_fail(LS_E_FORMAT,
+                           "%s; the settings of fp8 are not known: add --fp8_format, --fp8_amax_history_len and "
+                           "--fp8_margin as the run had them",
+                           c->before.lost);
+    return LS_OK;
+}
+
 /* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
  * step. */
 static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d, ls_train_config *c)
@@ -113,14 +126,14 @@ static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const 
                                     c->before.fp8_history, c);
     }
     c->fp8.margin = fp8_number(o, ds, "--fp8_margin", o->fp8_margin, "fp8.margin", c->before.fp8_margin, c);
-    return LS_OK;
+    return check_fp8_lost(c);
 }
 
-/* Of a run that is resumed, the precision of its steps, where neither the options nor the JSON name one; else NULL. */
-static const char *precision_before(const ls_train_options *o, const ls_train_config *c, bool json, bool left_open)
+/* Neither the options nor the JSON name a precision: that of the steps is kept, of a run that is resumed. */
+static bool is_open(const ls_train_options *o, const ls_ds_config *ds, bool json, bool left_open)
 {
-    const bool open = o->precision ? !strcmp(o->precision, "auto") : !json && left_open;
-    return open ? c->before.precision : NULL;
+    const bool section = ls_ds_get(ds, "fp16") || ls_ds_get(ds, "bf16") || ls_ds_get(ds, "fp8");
+    return o->precision ? !strcmp(o->precision, "auto") : !json && (left_open || !section);
 }
 
 static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
@@ -136,7 +149,9 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     if (json && fp16 && fp8)
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
                        ds->path ? ds->path : "the DeepSpeed JSON");
-    const char *before = precision_before(o, c, json, left_open);
+    const bool open = is_open(o, ds, json, left_open);
+    const char *before = open ? c->before.precision : NULL;
+    if (open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
                    : o->precision      ? ls_precision_choose(o->precision, cuda)
                    : json              ? (fp8    ? "fp8"

@@ -251,13 +251,12 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
     return st;
 }
 
-/* The word of the NULL-terminated list that a member is. False: it is another one. */
-static bool get_word(const json_t *o, const char *key, const char *const *list, const char **out)
+/* The word of the NULL-terminated list that a member is; NULL: none, or another one. */
+static const char *get_word(const json_t *o, const char *key, const char *const *list)
 {
     const char *text = json_string_value(json_object_get(o, key));
     while (text && *list && strcmp(*list, text)) list++;
-    *out = text ? *list : NULL;
-    return *out || !json_object_get(o, key);
+    return text ? *list : NULL;
 }
 
 static bool get_number(const json_t *o, const char *key, int least, int most, int *out)
@@ -267,28 +266,55 @@ static bool get_number(const json_t *o, const char *key, int least, int most, in
     return json_is_integer(json_object_get(o, key)) && v >= least && v <= most;
 }
 
-static bool get_computed(const json_t *o, ls_run_computed *out)
+/* Runs of earlier versions have no such member. */
+static ls_status get_computed(const char *file, const json_t *root, ls_run_computed *out)
 {
     static const char *const precision[] = {"fp32", "bf16", "fp16", "fp8", NULL},
                              *const device[] = {"cpu", "cuda", NULL}, *const format[] = {"e4m3", "hybrid", NULL};
-    return get_word(o, "precision", precision, &out->precision) && get_word(o, "device", device, &out->device) &&
-           get_word(o, "fp8_format", format, &out->fp8_format) &&
-           (!out->fp8_format || (get_number(o, "fp8_amax_history_len", 1, LS_FP8_HISTORY, &out->fp8_history) &&
-                                 get_number(o, "fp8_margin", 0, LS_FP8_MARGIN, &out->fp8_margin)));
+    const json_t *o = json_object_get(root, "computed");
+    const char *wrong = NULL;
+    if (!o) return LS_OK;
+    out->precision = get_word(o, "precision", precision);
+    out->device = get_word(o, "device", device);
+    if (!out->precision) wrong = "precision";
+    else if (!out->device) wrong = "device";
+    else if (!strcmp(out->precision, "fp8")) {
+        out->fp8_format = get_word(o, "fp8_format", format);
+        if (!out->fp8_format) wrong = "fp8_format";
+        else if (!get_number(o, "fp8_amax_history_len", 1, LS_FP8_HISTORY, &out->fp8_history))
+            wrong = "fp8_amax_history_len";
+        else if (!get_number(o, "fp8_margin", 0, LS_FP8_MARGIN, &out->fp8_margin)) wrong = "fp8_margin";
+    }
+    if (!wrong) return LS_OK;
+    return ls_fail(LS_E_FORMAT, "%s: \"computed\" has no \"%s\", or one that this program does not know", file, wrong);
+}
+
+/* The file of a run that has steps was deleted. */
+static ls_status check_missing(const char *run_dir, const char *file)
+{
+    char *checkpoint = NULL;
+    LS_TRY(ls_ckpt_latest(run_dir, &checkpoint));
+    const bool has_steps = checkpoint != NULL;
+    ls_free(checkpoint);
+    return has_steps ? ls_fail(LS_E_IO, "%s: no such file", file) : LS_OK;
 }
 
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
 {
     const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
+    const bool exists = ls_fs_exists(file.text);
     json_t *root = NULL;
     *out = (ls_run_computed){0};
-    if (!ls_fs_exists(file.text)) return LS_OK;
-    LS_TRY(ls_json_load(file.text, &root));
-    const bool known = get_computed(json_object_get(root, "computed"), out);
+    ls_status st = exists ? ls_json_load(file.text, &root) : check_missing(run_dir, file.text);
+    if (root) st = check_version(file.text, root);
+    const bool other = st != LS_OK && json_is_integer(json_object_get(root, "version"));
+    if (root && st == LS_OK) st = get_computed(file.text, root, out);
     json_decref(root);
-    if (known) return LS_OK;
-    return ls_fail(LS_E_FORMAT, "%s: \"computed\" has a value that this program does not know; add --precision",
-                   file.text);
+    if (st == LS_OK || other) return st;
+    *out = (ls_run_computed){.damaged = exists};
+    snprintf(out->lost, sizeof out->lost, "%s", ls_err_words());
+    ls_err_clear();
+    return LS_OK;
 }
 
 void ls_run_options_restarts(const char *run_dir, ls_str *out)

@@ -160,7 +160,9 @@ static void a_resumed_run_keeps_its_precision(void **state)
         {NULL, "--precision auto", gpu, fp32, "fp32"},
         {"{\"bf16\": {\"enabled\": \"auto\"}}", "", gpu, fp32, "fp32"},
         {"{\"bf16\": {\"enabled\": true}}", "", gpu, fp32, "bf16"},
-        {"{}", "", gpu, bf16, "fp32"},
+        {"{\"bf16\": {\"enabled\": false}}", "", gpu, bf16, "fp32"},
+        {"{}", "", gpu, bf16, "bf16"}, /* names none */
+        {"{}", "", gpu, {0}, "fp32"},
         {NULL, "--precision fp32", cpu, bf16, "fp32"},
         {NULL, "", gpu, fp8, "fp8"},
         {NULL, "", gpu, {0}, "bf16"},
@@ -184,6 +186,49 @@ static void a_resumed_run_keeps_its_precision(void **state)
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "", &off, &c), LS_E_UNSUPPORTED);
     assert_contains(ls_err_words(), "the steps of this run were computed in fp8, but the CPU supports only");
+}
+
+/* options.json of a run that is resumed cannot be read: that matters where it would decide. */
+static void lost_settings_are_refused_where_they_decide(void **state)
+{
+    (void)state;
+    static const char all[] = "--fp8_format hybrid --fp8_amax_history_len 3 --fp8_margin 1";
+    char line[200];
+    ls_train_config c;
+    const ls_device_choice gpu = {.cuda = true, .asked = "cuda", .index = -1, .words = "CUDA", .from = ""};
+    const ls_train_facts damaged = {.data_eos_id = -1,
+                                    .device = &gpu,
+                                    .before = {.lost = "FILE: bad", .damaged = true}},
+                         deleted = {.data_eos_id = -1, .device = &gpu, .before = {.lost = "FILE: no such file"}};
+    const struct {
+        const char *json, *line, *precision; /* NULL: refused */
+    } cases[] = {
+        {NULL, "", NULL},
+        {NULL, "--precision auto", NULL},
+        {"{}", "", NULL},
+        {NULL, "--precision bf16", "bf16"},
+        {"{\"bf16\": {\"enabled\": true}}", "", "bf16"},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        const ls_status st = resolve_with(cases[i].json, cases[i].line, &damaged, &c);
+        assert_int_equal(st, cases[i].precision ? LS_OK : LS_E_FORMAT);
+        if (st != LS_OK) assert_string_equal(ls_err_words(), "FILE: bad; add --precision");
+        else assert_string_equal(c.precision, cases[i].precision);
+        if (st == LS_OK) ls_train_config_fini(&c);
+    }
+    assert_int_equal(resolve_with(NULL, "", &deleted, &c), LS_OK); /* of an earlier version: decided again */
+    assert_string_equal(c.precision, "bf16");
+    ls_train_config_fini(&c);
+    for (int i = 0; i < 2; i++) {
+        const ls_train_facts *f = i ? &deleted : &damaged;
+        assert_int_equal(resolve_with(NULL, "--precision fp8 --fp8_format hybrid --fp8_margin 1", f, &c), LS_E_FORMAT);
+        assert_contains(ls_err_words(),
+                        "; the settings of fp8 are not known: add --fp8_format, --fp8_amax_history_len");
+        snprintf(line, sizeof line, "--precision fp8 %s", all);
+        assert_int_equal(resolve_with(NULL, line, f, &c), LS_OK);
+        assert_true(!c.fp8.e4m3 && c.fp8.history == 3 && c.fp8.margin == 1);
+        ls_train_config_fini(&c);
+    }
 }
 
 static void the_loss_scale_rule_follows_the_run(void **state)
@@ -306,6 +351,7 @@ int main(void)
         cmocka_unit_test(a_gpu_run_defaults_to_bf16),
         cmocka_unit_test(automatic_devices_resolve_as_if_named),
         cmocka_unit_test(a_resumed_run_keeps_its_precision),
+        cmocka_unit_test(lost_settings_are_refused_where_they_decide),
         cmocka_unit_test(the_loss_scale_rule_follows_the_run),
         cmocka_unit_test(worker_settings_come_from_flags_and_json),
         cmocka_unit_test(the_launchers_environment_is_read_and_checked),

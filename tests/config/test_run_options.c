@@ -2,6 +2,7 @@
 #include "config/run_options.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "assert_text.h"
 #include "cmocka_all.h"
 #include "test_folder.h"
 
@@ -77,14 +78,32 @@ static void options_read_back_the_same(void **state)
     ls_argv_fini(&words);
 }
 
+static void write_options(const char *text)
+{
+    assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, text, strlen(text)), LS_OK);
+}
+
 /* What the machine decided, beside the options as they were typed. */
 static void the_precision_of_the_steps_reads_back(void **state)
 {
     (void)state;
     ls_run_computed was;
-    static const char *const wrong[] = {
-        "{\"precision\": \"auto\"}", "{\"device\": 1}", "{\"precision\": \"fp8\", \"fp8_format\": \"e4m3\"}",
-        "{\"fp8_format\": \"e4m3\", \"fp8_amax_history_len\": 1025, \"fp8_margin\": 0}"};
+#define FP8 "{\"precision\": \"fp8\", \"device\": \"cuda\""
+    static const struct {
+        const char *computed, *member;
+    } wrong[] = {
+        {"\"bf16\"", "precision"},
+        {"null", "precision"},
+        {"[1]", "precision"},
+        {"{\"device\": \"cpu\"}", "precision"},
+        {"{\"precision\": \"auto\", \"device\": \"cpu\"}", "precision"},
+        {"{\"precision\": \"bf16\"}", "device"},
+        {"{\"precision\": \"bf16\", \"device\": 1}", "device"},
+        {FP8 "}", "fp8_format"},
+        {FP8 ", \"fp8_format\": \"e4m3\"}", "fp8_amax_history_len"},
+        {FP8 ", \"fp8_format\": \"e4m3\", \"fp8_amax_history_len\": 1025, \"fp8_margin\": 0}", "fp8_amax_history_len"},
+        {FP8 ", \"fp8_format\": \"e4m3\", \"fp8_amax_history_len\": 16}", "fp8_margin"},
+    };
     save("--precision auto", 1, 1);
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
     assert_string_equal(was.precision, "fp32");
@@ -96,16 +115,27 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_true(was.fp8_history == 16 && was.fp8_margin == 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256];
-        snprintf(text, sizeof text, "{\"version\": 1, \"options\": {}, \"computed\": %s}", wrong[i]);
-        assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, text, strlen(text)), LS_OK);
-        assert_int_equal(ls_run_options_computed(dir, &was), LS_E_FORMAT);
+        snprintf(text, sizeof text, "{\"version\": 1, \"options\": {}, \"computed\": %s}", wrong[i].computed);
+        write_options(text);
+        assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+        assert_true(was.damaged && !was.precision && !was.fp8_format);
+        snprintf(text, sizeof text, "\"computed\" has no \"%s\"", wrong[i].member);
+        assert_contains(was.lost, text);
     }
-    static const char old[] = "{\"version\": 1, \"options\": {}}"; /* of an earlier version */
-    assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, old, strlen(old)), LS_OK);
+    static const char *const damaged[] = {"{\"version\": 1, \"opt", "{}", "[]"};
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        write_options(damaged[i]);
+        assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+        assert_true(was.damaged && *was.lost);
+    }
+    write_options("{\"version\": 99, \"options\": {}}");
+    assert_int_equal(ls_run_options_computed(dir, &was), LS_E_FORMAT);
+    assert_contains(ls_err_words(), "version 99 is not supported");
+    write_options("{\"version\": 1, \"options\": {}}"); /* of an earlier version */
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
-    assert_null(was.precision);
+    assert_true(!was.precision && !*was.lost);
     assert_int_equal(ls_run_options_computed("/no/such/run", &was), LS_OK);
-    assert_null(was.precision);
+    assert_true(!was.precision && !*was.lost);
 }
 
 /* They are recorded, but no options of a resumed run. */

@@ -55,7 +55,12 @@ d["computed"]["precision"] = "fp33"
 json.dump(d, open(sys.argv[1], "w"))
 PY
 cp -r "$SCRATCH/back" "$SCRATCH/back2"
-expect 3 '"computed" has a value that this program does not know; add --precision' "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/back2" --resume --max_steps 8
+resume=("$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/back2" --resume --max_steps 8)
+expect 3 '"computed" has no "precision", or one that this program does not know; add --precision' "${resume[@]}"
+head -c 100 "$SCRATCH/back/options.json" >"$SCRATCH/back2/options.json"
+expect 3 'options.json.*; add --precision' "${resume[@]}"
+echo '{"version": 99, "options": {}}' >"$SCRATCH/back2/options.json"
+expect 3 'version 99 is not supported' "${resume[@]}" --precision fp32
 run back --precision fp32 --resume --max_steps 8
 expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
 expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json

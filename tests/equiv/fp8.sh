@@ -78,6 +78,23 @@ h = json.load(open(sys.argv[1]))["trainer"]["fp8_amax_history"]
 assert len(h) == 4 and all(len(step) == 2 * 4 * 3 and min(step) > 0 for step in h), h
 PY
 
+# the settings of the steps are kept; where they cannot be read, nothing is assumed
+settings=(--fp8_format hybrid --fp8_amax_history_len 3 --fp8_margin 1)
+run kept --precision fp8 "${settings[@]}" --max_steps 2
+cp -r "$SCRATCH/kept" "$SCRATCH/lost"
+run kept --precision fp8 --max_steps 3 --resume
+[ "$(value kept)" = "fp8 fp8_mixed hybrid 3 1" ] || bad "the settings of a resumed run: $(value kept)"
+resume=("$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/lost" --max_steps 3 --resume --precision fp8)
+cp "$SCRATCH/lost/options.json" "$SCRATCH/whole.json"
+head -c 100 "$SCRATCH/whole.json" >"$SCRATCH/lost/options.json"
+expect 3 "the settings of fp8 are not known: add --fp8_format" "${resume[@]}"
+sed 's/"hybrid"/"hybri"/' "$SCRATCH/whole.json" >"$SCRATCH/lost/options.json"
+expect 3 "the settings of fp8 are not known: add --fp8_format" "${resume[@]}" --fp8_format hybrid
+rm "$SCRATCH/lost/options.json"
+expect 3 "options.json: no such file; the settings of fp8 are not known" "${resume[@]}"
+run lost --precision fp8 "${settings[@]}" --max_steps 3 --resume && bits kept lost
+run new --precision fp8 --max_steps 1 --resume # nothing to continue
+
 # fp8 changes the numbers, and by little; the first step computes in bf16
 steps=8; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
 long=(--max_steps "$steps" --lr 3e-3)
