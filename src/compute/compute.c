@@ -84,23 +84,29 @@ static void settle_team(int n_thread)
     ls_cores_keep(omp_get_thread_num());
 }
 
-static ls_status open_cpu(const char *name, ls_dtype dtype, int n_thread, ls_compute *c)
+static ls_status find_cpu(const char *name, ls_dtype dtype, ls_compute *c)
 {
     static const ls_compute_ops *const table[] = {&ls_compute_cpu, &ls_compute_ref_f32, &ls_compute_ref_f64};
     const bool bf16 = dtype == LS_BF16 && !strcmp(name, ls_compute_cpu.name); /* stored as fp32 */
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(table[i]->name, name) != 0 || table[i]->dtype != (bf16 ? LS_F32 : dtype)) continue;
         if (i == 0) LS_TRY(cpu_fast_check(bf16));
-        omp_set_dynamic(0); /* the number of threads asked for is the number that works */
         *c = (ls_compute){.ops = table[i], .backend = i == 0 ? &fast : &ref};
         if (bf16) c->impl = (void *)(uintptr_t)cpu_fast_bf16();
-        settle_team(n_thread);
         return LS_OK;
     }
     return ls_fail(
         LS_E_UNSUPPORTED,
         "no compute backend \"%s\" for %s; available are cpu (F32, BF16), cpu-ref (F32, F64) and plugins (cuda)", name,
         ls_dtype_word(dtype));
+}
+
+static ls_status open_cpu(const char *name, ls_dtype dtype, int n_thread, ls_compute *c)
+{
+    LS_TRY(find_cpu(name, dtype, c));
+    omp_set_dynamic(0); /* the number of threads asked for is the number that works */
+    settle_team(n_thread);
+    return LS_OK;
 }
 
 /* ---- any backend ---- */
@@ -141,11 +147,23 @@ const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     ls_device_info info = {0};
-    if (!c->device) c->backend->describe(c, buf);
-    else if (c->device->info(c->device->ctx, &info) != LS_OK) snprintf(buf, LS_COMPUTE_WORDS, "%s", c->ops->name);
+    if (!c->device) {
+        c->backend->describe(c, buf);
+        char *remark = strstr(buf, " (slow");
+        if (remark) *remark = '\0'; /* other words on other machines */
+    } else if (c->device->info(c->device->ctx, &info) != LS_OK) snprintf(buf, LS_COMPUTE_WORDS, "%s", c->ops->name);
     else
         snprintf(buf, LS_COMPUTE_WORDS, "%s: compute capability %d.%d%s%s", c->ops->name, info.capability / 10,
                  info.capability % 10, *info.cudnn ? ", cuDNN " : "", info.cudnn);
+    return buf;
+}
+
+const char *ls_compute_cpu_family(const char *name, ls_dtype dtype, char buf[LS_COMPUTE_WORDS])
+{
+    ls_compute c;
+    if (find_cpu(name, dtype, &c) == LS_OK) return ls_compute_family(&c, buf);
+    ls_err_clear();
+    *buf = '\0';
     return buf;
 }
 

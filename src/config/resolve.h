@@ -46,8 +46,9 @@ typedef struct ls_run_computed {
     const char *precision, *device; /* "bf16", "cuda" */
     const char *fp8_format;         /* not NULL: its steps were computed in fp8, with the settings below */
     int fp8_history, fp8_margin;
-    char lost
-        [1024]; /* why it is not known of a run that has steps; "": it is known, or the run is of an earlier version */
+    char kernels[LS_COMPUTE_WORDS]; /* of a CPU (ls_compute_cpu_family); "": not known */
+    /* why all this is not known of a run that has steps; "": it is known, or the run is of an earlier version */
+    char lost[1024];
     bool damaged; /* the file exists: its precision is not guessed, either */
 } ls_run_computed;
 

@@ -126,8 +126,11 @@ void ls_train_fp8_write(const ls_fp8_opts *o, ls_jsonw *w)
 
 static void put_computed(ls_jsonw *w, const ls_train_config *c)
 {
+    char kernels[LS_COMPUTE_WORDS] = "";
+    if (!strcmp(c->device, "cpu")) ls_compute_cpu_family(c->compute, c->dtype, kernels);
     ls_jsonw_put_open(w, "computed", '{');
     ls_jsonw_members(w, LS_KV("precision", c->precision), LS_KV("device", c->device));
+    if (*kernels) ls_jsonw_put_str(w, "kernels", kernels);
     ls_train_fp8_write(&c->fp8, w);
     ls_jsonw_close(w);
 }
@@ -272,8 +275,9 @@ static ls_status get_computed(const char *file, const json_t *root, ls_run_compu
     static const char *const precision[] = {"fp32", "bf16", "fp16", "fp8", NULL},
                              *const device[] = {"cpu", "cuda", NULL}, *const format[] = {"e4m3", "hybrid", NULL};
     const json_t *o = json_object_get(root, "computed");
-    const char *wrong = NULL;
+    const char *wrong = NULL, *kernels = json_string_value(json_object_get(o, "kernels"));
     if (!o) return LS_OK;
+    snprintf(out->kernels, sizeof out->kernels, "%s", kernels ? kernels : "");
     out->precision = get_word(o, "precision", precision);
     out->device = get_word(o, "device", device);
     if (!out->precision) wrong = "precision";

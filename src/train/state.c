@@ -328,7 +328,17 @@ static void computed_words(const char *precision, const char *device, const char
     snprintf(buf, COMPUTED_WORDS, "%s%s on the %s", precision, fp8, strcmp(device, "cuda") ? "CPU" : "GPU");
 }
 
-/* Where a run continues in another precision, on another device, or with other settings of fp8, than its steps were computed. */
+/* The same precision by other kernels has other last bits. */
+static void note_kernels(const ls_trainer *t)
+{
+    char now[LS_COMPUTE_WORDS];
+    const char *then = t->cfg->before.kernels;
+    if (*then && strcmp(then, ls_compute_family(&t->compute, now)))
+        train_tell(t, "steps up to %lld were computed by other kernels: \"%s\", from here on \"%s\"\n",
+                   (long long)t->state.step, then, now);
+}
+
+/* Where a run continues in another precision, on another device, with other settings of fp8 or other kernels, than its steps were computed. */
 static void note_computed(const ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -339,8 +349,9 @@ static void note_computed(const ls_trainer *t)
     computed_words(b->precision, b->device, both ? b->fp8_format : NULL, b->fp8_history, b->fp8_margin, was);
     computed_words(c->precision, c->device, both ? ls_fp8_format_word(&c->fp8) : NULL, c->fp8.history, c->fp8.margin,
                    now);
-    if (!strcmp(was, now)) return;
-    train_tell(t, "steps up to %lld were computed in %s, from here on in %s\n", (long long)t->state.step, was, now);
+    if (!strcmp(was, now)) note_kernels(t);
+    else
+        train_tell(t, "steps up to %lld were computed in %s, from here on in %s\n", (long long)t->state.step, was, now);
 }
 
 /* Room for the epochs of a longer run, whose limit is now lower. */

@@ -40,7 +40,8 @@ static void save(const char *line, int micro, int64_t batch)
     ls_str text = {0};
     assert_int_equal(ls_argv_split(&words, line), LS_OK);
     parse(&words, &o);
-    ls_train_config c = {.micro_batch = micro, .global_batch = batch, .precision = "fp32", .device = "cpu"};
+    ls_train_config c = {
+        .micro_batch = micro, .global_batch = batch, .precision = "fp32", .device = "cpu", .compute = "cpu"};
     if (o.precision && !strcmp(o.precision, "fp8")) {
         c.precision = "fp8";
         c.fp8 = (ls_fp8_opts){.on = true, .history = 16, .margin = 1};
@@ -88,6 +89,7 @@ static void the_precision_of_the_steps_reads_back(void **state)
 {
     (void)state;
     ls_run_computed was;
+    char kernels[LS_COMPUTE_WORDS];
 #define FP8 "{\"precision\": \"fp8\", \"device\": \"cuda\""
     static const struct {
         const char *computed, *member;
@@ -108,6 +110,8 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
     assert_string_equal(was.precision, "fp32");
     assert_string_equal(was.device, "cpu");
+    assert_string_equal(was.kernels, ls_compute_cpu_family("cpu", LS_F32, kernels));
+    assert_contains(was.kernels, " matmul");
     assert_null(was.fp8_format);
     save("--precision fp8", 1, 1);
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);

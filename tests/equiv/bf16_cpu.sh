@@ -62,6 +62,21 @@ expect 3 'options.json.*; add --precision' "${resume[@]}"
 echo '{"version": 99, "options": {}}' >"$SCRATCH/back2/options.json"
 expect 3 'version 99 is not supported' "${resume[@]}" --precision fp32
 run back --precision fp32 --resume --max_steps 8
+# other kernels are reported, in the same precision
+kernels() { # OPTIONS.JSON KERNEL: resumes the first run with them
+  rm -rf "$SCRATCH/kernels" && cp -r "$SCRATCH/one" "$SCRATCH/kernels" && cp "$1" "$SCRATCH/kernels/options.json"
+  LS_GEMM=$2 run kernels --precision bf16 --resume --max_steps 5
+}
+mine=$SCRATCH/one/options.json
+case $(grep '"kernels"' "$mine") in *amx*) other=bfmmla-emulated ;; *) other=amx-bf16-emulated ;; esac
+kernels "$mine" $other
+grep -q "^steps up to 4 were computed by other kernels: \"cpu: .* matmul\", from here on \"cpu: .*, $other matmul\"$" "$SCRATCH/kernels.log" ||
+  bad "other kernels: $(cat "$SCRATCH/kernels.log")"
+kernels "$mine" ""
+grep "other kernels" "$SCRATCH/kernels.log" && bad "a change is reported, but there is none"
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); del d["computed"]["kernels"]; json.dump(d, open(sys.argv[2], "w"))' "$mine" "$SCRATCH/old.json"
+kernels "$SCRATCH/old.json" $other # of a version that did not record them
+grep "other kernels" "$SCRATCH/kernels.log" && bad "a change of kernels that are not known is reported"
 expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
 expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json
 
