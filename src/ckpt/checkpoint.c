@@ -84,8 +84,7 @@ ls_status ls_ckpt_verify(const char *path, bool optimizer)
     return ckpt_sums_verify(path, optimizer, 0, 1);
 }
 
-/* Repeats the failure and adds the newest complete checkpoint. */
-static ls_status tell_older(ls_status st, const char *path)
+ls_status ckpt_tell_older(ls_status st, const char *path)
 {
     int64_t step = -1;
     char words[2048];
@@ -236,7 +235,7 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
     st = ckpt_sums_verify(path, optimizer, ckpt_rank(team), ckpt_size(team));
     st = ckpt_agree(team, st, LS_SITE);
     if (st != LS_OK)
-        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path),
+        return ckpt_follow(team, ckpt_rank(team) ? st : ckpt_tell_older(st, path),
                            LS_SITE); /* rank 0 looks for other checkpoints */
 
     ls_debug("checkpoint", "checksums of %s match", path);

@@ -140,9 +140,11 @@ char *ls_ckpt_timings(const char *path);
 bool ls_ckpt_is(const char *path);
 
 /* The folder with the highest step (free it with ls_free); *path = NULL if the run folder is missing or has none. Load checks the
- * contents. LS_E_FORMAT if the step of a folder cannot be read; the message names the newest complete checkpoint, and the user
- * decides whether to use it. */
+ * contents. One whose state cannot be read is passed over with a warning if it is older by its name (step-N; epoch-N before a later epoch). Else
+ * LS_E_FORMAT; the message names the newest complete checkpoint, and the user decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
+/* One whose config.json can be read, for the model of the run, which is that of all its checkpoints; newer ones first. NULL: none. */
+ls_status ls_ckpt_any(const char *run_dir, char **path);
 
 /* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
  * ones are passed over; skipped (may be NULL) gets a line for each that is newer, and for each whose step cannot be read: file and
@@ -183,7 +185,7 @@ int64_t ls_ckpt_memory_noted(const char *run_dir);
 ls_status ls_ckpt_write_beside(ls_ckpt_writer *w, const ls_ckpt_job *job);
 ls_status ls_ckpt_publish_beside(ls_ckpt_writer *w); /* after a write that succeeded */
 
-/* As ls_ckpt_latest, for a resumed run: a whole one in the memory of any host if that is newer (ls_ckpt_newest_whole regards those of this host).
+/* As ls_ckpt_latest, for a resumed run: a whole one in the memory of any host if none on the disk is newer (ls_ckpt_newest_whole regards those of this host).
  * Hosts without it get a copy. m is filled by look. *path is that of this host's copy, of the same checkpoint on all workers, or of one on
  * the disk; NULL: none. Collective over comm (NULL: one worker). */
 ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path);

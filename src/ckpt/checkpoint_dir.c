@@ -268,21 +268,11 @@ bool ls_ckpt_is(const char *path)
            (ls_path_in(file, path, CKPT_SUMS) == LS_OK && ls_fs_exists(file));
 }
 
-/* Repeats the failure to read a checkpoint and adds the newest complete one. */
-static ls_status tell_complete(ls_status st, const char *path)
-{
-    char *older = ckpt_older_whole(path, -1);
-    st = ls_fail(st == LS_E_NOMEM ? st : LS_E_FORMAT, "%s%s%s", ls_err_words(),
-                 older ? "; the newest complete checkpoint is " : "; the run has no other complete checkpoint",
-                 older ? older : "");
-    ls_free(older);
-    return st;
-}
-
 /* The checkpoints of a run, newest first: by step, among equals the last by name. */
 typedef struct entry {
     int64_t step;     /* -1: it cannot be read */
-    const char *name; /* of the list of names */
+    const char *name; /* of the list of names  */
+    char *why;        /* it cannot be read; or NULL */
 } entry;
 
 static int by_age(const void *x, const void *y)
@@ -291,7 +281,7 @@ static int by_age(const void *x, const void *y)
     return a->step != b->step ? (a->step < b->step ? 1 : -1) : -strcmp(a->name, b->name);
 }
 
-/* Free *out and then *names. Names that are no checkpoints are left out. */
+/* Free them with free_entries. Names that are no checkpoints are left out. */
 static ls_status list_entries(const char *run_dir, char ***names, size_t *n_name, entry **out, size_t *n)
 {
     LS_TRY(ls_fs_list(run_dir, names, n_name));
@@ -303,8 +293,15 @@ static ls_status list_entries(const char *run_dir, char ***names, size_t *n_name
     }
     for (size_t i = 0; i < *n_name; i++)
         if (is_checkpoint_name((*names)[i]) && ls_ckpt_is(ls_path_of(run_dir, (*names)[i]).text))
-            (*out)[(*n)++] = (entry){-1, (*names)[i]};
+            (*out)[(*n)++] = (entry){-1, (*names)[i], NULL};
     return LS_OK;
+}
+
+static void free_entries(char **names, size_t n_name, entry *e, size_t n)
+{
+    for (size_t i = 0; i < n; i++) ls_free(e[i].why);
+    ls_free(e);
+    ls_fs_list_free(names, n_name);
 }
 
 /* Whether a checkpoint that gave `st` is damaged: its bytes differ or a file is missing. A file that cannot be read now may be whole. */
@@ -317,90 +314,167 @@ static bool is_damaged(ls_status st, const char *dir)
     return false;
 }
 
-/* What is wrong with checkpoints that are not used. */
-typedef enum pass_over { NONE, DAMAGED, UNREADABLE /* or damaged */ } pass_over;
+/* Checkpoints that are not used: those that cannot be read if they are older than the newest, else also newer ones that are damaged or cannot
+ * be read. */
+typedef enum pass_over { OLDER, DAMAGED, UNREADABLE /* or damaged */ } pass_over;
 
-/* The newest checkpoint of a run with above < step < below, other than `skip`. If some are passed over, its checksums agree, too, and `skipped`
- * (may be NULL) gets a line for each of them; any other that cannot be read ends the search. */
+/* The highest step of a checkpoint that cannot be read: that in its name; an epoch has ended before a later one. */
+static int64_t most_step(const entry *e, size_t n, const char *name)
+{
+    int64_t most = number_of(name, "step-");
+    if (most >= 0) return most;
+    most = INT64_MAX;
+    for (size_t i = 0; i < n; i++)
+        if (e[i].step >= 0 && e[i].step < most && number_of(e[i].name, "epoch-") > number_of(name, "epoch-"))
+            most = e[i].step;
+    return most;
+}
+
+/* Reads the steps of all but `skip`. */
+static ls_status read_steps(const char *run_dir, const char *skip, pass_over over, entry *e, size_t n, ls_str *skipped)
+{
+    for (size_t i = 0; i < n; i++) {
+        const ls_path one = ls_path_of(run_dir, e[i].name);
+        if (skip && !strcmp(skip, e[i].name)) continue;
+        const ls_status st = ls_ckpt_state(one.text, NULL, &e[i].step);
+        if (st == LS_OK) continue;
+        if (st == LS_E_NOMEM || (over == DAMAGED && !is_damaged(st, one.text))) return st;
+        e[i].step = -1;
+        e[i].why = ls_strdup(ls_err_words());
+        if (!e[i].why) return ls_nomem(strlen(ls_err_words()), "a message");
+        if (skipped) ls_str_addf(skipped, "%s\n", e[i].why);
+    }
+    return LS_OK;
+}
+
+/* LS_E_FORMAT if a checkpoint that cannot be read may be newer than `step`. */
+static ls_status check_older(const char *run_dir, const entry *e, size_t n, int64_t step)
+{
+    const entry *newer = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t most = e[i].why ? most_step(e, n, e[i].name) : -1;
+        if (most <= step) continue;
+        newer = &e[i];
+        step = most;
+    }
+    if (!newer) return LS_OK;
+    const ls_status st = ls_fail(LS_E_FORMAT, "%s", newer->why);
+    return ckpt_tell_older(st, ls_path_of(run_dir, newer->name).text);
+}
+
+/* The newest checkpoint of a run with above < step < below, other than `skip`. Unless only older ones are passed over, its checksums agree,
+ * too. `skipped` (may be NULL) gets a line for each that is passed over; any other that cannot be read ends the search. */
 static ls_status newest(const char *run_dir, const char *skip, int64_t above, int64_t below, pass_over over,
                         char **path, ls_str *skipped)
 {
     char **names;
     size_t n_name, n;
     entry *e;
+    const entry *best = NULL;
+    ls_err_kept before;
     LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
-    ls_status st = LS_OK;
-    const char *best = NULL;
-    for (size_t i = 0; i < n && st == LS_OK; i++) {
-        const ls_path one = ls_path_of(run_dir, e[i].name);
-        if (skip && !strcmp(skip, e[i].name)) continue;
-        const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
-        if (read == LS_OK) continue;
-        e[i].step = -1;
-        if (!over) st = tell_complete(read, one.text);
-        else if (over == DAMAGED && !is_damaged(read, one.text)) st = read;
-        else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
-    }
+    ls_err_keep(&before);
+    ls_status st = read_steps(run_dir, skip, over, e, n, skipped);
     qsort(e, n, sizeof *e, by_age);
     for (size_t i = 0; i < n && st == LS_OK && !best; i++) {
         if (e[i].step <= above || e[i].step >= below) continue;
         const ls_path one = ls_path_of(run_dir, e[i].name);
-        const ls_status sums = over ? ckpt_sums_read(one.text, false, NULL) : LS_OK;
-        if (sums == LS_OK) best = e[i].name;
+        const ls_status sums = over != OLDER ? ckpt_sums_read(one.text, false, NULL) : LS_OK;
+        if (sums == LS_OK) best = &e[i];
         else if (over == DAMAGED && !is_damaged(sums, one.text)) st = sums;
         else if (skipped) ls_str_addf(skipped, "%s\n", ls_err_words());
     }
-    if (best && !(*path = ls_strdup(ls_path_of(run_dir, best).text))) st = ls_nomem(strlen(best), "a path");
+    if (st == LS_OK && over == OLDER) st = check_older(run_dir, e, n, best ? best->step : above);
     if (st == LS_OK && skipped && skipped->failed) st = ls_nomem(skipped->cap, "the list of damaged checkpoints");
-    ls_free(e);
-    ls_fs_list_free(names, n_name);
+    if (st == LS_OK && best && !(*path = ls_strdup(ls_path_of(run_dir, best->name).text)))
+        st = ls_nomem(strlen(best->name), "a path");
+    free_entries(names, n_name, e, n);
+    if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
     return st;
 }
 
 ls_status ckpt_newest(const char *run_dir, int64_t above, bool whole, char **path, ls_str *skipped)
 {
     *path = NULL;
-    return ls_fs_is_dir(run_dir) ? newest(run_dir, NULL, above, INT64_MAX, whole ? DAMAGED : NONE, path, skipped)
+    return ls_fs_is_dir(run_dir) ? newest(run_dir, NULL, above, INT64_MAX, whole ? DAMAGED : OLDER, path, skipped)
                                  : LS_OK;
+}
+
+void ckpt_warn_skipped(const char *what, const ls_str *skipped)
+{
+    for (const char *line = skipped->data; line && *line; line += strcspn(line, "\n") + 1)
+        ls_warn("checkpoint", "%s: %.*s", what, (int)strcspn(line, "\n"), line);
 }
 
 ls_status ls_ckpt_latest(const char *run_dir, char **path)
 {
+    ls_str skipped = {0};
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    LS_TRY(ckpt_newest(run_dir, -1, false, path, NULL));
+    const ls_status st = ckpt_newest(run_dir, -1, false, path, &skipped);
+    if (st == LS_OK) ckpt_warn_skipped(CKPT_NOT_NEEDED, &skipped);
+    ls_str_fini(&skipped);
+    LS_TRY(st);
     ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return LS_OK;
 }
 
+ls_status ls_ckpt_any(const char *run_dir, char **path)
+{
+    char **names;
+    size_t n_name, n;
+    entry *e;
+    ls_err_kept before;
+    ls_model_config model;
+    const entry *found = NULL;
+    *path = NULL;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(sweep(run_dir, false));
+    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
+    ls_err_keep(&before);
+    ls_status st = read_steps(run_dir, NULL, UNREADABLE, e, n, NULL);
+    qsort(e, n, sizeof *e, by_age);
+    for (size_t i = 0; i < n && st == LS_OK && !found; i++)
+        if (ls_model_config_load(ls_path_of(run_dir, e[i].name).text, &model) == LS_OK) found = &e[i];
+    if (found && !(*path = ls_strdup(ls_path_of(run_dir, found->name).text)))
+        st = ls_nomem(strlen(found->name), "a path");
+    free_entries(names, n_name, e, n);
+    if (st == LS_OK) ls_err_restore(&before);
+    return st;
+}
+
 /* The newest whole one in the memory of this host; *step = -1 if there is none. */
-static ls_status newest_in_memory(const char *run_dir, pass_over over, char **path, int64_t *step, ls_str *skipped)
+static ls_status newest_in_memory(const char *run_dir, int64_t below, pass_over over, char **path, int64_t *step,
+                                  ls_str *skipped)
 {
     char memory[PATH_MAX];
     *step = -1;
     if (!ls_ckpt_memory_find(run_dir, memory)) return LS_OK;
-    LS_TRY(newest(memory, NULL, -1, INT64_MAX, over, path, skipped));
+    LS_TRY(newest(memory, NULL, -1, below, over, path, skipped));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
+}
+
+/* As newest, of the disk and of the memory of this host. */
+static ls_status newest_of_both(const char *run_dir, const char *skip, int64_t below, pass_over over, char **path,
+                                ls_str *skipped)
+{
+    char *memory = NULL, *disk = NULL;
+    int64_t step;
+    ls_status st = newest_in_memory(run_dir, below, over, &memory, &step, skipped);
+    if (st == LS_OK) st = newest(run_dir, skip, step, below, over, &disk, skipped);
+    *path = st != LS_OK ? NULL : disk ? disk : memory;
+    if (memory != *path) ls_free(memory);
+    if (disk != *path) ls_free(disk);
+    return st;
 }
 
 ls_status ls_ckpt_newest_whole(const char *run_dir, bool unreadable, char **path, ls_str *skipped)
 {
-    const pass_over over = unreadable ? UNREADABLE : DAMAGED;
-    ls_err_kept before;
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
-    ls_err_keep(&before);
-    char *memory = NULL, *disk = NULL;
-    int64_t step;
-    ls_status st = newest_in_memory(run_dir, over, &memory, &step, skipped);
-    if (st == LS_OK) st = newest(run_dir, NULL, step, INT64_MAX, over, &disk, skipped);
-    *path = st != LS_OK ? NULL : disk ? disk : memory;
-    if (memory != *path) ls_free(memory);
-    if (disk != *path) ls_free(disk);
-    if (st == LS_OK) ls_err_restore(&before); /* those passed over are no failure */
-    return st;
+    return newest_of_both(run_dir, NULL, INT64_MAX, unreadable ? UNREADABLE : DAMAGED, path, skipped);
 }
 
 /* The first unused damaged-<name>, damaged-<name>.1, ... */
@@ -426,13 +500,12 @@ ls_status ls_ckpt_reject(const char *run_dir, const char *path)
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         const ls_path one = ls_path_of(run_dir, e[i].name);
         const ls_status read = ls_ckpt_state(one.text, NULL, &e[i].step);
-        if (!strcmp(e[i].name, best.name)) continue;
+        if (path && !strcmp(one.text, path)) continue; /* not one of the same name in memory */
         if (read != LS_OK && !path && !is_damaged(read, one.text)) st = read;
         else if (read != LS_OK || by_age(&e[i], &best) < 0) st = reject_one(run_dir, e[i].name);
     }
     if (st == LS_OK) ls_err_restore(&before);
-    ls_free(e);
-    ls_fs_list_free(names, n_name);
+    free_entries(names, n_name, e, n);
     return st;
 }
 
@@ -442,7 +515,7 @@ char *ckpt_older_whole(const char *path, int64_t step)
     char parent[PATH_MAX], name[PATH_MAX], *found = NULL;
     ls_err_keep(&before);
     if (ckpt_split_path(path, parent, name) == LS_OK)
-        (void)newest(parent, name, -1, step < 0 ? INT64_MAX : step, DAMAGED, &found, NULL);
+        (void)newest_of_both(parent, name, step < 0 ? INT64_MAX : step, DAMAGED, &found, NULL);
     ls_err_restore(&before);
     return found;
 }

@@ -356,8 +356,7 @@ static int64_t step_here(const ls_ckpt_memory *m)
         ls_warn("checkpoint", "the copy in memory is not used: %s", ls_err_words());
         step = -1;
     }
-    for (const char *line = skipped.data; line && *line; line += strcspn(line, "\n") + 1)
-        ls_warn("checkpoint", "the copy in memory is not used: %.*s", (int)strcspn(line, "\n"), line);
+    ckpt_warn_skipped("the copy in memory is not used", &skipped);
     ls_err_clear();
     ls_str_fini(&skipped);
     ls_free(path);
@@ -422,6 +421,16 @@ static ls_status use_copy(ls_comm *team, const char *run_dir, ls_ckpt_memory *m,
     return *path ? LS_OK : ls_nomem(strlen(at), "a path");
 }
 
+/* The newest one on the disk with a step above `above`; rank 0 warns of older ones that cannot be read. */
+static ls_status newest_on_disk(ls_comm *team, const char *run_dir, int64_t above, char **path)
+{
+    ls_str skipped = {0};
+    const ls_status st = ckpt_agree(team, ckpt_newest(run_dir, above, false, path, &skipped), LS_SITE);
+    if (st == LS_OK && !ckpt_rank(team)) ckpt_warn_skipped(CKPT_NOT_NEEDED, &skipped);
+    ls_str_fini(&skipped);
+    return st;
+}
+
 ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path)
 {
     ls_comm *team = ckpt_team(comm);
@@ -431,13 +440,12 @@ ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory 
     LS_TRY(ls_ckpt_memory_look(m, run_dir, team));
     const int64_t mine = step_here(m);
     LS_TRY(newest_copy(team, mine, &step, &owner));
-    LS_TRY(ckpt_agree(team, ckpt_newest(run_dir, step, false, path, NULL), LS_SITE));
+    LS_TRY(newest_on_disk(team, run_dir, step, path));
     on_disk = *path != NULL;
     if (team) LS_TRY(ls_agree(team, on_disk, LS_SITE, &on_disk));
     ls_status st = on_disk || step < 0 ? LS_OK : use_copy(team, run_dir, m, mine, step, owner, path);
     st = ckpt_agree(team, st, LS_SITE);
-    if (st == LS_OK && !on_disk && step >= 0 && !*path)
-        st = ckpt_agree(team, ckpt_newest(run_dir, -1, false, path, NULL), LS_SITE);
+    if (st == LS_OK && !on_disk && step >= 0 && !*path) st = newest_on_disk(team, run_dir, -1, path);
     if (st == LS_OK) ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return st;
 }

@@ -71,11 +71,16 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, d
 void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced);
 /* Removes a tree without touching this thread's error trail. */
 void ckpt_remove_quietly(const char *path);
-/* The newest complete checkpoint next to `path` with a lower step (any step if negative); NULL if there is none. */
+/* The newest complete checkpoint of the run of `path`, also in the memory of this host, with a lower step (any step if negative); NULL if there is none. */
 char *ckpt_older_whole(const char *path, int64_t step);
-/* The newest one of a folder with a step above `above`; *path NULL: none. whole: that matches its checksums, and skipped (may be NULL) gets
- * a line for each that does not; else one that cannot be read is a failure. */
+/* Repeats the failure to read `path` and adds the newest complete checkpoint, and what to do. */
+ls_status ckpt_tell_older(ls_status st, const char *path);
+/* The newest one of a folder with a step above `above`; *path NULL: none. whole: that matches its checksums; else LS_E_FORMAT if a newer one
+ * cannot be read. skipped (may be NULL) gets a line for each that is passed over. */
 ls_status ckpt_newest(const char *run_dir, int64_t above, bool whole, char **path, ls_str *skipped);
+#define CKPT_NOT_NEEDED "a checkpoint that cannot be read is passed over, because it is not the newest"
+/* A warning for each line, after `what`. */
+void ckpt_warn_skipped(const char *what, const ls_str *skipped);
 
 /* ---- positions of elements in the two weight files (checkpoint_layout.c) ---- */
 

@@ -247,7 +247,7 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
             run_dir, LS_RUN_OPTIONS, run_dir);
     LS_TRY(ls_json_load(file.text, &root));
     ls_status st = check_version(file.text, root);
-    if (st == LS_OK) st = ls_ckpt_latest(run_dir, &checkpoint);
+    if (st == LS_OK) st = ls_ckpt_any(run_dir, &checkpoint);
     if (st == LS_OK) st = add_all(run_dir, file.text, launched, checkpoint, json_object_get(root, "options"), out);
     ls_free(checkpoint);
     json_decref(root);

@@ -251,7 +251,56 @@ static void keep_last_prunes_steps_but_not_epochs(void **state)
     assert_null(path);
     assert_words("epoch-2/trainer_state.json");
     assert_words("the newest complete checkpoint is ");
-    assert_words("step-100");
+    assert_words("step-100: remove ");
+    assert_words("epoch-2 to resume from it");
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
+static void assert_latest(const char *dir, const char *name)
+{
+    char *path = NULL;
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, name, NULL));
+    ls_free(path);
+}
+
+/* A state that cannot be read matters only where it may be the newest: by the step in its name; an epoch has ended before a later one. */
+static void an_older_checkpoint_that_cannot_be_read_is_passed_over(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *path = NULL;
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    save(&a, dir, "step-5", 5, 0);
+    save(&a, dir, "epoch-1", 8, 0);
+    save(&a, dir, "step-10", 10, 0);
+    assert_int_equal(truncate(test_path(dir, "step-5", "trainer_state.json"), 20), 0);
+    assert_latest(dir, "step-10");
+    assert_int_equal(truncate(test_path(dir, "epoch-1", "trainer_state.json"), 20), 0);
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_E_FORMAT); /* it may be newer than step-10 */
+    assert_words("step-10: remove ");
+    save(&a, dir, "epoch-2", 16, 0);
+    assert_latest(dir, "epoch-2");
+    assert_int_equal(unlink(test_path(dir, "step-10", "trainer_state.json")), 0);
+    assert_latest(dir, "epoch-2");
+    save(&a, dir, "step-20", 20, 0);
+    assert_int_equal(unlink(test_path(dir, "step-20", "trainer_state.json")), 0);
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_E_FORMAT); /* an error, not silently the older one */
+    assert_words("epoch-2: remove ");
+    assert_words("step-20 to resume from it");
+    assert_null(path);
+
+    /* the model of the run is that of any checkpoint */
+    assert_int_equal(ls_ckpt_any(dir, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, "epoch-2", NULL));
+    ls_free(path);
+    assert_int_equal(truncate(test_path(dir, "epoch-2", "config.json"), 20), 0);
+    assert_int_equal(ls_ckpt_any(dir, &path), LS_OK);
+    assert_string_equal(path, test_path(dir, "step-5", NULL));
+    ls_free(path);
+    assert_int_equal(ls_ckpt_any(test_path(dir, "none", NULL), &path), LS_OK);
+    assert_null(path);
     test_model_close(&a);
     test_dir_close(dir);
 }
@@ -727,6 +776,7 @@ int main(void)
         cmocka_unit_test(missing_or_truncated_files_are_named),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused),
         cmocka_unit_test(keep_last_prunes_steps_but_not_epochs),
+        cmocka_unit_test(an_older_checkpoint_that_cannot_be_read_is_passed_over),
         cmocka_unit_test(newest_whole_passes_over_damaged_ones_with_a_line_each),
         cmocka_unit_test(a_restart_rejects_checkpoints_that_are_newer_than_the_whole_one),
         cmocka_unit_test(set_aside_moves_old_checkpoints_to_numbered_folders),

@@ -510,6 +510,62 @@ static void assert_latest_any(const char *run, const char *dir, const char *name
     ls_ckpt_memory_close(&m);
 }
 
+static void assert_newest_whole(const char *run, const char *dir, const char *name)
+{
+    char *path = NULL;
+    assert_int_equal(ls_ckpt_newest_whole(run, false, &path, NULL), LS_OK);
+    assert_string_equal(path, test_path(dir, name, NULL));
+    assert_int_equal(ls_ckpt_reject(run, path), LS_OK);
+    ls_free(path);
+}
+
+/* A checkpoint on the disk that cannot be read does not matter beside a copy in memory of the same step or a later one; a restart renames it, also
+ * under the name of the copy. */
+static void a_copy_in_memory_outlives_damage_on_the_disk(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *run = ls_path_join(dir, "run"), *path = NULL;
+    ls_ckpt_memory m, again;
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    assert_int_equal(ls_fs_mkdirs(run), LS_OK);
+    assert_int_equal(ls_ckpt_memory_look(&m, run, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_open(&m, run, 1000, NULL), LS_OK);
+    for (int step = 5; step <= 15; step += 5) {
+        char name[32];
+        snprintf(name, sizeof name, "step-%d", step);
+        ls_ckpt_job job = job_of(&a, run, name, step);
+        job.keep_last = 0;
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    }
+    ls_ckpt_job job = job_of(&a, m.dir, "step-15", 15);
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    assert_newest_whole(run, m.dir, "step-15");
+    assert_true(ls_fs_is_dir(test_path(run, "step-15", NULL))); /* whole */
+    assert_int_equal(truncate(test_path(run, "step-5", "trainer_state.json"), 20), 0);
+    assert_int_equal(truncate(test_path(run, "step-15", "trainer_state.json"), 20), 0);
+    assert_latest_any(run, m.dir, "step-15");
+    assert_newest_whole(run, m.dir, "step-15");
+    assert_true(ls_fs_is_dir(test_path(run, "damaged-step-15", NULL)));
+    assert_false(ls_fs_exists(test_path(run, "step-15", NULL)));
+    job = job_of(&a, m.dir, "step-16", 16);
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    assert_int_equal(unlink(test_path(run, "step-10", "trainer_state.json")), 0);
+    assert_latest_any(run, m.dir, "step-16");
+    job = job_of(&a, run, "step-20", 20); /* the newest, and no copy is as new */
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    assert_int_equal(truncate(test_path(run, "step-20", "trainer_state.json"), 20), 0);
+    assert_int_equal(ls_ckpt_latest_any(NULL, run, &again, &path), LS_E_FORMAT);
+    assert_words(test_path(m.dir, "step-16: remove ", NULL));
+    assert_words("step-20 to resume from it");
+    ls_ckpt_memory_close(&again);
+    ls_ckpt_memory_drop(&m, run);
+    ls_ckpt_memory_close(&m);
+    test_model_close(&a);
+    ls_free(run);
+    test_dir_close(dir);
+}
+
 static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
 {
     (void)state;
@@ -625,6 +681,7 @@ int main(void)
         cmocka_unit_test(a_copy_is_written_while_the_model_changes),
         cmocka_unit_test(what_a_slow_disk_has_not_taken_is_copied),
         cmocka_unit_test(young_checkpoints_are_kept_beside_the_last_ones),
+        cmocka_unit_test(a_copy_in_memory_outlives_damage_on_the_disk),
         cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
         cmocka_unit_test(copies_in_memory_are_removed_when_no_process_works_for_their_run),
         cmocka_unit_test(workers_wait_for_a_slow_disk),

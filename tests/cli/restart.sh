@@ -69,6 +69,38 @@ grep -q "damaged checkpoint is not used: .*step-16" torn.err || bad "torn: the d
 [ -d torn/damaged-step-16 ] || bad "torn: the damaged checkpoint is gone"
 grep -q "restarting from torn/step-8" torn.err || bad "torn: not from step-8"
 
+# the same of a checkpoint whose copy in memory is whole: the copy is used
+"${train[@]}" --checkpoint_path both --max_restarts 1 --save_every 8 --save_memory_every 8 >both.out 2>both.err &
+pid=$!
+await $pid lines both/metrics.jsonl 18 || bad "both: no step 18"
+await $pid test -e both/step-16/checksums.json
+kill -STOP $pid
+kill -9 "$(workers $pid)"
+truncate -s 100 both/step-16/trainer_state.json
+kill -CONT $pid
+ends 0 both
+alike both
+grep -q "damaged checkpoint is not used: both/step-16/trainer_state.json" both.err && [ -d both/damaged-step-16 ] || bad "both: the damaged checkpoint is not named: $(ls both)"
+grep -q "resumed from /dev/shm/.*/step-16" both.err || bad "both: not from memory: $(grep resumed both.err)"
+
+# --resume: a checkpoint that cannot be read does not matter beside a newer one, in memory (kept) or on the disk (old); the newest one does
+LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${train[@]}" --checkpoint_path kept --save_every 8 --save_memory_every 1 >/dev/null 2>&1
+truncate -s 100 kept/step-16/trainer_state.json
+expect 0 "not the newest: kept/step-16/trainer_state.json" "$LOCKSTEP" train --resume kept
+grep -q "resumed from /dev/shm/.*/step-1[89]" err || bad "kept: not from memory: $(grep resumed err)"
+alike kept
+LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${train[@]}" --checkpoint_path old --save_every 8 >/dev/null 2>&1
+truncate -s 100 old/step-8/trainer_state.json
+cp -r old older
+expect 0 "not the newest: old/step-8/trainer_state.json" "$LOCKSTEP" train --resume old
+grep -q "resumed from old/step-16" err || bad "old: $(grep resumed err)"
+alike old
+expect 0 "resumed from older/step-16" "$LOCKSTEP" train --resume older --max_restarts 1
+alike older
+rm -rf old/epoch-1
+truncate -s 100 old/step-16/trainer_state.json
+expect 3 "old/step-16/trainer_state.json: .*restore old/step-16 from a copy" "$LOCKSTEP" train --resume old
+
 # a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
 LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
   "${train[@]}" --checkpoint_path eio --max_restarts 1 --save_every 8
