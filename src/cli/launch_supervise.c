@@ -236,14 +236,15 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
     if (!v->least) size = s->workers;
     else if (s->wanted) size = s->wanted;
     else if (e) s->why = "a worker was lost";
-    for (int i = 0; i < n && e && e->lost; i++)
-        if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
-    if (v->least && size < v->least && e) return LS_OK; /* too few: the same hosts again, after the wait */
     if (v->least && size != s->workers) {
-        LS_TRY(train_layout_most(&v->layout, size, v->least, &v->now));
+        if (!e) LS_TRY(train_layout_most(&v->layout, size, v->least, &v->now));
+        else if (!train_layout_without(&v->layout, s->workers, size, v->least, &v->now))
+            return LS_OK; /* the same hosts */
         size = (int)v->now.n;
         v->resized = true;
     }
+    for (int i = 0; i < n && e && e->lost; i++)
+        if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
     use_hosts(v, host, n, size);
     s->workers = size;
     return LS_OK;

@@ -1,6 +1,7 @@
 #include "cli/train_layout.h"
 
 #include "core/cores.h"
+#include "core/progress.h"
 #include "plan/planner.h"
 
 #include <math.h>
@@ -124,5 +125,22 @@ ls_status train_layout_most(const train_layout *l, int most, int least, ls_train
     if (most < least)
         return ls_fail(LS_E_COMM, "%d worker%s left; --elastic needs at least %d", most, most == 1 ? " is" : "s are",
                        least);
-    return ls_fail(LS_E_COMM, "no layout of %d to %d workers gives the same bits: %s", least, most, ls_err_words());
+    char number[32] = "";
+    if (most > least) snprintf(number, sizeof number, "%d to ", least);
+    return ls_fail(LS_E_COMM, "no layout of %s%d worker%s gives the same bits: %s", number, most, most == 1 ? "" : "s",
+                   ls_err_words());
+}
+
+bool train_layout_without(const train_layout *l, int now, int most, int least, ls_train_options *out)
+{
+    ls_train_options fewer;
+    ls_err_kept before;
+    ls_err_keep(&before);
+    const bool found = train_layout_most(l, most, least, &fewer) == LS_OK;
+    if (found) *out = fewer;
+    else
+        ls_progress_say("lockstep: the run starts again with %d worker%s: %s\n", now, now == 1 ? "" : "s",
+                        ls_err_words());
+    ls_err_restore(&before);
+    return found;
 }

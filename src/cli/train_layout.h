@@ -27,5 +27,8 @@ bool train_layout_resume(train_layout *l, const ls_train_options *o);
 ls_status train_layout_fit(const train_layout *l, int n, ls_train_options *out);
 /* The largest possible number of workers from `most` down to `least`; LS_E_COMM if there is none. */
 ls_status train_layout_most(const train_layout *l, int most, int least, ls_train_options *out);
+/* The same after a loss, for a run of `now` workers. False: there is none, as one line says; *out stays as it is and the run starts again with
+ * `now` workers. */
+bool train_layout_without(const train_layout *l, int now, int most, int least, ls_train_options *out);
 
 #endif

@@ -139,22 +139,19 @@ static ls_status allows(void *ctx, supervise *s, int wanted)
     return ls_fail(st, "%s%s", words, possible);
 }
 
-/* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it. Other failures change nothing. */
+/* A request is fulfilled. A lost worker is replaced by a spare, else the run continues without it if a layout allows it. Other failures
+ * change nothing. */
 static ls_status next(void *ctx, supervise *s, const supervise_end *e)
 {
     supervisor *v = ctx;
-    int most = s->workers;
     if (e && e->lost) set_gpu_back(v, e->rank);
-    if (s->wanted) most = s->wanted;
+    if (s->wanted) LS_TRY(train_layout_most(&v->layout, s->wanted, v->least, &v->o));
     else if (e && e->lost && v->spares) {
         v->spares--;
         ls_progress_say("lockstep: a spare replaces the lost worker (%d left)\n", v->spares);
-    } else if (e && e->lost && v->least && most > v->least) { /* else it starts again with as many */
-        most--;
+    } else if (e && e->lost && v->least && s->workers > v->least && /* else it starts again with as many */
+               train_layout_without(&v->layout, s->workers, s->workers - 1, v->least, &v->o))
         s->why = "a worker was lost";
-    }
-    if (most == s->workers) return LS_OK;
-    LS_TRY(train_layout_most(&v->layout, most, v->least, &v->o));
     s->workers = (int)v->o.n;
     return LS_OK;
 }

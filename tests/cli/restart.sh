@@ -158,6 +158,13 @@ expect 2 "--max_train_steps counts micro-batches of one worker" "${train[@]}" --
 LOCKSTEP_FAULT="kind=kill,rank=1,step=4;kind=kill,rank=0,step=6,attempt=2" expect 0 "continuing with 1 worker instead of 2" \
   "${train[@]}" --checkpoint_path fewest -n 2 --elastic 1:2 --save_every 1
 alike fewest
+# so does one that no smaller layout could continue
+"${train[@]}" --checkpoint_path tensor -n 2 --tp 2 >/dev/null 2>&1 || bad "tensor: the run without failures"
+LOCKSTEP_FAULT="kind=kill,rank=1,step=5" expect 0 "the run starts again with 2 workers: no layout of 1 worker gives the same bits" \
+  "${train[@]}" --checkpoint_path whole -n 2 --tp 2 --elastic 1:2 --save_every 3
+grep -q "restarting from whole/step-3" err || bad "whole: $(grep lockstep: err)"
+same tensor/epoch-1/model.safetensors whole/epoch-1/model.safetensors
+grep '"resize"' whole/events.jsonl && bad "whole: a change of workers is recorded"
 # a worker that exits without a word
 LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
   "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1

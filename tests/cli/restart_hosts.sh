@@ -68,6 +68,17 @@ grep -q "spare host c is used" spare.log || bad "spare: $(grep lockstep: spare.l
 grep -q '"cause": "host lost"' spare/events.jsonl || bad "spare: $(cat spare/events.jsonl)"
 rm down.b
 
+# an elastic run that no smaller layout could continue: the same hosts are tried again
+"$LOCKSTEP" "${base[@]}" -n 2 --tp 2 --checkpoint_path tensor >/dev/null 2>&1 || bad "tensor: the run without failures"
+begin whole 12 launch --hosts a,b -n 2 --elastic 1:2 -- "${base[@]}" --tp 2 --checkpoint_path "$SCRATCH/whole"
+touch down.b
+# shellcheck disable=SC2046
+kill -9 $(on_host whole b)
+await $pid grep -q "the run starts again with 2 workers: no layout of 1 worker gives the same bits" whole.log || bad "whole: $(grep lockstep: whole.log)"
+rm down.b
+wait $pid || bad "whole: exit code $?: $(tail -n 3 whole.log)"
+same tensor/epoch-1/model.safetensors whole/epoch-1/model.safetensors
+
 # the command of another launcher: here one that starts two workers as torchrun does
 cat >two <<SH
 #!/bin/bash
