@@ -597,11 +597,22 @@ bool supervise_can_continue(const supervise *s, ls_status st)
     return st != LS_OK && s->from >= 0 && (st == LS_E_STOPPED || s->disk_final || ls_stop_requested());
 }
 
+/* Before the first attempt of a run that is resumed: it does not start from a damaged checkpoint either. */
+static ls_status check_resumed(const supervise *s)
+{
+    char *path = NULL;
+    int64_t from;
+    const ls_status st = find_checkpoint(s, &path, &from);
+    ls_free(path);
+    return st;
+}
+
 ls_status supervise_run(supervise *s)
 {
     supervise_end e;
     s->from = -1;
     (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
+    LS_TRY(check_resumed(s));
     for (s->attempt = 1;; s->attempt++) {
         const ls_status st = one_attempt(s, &e);
         if (st == LS_OK || (st == LS_E_STOPPED && (!s->wanted || ls_stop_requested()))) return st;

@@ -101,6 +101,15 @@ rm -rf old/epoch-1
 truncate -s 100 old/step-16/trainer_state.json
 expect 3 "old/step-16/trainer_state.json: .*restore old/step-16 from a copy" "$LOCKSTEP" train --resume old
 
+# nor by the first attempt of a resumed run; without restarts a person decides
+cp -a torn found
+rm -r found/damaged-step-16 found/epoch-1 found/RUN_COMPLETE.txt
+printf X | dd of=found/step-16/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+expect 3 "remove found/step-16 to resume from it" "$LOCKSTEP" train --resume found
+expect 0 "damaged checkpoint is not used: .*step-16" "$LOCKSTEP" train --resume found --max_restarts 2
+alike found
+[ -d found/damaged-step-16 ] || bad "found: the damaged checkpoint is gone"
+grep -q "resumed from found/step-8" err || bad "found: not from step-8: $(cat err)"
 # a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
 LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
   "${train[@]}" --checkpoint_path eio --max_restarts 1 --save_every 8
