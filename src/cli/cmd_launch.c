@@ -1,6 +1,7 @@
 /* cmd_launch.c - `lockstep launch`: a command on several hosts, over ssh or inside a Slurm job. */
 #include "cli/commands.h"
 #include "cli/launch_supervise.h"
+#include "cli/supervise.h"
 #include "comm/launch_hosts.h"
 #include "core/fs.h"
 
@@ -223,6 +224,7 @@ ls_status cmd_launch(int argc, char **argv)
     if (o.agent) return ls_launch_agent();
     const launch_limits m = {.max_restarts = cli_given(&page, given, "max_restarts") ? (int)o.max_restarts : -1,
                              .elastic = o.elastic};
+    LS_TRY(supervise_check_spares(o.hot_spare, m.max_restarts));
     const bool supervised = o.max_restarts > 0 || o.hot_spare || o.elastic;
     if (supervised && !o.hosts && !o.hostfile && !o.slurm) return supervise_other(&o, &rest, &m);
     ls_launch_plan *l = ls_alloc(sizeof *l);

@@ -592,6 +592,13 @@ ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *l
     return LS_OK;
 }
 
+ls_status supervise_check_spares(int64_t spares, int64_t max_restarts)
+{
+    if (!spares || max_restarts) return LS_OK;
+    return ls_fail(LS_E_ARG, "--hot_spare %lld does nothing with --max_restarts 0: leave one of them out",
+                   (long long)spares);
+}
+
 bool supervise_can_continue(const supervise *s, ls_status st)
 {
     return st != LS_OK && s->from >= 0 && (st == LS_E_STOPPED || s->disk_final || ls_stop_requested());

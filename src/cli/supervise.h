@@ -103,6 +103,8 @@ bool supervise_can_continue(const supervise *s, ls_status st);
 
 /* MIN:MAX of --elastic for n workers (0: not known yet), at most `limit`; text NULL: both are 0. LS_E_ARG. */
 ls_status supervise_parse_elastic(const char *text, int64_t n, int limit, int *least, int *most);
+/* LS_E_ARG: spares (--hot_spare) without a restart that could use them; max_restarts -1: not given. */
+ls_status supervise_check_spares(int64_t spares, int64_t max_restarts);
 /* Called by an attempt several times per second. True: the workers must stop and save, because their number changes. */
 bool supervise_tick(void *s);
 

@@ -46,6 +46,7 @@ ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e
                        "--%s: a worker of %s cannot restart the run; use lockstep launch --max_restarts 3 -- %s ... "
                        "lockstep train ...",
                        option, by, by);
+    LS_TRY(supervise_check_spares(o->hot_spare, ls_train_given(o, "max_restarts") ? o->max_restarts : -1));
     if (o->elastic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--elastic needs deterministic mode: leave --no_deterministic out");
     const bool of_run = o->resume && !ls_train_given(o, "n"); /* -n comes from the run folder, which is read later */

@@ -288,6 +288,7 @@ unsaved lone
 unsaved watched --max_restarts 5
 grep -q '"failure", .*"rank": 0, .*"cause": "disk"' watched/events.jsonl || bad "watched: no cause: $(tail -n 2 watched/events.jsonl)"
 grep -q restarting watched.err && bad "watched: restarted after SIGTERM"
+expect 2 "hot_spare 1 does nothing with --max_restarts 0" "${train[@]}" -n 2 --hot_spare 1 --max_restarts 0 --checkpoint_path no
 expect 2 "must be MIN:MAX" "${train[@]}" -n 2 --elastic 4 --checkpoint_path no
 expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
   MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 "${train[@]}" --max_restarts 2 --checkpoint_path no

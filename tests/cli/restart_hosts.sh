@@ -162,5 +162,6 @@ expect 2 "are for train" "$LOCKSTEP" launch --hosts a -n 1 --max_restarts 1 -- d
 expect 2 "no words .lockstep train" "$LOCKSTEP" launch --max_restarts 1 -- mpirun -n 2 something
 expect 2 "needs --hosts" "$LOCKSTEP" launch --elastic 1:2 -- mpirun -n 2 lockstep train
 expect 2 "at least one must be used" "$LOCKSTEP" launch --hosts a -n 1 --hot_spare 1 -- train
+expect 2 "hot_spare 1 does nothing with --max_restarts 0" "$LOCKSTEP" launch --hosts a,b -n 1 --hot_spare 1 --max_restarts 0 -- train
 expect 2 "use lockstep launch --hosts" launch --hosts a -n 2 -- "${base[@]}" --max_restarts 1 --checkpoint_path "$SCRATCH/no"
 done_tests
