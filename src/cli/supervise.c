@@ -298,7 +298,7 @@ static const char *cause_of(const char *words)
                                            {"SIGSTOP", "stopped"},
                                            {"no progress", "hang"},
                                            {" was lost", "killed"},
-                                           {" exited", "killed"}};
+                                           {" exited", "exited"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(words, known[i][0])) return known[i][1];
     return NULL;
@@ -322,7 +322,7 @@ static void take_reason(const supervise *s, supervise_end *e)
     if (at && sscanf(at, "rank %d", &rank) == 1 && e->sure && rank != e->rank) return;
     if (e->rank < 0) e->rank = rank;
     if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
-    if (e->cause && cause) e->cause = cause;
+    if (e->cause && cause && strcmp(cause, "exited")) e->cause = cause; /* the code of a launcher may tell how */
     snprintf(e->detail, sizeof e->detail, "%.*s", (int)strcspn(s->reason, "\n"), s->reason);
 }
 
@@ -332,6 +332,13 @@ static void take_writer(const supervise *s, supervise_end *e)
     int rank = 0;
     const char *at = strstr(e->detail, "worker ");
     if (at ? sscanf(at, "worker %d:", &rank) == 1 : s->reason[0] && !strstr(s->reason, "rank ")) e->rank = rank;
+}
+
+/* Whether the kernel may have killed the worker: of one that others only miss, nobody knows how it ended. */
+static bool may_be_killed(const supervise_end *e)
+{
+    if (!e->cause) return false;
+    return !strcmp(e->cause, "killed") || (!strcmp(e->cause, "exited") && !strstr(e->detail, " exited with code"));
 }
 
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)
@@ -346,7 +353,7 @@ static void complete_end(const supervise *s, ls_status st, supervise_end *e)
         snprintf(e->detail, sizeof e->detail, "%.380s", *ls_err_words() ? ls_err_words() : ls_status_words(st));
     e->detail[strcspn(e->detail, "\n")] = '\0';
     if (!e->cause && st == LS_E_COMM) e->cause = cause_of(e->detail);
-    if (e->cause && !strcmp(e->cause, "killed") && oom > s->oom_kills && s->oom_kills >= 0) e->cause = "out of memory";
+    if (may_be_killed(e) && oom > s->oom_kills && s->oom_kills >= 0) e->cause = "out of memory";
     if (e->cause) return;
     e->cause = st == LS_E_CORRUPT                   ? "corruption"
                : st == LS_E_NOMEM                   ? "out of memory"

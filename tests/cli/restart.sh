@@ -175,11 +175,12 @@ grep -q "restarting from whole/step-3" err || bad "whole: $(grep lockstep: err)"
 same tensor/epoch-1/model.safetensors whole/epoch-1/model.safetensors
 grep '"resize"' whole/events.jsonl && bad "whole: a change of workers is recorded"
 # a worker that exits without a word
-LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited" \
+LOCKSTEP_FAULT="kind=exit,rank=1,step=3,attempt=1" expect 0 "attempt 1 failed after step 2: exited: rank 1 .* exited" \
   "${train[@]}" -n 2 --checkpoint_path exits --max_restarts 1
 alike exits
+grep -q '"failure", .*"rank": 1, .*"cause": "exited"' exits/events.jsonl || bad "exits: $(grep failure exits/events.jsonl)"
 # also with the code of success: others would wait for it for ever
-LOCKSTEP_FAULT="kind=exit,rank=1,step=3,code=0" expect 0 "attempt 1 failed after step 2: killed: rank 1 .* exited with code 0" \
+LOCKSTEP_FAULT="kind=exit,rank=1,step=3,code=0" expect 0 "attempt 1 failed after step 2: exited: rank 1 .* exited with code 0" \
   "${train[@]}" -n 2 --checkpoint_path exits0 --max_restarts 1
 alike exits0
 LOCKSTEP_FAULT="kind=exit,rank=0,step=3,code=0" expect 4 "rank 0 .* exited with code 0 before its work was done" \

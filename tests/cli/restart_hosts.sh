@@ -98,6 +98,7 @@ for r in 1 0; do
   rm -rf silent
   LOCKSTEP_FAULT="kind=exit,rank=$r,step=15,code=2,attempt=1" begin silent 12 "$LOCKSTEP" launch --max_restarts 1 -- ./two "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/silent"
   alike silent
+  [ $r = 0 ] || grep -q '"rank": 1, .*"cause": "exited", "detail": "rank 1 ' silent/events.jsonl || bad "silent: $(grep failure silent/events.jsonl)"
 done
 
 # a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen

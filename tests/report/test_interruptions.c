@@ -237,6 +237,27 @@ static void an_attempt_that_failed_is_counted_once(void **state)
     ls_run_set_fini(&s);
 }
 
+static void causes_are_counted_by_name(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    add_with_events(&s, "a", NULL, NULL,
+                    START(0, 2, 1000) FAILURE(1, "exited", "rank 1 (pid 7) exited with code 3", 3, 2000)
+                        START(0, 2, 3000) RESTART(2, 0, 3, 1.0, 0.3, 3000) FAILURE(2, "of a later version", "", 3, 4000)
+                            START(0, 2, 5000) RESTART(3, 0, 3, 1.0, 0.3, 5000) END(9, "complete", 6000));
+    const ls_interruptions *e = s.run[0].events;
+    int exited = 0;
+    while (exited < LS_CAUSE_OTHER && strcmp(ls_cause_name[exited], "exited") != 0) exited++;
+    assert_true(exited < LS_CAUSE_OTHER);
+    assert_int_equal(e->cause[exited].count, 1);
+    assert_int_equal(e->cause[exited].lost_steps, 3);
+    assert_int_equal(e->cause[LS_CAUSE_OTHER].count, 1);
+    assert_string_equal(ls_cause_name[LS_CAUSE_OTHER], "other");
+    assert_string_equal(ls_cause_name[LS_CAUSE_RESIZE], "resize");
+    assert_string_equal(e->attempt[0].how, "exited: rank 1 (pid 7) exited with code 3");
+    ls_run_set_fini(&s);
+}
+
 static void a_resize_ends_an_attempt(void **state)
 {
     (void)state;
@@ -487,6 +508,7 @@ static void a_failed_allocation_leaks_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(causes_are_counted_by_name),
         cmocka_unit_test(goodput_counts_each_step_once),
         cmocka_unit_test(speed_is_of_the_steps_after_a_resume),
         cmocka_unit_test(time_before_a_resume_by_hand_does_not_count),
