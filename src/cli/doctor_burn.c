@@ -10,6 +10,7 @@
 #include "core/inject.h"
 #include "core/minmax.h"
 #include "core/progress.h"
+#include "core/stop.h"
 #include "train/burn.h"
 
 #include <math.h>
@@ -225,7 +226,8 @@ static ls_status body(void *ctx, ls_comm *c, int n_core)
 static void report(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st != LS_OK && !ls_err_is_peers()) cli_print_error(st == LS_E_NUMERIC ? -1 : rank, NULL, st);
+    if (st != LS_OK && st != LS_E_STOPPED && !ls_err_is_peers())
+        cli_print_error(st == LS_E_NUMERIC ? -1 : rank, NULL, st);
 }
 
 static int n_gpu(void)
@@ -244,5 +246,7 @@ ls_status doctor_burn(double minutes, int n, const char *device, bool json)
     ls_progress_open();
     const ls_status st = ls_launch_local(&(ls_launch){.n = n, .pin = true, .body = body, .report = report, .ctx = &j});
     ls_progress_end(false);
+    if (st == LS_E_STOPPED && !ls_stop_at_once())
+        return ls_fail(st, "doctor --burn was stopped before its time was over; there is no result");
     return st;
 }

@@ -387,9 +387,7 @@ static ls_status outcome(const family *f)
             r, (int)f->ch[r].pid);
     }
     if (ls_stop_at_once())
-        return ls_fail(
-            LS_E_STOPPED,
-            "stopped by a second signal: the workers were killed; only checkpoints that were complete remain");
+        return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed, and nothing more was saved");
     if (f->late) return LS_OK; /* what was left is named */
     const int at = first_failed(f, false);
     if (at < 0) return LS_OK;

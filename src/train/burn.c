@@ -5,6 +5,7 @@
 #include "core/inject.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/stop.h"
 #include "train/plan_run.h"
 
 #include <math.h>
@@ -220,6 +221,7 @@ static ls_status rounds(burn *b, const ls_burn_opts *o, ls_burn_result *r)
     *r = (ls_burn_result){0};
     while (r->n_round < (o->seconds > 0 ? 2 : 1) || ls_now() - begin < o->seconds) {
         outcome round = {0};
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped after %lld rounds", (long long)r->n_round);
         r->n_round++;
         ls_inject_step(r->n_round);
         LS_TRY(one_round(b, &round));

@@ -27,6 +27,7 @@ typedef struct ls_burn_result {
     double loss[LS_BURN_STEPS]; /* of the newest round with it   */
 } ls_burn_result;
 
+/* LS_E_STOPPED: a signal came. */
 ls_status ls_burn(const ls_burn_opts *o, ls_burn_result *r);
 
 #endif

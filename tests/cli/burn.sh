@@ -2,6 +2,7 @@
 # doctor --burn: workers that compute alike are ok; one that computes another number in one round is found, also if it is alone.
 # A wrong round or reference is blamed on the worker that computed it, and nobody is blamed without a majority.
 . "$(dirname "$0")/../support/lib.sh"
+cd "$SCRATCH" || exit 1
 expect 0 "^1 .*[0-9]  ok" "$LOCKSTEP" doctor --burn 0.005 -n 2
 LOCKSTEP_FAULT="kind=flip,tensor=act,rank=1,step=2,unit=1,bit=20" expect 1 "^1 .*WRONG: 1 of .* first round 2" "$LOCKSTEP" doctor --burn 0.005 -n 2
 grep -q "^0 .* ok$" "$SCRATCH/out" || bad "worker 0: $(cat "$SCRATCH/out")"
@@ -35,4 +36,12 @@ for n in "" "-n 2"; do
   # shellcheck disable=SC2086
   expect 2 "MINUTES must be above 0" "$LOCKSTEP" doctor --burn 0 $n
 done
+# a signal ends it; there are no checkpoints to speak of
+"$LOCKSTEP" doctor --burn 2 -n 2 >burn.out 2>burn.err &
+pid=$!
+await $pid grep -q "burn " burn.err || bad "no progress: $(cat burn.err)"
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] || bad "SIGTERM: not exit code 143"
+grep -q "stopped by SIGTERM: doctor --burn was stopped before its time was over; there is no result" burn.err || bad "SIGTERM: $(cat burn.err)"
 done_tests

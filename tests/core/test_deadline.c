@@ -366,7 +366,8 @@ static void signal_twice(pid_t pid)
 static void a_second_signal_ends_all_workers(void **state)
 {
     (void)state;
-    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10, "only checkpoints that were complete remain");
+    check_end(in_child(endless_family, signal_twice), 143, 1.4, 10,
+              "the workers were killed, and nothing more was saved");
 }
 
 /* ---- closing ---- */
