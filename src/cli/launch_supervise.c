@@ -228,21 +228,23 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
     launched *v = ctx;
     const bool wrong = e && !strcmp(e->cause, "corruption") && e->rank >= 0;
     const int place = wrong ? place_of(v, e->rank) : -1;
-    if (place >= 0 && (v->least || v->all->n_spare)) {
-        v->bad[v->host[place]] = true;
-        ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->use->host[place].name);
-    }
+    const int avoid = place >= 0 && (v->least || v->all->n_spare) ? v->host[place] : -1;
+    if (avoid >= 0) v->bad[avoid] = true;
     int host[LS_LAUNCH_HOSTS], n = 0, size = choose_hosts(v, host, &n);
     if (!v->least) size = s->workers;
     else if (s->wanted) size = s->wanted;
     else if (e) s->why = "a worker was lost";
     if (v->least && size != s->workers) {
         if (!e) LS_TRY(train_layout_most(&v->layout, size, v->least, &v->now));
-        else if (!train_layout_without(&v->layout, s->workers, size, v->least, &v->now))
+        else if (!train_layout_without(&v->layout, s->workers, size, v->least, &v->now)) {
+            if (avoid >= 0) v->bad[avoid] = false;
             return LS_OK; /* the same hosts */
+        }
         size = (int)v->now.n;
         v->resized = true;
     }
+    if (avoid >= 0)
+        ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->all->host[avoid].name);
     for (int i = 0; i < n && e && e->lost; i++)
         if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
     use_hosts(v, host, n, size);

@@ -393,8 +393,9 @@ static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
     return st;
 }
 
-/* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. *path: ls_free. */
-static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
+/* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. first: of a run that is resumed, which does not
+ * begin again because all of them are damaged. *path: ls_free. */
+static ls_status find_checkpoint(const supervise *s, bool first, char **path, int64_t *step)
 {
     ls_str skipped = {0};
     *path = NULL;
@@ -406,8 +407,13 @@ static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
         if (next) *next++ = '\0';
         ls_progress_say("lockstep: damaged checkpoint is not used: %s\n", line);
     }
+    const bool none = first && st == LS_OK && !*path && skipped.len && ls_ckpt_memory_noted(s->run_dir) < 0;
     ls_str_fini(&skipped);
     LS_TRY(st);
+    if (none)
+        return ls_fail(LS_E_FORMAT,
+                       "--resume %s: every checkpoint is damaged; restore one from a copy, or train in another folder",
+                       s->run_dir);
     LS_TRY(ls_ckpt_reject(s->run_dir, *path));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
@@ -507,7 +513,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     ls_progress_say("lockstep: attempt %d failed %s: %s: %s\n", s->attempt, when, e->cause, e->detail);
     ls_err_kept why;
     ls_err_keep(&why);
-    const ls_status found = find_checkpoint(s, &path, &from);
+    const ls_status found = find_checkpoint(s, false, &path, &from);
     if (found != LS_OK) {
         ls_free(path);
         return found;
@@ -616,7 +622,7 @@ static ls_status check_resumed(const supervise *s)
 {
     char *path = NULL;
     int64_t from;
-    const ls_status st = find_checkpoint(s, &path, &from);
+    const ls_status st = find_checkpoint(s, true, &path, &from);
     ls_free(path);
     return st;
 }

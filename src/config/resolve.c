@@ -657,7 +657,7 @@ ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
-    ls_run_options_write(o, &c, &c.options);
+    ls_run_options_write(given, &c, &c.options); /* also what this machine or this layout leaves out */
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);

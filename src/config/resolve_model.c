@@ -80,6 +80,17 @@ static ls_status resolve_vocabulary(const ls_train_facts *facts, bool follows, l
     return LS_OK;
 }
 
+/* A preset, a config.json, a folder with one, or a run folder: the model of its checkpoints. */
+static ls_status named_model(const char *name, ls_model_config *out)
+{
+    char *checkpoint = NULL;
+    const bool run = ls_fs_is_dir(name) && !ls_fs_exists(ls_path_of(name, "config.json").text);
+    if (run && !ls_model_config_is_preset(name)) LS_TRY(ls_ckpt_any(name, &checkpoint));
+    const ls_status st = ls_model_config_named(checkpoint ? checkpoint : name, out);
+    ls_free(checkpoint);
+    return st;
+}
+
 /* Preset, file or the folder of --init_from, whose configuration is `weights`. detail: room for the origin's. */
 static ls_status find_model(const ls_train_options *o, ls_model_config *weights, char detail[80], train_origin *from,
                             ls_train_config *c)
@@ -96,7 +107,7 @@ static ls_status find_model(const ls_train_options *o, ls_model_config *weights,
         *from = (train_origin){LS_FROM_MODEL, "config.json of --init_from"};
         return train_copy(&c->model_from, o->init_from);
     }
-    LS_TRY(ls_model_config_named(name, &c->model));
+    LS_TRY(named_model(name, &c->model));
     if (o->model && !ls_model_config_is_preset(name)) from->source = LS_FROM_MODEL;
     return train_copy(&c->model_from, name);
 }

@@ -199,13 +199,15 @@ static ls_status add_deepspeed(const char *run_dir, const json_t *value, ls_argv
                                    : add("deepspeed_config", value, out);
 }
 
-static ls_status add_all(const char *run_dir, const char *file, bool launched, const char *checkpoint, json_t *options,
+static ls_status add_all(const char *run_dir, const char *file, bool launched, bool has_checkpoint, json_t *options,
                          ls_argv *out)
 {
     const char *name;
     json_t *value;
     if (!json_is_object(options)) return ls_fail(LS_E_FORMAT, "%s: there is no object \"options\"", file);
-    const bool weights = checkpoint && json_object_get(options, "init_from");
+    const char *model = json_string_value(json_object_get(options, "model"));
+    const bool gone = model && !ls_model_config_is_preset(model) && !ls_fs_exists(model); /* or the run was moved */
+    const bool weights = has_checkpoint && (gone || json_object_get(options, "init_from"));
     json_object_foreach(options, name, value)
     {
         if (launched && !strcmp(name, "n")) continue;
@@ -214,7 +216,7 @@ static ls_status add_all(const char *run_dir, const char *file, bool launched, c
                : !strcmp(name, "deepspeed_config") ? add_deepspeed(run_dir, value, out)
                                                    : add(name, value, out));
     }
-    return weights ? ls_argv_addf(out, "--model=%s", checkpoint) : LS_OK;
+    return weights ? ls_argv_addf(out, "--model=%s", run_dir) : LS_OK; /* which checkpoint it is may change */
 }
 
 static ls_status check_version(const char *file, const json_t *root)
@@ -248,7 +250,8 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
     LS_TRY(ls_json_load(file.text, &root));
     ls_status st = check_version(file.text, root);
     if (st == LS_OK) st = ls_ckpt_any(run_dir, &checkpoint);
-    if (st == LS_OK) st = add_all(run_dir, file.text, launched, checkpoint, json_object_get(root, "options"), out);
+    if (st == LS_OK)
+        st = add_all(run_dir, file.text, launched, checkpoint != NULL, json_object_get(root, "options"), out);
     ls_free(checkpoint);
     json_decref(root);
     return st;

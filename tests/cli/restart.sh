@@ -110,6 +110,29 @@ expect 0 "damaged checkpoint is not used: .*step-16" "$LOCKSTEP" train --resume 
 alike found
 [ -d found/damaged-step-16 ] || bad "found: the damaged checkpoint is gone"
 grep -q "resumed from found/step-8" err || bad "found: not from step-8: $(cat err)"
+# every checkpoint damaged: a resumed run does not begin again by itself, and nothing is renamed
+cp -a found lost
+rm -r lost/damaged-step-16 lost/epoch-1 lost/RUN_COMPLETE.txt
+for k in lost/step-*; do printf X | dd of=$k/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null; done
+expect 3 "every checkpoint is damaged; restore one from a copy" "$LOCKSTEP" train --resume lost --max_restarts 2
+compgen -G "lost/step-*" >/dev/null || bad "lost: the checkpoints are gone: $(ls lost)"
+
+# weights of --init_from: the model is that of the checkpoints, also after the one that it was read from is renamed, removed, or the run is moved
+from=("$LOCKSTEP" train --train_data_path t.bin --init_from ref --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --max_steps 24 --threads 1)
+"${from[@]}" --checkpoint_path tuned >/dev/null 2>&1 || bad "--init_from"
+LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${from[@]}" --checkpoint_path cut --save_every 8 >/dev/null 2>&1
+cp -a cut pruned
+printf X | dd of=cut/step-16/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+expect 0 "resumed from cut/step-8" "$LOCKSTEP" train --resume cut --max_restarts 2
+same tuned/epoch-1/model.safetensors cut/epoch-1/model.safetensors
+LOCKSTEP_FAULT="kind=kill,rank=0,step=23" expect 0 "restarting from pruned/step-2[02]" "$LOCKSTEP" train --resume pruned --max_restarts 2 --save_every 2 --keep_last 1
+same tuned/epoch-1/model.safetensors pruned/epoch-1/model.safetensors
+LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${from[@]}" --checkpoint_path went --save_every 8 >/dev/null 2>&1
+LOCKSTEP_FAULT="kind=kill,rank=0,step=22" "$LOCKSTEP" train --resume went >/dev/null 2>&1
+mv went gone
+expect 0 "resumed from gone/step-16" "$LOCKSTEP" train --resume gone
+same tuned/epoch-1/model.safetensors gone/epoch-1/model.safetensors
+
 # a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
 LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
   "${train[@]}" --checkpoint_path eio --max_restarts 1 --save_every 8

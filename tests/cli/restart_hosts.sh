@@ -116,8 +116,8 @@ done
 alike left
 
 if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of them when it answers again: asked every 15 s
-  base=("${base[@]}" --max_steps 600)
-  "$LOCKSTEP" "${base[@]}" --checkpoint_path one600 >/dev/null 2>&1
+  base=("${base[@]}" --max_steps 2400)
+  "$LOCKSTEP" "${base[@]}" --checkpoint_path one2400 >/dev/null 2>&1
   begin elastic 12 launch --hosts a,b -n 4 --elastic 2:4 -- "${base[@]}" --checkpoint_path "$SCRATCH/elastic"
   touch down.b
   # shellcheck disable=SC2046
@@ -127,7 +127,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then # fewer workers without a lost host, all of t
   await $pid grep -q '"why": "workers returned"' elastic/events.jsonl || bad "elastic: does not grow: $(tail -n 3 elastic.log)"
   wait $pid || bad "elastic: exit code $?"
   grep "to continue:" elastic.log && bad "elastic: a worker of a run that goes on by itself gives advice"
-  same one600/epoch-1/model.safetensors elastic/epoch-1/model.safetensors
+  same one2400/epoch-1/model.safetensors elastic/epoch-1/model.safetensors
 fi
 
 # refused
