@@ -143,7 +143,8 @@ bool ls_ckpt_is(const char *path);
  * contents. One whose state cannot be read is passed over with a warning if it is older by its name (step-N; epoch-N before a later epoch). Else
  * LS_E_FORMAT; the message names the newest complete checkpoint, and the user decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
-/* One whose config.json can be read, for the model of the run, which is that of all its checkpoints; newer ones first. NULL: none. */
+/* One whose config.json can be read, for the model of the run, which is that of all its checkpoints; newer ones first. NULL: none. Changes nothing: the
+ * run may be alive. */
 ls_status ls_ckpt_any(const char *run_dir, char **path);
 
 /* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged

@@ -430,7 +430,6 @@ ls_status ls_ckpt_any(const char *run_dir, char **path)
     const entry *found = NULL;
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(sweep(run_dir, false));
     LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
     ls_err_keep(&before);
     ls_status st = read_steps(run_dir, NULL, UNREADABLE, e, n, NULL);

@@ -243,7 +243,9 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
         size = (int)v->now.n;
         v->resized = true;
     }
-    if (avoid >= 0)
+    bool again = false; /* there are not enough others */
+    for (int i = 0; i < n; i++) again = again || host[i] == avoid;
+    if (avoid >= 0 && !again)
         ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->all->host[avoid].name);
     for (int i = 0; i < n && e && e->lost; i++)
         if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);

@@ -407,13 +407,17 @@ static ls_status find_checkpoint(const supervise *s, bool first, char **path, in
         if (next) *next++ = '\0';
         ls_progress_say("lockstep: damaged checkpoint is not used: %s\n", line);
     }
-    const bool none = first && st == LS_OK && !*path && skipped.len && ls_ckpt_memory_noted(s->run_dir) < 0;
+    const bool none = first && st == LS_OK && !*path && skipped.len;
     ls_str_fini(&skipped);
     LS_TRY(st);
     if (none)
-        return ls_fail(LS_E_FORMAT,
-                       "--resume %s: every checkpoint is damaged; restore one from a copy, or train in another folder",
-                       s->run_dir);
+        return ls_fail(
+            LS_E_FORMAT,
+            "--resume %s: every checkpoint is damaged; restore one from a copy, or train in another folder%s",
+            s->run_dir,
+            ls_ckpt_memory_noted(s->run_dir) < 0
+                ? ""
+                : " (without restarts, copies in the memory of other hosts are used, too)");
     LS_TRY(ls_ckpt_reject(s->run_dir, *path));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }

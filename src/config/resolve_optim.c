@@ -225,6 +225,7 @@ static ls_status resolve_floor(ls_train_options *o, const ls_ds_config *ds, bool
     const bool ours = s->kind == LS_LR_COSINE || s->kind == LS_LR_LINEAR, has = ours || s->kind == LS_LR_WARMUP_COSINE;
     if (!has) (void)train_leaves_out(o, "min_lr_ratio", "--lr_schedule cosine or linear", c);
     if (!ours) (void)train_leaves_out(o, "min_lr", "--lr_schedule cosine or linear", c);
+    if (o->min_lr > s->base) (void)train_leaves_out(o, "min_lr", "a larger --lr", c);
     const bool ratio = ls_train_given(o, "min_lr_ratio"), rate = ls_train_given(o, "min_lr");
     if (ratio && rate) return ls_fail(LS_E_ARG, "--min_lr and --min_lr_ratio cannot be combined; leave one out");
     if (ratio && !has)

@@ -199,6 +199,13 @@ static ls_status add_deepspeed(const char *run_dir, const json_t *value, ls_argv
                                    : add("deepspeed_config", value, out);
 }
 
+/* A recorded model that a run replaces by that of its checkpoints: it is not there, or is a checkpoint or run folder, whose checkpoints come and go. */
+static bool is_gone(const char *model)
+{
+    return !ls_fs_exists(model) || ls_ckpt_is(model) ||
+           (ls_fs_is_dir(model) && !ls_fs_exists(ls_path_of(model, "config.json").text));
+}
+
 static ls_status add_all(const char *run_dir, const char *file, bool launched, bool has_checkpoint, json_t *options,
                          ls_argv *out)
 {
@@ -206,7 +213,7 @@ static ls_status add_all(const char *run_dir, const char *file, bool launched, b
     json_t *value;
     if (!json_is_object(options)) return ls_fail(LS_E_FORMAT, "%s: there is no object \"options\"", file);
     const char *model = json_string_value(json_object_get(options, "model"));
-    const bool gone = model && !ls_model_config_is_preset(model) && !ls_fs_exists(model); /* or the run was moved */
+    const bool gone = model && !ls_model_config_is_preset(model) && is_gone(model);
     const bool weights = has_checkpoint && (gone || json_object_get(options, "init_from"));
     json_object_foreach(options, name, value)
     {

@@ -114,6 +114,7 @@ grep -q "resumed from found/step-8" err || bad "found: not from step-8: $(cat er
 cp -a found lost
 rm -r lost/damaged-step-16 lost/epoch-1 lost/RUN_COMPLETE.txt
 for k in lost/step-*; do printf X | dd of=$k/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null; done
+echo 0123456789abcdef 16 >lost/memory_copy # of copies that are gone
 expect 3 "every checkpoint is damaged; restore one from a copy" "$LOCKSTEP" train --resume lost --max_restarts 2
 compgen -G "lost/step-*" >/dev/null || bad "lost: the checkpoints are gone: $(ls lost)"
 
@@ -132,6 +133,13 @@ LOCKSTEP_FAULT="kind=kill,rank=0,step=22" "$LOCKSTEP" train --resume went >/dev/
 mv went gone
 expect 0 "resumed from gone/step-16" "$LOCKSTEP" train --resume gone
 same tuned/epoch-1/model.safetensors gone/epoch-1/model.safetensors
+
+# the same of an options.json with the path of one
+LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${from[@]}" --checkpoint_path past --save_every 8 >/dev/null 2>&1
+sed -i "s#\"init_from\": .*#\"model\": \"$PWD/past/step-16\",#" past/options.json
+printf X | dd of=past/step-16/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+expect 0 "resumed from past/step-8" "$LOCKSTEP" train --resume past --max_restarts 2
+same tuned/epoch-1/model.safetensors past/epoch-1/model.safetensors
 
 # a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
 LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
