@@ -199,7 +199,7 @@ static ls_status add_deepspeed(const char *run_dir, const json_t *value, ls_argv
                                    : add("deepspeed_config", value, out);
 }
 
-/* A recorded model that a run replaces by that of its checkpoints: it is not there, or is a checkpoint or run folder, whose checkpoints come and go. */
+/* A recorded model that a run replaces by that of its checkpoints: it does not exist, or is a checkpoint or run folder, whose checkpoints come and go. */
 static bool is_gone(const char *model)
 {
     return !ls_fs_exists(model) || ls_ckpt_is(model) ||
