@@ -17,13 +17,18 @@ alike() { # RUN: the model and the optimizer of the run without failures, and on
   [ ! -e "$1/earlier-1" ] || bad "$1 has earlier-1"
   [ ! -e "$1/run.lock" ] || bad "$1 has run.lock"
 }
-# hurt RUN STEP [OPTIONS]: starts a run and kills its last worker after STEP lines of metrics
-hurt() {
+# pause RUN STEP [OPTIONS]: starts a run whose first attempt waits after STEP lines of metrics, for $PAUSE seconds: what follows comes before the
+# next step, however fast the machine is
+pause() {
   local run=$1 step=$2
   shift 2
-  "${train[@]}" --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
+  LOCKSTEP_FAULT="kind=slow,rank=0,step=$((step + 1)),seconds=${PAUSE:-600}" "${train[@]}" --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
   pid=$!
   await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.err")"
+}
+# hurt RUN STEP [OPTIONS]: starts a run and kills its last worker after STEP lines of metrics
+hurt() {
+  pause "$@"
   kill -9 "$(workers $pid | tail -n 1)"
 }
 ends() { # CODE RUN
@@ -55,9 +60,7 @@ alike two
 grep -q "restarting from step 0" two.err || bad "two: not from step 0: $(grep lockstep two.err)"
 
 # a damaged checkpoint is not used, and not lost
-"${train[@]}" --checkpoint_path torn --max_restarts 1 --save_every 8 >torn.out 2>torn.err &
-pid=$!
-await $pid lines torn/metrics.jsonl 18 || bad "torn: no step 18"
+pause torn 18 --max_restarts 1 --save_every 8
 await $pid test -e torn/step-16/checksums.json
 kill -STOP $pid
 kill -9 "$(workers $pid)"
@@ -70,9 +73,7 @@ grep -q "damaged checkpoint is not used: .*step-16" torn.err || bad "torn: the d
 grep -q "restarting from torn/step-8" torn.err || bad "torn: not from step-8"
 
 # the same of a checkpoint whose copy in memory is whole: the copy is used
-"${train[@]}" --checkpoint_path both --max_restarts 1 --save_every 8 --save_memory_every 8 >both.out 2>both.err &
-pid=$!
-await $pid lines both/metrics.jsonl 18 || bad "both: no step 18"
+pause both 18 --max_restarts 1 --save_every 8 --save_memory_every 8
 await $pid test -e both/step-16/checksums.json
 kill -STOP $pid
 kill -9 "$(workers $pid)"
@@ -149,17 +150,9 @@ grep -q "restarting from eio/step-16" err || bad "eio: $(grep restarting err)"
 compgen -G "eio/damaged-*" >/dev/null && bad "eio: a whole checkpoint was renamed"
 
 # the limit: killed in every attempt, without a checkpoint
-"${train[@]}" --checkpoint_path often --max_restarts 1 >often.out 2>often.err &
-pid=$!
-for attempt in 1 2; do
-  await $pid lines often/metrics.jsonl 2
-  kill -9 "$(workers $pid)" 2>/dev/null
-  [ $attempt = 2 ] || await $pid grep -q "restarting from step 0" often.err
-  [ $attempt = 2 ] || until workers $pid >/dev/null; do sleep 0.02; done
-  [ $attempt = 2 ] || await $pid sh -c '[ "$(grep -c "\"start\"" often/events.jsonl)" = 2 ]'
-done
-ends 4 often
-grep -q "not restarted: --max_restarts 1 allows no more restarts" often.err || bad "often: $(tail -n 3 often.err)"
+fault="kind=kill,rank=0,step=3,attempt"
+LOCKSTEP_FAULT="$fault=1;$fault=2" expect 4 "not restarted: --max_restarts 1 allows no more restarts" "${train[@]}" --checkpoint_path often --max_restarts 1
+[ "$(grep -c "restarting from step 0" err)" = 1 ] || bad "often: $(grep restarting err)"
 
 # a failure of the program that comes again after the same step, whatever the limit is
 fault="kind=abort,rank=0,step=3,attempt"
@@ -246,9 +239,7 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
 fi
 
 # what is not restarted: signals of the user, bad usage, a loss that is not a number
-"${train[@]}" --checkpoint_path term --max_restarts 5 >term.out 2>term.err &
-pid=$!
-await $pid lines term/metrics.jsonl 4
+PAUSE=5 pause term 4 --max_restarts 5
 kill -TERM $pid
 ends 143 term
 grep -q "stopped by SIGTERM: saved term/step-[0-9]*$" term.err || bad "term: nothing saved, or a worker gives advice: $(tail -n 2 term.err)"
@@ -265,7 +256,7 @@ kill -TERM $pid
 ends 143 wait
 [ "$(grep -- --resume wait.err)" = "lockstep: to continue: lockstep train --resume wait --max_restarts 5" ] || bad "wait: $(tail -n 3 wait.err)"
 # the command that is printed for an elastic run works, also after the number of workers and with it the pipeline has changed
-LOCKSTEP_FAULT="kind=kill,rank=3,step=3" "${train[@]}" --checkpoint_path shrunk -n 4 --pp 2 --elastic 2:4 --save_every 1 >shrunk.out 2>shrunk.err &
+LOCKSTEP_FAULT="kind=kill,rank=3,step=3;kind=slow,rank=0,step=6,seconds=5,attempt=2" "${train[@]}" --checkpoint_path shrunk -n 4 --pp 2 --elastic 2:4 --save_every 1 >shrunk.out 2>shrunk.err &
 pid=$!
 await $pid lines shrunk/metrics.jsonl 5
 kill -TERM $pid

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A web server for tests of downloads. flaky_http.py FILE PORT_FILE: serves the bytes of FILE under any name, in ways that the first part of the
 path chooses: whole, drop (closes the connection after 100,000 bytes), norange (like whole, but ignores ranges and closes the first connection
-early), busy (503 to the first two requests), slow (100 kB at a time with pauses), gone (404), moved (redirects to whole), nolength (like drop, but
+early), busy (503 to the first two requests), slow (300,000 bytes, the rest a minute later), gone (404), moved (redirects to whole), nolength (like drop, but
 without Content-Length), endless (the bytes again and again, without Content-Length), login (a short page instead), shifted and unnamed (closes the first connection
 early and answers a range with another start, or with 206 but without Content-Range), changed (has an ETag; closes the first connection early, after that it has other
 bytes under another ETag). Writes its port."""
@@ -71,10 +71,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(part[:100000])
             self.close_connection = True
         elif mode == "slow":
-            for i in range(0, len(part), 100000):
-                self.wfile.write(part[i:i + 100000])
-                self.wfile.flush()
-                time.sleep(0.1)
+            self.wfile.write(part[:300000])
+            self.wfile.flush()
+            time.sleep(60)  # the client is stopped meanwhile
+            self.wfile.write(part[300000:])
         else:
             self.wfile.write(part)
 

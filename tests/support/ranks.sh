@@ -37,11 +37,12 @@ restarted_run() {
 lines() { [ "$(wc -l <"$1" 2>/dev/null || echo 0)" -ge "$2" ]; }
 # on_host RUN HOST: the process ids of the workers that a pretended host has
 on_host() { for p in $(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$1( |\$)"); do tr '\0' '\n' <"/proc/$p/environ" | grep -qx "LOCKSTEP_HOST_ID=$2" && echo "$p"; done; }
-# begin RUN STEP COMMAND...: in the background, with its process id in $pid, until so many steps are done
+# begin RUN STEP COMMAND...: in the background, with its process id in $pid, until so many steps are done. Its first attempt then waits for 20 s (if
+# the test sets no LOCKSTEP_FAULT): what the test does comes before the next step, however fast the machine is.
 begin() {
   local run=$1 step=$2
   shift 2
-  "$@" >"$run.log" 2>&1 &
+  LOCKSTEP_FAULT=${LOCKSTEP_FAULT:-kind=slow,rank=0,step=$((step + 1)),seconds=20} "$@" >"$run.log" 2>&1 &
   pid=$!
   await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.log")"
 }
