@@ -297,11 +297,17 @@ static const char *cause_of(const char *words)
     static const char *const known[][2] = {{"killed by signal", "killed"},
                                            {"SIGSTOP", "stopped"},
                                            {"no progress", "hang"},
-                                           {" was lost", "killed"},
+                                           {" was lost", "connection lost"},
                                            {" exited", "exited"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(words, known[i][0])) return known[i][1];
     return NULL;
+}
+
+/* A cause that says that a worker is gone, not how it ended. */
+static bool says_little(const char *cause)
+{
+    return !strcmp(cause, "exited") || !strcmp(cause, "connection lost");
 }
 
 /* "rank N ..." of the worker that a message blames; NULL: none. A worker that waited in vain names itself before it, or no other. */
@@ -322,7 +328,7 @@ static void take_reason(const supervise *s, supervise_end *e)
     if (at && sscanf(at, "rank %d", &rank) == 1 && e->sure && rank != e->rank) return;
     if (e->rank < 0) e->rank = rank;
     if (at && !e->lost && sscanf(at, "rank %*d on %255[^ :,;]", host) == 1) memcpy(e->host, host, sizeof host);
-    if (e->cause && cause && strcmp(cause, "exited")) e->cause = cause; /* the code of a launcher may tell how */
+    if (e->cause && cause && !says_little(cause)) e->cause = cause; /* the code of a launcher may tell how */
     snprintf(e->detail, sizeof e->detail, "%.*s", (int)strcspn(s->reason, "\n"), s->reason);
 }
 
@@ -338,7 +344,7 @@ static void take_writer(const supervise *s, supervise_end *e)
 static bool may_be_killed(const supervise_end *e)
 {
     if (!e->cause) return false;
-    return !strcmp(e->cause, "killed") || (!strcmp(e->cause, "exited") && !strstr(e->detail, " exited with code"));
+    return !strcmp(e->cause, "killed") || (says_little(e->cause) && !strstr(e->detail, " exited with code"));
 }
 
 static void complete_end(const supervise *s, ls_status st, supervise_end *e)

@@ -101,6 +101,13 @@ for r in 1 0; do
   [ $r = 0 ] || grep -q '"rank": 1, .*"cause": "exited", "detail": "rank 1 ' silent/events.jsonl || bad "silent: $(grep failure silent/events.jsonl)"
 done
 
+# the same from another host: only the lost connection is known
+sed 's/LOCAL_WORLD_SIZE=2/LOCAL_WORLD_SIZE=1/; s/LOCAL_RANK=0/& LOCKSTEP_HOST_ID=a/; s/LOCAL_RANK=1/LOCAL_RANK=0 LOCKSTEP_HOST_ID=b/' two >across
+chmod +x across
+LOCKSTEP_FAULT="kind=exit,rank=1,step=15,code=2,attempt=1" begin across_hosts 12 "$LOCKSTEP" launch --max_restarts 1 -- ./across "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/across_hosts"
+alike across_hosts
+grep -q '"rank": 1, .*"cause": "connection lost", "detail": "the connection with rank 1 ' across_hosts/events.jsonl || bad "across_hosts: $(grep failure across_hosts/events.jsonl)"
+
 # a launcher that is killed: its workers, in sessions of their own, are ended before a checkpoint is chosen
 sed 's/"\$@"/setsid "$@"/' two >apart
 chmod +x apart

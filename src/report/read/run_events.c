@@ -13,8 +13,9 @@
 
 enum { MOST_ATTEMPTS = 100000, MOST_PENDING = 64 };
 
-const char *const ls_cause_name[LS_N_CAUSE] = {"killed", "stopped",    "hang",   "host lost", "out of memory", "device",
-                                               "disk",   "corruption", "exited", "other",     "resize"};
+const char *const ls_cause_name[LS_N_CAUSE] = {"killed",        "stopped",         "hang",  "host lost",
+                                               "out of memory", "device",          "disk",  "corruption",
+                                               "exited",        "connection lost", "other", "resize"};
 
 typedef struct step_list { /* ascending */
     int64_t *at;

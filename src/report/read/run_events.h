@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LS_CAUSE_OTHER = 9, LS_CAUSE_RESIZE, LS_N_CAUSE };
+enum { LS_CAUSE_OTHER = 10, LS_CAUSE_RESIZE, LS_N_CAUSE };
 extern const char *const ls_cause_name[LS_N_CAUSE]; /* of key `cause`; the last: stopped on purpose, for a resize */
 
 typedef struct ls_cause_loss {
