@@ -143,8 +143,8 @@ bool ls_ckpt_is(const char *path);
  * contents. One whose state cannot be read is passed over with a warning if it is older by its name (step-N; epoch-N before a later epoch). Else
  * LS_E_FORMAT; the message names the newest complete checkpoint, and the user decides whether to use it. */
 ls_status ls_ckpt_latest(const char *run_dir, char **path);
-/* One whose config.json can be read, for the model of the run, which is that of all its checkpoints; newer ones first. NULL: none. Changes nothing: the
- * run may be alive. */
+/* One whose config.json can be read, for the model of the run, which is that of all its checkpoints: newer ones first, then those in the memory of this
+ * host, and those that ls_ckpt_clean would restore. NULL: none. Changes nothing: the run may be alive. */
 ls_status ls_ckpt_any(const char *run_dir, char **path);
 
 /* The newest one whose files exist and match their checksums, which reads all its bytes; *path = NULL if there is none. Damaged
@@ -161,6 +161,7 @@ typedef struct ls_ckpt_memory {
     char id[LS_CKPT_MEMORY_ID + 1]; /* the same on all workers; "": the run has none */
     char dir[PATH_MAX];             /* the one of this host                          */
     bool here;                      /* it exists                                     */
+    bool moved;                     /* of rank 0: the run folder is a copy of one that had some, or was moved */
     bool first, leads; /* this worker is rank 0; is the first one of its host, which makes and removes the folder */
     int lock;          /* of a worker that leads: a descriptor + 1; 0: none */
 } ls_ckpt_memory;

@@ -420,27 +420,43 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
     return LS_OK;
 }
 
-ls_status ls_ckpt_any(const char *run_dir, char **path)
+/* The path of this folder if it has a model and none was found before. */
+static ls_status take_model(const char *dir, const char *name, char **path)
+{
+    ls_model_config model;
+    const ls_path at = ls_path_of(dir, name);
+    if (*path || ls_model_config_load(at.text, &model) != LS_OK) return LS_OK;
+    *path = ls_strdup(at.text);
+    return *path ? LS_OK : ls_nomem(strlen(at.text), "a path");
+}
+
+static ls_status find_model(const char *dir, char **path)
 {
     char **names;
     size_t n_name, n;
     entry *e;
+    LS_TRY(list_entries(dir, &names, &n_name, &e, &n));
+    ls_status st = read_steps(dir, NULL, UNREADABLE, e, n, NULL);
+    qsort(e, n, sizeof *e, by_age);
+    for (size_t i = 0; i < n && st == LS_OK; i++) st = take_model(dir, e[i].name, path);
+    for (size_t i = 0; i < n_name && st == LS_OK; i++)
+        if (hidden_name(names[i], ".old-")) st = take_model(dir, names[i], path);
+    free_entries(names, n_name, e, n);
+    return st;
+}
+
+ls_status ls_ckpt_any(const char *run_dir, char **path)
+{
+    char memory[PATH_MAX];
     ls_err_kept before;
-    ls_model_config model;
-    const entry *found = NULL;
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(list_entries(run_dir, &names, &n_name, &e, &n));
     ls_err_keep(&before);
-    ls_status st = read_steps(run_dir, NULL, UNREADABLE, e, n, NULL);
-    qsort(e, n, sizeof *e, by_age);
-    for (size_t i = 0; i < n && st == LS_OK && !found; i++)
-        if (ls_model_config_load(ls_path_of(run_dir, e[i].name).text, &model) == LS_OK) found = &e[i];
-    if (found && !(*path = ls_strdup(ls_path_of(run_dir, found->name).text)))
-        st = ls_nomem(strlen(found->name), "a path");
-    free_entries(names, n_name, e, n);
-    if (st == LS_OK) ls_err_restore(&before);
-    return st;
+    LS_TRY(find_model(run_dir, path));
+    if (!*path && ls_ckpt_memory_find(run_dir, memory))
+        (void)find_model(memory, path); /* which may be removed meanwhile */
+    ls_err_restore(&before);
+    return LS_OK;
 }
 
 /* The newest whole one in the memory of this host; *step = -1 if there is none. */

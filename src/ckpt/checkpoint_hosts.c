@@ -431,6 +431,19 @@ static ls_status newest_on_disk(ls_comm *team, const char *run_dir, int64_t abov
     return st;
 }
 
+/* step: that of the newest whole copy of any host; -1: none has one. */
+static void tell_missing(const char *run_dir, const ls_ckpt_memory *m, int64_t step)
+{
+    static const char why[] = "it was on a host that is not used or was restarted, or another run has removed it";
+    const int64_t noted = ls_ckpt_memory_noted(run_dir);
+    if (m->moved)
+        ls_warn("checkpoint",
+                "%s was copied or moved and has no copies in memory; its checkpoints on the disk are used", run_dir);
+    else if (noted > step)
+        ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
+    else if (*m->id && !m->here && step < 0) ls_warn("checkpoint", "no copy in memory was found: %s", why);
+}
+
 ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path)
 {
     ls_comm *team = ckpt_team(comm);
@@ -440,6 +453,7 @@ ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory 
     LS_TRY(ls_ckpt_memory_look(m, run_dir, team));
     const int64_t mine = step_here(m);
     LS_TRY(newest_copy(team, mine, &step, &owner));
+    if (m->first) tell_missing(run_dir, m, step);
     LS_TRY(newest_on_disk(team, run_dir, step, path));
     on_disk = *path != NULL;
     if (team) LS_TRY(ls_agree(team, on_disk, LS_SITE, &on_disk));

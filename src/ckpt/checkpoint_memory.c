@@ -2,8 +2,9 @@
  *
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/step-N   as in the run folder; <id> is 16 random hexadecimal digits
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/owner    the path of the run folder on this host
- *   <run>/memory_copy                               <id>: a run folder that was removed and made again has none; on several hosts
- *                                                   also the step of the newest copy
+ *   <run>/memory_copy                               <id>, the step of the newest copy (on several hosts; else -1), and a hash of the path of
+ *                                                   <run> for rank 0. A run folder that was removed and made again has none; one that was
+ *                                                   copied or moved has that of another path, and gets a new id
  *
  * The first worker of each host holds a lock on its folder. A folder is removed at the start of any run of this user if nobody holds it, nor a
  * lock of its run folder: that run was killed as a whole, or has failed.
@@ -11,6 +12,7 @@
  * Anybody can create names in /dev/shm: a folder is used only if it belongs to this user and nobody else may enter it. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/hash.h"
 #include "core/lock.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -70,15 +72,37 @@ static bool read_line(const char *path, char *line, size_t room)
     return fits;
 }
 
-/* *step (may be NULL): of the newest copy, -1 if it is not noted. */
-static bool read_token(const char *run_dir, char id[ID + 1], int64_t *step)
+typedef struct token {
+    char id[ID + 1];
+    int64_t step;  /* of the newest copy; -1: not noted */
+    uint64_t path; /* hash of the path of the run folder when the file was written */
+} token;
+
+static bool read_token(const char *run_dir, token *t)
 {
     char text[64];
     if (!read_line(ls_path_of(run_dir, TOKEN).text, text, sizeof text) || strspn(text, HEX) != ID) return false;
-    memcpy(id, text, ID);
-    id[ID] = '\0';
-    if (step && (text[ID] != ' ' || sscanf(text + ID, " %" SCNd64, step) != 1)) *step = -1;
+    memcpy(t->id, text, ID);
+    t->id[ID] = '\0';
+    t->step = -1;
+    t->path = 0;
+    if (text[ID] == ' ') (void)sscanf(text + ID, " %" SCNd64 " %" SCNx64, &t->step, &t->path);
     return true;
+}
+
+static bool hash_path(const char *run_dir, uint64_t *hash)
+{
+    char here[PATH_MAX];
+    if (!realpath(run_dir, here)) return false;
+    *hash = ls_xxh64(here, strlen(here));
+    return true;
+}
+
+/* Of this run folder: a copy of it has the file, but not the memory, in which the other one may be alive. */
+static bool read_own_token(const char *run_dir, token *t)
+{
+    uint64_t here;
+    return read_token(run_dir, t) && hash_path(run_dir, &here) && t->path == here;
 }
 
 /* Whether this folder belongs to the run folder that its owner file names. */
@@ -102,10 +126,11 @@ static bool is_locked(const char *dir)
 /* Whether a process of its run is alive: a worker of this host, or one that holds the run folder. */
 static bool is_alive(const char *dir)
 {
-    char owner[PATH_MAX], id[ID + 1];
+    char owner[PATH_MAX];
+    token t;
     if (is_locked(dir)) return true;
-    return read_line(ls_path_of(dir, OWNER).text, owner, sizeof owner) && read_token(owner, id, NULL) &&
-           !strncmp(id, ls_path_base(dir), ID) &&
+    return read_line(ls_path_of(dir, OWNER).text, owner, sizeof owner) && read_token(owner, &t) &&
+           !strncmp(t.id, ls_path_base(dir), ID) &&
            (ls_lock_is_held(ls_path_of(owner, LS_RUN_LOCK).text) ||
             ls_lock_is_held(ls_path_of(owner, LS_SUPERVISE_LOCK).text));
 }
@@ -143,29 +168,30 @@ void ls_ckpt_memory_sweep(const ls_ckpt_memory *m)
 
 bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX])
 {
-    char id[ID + 1], name[2 * ID + 2];
+    token t;
+    char name[2 * ID + 2];
     const ls_path top = root();
-    if (!read_token(run_dir, id, NULL) || !is_private(top.text)) return false;
-    name_folder(id, name);
+    if (!read_own_token(run_dir, &t) || !is_private(top.text)) return false;
+    name_folder(t.id, name);
     const ls_path at = ls_path_of(top.text, name);
-    if (!is_private(at.text) || !is_of(at.text, run_dir))
-        return false; /* a copy of the run folder has the file, but not the memory */
+    if (!is_private(at.text) || !is_of(at.text, run_dir)) return false;
     memcpy(dir, at.text, strlen(at.text) + 1);
     return true;
 }
 
 int64_t ls_ckpt_memory_noted(const char *run_dir)
 {
-    char id[ID + 1];
-    int64_t step = -1;
-    return read_token(run_dir, id, &step) ? step : -1;
+    token t;
+    return read_own_token(run_dir, &t) ? t.step : -1;
 }
+
+#define ID_AND_STEP "%s %20" PRId64
 
 /* In place, and not synced: the step is for those who count, workers ask each other. */
 void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t step)
 {
     char text[64];
-    const int n = snprintf(text, sizeof text, "%s %20" PRId64 "\n", m->id, step);
+    const int n = snprintf(text, sizeof text, ID_AND_STEP, m->id, step);
     const int fd = open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return;
     if (pwrite(fd, text, (size_t)n, 0) != n) ls_debug("checkpoint", "%s: %s", TOKEN, strerror(errno));
@@ -193,7 +219,9 @@ ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *c
 {
     ls_comm *team = ckpt_team(comm);
     *m = (ls_ckpt_memory){.leads = !team || ls_comm_where(team).local_rank == 0, .first = ckpt_rank(team) == 0};
-    if (m->first && !read_token(run_dir, m->id, NULL)) m->id[0] = '\0';
+    token t;
+    if (m->first && read_own_token(run_dir, &t)) memcpy(m->id, t.id, sizeof m->id);
+    else if (m->first) m->moved = ls_fs_exists(ls_path_of(run_dir, TOKEN).text);
     LS_TRY(share_id(m, team));
     m->here = *m->id && is_private(root().text) && is_private(m->dir) && is_of(m->dir, run_dir);
     if (m->here && m->leads) hold(m);
@@ -202,11 +230,14 @@ ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *c
 
 static ls_status new_id(const char *run_dir, char id[ID + 1])
 {
-    uint64_t number;
+    uint64_t number, here;
+    char text[64];
+    if (!hash_path(run_dir, &here)) return ls_fail(LS_E_IO, "cannot read %s: %s", run_dir, strerror(errno));
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
         return ls_fail(LS_E_IO, "cannot get random bytes: %s", strerror(errno));
     snprintf(id, ID + 1, "%016" PRIx64, number);
-    return ls_fs_write(ls_path_of(run_dir, TOKEN).text, id, ID);
+    const int n = snprintf(text, sizeof text, ID_AND_STEP " %016" PRIx64 "\n", id, (int64_t)-1, here);
+    return ls_fs_write(ls_path_of(run_dir, TOKEN).text, text, (size_t)n);
 }
 
 /* The folder of this host, under its name when it is complete. */
@@ -222,8 +253,9 @@ ls_status ckpt_memory_make(ls_ckpt_memory *m, const char *run_dir)
         if (!is_private(top.text) && tries == 3)
             return ls_fail(LS_E_IO, "%s is not a private folder of this user; remove it", top.text);
         if (!is_private(top.text)) continue;
+        if (is_locked(m->dir)) return ls_fail(LS_E_IO, "%s belongs to a live run in another folder", m->dir);
         ckpt_remove_quietly(made);
-        ckpt_remove_quietly(m->dir); /* of another run folder */
+        ckpt_remove_quietly(m->dir);
         if (!mkdir(made, 0700)) break;
         if (errno != ENOENT || tries == 3) return ls_fail(LS_E_IO, "cannot create %s: %s", made, strerror(errno));
     }
@@ -282,10 +314,9 @@ void ls_ckpt_memory_close(ls_ckpt_memory *m)
 
 void ls_ckpt_memory_drop(ls_ckpt_memory *m, const char *run_dir)
 {
-    const ls_path token = ls_path_of(run_dir, TOKEN);
-    if (!*m->id) return;
-    if (m->first && unlink(token.text) && errno != ENOENT)
-        ls_warn("checkpoint", "cannot remove %s: %s", token.text, strerror(errno));
+    const ls_path file = ls_path_of(run_dir, TOKEN);
+    if (m->first && unlink(file.text) && errno != ENOENT)
+        ls_warn("checkpoint", "cannot remove %s: %s", file.text, strerror(errno));
     if (m->leads && m->here) {
         ckpt_remove_quietly(m->dir);
         (void)rmdir(root().text); /* if it was the last one */

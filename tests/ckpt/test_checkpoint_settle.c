@@ -570,7 +570,8 @@ static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
 {
     (void)state;
     char *dir = test_dir(), *run = ls_path_join(dir, "run"), *other = ls_path_join(dir, "other"), *path = NULL;
-    char found[PATH_MAX], token[64] = "";
+    char found[PATH_MAX], *token = NULL;
+    size_t n_token;
     ls_ckpt_memory m, again, second;
     test_model a, b;
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
@@ -612,18 +613,24 @@ static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
     assert_int_equal(ls_ckpt_memory_noted(other), -1);
 
     /* a copy of the run folder does not own the memory; a folder that somebody else may enter is not used */
-    FILE *f = fopen(test_path(run, "memory_copy", NULL), "r");
-    assert_true(f && fgets(token, sizeof token, f));
-    fclose(f);
-    assert_int_equal(ls_fs_write(test_path(other, "memory_copy", NULL), token, strlen(token)), LS_OK);
+    assert_int_equal(ls_fs_read(test_path(run, "memory_copy", NULL), &token, &n_token), LS_OK);
+    assert_int_equal(ls_fs_write(test_path(other, "memory_copy", NULL), token, n_token), LS_OK);
+    ls_free(token);
     assert_false(ls_ckpt_memory_find(other, found));
+    assert_int_equal(ls_ckpt_memory_noted(other), -1);
+    assert_int_equal(ls_ckpt_memory_look(&second, other, NULL), LS_OK);
+    assert_true(second.moved && !*second.id && !m.moved);
+    assert_int_equal(ls_ckpt_memory_open(&second, other, 1000, NULL), LS_OK); /* gets memory of its own */
+    assert_true(strcmp(m.dir, second.dir));
+    assert_true(ls_ckpt_memory_find(other, found) && !strcmp(found, second.dir));
+    ls_ckpt_memory_drop(&second, other);
+    assert_true(ls_ckpt_memory_find(run, found) && !strcmp(found, m.dir));
     assert_int_equal(chmod(m.dir, 0755), 0);
     assert_false(ls_ckpt_memory_find(run, found));
     assert_int_equal(chmod(m.dir, 0700), 0);
     assert_true(ls_ckpt_memory_find(run, found));
     assert_int_equal(unlink(test_path(run, "memory_copy", NULL)), 0); /* a run folder that was made again */
     assert_false(ls_ckpt_memory_find(run, found));
-    assert_int_equal(unlink(test_path(other, "memory_copy", NULL)), 0);
     assert_int_equal(ls_ckpt_memory_look(&second, other, NULL), LS_OK);
     ls_ckpt_memory_close(&m);
     ls_ckpt_memory_sweep(&second);

@@ -17,12 +17,12 @@ alike() { # RUN: the model and the optimizer of the run without failures, and on
   [ ! -e "$1/earlier-1" ] || bad "$1 has earlier-1"
   [ ! -e "$1/run.lock" ] || bad "$1 has run.lock"
 }
-# pause RUN STEP [OPTIONS]: starts a run whose first attempt waits after STEP lines of metrics, for $PAUSE seconds: what follows comes before the
-# next step, however fast the machine is
+# pause RUN STEP [OPTIONS]: starts a run in whose first attempt worker $WAITS waits after STEP lines of metrics, for $PAUSE seconds: what follows comes
+# before the next step, however fast the machine is
 pause() {
   local run=$1 step=$2
   shift 2
-  LOCKSTEP_FAULT="kind=slow,rank=0,step=$((step + 1)),seconds=${PAUSE:-600}" "${train[@]}" --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
+  LOCKSTEP_FAULT="kind=slow,rank=${WAITS:-0},step=$((step + 1)),seconds=${PAUSE:-600}" "${train[@]}" --checkpoint_path "$run" "$@" >"$run.out" 2>"$run.err" &
   pid=$!
   await $pid lines "$run/metrics.jsonl" "$step" || bad "$run: no step $step: $(tail -n 3 "$run.err")"
 }
@@ -54,7 +54,7 @@ assert 0.5 <= r["lost_seconds"] < 10 and r["repeated_seconds"] > 0 and r["backof
 PY
 
 # several workers; nothing is saved yet, so the run starts again at step 0 and keeps its folder
-hurt two 5 -n 2 --strategy zero1 --max_restarts 1
+WAITS=1 hurt two 5 -n 2 --strategy zero1 --max_restarts 1
 ends 0 two
 alike two
 grep -q "restarting from step 0" two.err || bad "two: not from step 0: $(grep lockstep two.err)"
@@ -84,7 +84,34 @@ alike both
 grep -q "damaged checkpoint is not used: both/step-16/trainer_state.json" both.err && [ -d both/damaged-step-16 ] || bad "both: the damaged checkpoint is not named: $(ls both)"
 grep -q "resumed from /dev/shm/.*/step-16" both.err || bad "both: not from memory: $(grep resumed both.err)"
 
+# a copy of a live run's folder has no copies in memory, and leaves those of the live run alone
+WAITS=1 pause live 14 -n 2 --max_restarts 1 --save_every 8 --save_memory_every 4
+cp -a live forked
+rm -f forked/run.lock forked/supervise.lock
+expect 0 "forked was copied or moved and has no copies in memory" "$LOCKSTEP" train --resume forked
+grep -q "resumed from forked/step-8" err || bad "forked: $(grep resumed err)"
+alike forked
+kill -9 "$(workers $pid | tail -n 1)"
+ends 0 live
+alike live
+grep -q "resumed from /dev/shm/.*/step-12" live.err || bad "live: not from its own memory: $(grep resumed live.err)"
+# keep RUN: other tests do not remove its copies in memory when it is killed (each run that starts removes those that nobody works on)
+keep() {
+  (
+    until [ -s "$1/memory_copy" ]; do sleep 0.01; done
+    exec flock "/dev/shm/lockstep-$(id -u)/$(head -c 16 "$1/memory_copy")"-* sleep 10
+  ) &
+}
+# the model of a run whose only checkpoint is in memory
+keep held
+LOCKSTEP_FAULT="kind=kill,rank=0,step=12" "$LOCKSTEP" train --train_data_path t.bin --init_from one --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --max_steps 24 --threads 1 \
+  --checkpoint_path held --save_memory_every 4 >/dev/null 2>&1
+mv one away
+expect 0 "resumed from /dev/shm/.*/step-8" "$LOCKSTEP" train --resume held
+mv away one
+
 # --resume: a checkpoint that cannot be read does not matter beside a newer one, in memory (kept) or on the disk (old); the newest one does
+keep kept
 LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${train[@]}" --checkpoint_path kept --save_every 8 --save_memory_every 1 >/dev/null 2>&1
 truncate -s 100 kept/step-16/trainer_state.json
 expect 0 "not the newest: kept/step-16/trainer_state.json" "$LOCKSTEP" train --resume kept
