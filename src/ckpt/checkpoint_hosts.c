@@ -439,9 +439,10 @@ static void tell_missing(const char *run_dir, const ls_ckpt_memory *m, int64_t s
     if (m->moved)
         ls_warn("checkpoint",
                 "%s was copied or moved and has no copies in memory; its checkpoints on the disk are used", run_dir);
-    else if (noted > step)
+    else if (noted > step) {
         ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
-    else if (*m->id && !m->here && step < 0) ls_warn("checkpoint", "no copy in memory was found: %s", why);
+        ls_ckpt_memory_note(m, run_dir, step); /* no supervisor expects it any more */
+    } else if (*m->id && !m->here && step < 0) ls_warn("checkpoint", "no copy in memory was found: %s", why);
 }
 
 ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path)

@@ -3,8 +3,8 @@
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/step-N   as in the run folder; <id> is 16 random hexadecimal digits
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/owner    the path of the run folder on this host
  *   <run>/memory_copy                               <id>, the step of the newest copy (on several hosts; else -1), and a hash of the path of
- *                                                   <run> for rank 0. A run folder that was removed and made again has none; one that was
- *                                                   copied or moved has that of another path, and gets a new id
+ *                                                   <run> for rank 0. A new run folder has none; one that was copied or moved has
+ *                                                   that of another path, and gets a new id
  *
  * The first worker of each host holds a lock on its folder. A folder is removed at the start of any run of this user if nobody holds it, nor a
  * lock of its run folder: that run was killed as a whole, or has failed.
@@ -192,7 +192,7 @@ void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t s
 {
     char text[64];
     const int n = snprintf(text, sizeof text, ID_AND_STEP, m->id, step);
-    const int fd = open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return;
     if (pwrite(fd, text, (size_t)n, 0) != n) ls_debug("checkpoint", "%s: %s", TOKEN, strerror(errno));
     close(fd);
@@ -317,8 +317,10 @@ void ls_ckpt_memory_drop(ls_ckpt_memory *m, const char *run_dir)
     const ls_path file = ls_path_of(run_dir, TOKEN);
     if (m->first && unlink(file.text) && errno != ENOENT)
         ls_warn("checkpoint", "cannot remove %s: %s", file.text, strerror(errno));
-    if (m->leads && m->here) {
-        ckpt_remove_quietly(m->dir);
+    if (m->leads && *m->id) {
+        char made[PATH_MAX];
+        if (m->here) ckpt_remove_quietly(m->dir);
+        if (ls_path_in(made, root().text, MAKES "%s", ls_path_base(m->dir)) == LS_OK) ckpt_remove_quietly(made);
         (void)rmdir(root().text); /* if it was the last one */
     }
     ls_ckpt_memory_close(m);

@@ -101,7 +101,10 @@ static void put_end(const supervise *s, ls_status st, const supervise_end *e)
 static void count_lost(supervise *s, int64_t from)
 {
     s->lost_steps = s->resume && s->step > from ? s->step - from : 0;
-    if (from < s->expected) s->repeated = s->repeated_found;
+    if (from < s->expected) { /* the copy in memory is gone: checkpoints above this step are new ones */
+        s->repeated = s->repeated_found;
+        s->reached = from;
+    }
     if (from <= s->reached) return;
     s->reached = from; /* from a copy in memory that this host does not have */
     s->count = 1;
@@ -641,6 +644,9 @@ ls_status supervise_run(supervise *s)
 {
     supervise_end e;
     s->from = -1;
+    const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
+    if (ls_fs_exists(events.text) && !ls_fs_is_file(events.text))
+        return ls_fail(LS_E_IO, "%s is not a file; remove it: restarts need it", events.text);
     (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
     LS_TRY(check_resumed(s));
     for (s->attempt = 1;; s->attempt++) {

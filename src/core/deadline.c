@@ -108,6 +108,7 @@ static void look_stall(double now)
         return;
     }
     if (!on || n != ticks || atomic_load(&held) > 0) left = most, seen = now, ticks = n, on = true;
+    if (left > most) left = most; /* the limit became shorter: a stop was requested */
     left -= passed(&seen, now);
     const char *text = atomic_load(&stall_text);
     if (left <= 0) fire(text ? text : "no progress", NULL, most, atomic_load(&stall_code));

@@ -110,6 +110,15 @@ mv one away
 expect 0 "resumed from /dev/shm/.*/step-8" "$LOCKSTEP" train --resume held
 mv away one
 
+# a noted copy that no host has: every new checkpoint allows --max_restarts again
+LOCKSTEP_FAULT="kind=kill,rank=0,step=6" "${train[@]}" --checkpoint_path noted --save_every 2 --save_memory_every 4 >/dev/null 2>&1
+sed -i 's/ *-1 / 23 /' noted/memory_copy
+fault="kind=kill,rank=0,step"
+LOCKSTEP_FAULT="$fault=8;$fault=12,attempt=2;$fault=16,attempt=3;$fault=20,attempt=4" expect 0 "the copy of step 23 in memory was not found" \
+  "$LOCKSTEP" train --resume noted --save_memory_every 0 --max_restarts 2
+alike noted
+[ "$(grep -c "restarting from noted/step-.*(restart 1 of 2" err)" = 4 ] || bad "noted: $(grep restarting err)"
+
 # --resume: a checkpoint that cannot be read does not matter beside a newer one, in memory (kept) or on the disk (old); the newest one does
 keep kept
 LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${train[@]}" --checkpoint_path kept --save_every 8 --save_memory_every 1 >/dev/null 2>&1
@@ -344,4 +353,6 @@ expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 
   MASTER_ADDR=127.0.0.1 MASTER_PORT=29999 "${train[@]}" --max_restarts 2 --checkpoint_path no
 expect 3 "missing.bin" "${train[@]}" --train_data_path missing.bin --max_restarts 2 --checkpoint_path no
 [ ! -e no ] || bad "a refused run has made its folder"
+mkdir -p odd/events.jsonl
+expect 3 "odd/events.jsonl is not a file; remove it" "${train[@]}" --max_restarts 2 --checkpoint_path odd
 done_tests

@@ -216,9 +216,19 @@ static void getting_on(void)
     stuck();
 }
 
+static void stopped_while_stuck(void)
+{
+    ls_deadline_start();
+    ls_deadline_stall(600, 4, "no progress");
+    nap(1.2);                                 /* a look */
+    ls_deadline_stall(1.5, 4, "no progress"); /* as a signal does */
+    stuck();
+}
+
 static void a_run_without_progress_is_ended(void **state)
 {
     (void)state;
+    check_end(in_child(stopped_while_stuck, NULL), 4, 2.5, 20, "no progress within 1.5 s");
     check_end(in_child(getting_on, NULL), 4, 5.3, 20, "no progress within 1.5 s");
 }
 
