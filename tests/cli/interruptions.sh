@@ -115,11 +115,29 @@ events = [json.loads(line) for line in open("gone/events.jsonl")]
 starts = [e for e in events if e["event"] == "start"]
 failures = [e for e in events if e["event"] == "failure"]
 lost = [e["lost_seconds"] for e in events if e["event"] == "restart"]
+lost.append((failures[0]["time_unix_ms"] - starts[1]["dropped_until_unix_ms"]) / 1e3) # until the first failure was noticed
 assert [e["attempt"] for e in starts] == [1, 1, 2], starts
 wall = (failures[0]["time_unix_ms"] - starts[0]["time_unix_ms"] + events[-1]["time_unix_ms"] - starts[1]["time_unix_ms"]) / 1e3
 assert abs(i["wall_seconds"] - wall) < 0.01 and abs(i["waiting_seconds"] - sum(lost)) < 0.01 and i["goodput"], i
 assert i["failures"] == 2 and i["restarts"] == 1 and i["causes"][0]["lost_steps"] == 2 + 1, i
 PY
+
+# a hang after which nothing is started any more: the time in which it was not noticed is charged to it, before and after somebody resumes the run
+hung() { # STEPS FAILURES: of the whole run
+  expect 0 "" "$LOCKSTEP" report hung --out page --no_png --json
+  python3 - "$SCRATCH/out" "$1" "$2" <<'PY' || bad "hung: $(head -c 2000 "$SCRATCH/out"; cat hung/events.jsonl)"
+import json, sys
+i = json.load(open(sys.argv[1]))["parts"][0]["runs"][0]["interruptions"]
+assert i["attempts"][-1]["to_step"] == int(sys.argv[2]) and i["failures"] == int(sys.argv[3]), i
+cause, = i["causes"]
+assert cause["waiting_seconds"] > 1.9 * i["failures"], i
+assert i["wall_seconds"] - sum(i[k + "_seconds"] for k in ("useful", "repeated", "waiting")) < 1.9, i
+PY
+}
+LOCKSTEP_FAULT="kind=slow,seconds=60,rank=1,step=7,attempt=0,count=2" expect 4 "no progress" "${train[@]}" -n 2 --comm_timeout 2 --checkpoint_path hung --max_restarts 1
+hung 6 2
+expect 0 "" "${train[@]}" -n 2 --checkpoint_path hung --resume
+hung 16 2
 
 # a new run in the folder has none of it; the earlier one keeps its own events, without those of the run before
 interruptions() { # RUN: failures, the steps of the first attempt; or null

@@ -45,7 +45,7 @@ static void goodput_counts_each_step_once(void **state)
     put_steps(&steps, 6, 10, 6000);
     add_with_events(&s, "r", NULL, &steps,
                     START(0, 4, 1000) SAVED(5, 1500) FAILURE(1, "killed", "killed by signal 9", 7, 2000)
-                        FAILURE(2, "device", "no GPU", 5, 3000) START(5, 4, 5900) RESTART(3, 5, 2, 3.0, 0.2, 6000)
+                        FAILURE(2, "device", "no GPU", 5, 3000) START(5, 4, 5900) RESTART(3, 5, 2, 4.1, 0.2, 6000)
                             SAVED(10, 6500) END(10, "complete", 7000));
     const ls_interruptions *e = s.run[0].events;
     assert_non_null(e);
@@ -54,11 +54,11 @@ static void goodput_counts_each_step_once(void **state)
     near(e->wall, 6, 1e-9);
     near(e->useful, 1, 1e-9);
     near(e->repeated, 0.2, 1e-9);
-    near(e->waiting, 4, 1e-9); /* 1 s until the second failure, 3 s after it */
+    near(e->waiting, 4.1, 1e-9); /* 0.1 s until the first failure, 1 s until the second, 3 s after it */
     near(e->goodput, 1.0 / 6, 1e-9);
     assert_int_equal(e->cause[0].count, 1); /* killed */
     assert_int_equal(e->cause[0].lost_steps, 2);
-    near(e->cause[0].waiting, 1, 1e-9);
+    near(e->cause[0].waiting, 1.1, 1e-9);
     assert_int_equal(e->cause[5].count, 1); /* device */
     assert_int_equal(e->cause[5].lost_steps, 0);
     near(e->cause[5].waiting, 3, 1e-9);
@@ -207,7 +207,8 @@ static void a_dead_supervisor_does_not_restart_a_run(void **state)
         near(e->wall, i == 0 ? 2 : i == 1 ? 2.5 : 3, 1e-9);
         near(e->useful, 1.5, 1e-9);
         near(e->repeated, 0.2, 1e-9);
-        near(e->waiting, i == 0 ? 0 : 0.5, 1e-9);
+        near(e->waiting, i == 0 ? 0.1 : 0.6, 1e-9); /* 0.1 s until the hang was noticed */
+        near(e->cause[2].waiting, i == 1 ? 0.6 : 0.1, 1e-9);
         near(e->goodput, 1.5 / e->wall, 1e-9);
         assert_int_equal(e->failures, i == 0 ? 1 : 2);
         assert_int_equal(e->restarts, i == 2);
@@ -218,6 +219,46 @@ static void a_dead_supervisor_does_not_restart_a_run(void **state)
     assert_null(s.run[3].events); /* a new run has no failure */
     ls_str_fini(&plain), ls_str_fini(&twice), ls_str_fini(&later), ls_str_fini(&other), ls_str_fini(&steps);
     ls_run_set_fini(&s);
+}
+
+/* The time until the last failure was noticed is waiting, too: after a restart, if nothing was lost, if no step was finished, and before somebody
+ * resumes the run. */
+static void a_last_failure_costs_time(void **state)
+{
+    (void)state;
+#define HUNG                                                                                            \
+    START(0, 4, 1000)                                                                                   \
+    SAVED(5, 1500)                                                                                      \
+    FAILURE(1, "killed", "", 5, 1600) START(5, 4, 2000) RESTART(2, 5, 0, 0.6, 0.0, 2100) SAVED(7, 2300) \
+        FAILURE(2, "hang", "", 7, 6300) END(7, "failed", 6300)
+#define AGAIN(ms, rest) \
+    "{\"event\": \"start\", \"attempt\": 1, \"step\": 7, \"world_size\": 4, \"time_unix_ms\": " #ms "}\n" rest
+    static const struct {
+        const char *events;
+        int last; /* step */
+        double wall, waiting, hang;
+    } cases[] = {
+        {HUNG, 7, 5.3, 4.6, 4},
+        {HUNG AGAIN(900000, END(10, "complete", 901000)), 10, 6.3, 4.6, 4},
+        {HUNG AGAIN(900000, FAILURE(1, "hang", "", 7, 902000) AGAIN(990000, END(10, "complete", 991000))), 10, 8.3, 6.6,
+         6},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_run_set s = new_set();
+        ls_str steps = {0};
+        put_steps(&steps, 1, 5, 1000);
+        put_steps(&steps, 6, 7, 2100);
+        put_steps(&steps, 8, cases[i].last, i == 1 ? 900000 : 990000);
+        add_with_events(&s, "r", NULL, &steps, cases[i].events);
+        const ls_interruptions *e = s.run[0].events;
+        near(e->wall, cases[i].wall, 1e-9);
+        near(e->useful, 0.1 * cases[i].last, 1e-9);
+        near(e->waiting, cases[i].waiting, 1e-9);
+        near(e->cause[2].waiting, cases[i].hang, 1e-9);
+        near(e->goodput, e->useful / e->wall, 1e-9);
+        ls_str_fini(&steps);
+        ls_run_set_fini(&s);
+    }
 }
 
 /* Rank 0 records the end of its attempt before or after the supervisor records the failure; two ranks may fail. */
@@ -514,6 +555,7 @@ int main(void)
         cmocka_unit_test(time_before_a_resume_by_hand_does_not_count),
         cmocka_unit_test(another_run_in_the_folder_begins_without_failures),
         cmocka_unit_test(a_dead_supervisor_does_not_restart_a_run),
+        cmocka_unit_test(a_last_failure_costs_time),
         cmocka_unit_test(an_attempt_that_failed_is_counted_once),
         cmocka_unit_test(a_resize_ends_an_attempt),
         cmocka_unit_test(measured_goodput_agrees_with_the_formula),

@@ -38,7 +38,7 @@ static void goodput_table(const ls_analysis *a, ls_doc *d)
     }
     ls_doc_add(
         d, LS_BLOCK_TEXT,
-        "Goodput is useful time / wall time. Useful: the times of the steps, each step once. Repeated: the times of steps that a failure lost and that were computed again. Waiting: from the last finished step before a failure, so with the step in which it struck, to the first step of the next attempt. Other: start, checkpoints and validation. Time in which nobody had started the run does not count.");
+        "Goodput is useful time / wall time. Useful: the times of the steps, each step once. Repeated: the times of steps that a failure lost and that were computed again. Waiting: from the last finished step before a failure, so with the step in which it struck, to the first step of the next attempt, or to the failure if there was none. Other: start, checkpoints and validation. Time in which nobody had started the run does not count.");
 }
 
 static const char *seconds(char buf[32], double t)

@@ -24,6 +24,7 @@ typedef struct step_list { /* ascending */
 
 typedef struct reader {
     ls_interruptions *e;
+    const ls_run *run;        /* its steps are read */
     double base;              /* time of the first line, milliseconds since 1970; the others are seconds after it */
     double zero, begun, last; /* of the first start, of the start of this session, of the newest line */
     double sessions;          /* seconds of the earlier ones */
@@ -31,7 +32,8 @@ typedef struct reader {
     int64_t failed;           /* number of the attempt that failed last */
     int pending[MOST_PENDING], n_pending; /* causes of the failures since the last restart, and their times */
     double failed_at[MOST_PENDING];
-    double waits; /* from a failure to a first step, without another failure between them */
+    double trains; /* since when the attempt of pending[0] trains; the time before is charged */
+    double waits;  /* from a failure to a first step, without another failure between them */
     int n_wait;
     int n_struck; /* failures of an attempt that had started */
     step_list saved, validated;
@@ -133,6 +135,22 @@ static void charge_failed_starts(reader *r)
         r->e->cause[r->pending[i]].waiting += or_zero(r->failed_at[i + 1] - r->failed_at[i]);
 }
 
+/* When the last step up to this one had ended; NaN: not known. */
+static double end_of_step(const reader *r, int64_t step)
+{
+    int n = r->run->n_step;
+    while (n && r->run->step[n - 1].step > step) n--;
+    return n ? (r->run->step[n - 1].at_ms - r->base) / 1e3 : NAN;
+}
+
+/* Failures after which no attempt trained: the first one struck after the step that ended at `until`. */
+static void charge_last_failures(reader *r, double until)
+{
+    if (r->n_pending && !isnan(until))
+        r->e->cause[r->pending[0]].waiting += or_zero(r->failed_at[0] - fmax(until, r->trains));
+    charge_failed_starts(r);
+}
+
 /* Somebody resumed the run, at time t. If it was killed together with its supervisor, no event says when; the steps that it had finished
  * after its checkpoint do. They are repeated. */
 static void see_resumed(reader *r, const json_t *j, double t)
@@ -152,7 +170,7 @@ static void see_resumed(reader *r, const json_t *j, double t)
         c->lost_steps += dropped;
         c->repeated += or_zero(number(j, "dropped_seconds"));
     }
-    charge_failed_starts(r);
+    charge_last_failures(r, dropped > 0 ? until : end_of_step(r, whole(j, "step")));
     r->sessions += or_zero(r->last - r->begun);
     r->n_pending = 0;
     r->zero += t - r->last;
@@ -180,7 +198,8 @@ static ls_status see_start(reader *r, const json_t *j, double t)
         r->copies = false;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
-    else if (!again) see_resumed(r, j, t);        /* the time between is not a part of the run */
+    else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
+    if (!r->n_pending) r->trains = t;
     if (again && !r->n_pending && e->n_attempt) { /* after a resize that no failure caused */
         e->cause[LS_CAUSE_RESIZE].count++;
         e->cause[LS_CAUSE_RESIZE].waiting += or_zero(t - r->zero - e->attempt[e->n_attempt - 1].end);
@@ -247,7 +266,7 @@ static ls_status see_failure(reader *r, const json_t *j, double t)
     return LS_OK;
 }
 
-/* The steps were lost with the first of the failures. */
+/* The steps were lost with the first of the failures, as is the time until it was noticed. */
 static void see_restart(reader *r, const json_t *j, double t)
 {
     ls_interruptions *e = r->e;
@@ -255,6 +274,8 @@ static void see_restart(reader *r, const json_t *j, double t)
     const int64_t lost = whole(j, "lost_steps");
     double left = number(j, "lost_seconds");
     e->restarts++;
+    r->trains = t;
+    if (n > 1) e->cause[r->pending[0]].waiting += or_zero(left - (t - r->failed_at[0]));
     if (n && isnan(left)) left = t - r->failed_at[n - 1];
     if (n > 1 && t - r->failed_at[n - 1] >= 0) left = fmin(left, t - r->failed_at[n - 1]);
     charge_failed_starts(r);
@@ -481,7 +502,7 @@ ls_status run_mark_resumed(const report_doc *d, bool traced, ls_run *run)
 ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *run)
 {
     ls_interruptions e = {0};
-    reader r = {.e = &e};
+    reader r = {.e = &e, .run = run};
     ls_status st = see_lines(&r, t, dir, notes);
     run->started = *r.like;
     run->resumed = r.resumed;
@@ -494,6 +515,7 @@ ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r
         *run->events = e;
         r.e = run->events;
         e = (ls_interruptions){0};
+        charge_last_failures(&r, end_of_step(&r, INT64_MAX));
         if (r.e->n_attempt) sum_times(&r, run);
         else r.e->goodput = r.e->wall = r.e->useful = NAN;
         st = predict(&r, run);

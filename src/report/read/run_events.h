@@ -6,7 +6,8 @@
  *             somebody resumed the run
  *   useful    the times of the steps in metrics.jsonl: a step that was computed twice counts once
  *   repeated  the times of steps that a failure lost, and that were computed again
- *   waiting   from a failure, or the stop before a resize, to the first step of the next attempt
+ *   waiting   from the last finished step before a failure, or the stop before a resize, to the first step of the next attempt; to the failure if there
+ *             was none
  *   goodput   useful / wall. The rest of wall is start, checkpoints and validation
  *
  * A `start` at step 0 that follows no failure begins another run in the same folder: what was read before is forgotten. */
