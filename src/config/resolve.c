@@ -291,16 +291,41 @@ static bool stages_fit(const ls_train_options *o, const char *schedule, int64_t 
     return parts == pp * o->interleave || !ls_schedule_is_builtin(schedule) || !strcmp(o->stages, "measured");
 }
 
+/* --pp, else that of the JSON. */
+static int64_t pipeline(const ls_train_options *o, const ls_ds_config *ds, train_origin *from)
+{
+    *from = train_from_json(o, "--pp", ds, "pipeline.stages");
+    return from->source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
+}
+
+/* A run that is resumed on a number of workers that its layout does not divide: the bits do not depend on its pipeline, but on its --tp. With
+ * --elastic the supervisor chooses the pipeline. */
+static ls_status fit_workers(ls_train_options *o, long long pp, long long tp, ls_train_config *c)
+{
+    const long long below = c->world_size / tp * tp;
+    char needs[64];
+    if (c->world_size % tp && ls_train_by_preset(o, "tp"))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--tp %lld of the run that is resumed needs a multiple of %lld workers, but there %s %d; use %lld "
+            "workers, or add another --tp, with which the last bits differ",
+            tp, tp, c->world_size == 1 ? "is" : "are", c->world_size, below ? below : tp);
+    snprintf(needs, sizeof needs, "a multiple of %lld workers", pp * tp);
+    if (c->world_size % tp == 0 && c->world_size % (pp * tp) && !o->elastic) (void)train_leaves_out(o, "pp", needs, c);
+    return LS_OK;
+}
+
 /* dp x pp x tp, and what only pipelines have. */
 static ls_status resolve_mesh(ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const train_origin pp_from = train_from_json(o, "--pp", ds, "pipeline.stages");
-    const int64_t pp = pp_from.source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
-    train_origin tp_from;
+    train_origin pp_from, tp_from;
+    int64_t pp = pipeline(o, ds, &pp_from);
     const int64_t tp = tensor_parallel(o, ds, &tp_from);
-    const bool pipe = pp > 1;
     if (pp < 1 || tp < 1 || pp > 65536 || tp > 65536)
         return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)pp, (long long)tp);
+    LS_TRY(fit_workers(o, pp, tp, c));
+    pp = pipeline(o, ds, &pp_from);
+    const bool pipe = pp > 1;
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)pp, (int)tp));
     if (tp > 1) LS_TRY(ls_shard_check(&c->model, (int)tp));
     LS_TRY(check_mesh(o, pipe, tp > 1, c));

@@ -299,6 +299,8 @@ kill -TERM $pid
 ends 143 shrunk
 grep -q "continuing with 3 workers instead of 4" shrunk.err || bad "shrunk: $(tail -n 3 shrunk.err)"
 cp -a shrunk grown
+cp -a shrunk plain
+cp -a shrunk alone
 grep -q "^lockstep: to continue: lockstep train --resume shrunk --elastic 2:4$" shrunk.err || bad "shrunk: $(tail -n 2 shrunk.err)"
 expect 0 "resumed from shrunk/step-" "$LOCKSTEP" train --resume shrunk --elastic 2:4
 alike shrunk
@@ -306,6 +308,12 @@ expect 2 "needs a multiple of 3 workers" "$LOCKSTEP" train --resume grown -n 4 -
 expect 2 "n 3 is outside" "$LOCKSTEP" train --resume grown --elastic 1:2
 expect 0 "resumed from grown/step-" "$LOCKSTEP" train --resume grown -n 4 --elastic 2:4
 alike grown
+# without --elastic the pipeline that was chosen is left out where it does not fit; again in the next attempt, and until the number of workers fits
+LOCKSTEP_FAULT="kind=kill,rank=1,step=16" expect 0 "^--pp of the earlier run needs a multiple of 3 workers: left out$" "$LOCKSTEP" train --resume plain -n 4 --strategy zero2 --max_restarts 1
+alike plain
+LOCKSTEP_FAULT="kind=kill,rank=0,step=12" "$LOCKSTEP" train --resume alone -n 1 >/dev/null 2>&1
+expect 0 "^--pp of the earlier run needs a multiple of 3 workers: left out$" "$LOCKSTEP" train --resume alone --max_restarts 1
+alike alone
 grep -q '"n": 4' grown/options.json || bad "grown: $(cat grown/options.json)"
 
 # a run that is resumed while another one ends in its folder continues from what that one leaves

@@ -297,6 +297,11 @@ static void options_that_typed_ones_exclude_are_left_out(void **state)
         {"-n 2 --pp 2 --interleave 2", "--pp 1", "interleave", "a pipeline", "--interleave 2"},
         {"-n 2 --pp 2 --interleave 2", "--schedule 1f1b", "interleave", "--schedule interleaved", "--interleave 2"},
         {"-n 2 --pp 2 --stages 0-1,2-5", "--pp 1", "stages", "a pipeline", "--stages 0-5"},
+        {"-n 2 --pp 2 --schedule gpipe", "-n 1", "pp", "a multiple of 2 workers", "--pp 2"},
+        {"-n 2 --pp 2 --schedule gpipe", "-n 1", "schedule", "a pipeline", "--schedule 1f1b"}, /* with pp */
+        {"-n 3 --pp 3", "-n 4 --strategy zero2", "pp", "a multiple of 3 workers", "--pp 3"},
+        {"-n 4 --pp 2 --tp 2", "-n 2", "pp", "a multiple of 4 workers", "--pp 2"},
+        {"-n 3 --pp 3", "-n 2 --tp 2", "pp", "a multiple of 6 workers", "--pp 3"},
         {"-n 4 --pp 2 --stages 0-1,2-5", "--pp 4", "stages", "another number of stages", NULL},
         {"-n 2 --tp 2 --sequence_parallel", "--tp 1", "sequence_parallel", "tensor parallelism", "--sequence_parallel"},
         {"-n 2 --strategy zero1 --offload_optimizer cpu", "--strategy ddp", "offload_optimizer", "--strategy zero1",
@@ -331,6 +336,30 @@ static void options_that_typed_ones_exclude_are_left_out(void **state)
         snprintf(line, sizeof line, "%s %s", row[i].typed, row[i].again ? row[i].again : "");
         if (row[i].again && resume(line, &c) == LS_OK) fail_msg("%s, resumed with %s", row[i].had, line);
         ls_err_clear();
+    }
+}
+
+/* With another --tp the bits would change: one that does not fit is refused, and is that of the run. With --elastic the supervisor chooses the
+ * pipeline. */
+static void a_layout_that_cannot_be_left_out_is_refused(void **state)
+{
+    (void)state;
+    static const char *const row[][3] = {
+        {"-n 2 --tp 2", "-n 1",
+         "--tp 2 of the run that is resumed needs a multiple of 2 workers, but there is 1; use 2 workers"},
+        {"-n 4 --pp 2 --tp 2", "-n 3",
+         "--tp 2 of the run that is resumed needs a multiple of 2 workers, but there are 3; use 2 workers"},
+        {"-n 4 --pp 2 --tp 2", "-n 1 --pp 1", "--tp 2 of the run that is resumed needs"},
+        {"-n 2 --tp 2", "-n 3 --tp 2", "--pp 1 x --tp 2 needs a multiple of 2 workers"},
+        {"-n 3 --pp 3", "-n 4 --elastic 2:4", "--pp 3 x --tp 1 needs a multiple of 3 workers"},
+    };
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_train_config c;
+        char line[256];
+        snprintf(line, sizeof line, TINY "%s", row[i][0]);
+        save(line, 2, 8);
+        assert_int_equal(resume(row[i][1], &c), LS_E_CONFIG);
+        if (!strstr(ls_err_words(), row[i][2])) fail_msg("%s: %s", row[i][1], ls_err_words());
     }
 }
 
@@ -389,6 +418,7 @@ int main(void)
         cmocka_unit_test(a_damaged_file_is_refused),
         cmocka_unit_test(an_option_that_is_forgotten_has_its_default),
         cmocka_unit_test(options_that_typed_ones_exclude_are_left_out),
+        cmocka_unit_test(a_layout_that_cannot_be_left_out_is_refused),
         cmocka_unit_test(only_audit_0_turns_an_audit_off),
         cmocka_unit_test(a_typed_option_overrides_the_other_one_of_its_setting),
     };
