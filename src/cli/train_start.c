@@ -211,19 +211,38 @@ static ls_status take_inputs(train_start *s, const ls_start_env *e)
     return parse_all(s);
 }
 
-/* A model that is typed must be the run's: its sizes come from the run folder. */
-static ls_status check_model(const train_start *s)
+/* The model that the options of the run name; NULL: none. */
+static const char *model_of_run(const train_start *s)
 {
     static const char option[] = "--model=";
-    const char *typed = ls_train_given(&s->o, "model") ? s->o.model : NULL;
-    for (int i = 0; typed && i < s->added.n; i++) {
-        const char *of_run = s->added.word[i] + sizeof option - 1;
-        if (strncmp(s->added.word[i], option, sizeof option - 1) || !strcmp(of_run, typed)) continue;
-        return ls_fail(LS_E_CONFIG,
-                       "--model %s: the run in %s has another model (%s); leave --model out, or start a new run", typed,
-                       s->o.checkpoint_path, of_run);
-    }
-    return LS_OK;
+    for (int i = 0; i < s->added.n; i++)
+        if (!strncmp(s->added.word[i], option, sizeof option - 1)) return s->added.word[i] + sizeof option - 1;
+    return NULL;
+}
+
+/* A model that is typed must be the run's, by whatever path: its config.json counts, with the options that change it. The name that the run has stays. */
+static ls_status check_model(train_start *s)
+{
+    const char *name = model_of_run(s);
+    ls_train_options of_run = s->o;
+    ls_train_paths paths = {0};
+    ls_train_facts facts = {.data_eos_id = -1};
+    ls_str typed = {0}, had = {0};
+    if (!name || !strcmp(name, s->o.model)) return LS_OK;
+    const bool presets = ls_model_config_is_preset(name) && ls_model_config_is_preset(s->o.model);
+    of_run.model = name;
+    ls_status st = train_start_facts(&s->o, &paths, &facts);
+    if (st == LS_OK) st = ls_train_model_json(&s->o, &facts, &typed);
+    if (st == LS_OK) st = ls_train_model_json(&of_run, &facts, &had);
+    if (st == LS_OK && (presets || strcmp(typed.data, had.data) != 0))
+        st = ls_fail(
+            LS_E_CONFIG, "--model %s: the run in %s has another model (%s); leave --model out, or start a new run",
+            s->o.model, s->o.checkpoint_path, strcmp(name, s->o.checkpoint_path) ? name : "that of its checkpoints");
+    if (st == LS_OK) s->o.model = name;
+    ls_train_paths_fini(&paths);
+    ls_str_fini(&typed);
+    ls_str_fini(&had);
+    return st;
 }
 
 static bool has_no_data(const ls_train_options *o)
@@ -245,8 +264,8 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
             return ls_fail(LS_E_ARG, "--resume needs the folder of a run: --resume runs/NAME");
         s->from_run = true;
         LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
-        LS_TRY(check_model(s));
-        return s->added.n ? parse_all(s) : LS_OK;
+        if (s->added.n) LS_TRY(parse_all(s));
+        return check_model(s);
     }
     for (int i = 0; i < o->inputs.n; i++)
         if (!ls_fs_exists(o->inputs.word[i]))

@@ -183,6 +183,9 @@ ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);
 ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,
                            const ls_train_facts *facts, ls_train_config *out);
 
+/* Appends the model of these options alone, as its config.json. */
+ls_status ls_train_model_json(const ls_train_options *o, const ls_train_facts *facts, ls_str *out);
+
 /* Data sizes in sequences of S ids -> steps, the schedule's length and its warm-up. LS_E_CONFIG when not one step is possible. */
 ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs);
 /* Batches of so many validation sequences: whole ones. If there is not one, the sequences are one batch with others that do not count. */

@@ -161,3 +161,12 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
     train_put_text(c, "init_from", c->init_from, train_from(o, "--init_from", NULL));
     return LS_OK;
 }
+
+ls_status ls_train_model_json(const ls_train_options *o, const ls_train_facts *facts, ls_str *out)
+{
+    ls_train_config c = {0};
+    const ls_status st = train_resolve_model(o, facts, &c);
+    if (st == LS_OK) ls_model_config_write(&c.model, out);
+    ls_train_config_fini(&c);
+    return st == LS_OK && out->failed ? ls_nomem(out->len, "a config.json") : st;
+}

@@ -178,6 +178,26 @@ printf X | dd of=past/step-16/model.safetensors bs=1 seek=5000 conv=notrunc 2>/d
 expect 0 "resumed from past/step-8" "$LOCKSTEP" train --resume past --max_restarts 2
 same tuned/epoch-1/model.safetensors past/epoch-1/model.safetensors
 
+# the command that was stopped, with --resume: its --model is that of the run by whatever path, also where the run has its own; another one is refused
+mkdir files && cp ref/epoch-1/config.json files
+sed 's/"n_layer": 2/"n_layer": 3/' files/config.json >files/deeper.json
+sed 's/"resid_pdrop": 0.1/"resid_pdrop": 0.2/' files/config.json >files/dropout.json
+named() { # MODEL WORDS: a run with this model, stopped twice; WORDS name it where another one is refused
+  local again=("$LOCKSTEP" train --train_data_path t.bin --model "$1" --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --max_steps 24 --threads 1 --save_every 4 --checkpoint_path named) other
+  rm -rf named
+  LOCKSTEP_FAULT="kind=term,rank=0,step=10" expect 143 "" "${again[@]}"
+  for other in gpt2 files/deeper.json files/dropout.json; do
+    expect 2 "^lockstep: invalid configuration: --model $other: the run in named has another model ($2)" "$LOCKSTEP" train --resume named --model "$other"
+  done
+  LOCKSTEP_FAULT="kind=term,rank=0,step=15" expect 143 "resumed from named/step-" "${again[@]}" --resume named
+  expect 0 "resumed from named/step-1" "${again[@]}" --resume named
+  alike named
+  expect 0 "nothing is left to do" "$LOCKSTEP" train --resume named --model "$PWD/files"
+}
+named files/config.json "$PWD/files/config.json"
+named ref/epoch-1 "that of its checkpoints"
+named ref "that of its checkpoints"
+
 # a checkpoint that cannot be read for a moment is not damaged: it is read again, and used
 LOCKSTEP_FAULT="kind=kill,rank=0,step=18;kind=read,rank=-1,path=step-16/model.safetensors" expect 0 "cannot read eio/step-16/model.safetensors .*Input/output error; the checkpoints are read again in 0.5 s" \
   "${train[@]}" --checkpoint_path eio --max_restarts 1 --save_every 8
