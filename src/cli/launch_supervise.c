@@ -223,6 +223,31 @@ static void use_hosts(launched *v, const int host[LS_LAUNCH_HOSTS], int n, int s
     v->use->address = v->host[0] ? NULL : v->all->address; /* --master_addr is that of the first host of the list */
 }
 
+static bool is_in(const int *host, int n, int one)
+{
+    for (int i = 0; i < n; i++)
+        if (host[i] == one) return true;
+    return false;
+}
+
+/* For people: the host that is avoided, and each one that the attempt before did not use. Hosts that were avoided or lost come back where no
+ * others are left. */
+static void tell_hosts(const launched *v, const int *before, int n_before, int avoid)
+{
+    const int n = v->use->n_host;
+    if (avoid >= 0 && !is_in(v->host, n, avoid))
+        ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->all->host[avoid].name);
+    for (int i = 0; i < n; i++) {
+        const int k = v->host[i];
+        const char *name = v->all->host[k].name;
+        if (k != avoid && is_in(before, n_before, k)) continue;
+        if (v->bad[k] || v->lost[k])
+            ls_progress_say("lockstep: host %s is used again, although it %s: no other host is left\n", name,
+                            v->bad[k] ? "computed wrong numbers" : "did not answer");
+        else if (k >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", name);
+    }
+}
+
 static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
 {
     launched *v = ctx;
@@ -243,13 +268,11 @@ static ls_status hosts_next(void *ctx, supervise *s, const supervise_end *e)
         size = (int)v->now.n;
         v->resized = true;
     }
-    bool again = false; /* there are not enough others */
-    for (int i = 0; i < n; i++) again = again || host[i] == avoid;
-    if (avoid >= 0 && !again)
-        ls_progress_say("lockstep: host %s is avoided from now on: its numbers were wrong\n", v->all->host[avoid].name);
-    for (int i = 0; i < n && e && e->lost; i++)
-        if (host[i] >= v->n_use) ls_progress_say("lockstep: spare host %s is used\n", v->all->host[host[i]].name);
+    int before[LS_LAUNCH_HOSTS];
+    const int n_before = v->use->n_host;
+    memcpy(before, v->host, sizeof before);
     use_hosts(v, host, n, size);
+    tell_hosts(v, before, n_before, avoid);
     s->workers = size;
     return LS_OK;
 }

@@ -53,11 +53,12 @@ alike early
 LOCKSTEP_FAULT="kind=kill,rank=0,step=12" begin first 11 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/first"
 alike first
 grep -q '"failure", .*"rank": 0, "host": "a", "cause": "killed"' first/events.jsonl || bad "first: $(grep failure first/events.jsonl)"
-# a host that computes wrong numbers: a spare replaces it
-LOCKSTEP_FAULT="kind=flip,rank=1,step=12,tensor=grad" begin wrong 11 launch --hosts 127.0.0.1,127.0.0.2,127.0.0.3 -n 4 --hot_spare 1 -- "${base[@]}" --audit 1 --audit_depth step \
-  --checkpoint_path "$SCRATCH/wrong"
+# a host that computes wrong numbers: a spare replaces it; then a second one, and only the first one is left
+LOCKSTEP_FAULT="kind=flip,rank=1,step=12,tensor=grad;kind=flip,rank=1,step=15,tensor=grad,attempt=2" begin wrong 11 launch --hosts 127.0.0.1,127.0.0.2,127.0.0.3 -n 4 --hot_spare 1 -- \
+  "${base[@]}" --audit 1 --audit_depth step --checkpoint_path "$SCRATCH/wrong"
 alike wrong
-grep -q "host 127.0.0.1 is avoided from now on" wrong.log && grep -q "spare host 127.0.0.3 is used" wrong.log || bad "wrong: $(grep lockstep: wrong.log)"
+[ "$(grep -o "^lockstep: [a-z ]*host 127.*" wrong.log | sed 's/127.0.0//' | xargs)" = "lockstep: host .1 is avoided from now on: its numbers were wrong lockstep: spare host .3 is used lockstep: host .2 is avoided from now on: its numbers were wrong lockstep: host .1 is used again, although it computed wrong numbers: no other host is left" ] ||
+  bad "wrong: $(grep lockstep: wrong.log)"
 # a lost host: a spare replaces it
 begin spare 12 launch --hosts a,b,c -n 4 --hot_spare 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/spare"
 touch down.b
