@@ -178,7 +178,8 @@ static ls_status add(const char *name, const json_t *value, ls_argv *out)
         json_array_foreach(value, i, word)
             LS_TRY(ls_argv_add(out, json_is_string(word) ? json_string_value(word) : ""));
         return LS_OK;
-    default: return ls_fail(LS_E_FORMAT, "option %s is neither text, a number, a boolean nor a list", name);
+    default:
+        return ls_fail(LS_E_FORMAT, LS_RUN_OPTIONS ": option %s is neither text, a number, a boolean nor a list", name);
     }
 }
 
@@ -238,6 +239,17 @@ static ls_status check_version(const char *file, const json_t *root)
         file, (long long)json_integer_value(version), VERSION);
 }
 
+/* Adds what to do to the message. The precision is needed where the file does not tell it (config/resolve_device.c). */
+static ls_status fail_damaged(const char *run_dir)
+{
+    char words[512];
+    snprintf(words, sizeof words, "%.500s", ls_err_words());
+    return ls_fail(LS_E_FORMAT,
+                   "%s; the file is damaged: give train the options of the run and its --precision, with "
+                   "--checkpoint_path %s --resume",
+                   words, run_dir);
+}
+
 ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
 {
     const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
@@ -254,14 +266,15 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
             "--resume %s: the folder has no %s (it is not a run folder, or of an older version); give the options of "
             "the run, with --checkpoint_path %s --resume",
             run_dir, LS_RUN_OPTIONS, run_dir);
-    LS_TRY(ls_json_load(file.text, &root));
-    ls_status st = check_version(file.text, root);
-    if (st == LS_OK) st = ls_ckpt_any(run_dir, &checkpoint);
+    LS_TRY(ls_ckpt_any(run_dir, &checkpoint));
+    ls_status st = ls_json_load(file.text, &root);
+    if (st == LS_OK) st = check_version(file.text, root);
+    const bool other = st != LS_OK && json_is_integer(json_object_get(root, "version"));
     if (st == LS_OK)
         st = add_all(run_dir, file.text, launched, checkpoint != NULL, json_object_get(root, "options"), out);
     ls_free(checkpoint);
     json_decref(root);
-    return st;
+    return st == LS_E_FORMAT && !other ? fail_damaged(run_dir) : st;
 }
 
 /* The word of the NULL-terminated list that a member is; NULL: none, or another one. */

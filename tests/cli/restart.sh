@@ -294,6 +294,15 @@ if [ -n "${LS_TEST_ALL:-}" ]; then
   fi
 fi
 
+# options.json is damaged: the message tells what to do, and that works
+cp -a cut unread_options
+rm -r unread_options/epoch-1 unread_options/RUN_COMPLETE.txt
+echo '{' >unread_options/options.json
+expect 3 "damaged: give train the options of the run and its --precision, with --checkpoint_path unread_options --resume" \
+  "$LOCKSTEP" train --resume unread_options --max_restarts 1
+expect 0 "resumed from unread_options/step-16" "${from[@]}" --precision fp32 --checkpoint_path unread_options --resume --max_restarts 1
+same tuned/epoch-1/model.safetensors unread_options/epoch-1/model.safetensors
+
 # what is not restarted: signals of the user, bad usage, a loss that is not a number
 PAUSE=5 pause term 4 --max_restarts 5
 kill -TERM $pid

@@ -237,10 +237,14 @@ static void a_damaged_file_is_refused(void **state)
     (void)state;
     static const char *const bad[] = {"{", "[]", "{\"version\": 1, \"options\": {\"lr\": null}}",
                                       "{\"version\": 99, \"options\": {\"lr\": 0.1}}", "{\"options\": {\"lr\": 0.1}}"};
+    const size_t other = 3; /* its version */
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_argv words = {0};
         assert_int_equal(ls_fs_write(ls_path_of(dir, LS_RUN_OPTIONS).text, bad[i], strlen(bad[i])), LS_OK);
         assert_int_equal(ls_run_options_read(dir, false, &words), LS_E_FORMAT);
+        assert_non_null(strstr(ls_err_words(), "options.json: "));
+        assert_non_null(
+            strstr(ls_err_words(), i == other ? "with the version of lockstep" : "damaged: give train the options"));
         ls_argv_fini(&words);
     }
     ls_argv words = {0};
