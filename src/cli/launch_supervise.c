@@ -2,6 +2,7 @@
 #include "cli/supervise.h"
 #include "cli/train_layout.h"
 #include "cli/train_start.h"
+#include "cli/train_supervise.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/lock.h"
@@ -51,7 +52,12 @@ static ls_status read_train(launched *v, int at)
 {
     supervise *s = &v->s;
     LS_TRY(train_start_parse(&v->start, v->command->n - at - 1, v->command->word + at + 1));
-    const char *run = v->start.o.checkpoint_path;
+    const char *run = v->start.o.checkpoint_path, *twice = train_restart_option(&v->start.o);
+    if (twice)
+        return ls_fail(LS_E_ARG,
+                       "remove --%s from the train command: lockstep launch restarts the run, with the options "
+                       "before --",
+                       twice);
     if (snprintf(s->run_dir, sizeof s->run_dir, "%s", run) >= (int)sizeof s->run_dir)
         return ls_fail(LS_E_IO, "the path %.60s... is too long", run);
     s->resume = v->start.o.resume;

@@ -21,9 +21,14 @@ typedef struct supervisor {
     ls_argv gpu;         /* GPUs for CUDA_VISIBLE_DEVICES, of which the first ones are used; empty: as they are */
 } supervisor;
 
+const char *train_restart_option(const ls_train_options *o)
+{
+    return o->max_restarts ? "max_restarts" : o->elastic ? "elastic" : o->hot_spare ? "hot_spare" : NULL;
+}
+
 bool train_is_supervised(const ls_train_options *o)
 {
-    return o->max_restarts || o->elastic || o->hot_spare;
+    return train_restart_option(o) != NULL;
 }
 
 bool train_is_resizing(const supervise *s)
@@ -34,8 +39,8 @@ bool train_is_resizing(const supervise *s)
 ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e)
 {
     int least, most;
-    if (!train_is_supervised(o)) return LS_OK;
-    const char *option = o->max_restarts ? "max_restarts" : o->elastic ? "elastic" : "hot_spare";
+    const char *option = train_restart_option(o);
+    if (!option) return LS_OK;
     if (e->size > 1 && getenv("LOCKSTEP_LAUNCH"))
         return ls_fail(LS_E_ARG,
                        "--%s: a worker cannot restart the run; use lockstep launch --hosts ... --%s ... -- train ...",

@@ -17,6 +17,8 @@ typedef struct train_runner {
     ls_status (*attempt)(void *ctx, const ls_train_options *o, supervise *s, ls_launch_end *end);
 } train_runner;
 
+/* The option that asks for a supervisor, without --; NULL: none. */
+const char *train_restart_option(const ls_train_options *o);
 bool train_is_supervised(const ls_train_options *o);
 /* Refuses a supervisor in each worker of a launcher, and options that contradict each other. */
 ls_status train_supervise_check(const ls_train_options *o, const ls_start_env *e);

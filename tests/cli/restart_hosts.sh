@@ -169,6 +169,9 @@ same before.jsonl held/events.jsonl
 
 expect 2 "are for train" "$LOCKSTEP" launch --hosts a -n 1 --max_restarts 1 -- doctor
 expect 2 "no words .lockstep train" "$LOCKSTEP" launch --max_restarts 1 -- mpirun -n 2 something
+expect 2 "remove --max_restarts from the train command" "$LOCKSTEP" launch --max_restarts 1 -- mpirun -n 2 lockstep train --train_data_path t.bin --max_restarts 2 --checkpoint_path no
+expect 2 "remove --elastic from the train command" "$LOCKSTEP" launch --hosts a -n 1 --max_restarts 1 -- train --train_data_path t.bin --elastic 1:2 --checkpoint_path no
+[ ! -e no ] || bad "a refused run has made its folder"
 expect 2 "needs --hosts" "$LOCKSTEP" launch --elastic 1:2 -- mpirun -n 2 lockstep train
 expect 2 "at least one must be used" "$LOCKSTEP" launch --hosts a -n 1 --hot_spare 1 -- train
 expect 2 "hot_spare 1 does nothing with --max_restarts 0" "$LOCKSTEP" launch --hosts a,b -n 1 --hot_spare 1 --max_restarts 0 -- train
