@@ -344,6 +344,7 @@ static ls_status set_up_hosts(launched *v, const launch_limits *m)
     const int size = choose_hosts(v, host, &n);
     use_hosts(v, host, n, size);
     v->s.workers = size;
+    v->s.hosts = true;
     v->s.ops = (supervise_ops){.ctx = v, .attempt = hosts_attempt, .next = hosts_next, .host_of = host_of};
     v->start.o.elastic = m->elastic;
     LS_TRY(open_layout(v));

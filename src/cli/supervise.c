@@ -402,9 +402,9 @@ static ls_status read_newest(const supervise *s, char **path, ls_str *skipped)
     return st;
 }
 
-/* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. first: of a run that is resumed, which does not
- * begin again because all of them are damaged. *path: ls_free. */
-static ls_status find_checkpoint(const supervise *s, bool first, char **path, int64_t *step)
+/* The step of the newest whole checkpoint, 0 without; damaged ones that are newer are renamed. A run that is resumed does not begin again because
+ * all of them are damaged: it is refused, or, where hosts may have copies in their memory, its workers decide. *path: ls_free. */
+static ls_status find_checkpoint(const supervise *s, char **path, int64_t *step)
 {
     ls_str skipped = {0};
     *path = NULL;
@@ -416,17 +416,14 @@ static ls_status find_checkpoint(const supervise *s, bool first, char **path, in
         if (next) *next++ = '\0';
         ls_progress_say("lockstep: damaged checkpoint is not used: %s\n", line);
     }
-    const bool none = first && st == LS_OK && !*path && skipped.len;
+    const bool none = s->from < 0 && st == LS_OK && !*path && skipped.len;
     ls_str_fini(&skipped);
     LS_TRY(st);
+    if (none && s->hosts && ls_ckpt_memory_noted(s->run_dir) >= 0) return LS_OK;
     if (none)
-        return ls_fail(
-            LS_E_FORMAT,
-            "--resume %s: every checkpoint is damaged; restore one from a copy, or train in another folder%s",
-            s->run_dir,
-            ls_ckpt_memory_noted(s->run_dir) < 0
-                ? ""
-                : " (without restarts, copies in the memory of other hosts are used, too)");
+        return ls_fail(LS_E_FORMAT,
+                       "--resume %s: every checkpoint is damaged; restore one from a copy, or train in another folder",
+                       s->run_dir);
     LS_TRY(ls_ckpt_reject(s->run_dir, *path));
     return *path ? ls_ckpt_state(*path, NULL, step) : LS_OK;
 }
@@ -526,7 +523,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     ls_progress_say("lockstep: attempt %d failed %s: %s: %s\n", s->attempt, when, e->cause, e->detail);
     ls_err_kept why;
     ls_err_keep(&why);
-    const ls_status found = find_checkpoint(s, false, &path, &from);
+    const ls_status found = find_checkpoint(s, &path, &from);
     if (found != LS_OK) {
         ls_free(path);
         return found;
@@ -635,7 +632,7 @@ static ls_status check_resumed(const supervise *s)
 {
     char *path = NULL;
     int64_t from;
-    const ls_status st = find_checkpoint(s, true, &path, &from);
+    const ls_status st = find_checkpoint(s, &path, &from);
     ls_free(path);
     return st;
 }

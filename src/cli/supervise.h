@@ -61,6 +61,7 @@ struct supervise {
     supervise_ops ops;
     char run_dir[PATH_MAX];
     int max_restarts;
+    bool hosts;      /* workers are on hosts whose memory this process does not see */
     int attempt;     /* from 1 */
     int workers;     /* of the attempt; 0: not known */
     bool resume;     /* the attempt continues what an earlier one, or an earlier command, has begun */

@@ -152,7 +152,7 @@ cp -a found lost
 rm -r lost/damaged-step-16 lost/epoch-1 lost/RUN_COMPLETE.txt
 for k in lost/step-*; do printf X | dd of=$k/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null; done
 echo 0123456789abcdef 16 >lost/memory_copy # of copies that are gone
-expect 3 "every checkpoint is damaged; restore one from a copy" "$LOCKSTEP" train --resume lost --max_restarts 2
+expect 3 "every checkpoint is damaged; restore one from a copy, or train in another folder$" "$LOCKSTEP" train --resume lost --max_restarts 2
 compgen -G "lost/step-*" >/dev/null || bad "lost: the checkpoints are gone: $(ls lost)"
 
 # weights of --init_from: the model is that of the checkpoints, also after the one that it was read from is renamed, removed, or the run is moved
