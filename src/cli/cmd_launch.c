@@ -29,8 +29,9 @@ static const ls_opt table[] = {
         "slurm", slurm,
         "the nodes of this Slurm job, with srun as remote shell; without -n each has the tasks of --ntasks-per-node"),
     CLI_INT_IN(1, 4096, "n", n, "N", NULL, "number of workers on all hosts together, in equal parts (also -n N)"),
-    CLI_STR("master_addr", address, "ADDRESS", NULL,
-            "address of the first host as the others reach it [the name of the first host]"),
+    CLI_STR(
+        "master_addr", address, "ADDRESS", NULL,
+        "address of the first host as the others reach it; where a restart begins with another host, its name is used [the name of the first host]"),
     CLI_INT_IN(1, 65000, "master_port", port, "PORT", "29500",
                "TCP port of the first host where workers meet; if it is taken, one of the next seven is used"),
     CLI_STR("rsh", rsh, "\"COMMAND\"", NULL,

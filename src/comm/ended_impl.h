@@ -23,15 +23,16 @@ typedef struct ended {
     int rank; /* -1: a host whose agent reported no worker */
     int host; /* number in the plan */
     int pid;
-    int code;         /* exit code, if there was no signal */
-    ls_status st;     /* of that code */
-    int signal;       /* that killed it; 0: none */
-    bool killed;      /* by this program */
-    bool was_stopped; /* by SIGSTOP, before it was killed */
-    bool early;       /* stopped by SIGTERM or SIGINT before the first step */
-    bool silent;      /* it exited without reporting a status */
-    bool aborted;     /* its failure is the one that ended the run */
-    double at;        /* when, in seconds of ls_now of this process */
+    int code;          /* exit code, if there was no signal */
+    ls_status st;      /* of that code */
+    int signal;        /* that killed it; 0: none */
+    bool killed;       /* by this program */
+    bool was_stopped;  /* by SIGSTOP, before it was killed */
+    bool early;        /* stopped by SIGTERM or SIGINT before the first step */
+    bool silent;       /* it exited without reporting a status */
+    bool aborted;      /* its failure is the one that ended the run */
+    double at;         /* when, in seconds of ls_now of this process */
+    char message[240]; /* that it has printed; "": none, as a worker that only heard of a failure */
 } ended;
 
 /* How much it reveals about the cause; 0: it was successful. asked: the workers were asked to stop. */
@@ -41,6 +42,9 @@ bool ended_no_start(const ended *e);
 /* The one that failed first; -1: none. *sure (may be NULL): it is a cause, and if it exited by itself, no other worker ended in the same way, as
  * they do when they agree on the failure of one. */
 int ended_first(const ended *e, int n, bool asked, bool *sure);
+
+/* Finds the message in the lines that it has printed after "lockstep: ": "[rank 2 on b: ]STATUS: MESSAGE", with a status of its exit code. */
+void ended_find_message(ended *e, const char *lines);
 
 /* A report as a line of the agent, and back. The age of the end travels, not the time: hosts have different clocks. False: not a report. */
 void ended_write(const ended *e, double now, ls_str *out);

@@ -78,6 +78,8 @@ static ls_status start_worker(agent *a, int k)
     if (st == LS_OK) st = proc_start(&a->worker[k], &j->argv, &env, NULL);
     ls_argv_fini(&env);
     a->worker[k].out.closes = a->worker[k].err.closes = true;
+    a->worker[k].err.mark = "lockstep: "; /* its error message */
+    a->worker[k].err.shows_marked = true;
     if (st != LS_OK || !j->prefix) return st;
     snprintf(a->worker[k].out.prefix, sizeof a->worker[k].out.prefix, "[rank %d] ", j->first + k);
     snprintf(a->worker[k].err.prefix, sizeof a->worker[k].err.prefix, "[rank %d] ", j->first + k);
@@ -175,6 +177,7 @@ static ls_status report(const agent *a)
     for (int k = 0; k < a->job.n; k++) {
         e[k] = proc_end(&a->worker[k], a->job.first + k);
         if (!e[k].code) continue;
+        ended_find_message(&e[k], a->worker[k].err.noted.data);
         ls_str_add(&lines, AGENT_MARK);
         ended_write(&e[k], now, &lines);
     }
@@ -208,6 +211,7 @@ ls_status ls_launch_agent(void)
     if (st != LS_OK && a.left) signal_all(&a, SIGKILL);
     if (a.left) watch(&a);
     if (st == LS_OK) st = report(&a);
+    for (int k = 0; a.worker && k < a.job.n; k++) ls_str_fini(&a.worker[k].err.noted);
     ls_argv_fini(&a.job.env);
     ls_argv_fini(&a.job.argv);
     ls_free(a.worker);

@@ -268,11 +268,33 @@ static void enforce(team *t)
     }
 }
 
+/* Where it is not sure: the messages of the chosen worker and of another one that ended in the same way. Rank 0, which waits for
+ * the others, may know only that they did not come. */
+static void quote(const team *t, const ended *first, ls_launch_end *out)
+{
+    const ended *other = NULL;
+    for (int i = 0; i < t->n_end; i++) {
+        const ended *e = &t->end[i];
+        const bool alike = e != first && ended_weight(e, false) == ended_weight(first, false);
+        if (alike && e->message[0] && (!other || e->rank < other->rank)) other = e;
+    }
+    for (int k = 0; k < 2; k++) {
+        const ended *e = k ? other : first;
+        const size_t n = strlen(out->detail);
+        if (e && e->message[0])
+            snprintf(out->detail + n, sizeof out->detail - n, "%srank %d on %s: %s", n ? "; " : "", e->rank,
+                     t->l->host[e->host].name, e->message);
+    }
+}
+
 /* When all hosts have ended: who failed first. */
 static void describe(const team *t, const ended *e, bool sure, ls_launch_end *out)
 {
     *out = (ls_launch_end){.rank = e->rank, .sure = sure, .host = e->host, .stopped = e->was_stopped};
-    if (!sure) return;
+    if (!sure) {
+        quote(t, e, out);
+        return;
+    }
     out->signal = e->signal;
     const char *host = t->l->host[e->host].name;
     if (e->was_stopped)
@@ -281,8 +303,8 @@ static void describe(const team *t, const ended *e, bool sure, ls_launch_end *ou
         snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) was killed by signal %d (%s)", e->rank, host,
                  e->pid, e->signal, strsignal(e->signal));
     else
-        snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) exited with code %d", e->rank, host, e->pid,
-                 e->code);
+        snprintf(out->detail, sizeof out->detail, "rank %d on %s (pid %d) exited with code %d%s%s", e->rank, host,
+                 e->pid, e->code, e->message[0] ? ": " : "", e->message);
 }
 
 static ls_status outcome(const team *t)

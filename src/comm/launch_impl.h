@@ -3,8 +3,8 @@
  *
  *   lockstep launch ── ssh HOST ── lockstep launch --agent ─┬─ worker
  *        │  stdin: job, then "term", "int", "failed", "kill" ► └─ worker
- *        ◄── stdout, stderr: lines of the workers, with their ranks; at the end AGENT_MARK lines: a report (ended_impl.h) for each worker that
- *            did not end with 0, or AGENT_DONE
+ *        ◄── stdout, stderr: lines of the workers, with their ranks; at the end AGENT_MARK lines: a report (ended_impl.h), with its error message, for
+ *            each worker that did not end with 0, or AGENT_DONE
  *
  * Invariants
  *   1. the end of the agent's stdin ends its workers: nothing outlives the connection, whatever became of the other side;

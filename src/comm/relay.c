@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KEPT (64 << 10) /* bytes of lines that are also passed on, of which the last ones count */
+
 /* A whole line, above the status line of this process or as its new content. */
 static void put_line(relay *r, const char *data, size_t n)
 {
@@ -26,6 +28,7 @@ static bool note_marked(relay *r, const char *data, size_t n)
     memcpy(line, r->line, r->n_line);
     memcpy(line + r->n_line, data, n);
     if (memcmp(line, r->mark, k)) return false;
+    if (r->shows_marked && r->noted.len > KEPT) ls_str_fini(&r->noted);
     ls_str_addn(&r->noted, line + k, r->n_line + n - k);
     return true;
 }
@@ -33,7 +36,7 @@ static bool note_marked(relay *r, const char *data, size_t n)
 /* Passes on what is kept of the line, and n bytes more. Between the first part of a long line and its end no status line is drawn. */
 static void put(relay *r, const char *data, size_t n, bool ends)
 {
-    if (ends && !r->midway && note_marked(r, data, n)) {
+    if (ends && !r->midway && note_marked(r, data, n) && !r->shows_marked) {
         r->n_line = 0;
         return;
     }

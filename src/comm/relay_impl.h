@@ -14,10 +14,11 @@ typedef struct relay {
     char prefix[48]; /* in front of each line */
     char line[1024]; /* what has arrived of a line that has not ended */
     size_t n_line;
-    bool midway;      /* a line longer than that is being passed on */
-    bool closes;      /* a last line without an end gets one: lines of this program follow */
-    const char *mark; /* lines that begin with it are not passed on; NULL: none */
-    ls_str noted;     /* their text after the mark; ls_str_fini by who sets `mark` */
+    bool midway;       /* a line longer than that is being passed on */
+    bool closes;       /* a last line without an end gets one: lines of this program follow */
+    const char *mark;  /* lines that begin with it are kept; NULL: none */
+    bool shows_marked; /* ... and passed on, too */
+    ls_str noted;      /* their text after the mark; ls_str_fini by who sets `mark` */
 } relay;
 
 void relay_end(relay *r); /* what is left of the last line; closes fd */

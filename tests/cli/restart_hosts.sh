@@ -49,6 +49,11 @@ begin early 12 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkp
 alike early
 [ "$(grep -o '"event": "[a-z]*", "attempt": .' early/events.jsonl | tr -dc 'a-z0-9\n' | xargs)" = "eventfailureattempt1 eventstartattempt2 eventrestartattempt2" ] || bad "early: $(cat early/events.jsonl)"
 
+# a run that cannot start, because the first host has no address: the event has the messages of the workers
+expect 4 "attempt 1 failed before its first step: other: rank 0 on a\.\.b: " "$LOCKSTEP" launch --master_port "$(free_port)" --hosts a..b,c -n 2 --max_restarts 1 -- "${base[@]}" --comm_timeout 1 \
+  --checkpoint_path "$SCRATCH/nowhere"
+grep -q '"failure", .*"detail": "rank 0 on a\.\.b: rank 1 of 2 did not connect.*; rank 1 on c: rank 1 cannot find the host MASTER_ADDR=a\.\.b' nowhere/events.jsonl || bad "nowhere: $(cat nowhere/events.jsonl)"
+
 # rank 0, which writes the events, is killed
 LOCKSTEP_FAULT="kind=kill,rank=0,step=12" begin first 11 launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/first"
 alike first

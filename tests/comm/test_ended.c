@@ -121,7 +121,14 @@ static void a_report_travels_as_a_line_with_its_age(void **state)
     (void)state;
     ls_str line = {0};
     ended got;
-    const ended e = {.rank = 3, .pid = 77, .code = 4, .st = LS_E_COMM, .signal = 9, .was_stopped = true, .at = 12.5};
+    const ended e = {.rank = 3,
+                     .pid = 77,
+                     .code = 4,
+                     .st = LS_E_COMM,
+                     .signal = 9,
+                     .was_stopped = true,
+                     .at = 12.5,
+                     .message = "it broke"};
     ended_write(&e, 14.0, &line);
     assert_true(ended_read(line.data, 101.5, &got)); /* the clock of another host */
     assert_int_equal(got.rank, 3);
@@ -132,9 +139,30 @@ static void a_report_travels_as_a_line_with_its_age(void **state)
     assert_false(got.killed);
     assert_true(got.was_stopped);
     assert_true(got.at == 100.0);
+    assert_string_equal(got.message, "it broke");
     ls_str_fini(&line);
     assert_false(ended_read("done\n", 0, &got));
     assert_false(ended_read("worker 3 77\n", 0, &got));
+}
+
+static void the_message_is_that_of_the_last_error_line(void **state)
+{
+    (void)state;
+    ended e = exited(1, 4, 0);
+    ended_find_message(&e, NULL);
+    ended_find_message(&e, "step 3 was not saved\nI/O error: full\nstack trace of rank 1:\n"); /* not of code 4 */
+    assert_string_equal(e.message, "");
+    ended_find_message(
+        &e, "rank 1: device failed: first\nrank 1 on b: a worker or a collective failed: rank 1 is lost\nbye\n");
+    assert_string_equal(e.message, "rank 1 is lost");
+    ls_str line = {0};
+    ended got;
+    e.message[0] = '\0';
+    ended_write(&e, 0, &line);
+    ended_write(&e, 0, &line);
+    assert_true(ended_read(line.data, 0, &got)); /* not that of the next line */
+    assert_string_equal(got.message, "");
+    ls_str_fini(&line);
 }
 
 int main(void)
@@ -149,6 +177,7 @@ int main(void)
         cmocka_unit_test(nobody_has_failed),
         cmocka_unit_test(after_a_request_a_stop_comes_before_lost_peers),
         cmocka_unit_test(a_report_travels_as_a_line_with_its_age),
+        cmocka_unit_test(the_message_is_that_of_the_last_error_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
