@@ -171,15 +171,15 @@ static double spin(int64_t n)
     EACH_PAIR(DECLARE)
     __asm__ volatile(ZERO(0) ZERO(1) ZERO(2)
                          ZERO(3) "movi v0.4s, #0\nmovi v1.4s, #0\nmovi v2.4s, #0\nmovi v3.4s, #0\nmovi v4.4s, #0\n"
-                                 "1:\n" TWO_ROWS("0", "1", "0", "1", "4", "4") TWO_ROWS("2", "3", "0", "1", "4", "4")
-                                     TWO_ROWS("0", "1", "2", "3", "4", "4") TWO_ROWS("2", "3", "2", "3", "4", "4")
-                                         TWO_ROWS("0", "1", "4", "5", "4", "4")
-                                             TWO_ROWS("2", "3", "4", "5", "4", "4") "subs %[k], %[k], #1\n"
+                                 "1:\n.rept 8\n" TWO_ROWS("0", "1", "0", "1", "4", "4")
+                                     TWO_ROWS("2", "3", "0", "1", "4", "4") TWO_ROWS("0", "1", "2", "3", "4", "4")
+                                         TWO_ROWS("2", "3", "2", "3", "4", "4") TWO_ROWS("0", "1", "4", "5", "4", "4")
+                                             TWO_ROWS("2", "3", "4", "5", "4", "4") ".endr\nsubs %[k], %[k], #1\n"
                                                                                     "b.gt 1b\n"
                      : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), [k] "+&r"(n)
                      :
                      : "v0", "v1", "v2", "v3", "v4", "cc");
-    return (double)rounds * 24 * 32;
+    return (double)rounds * 8 * 24 * 32;
 }
 
 static bool usable(void)

@@ -98,14 +98,15 @@ static double spin(int64_t n)
     "fmla %[c" #i "1].4s, v0.4s, v1.4s\n" \
     "fmla %[c" #i "2].4s, v0.4s, v1.4s\n"
     EACH_ROW(DECLARE)
-    __asm__ volatile(
-        ZERO(0) ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6) ZERO(7) "movi v0.4s, #0\nmovi v1.4s, #0\n"
-                                                                        "1:\n" EACH_ROW(FMLA) "subs %[k], %[k], #1\n"
-                                                                                              "b.gt 1b\n"
-        : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), OUTPUT(4), OUTPUT(5), OUTPUT(6), OUTPUT(7), [k] "+r"(n)
-        :
-        : "v0", "v1", "cc");
-    return (double)rounds * 24 * 8;
+    __asm__ volatile(ZERO(0) ZERO(1) ZERO(2) ZERO(3) ZERO(4) ZERO(5) ZERO(6)
+                         ZERO(7) "movi v0.4s, #0\nmovi v1.4s, #0\n"
+                                 "1:\n.rept 8\n" EACH_ROW(FMLA) ".endr\nsubs %[k], %[k], #1\n"
+                                                                "b.gt 1b\n"
+                     : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), OUTPUT(4), OUTPUT(5), OUTPUT(6),
+                       OUTPUT(7), [k] "+r"(n)
+                     :
+                     : "v0", "v1", "cc");
+    return (double)rounds * 8 * 24 * 8;
 }
 
 const gemm_kernel gemm_kernel_neon = {
