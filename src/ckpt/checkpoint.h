@@ -161,7 +161,8 @@ typedef struct ls_ckpt_memory {
     char id[LS_CKPT_MEMORY_ID + 1]; /* the same on all workers; "": the run has none */
     char dir[PATH_MAX];             /* the one of this host                          */
     bool here;                      /* it exists                                     */
-    bool moved;                     /* of rank 0: the run folder is a copy of one that had some, or was moved */
+    bool any;                       /* that of a host exists                         */
+    int64_t step;                   /* of the newest whole copy of any host when the run was resumed; -1: none */
     bool first, leads; /* this worker is rank 0; is the first one of its host, which makes and removes the folder */
     int lock;          /* of a worker that leads: a descriptor + 1; 0: none */
 } ls_ckpt_memory;

@@ -431,18 +431,19 @@ static ls_status newest_on_disk(ls_comm *team, const char *run_dir, int64_t abov
     return st;
 }
 
-/* step: that of the newest whole copy of any host; -1: none has one. */
-static void tell_missing(const char *run_dir, const ls_ckpt_memory *m, int64_t step)
+/* The run had copies in memory, and resumes from `path` (NULL: from the start). */
+static void tell_missing(const char *run_dir, const ls_ckpt_memory *m, const char *path)
 {
-    static const char why[] = "it was on a host that is not used or was restarted, or another run has removed it";
+    static const char why[] =
+        "its host is not used or was restarted, the run folder was copied or moved, or another run has removed it";
     const int64_t noted = ls_ckpt_memory_noted(run_dir);
-    if (m->moved)
-        ls_warn("checkpoint",
-                "%s was copied or moved and has no copies in memory; its checkpoints on the disk are used", run_dir);
-    else if (noted > step) {
-        ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
-        ls_ckpt_memory_note(m, run_dir, step); /* no supervisor expects it any more */
-    } else if (*m->id && !m->here && step < 0) ls_warn("checkpoint", "no copy in memory was found: %s", why);
+    int64_t step = -1;
+    if (path && ls_ckpt_state(path, NULL, &step) != LS_OK) { /* reading it will fail, with the reason */
+        ls_err_clear();
+        return;
+    }
+    if (noted > step) ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
+    else if (noted < 0 && *m->id && !m->any) ls_warn("checkpoint", "the copy in memory was not found: %s", why);
 }
 
 ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory *m, char **path)
@@ -454,13 +455,14 @@ ls_status ls_ckpt_latest_any(ls_comm *comm, const char *run_dir, ls_ckpt_memory 
     LS_TRY(ls_ckpt_memory_look(m, run_dir, team));
     const int64_t mine = step_here(m);
     LS_TRY(newest_copy(team, mine, &step, &owner));
-    if (m->first) tell_missing(run_dir, m, step);
+    m->step = step;
     LS_TRY(newest_on_disk(team, run_dir, step, path));
     on_disk = *path != NULL;
     if (team) LS_TRY(ls_agree(team, on_disk, LS_SITE, &on_disk));
     ls_status st = on_disk || step < 0 ? LS_OK : use_copy(team, run_dir, m, mine, step, owner, path);
     st = ckpt_agree(team, st, LS_SITE);
     if (st == LS_OK && !on_disk && step >= 0 && !*path) st = newest_on_disk(team, run_dir, -1, path);
+    if (st == LS_OK && m->first) tell_missing(run_dir, m, *path);
     if (st == LS_OK) ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return st;
 }

@@ -2,9 +2,9 @@
  *
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/step-N   as in the run folder; <id> is 16 random hexadecimal digits
  *   /dev/shm/lockstep-<uid>/<id>-<machine>/owner    the path of the run folder on this host
- *   <run>/memory_copy                               <id>, the step of the newest copy (on several hosts; else -1), and a hash of the path of
- *                                                   <run> for rank 0. A new run folder has none; one that was copied or moved has
- *                                                   that of another path, and gets a new id
+ *   <run>/memory_copy                               <id>: a run folder that was removed and made again has none; on several hosts
+ *                                                   also the step of the newest copy. A copy of the run folder has it, too, but no host has
+ *                                                   memory of that owner: it gets a new id
  *
  * The first worker of each host holds a lock on its folder. A folder is removed at the start of any run of this user if nobody holds it, nor a
  * lock of its run folder: that run was killed as a whole, or has failed.
@@ -12,7 +12,6 @@
  * Anybody can create names in /dev/shm: a folder is used only if it belongs to this user and nobody else may enter it. */
 #include "ckpt/checkpoint_impl.h"
 
-#include "core/hash.h"
 #include "core/lock.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -74,8 +73,7 @@ static bool read_line(const char *path, char *line, size_t room)
 
 typedef struct token {
     char id[ID + 1];
-    int64_t step;  /* of the newest copy; -1: not noted */
-    uint64_t path; /* hash of the path of the run folder when the file was written */
+    int64_t step; /* of the newest copy; -1: not noted */
 } token;
 
 static bool read_token(const char *run_dir, token *t)
@@ -84,25 +82,8 @@ static bool read_token(const char *run_dir, token *t)
     if (!read_line(ls_path_of(run_dir, TOKEN).text, text, sizeof text) || strspn(text, HEX) != ID) return false;
     memcpy(t->id, text, ID);
     t->id[ID] = '\0';
-    t->step = -1;
-    t->path = 0;
-    if (text[ID] == ' ') (void)sscanf(text + ID, " %" SCNd64 " %" SCNx64, &t->step, &t->path);
+    if (text[ID] != ' ' || sscanf(text + ID, " %" SCNd64, &t->step) != 1) t->step = -1;
     return true;
-}
-
-static bool hash_path(const char *run_dir, uint64_t *hash)
-{
-    char here[PATH_MAX];
-    if (!realpath(run_dir, here)) return false;
-    *hash = ls_xxh64(here, strlen(here));
-    return true;
-}
-
-/* Of this run folder: a copy of it has the file, but not the memory, in which the other one may be alive. */
-static bool read_own_token(const char *run_dir, token *t)
-{
-    uint64_t here;
-    return read_token(run_dir, t) && hash_path(run_dir, &here) && t->path == here;
 }
 
 /* Whether this folder belongs to the run folder that its owner file names. */
@@ -171,7 +152,7 @@ bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX])
     token t;
     char name[2 * ID + 2];
     const ls_path top = root();
-    if (!read_own_token(run_dir, &t) || !is_private(top.text)) return false;
+    if (!read_token(run_dir, &t) || !is_private(top.text)) return false;
     name_folder(t.id, name);
     const ls_path at = ls_path_of(top.text, name);
     if (!is_private(at.text) || !is_of(at.text, run_dir)) return false;
@@ -182,16 +163,14 @@ bool ls_ckpt_memory_find(const char *run_dir, char dir[PATH_MAX])
 int64_t ls_ckpt_memory_noted(const char *run_dir)
 {
     token t;
-    return read_own_token(run_dir, &t) ? t.step : -1;
+    return read_token(run_dir, &t) ? t.step : -1;
 }
-
-#define ID_AND_STEP "%s %20" PRId64
 
 /* In place, and not synced: the step is for those who count, workers ask each other. */
 void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t step)
 {
     char text[64];
-    const int n = snprintf(text, sizeof text, ID_AND_STEP, m->id, step);
+    const int n = snprintf(text, sizeof text, "%s %20" PRId64 "\n", m->id, step);
     const int fd = open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return;
     if (pwrite(fd, text, (size_t)n, 0) != n) ls_debug("checkpoint", "%s: %s", TOKEN, strerror(errno));
@@ -220,24 +199,23 @@ ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *c
     ls_comm *team = ckpt_team(comm);
     *m = (ls_ckpt_memory){.leads = !team || ls_comm_where(team).local_rank == 0, .first = ckpt_rank(team) == 0};
     token t;
-    if (m->first && read_own_token(run_dir, &t)) memcpy(m->id, t.id, sizeof m->id);
-    else if (m->first) m->moved = ls_fs_exists(ls_path_of(run_dir, TOKEN).text);
+    if (m->first && read_token(run_dir, &t)) memcpy(m->id, t.id, sizeof m->id);
     LS_TRY(share_id(m, team));
     m->here = *m->id && is_private(root().text) && is_private(m->dir) && is_of(m->dir, run_dir);
     if (m->here && m->leads) hold(m);
+    int any = m->here;
+    if (team) LS_TRY(ls_agree(team, any, LS_SITE, &any));
+    m->any = any;
     return LS_OK;
 }
 
 static ls_status new_id(const char *run_dir, char id[ID + 1])
 {
-    uint64_t number, here;
-    char text[64];
-    if (!hash_path(run_dir, &here)) return ls_fail(LS_E_IO, "cannot read %s: %s", run_dir, strerror(errno));
+    uint64_t number;
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
         return ls_fail(LS_E_IO, "cannot get random bytes: %s", strerror(errno));
     snprintf(id, ID + 1, "%016" PRIx64, number);
-    const int n = snprintf(text, sizeof text, ID_AND_STEP " %016" PRIx64 "\n", id, (int64_t)-1, here);
-    return ls_fs_write(ls_path_of(run_dir, TOKEN).text, text, (size_t)n);
+    return ls_fs_write(ls_path_of(run_dir, TOKEN).text, id, ID);
 }
 
 /* The folder of this host, under its name when it is complete. */
@@ -289,7 +267,7 @@ static ls_status open_here(ls_ckpt_memory *m, const char *run_dir, int64_t nbyte
 ls_status ls_ckpt_memory_open(ls_ckpt_memory *m, const char *run_dir, int64_t nbytes, ls_comm *comm)
 {
     ls_comm *team = ckpt_team(comm);
-    ls_status st = m->first && !*m->id ? new_id(run_dir, m->id) : LS_OK;
+    ls_status st = m->first && !m->any ? new_id(run_dir, m->id) : LS_OK;
     LS_TRY(ckpt_agree(team, st, LS_SITE));
     LS_TRY(share_id(m, team));
     st = ckpt_agree(team, open_here(m, run_dir, nbytes), LS_SITE);
@@ -297,7 +275,7 @@ ls_status ls_ckpt_memory_open(ls_ckpt_memory *m, const char *run_dir, int64_t nb
         ls_ckpt_memory_drop(m, run_dir);
         return st;
     }
-    m->here = is_private(m->dir);
+    m->here = m->any = is_private(m->dir);
     if (!m->here)
         st = ls_fail(LS_E_IO,
                      "rank %d does not see the memory of the first worker of its host (/dev/shm); leave "
@@ -320,10 +298,11 @@ void ls_ckpt_memory_drop(ls_ckpt_memory *m, const char *run_dir)
     if (m->leads && *m->id) {
         char made[PATH_MAX];
         if (m->here) ckpt_remove_quietly(m->dir);
-        if (ls_path_in(made, root().text, MAKES "%s", ls_path_base(m->dir)) == LS_OK) ckpt_remove_quietly(made);
-        (void)rmdir(root().text); /* if it was the last one */
+        if (ls_path_in(made, root().text, MAKES "%s", ls_path_base(m->dir)) == LS_OK && is_of(made, run_dir))
+            ckpt_remove_quietly(made); /* of a worker that was killed while it made the folder */
+        (void)rmdir(root().text);      /* if it was the last one */
     }
     ls_ckpt_memory_close(m);
-    m->here = false;
+    m->here = m->any = false;
     m->id[0] = '\0';
 }

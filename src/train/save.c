@@ -254,7 +254,8 @@ ls_status train_save_begin(ls_trainer *t)
     if (!c->resume) { /* what an earlier run in this folder left; a resumed run has looked */
         LS_TRY(ls_ckpt_memory_look(m, c->run_dir, t->comm));
         train_save_forget(t);
-    }
+    } else if (m->first && ls_ckpt_memory_noted(c->run_dir) > m->step)
+        ls_ckpt_memory_note(m, c->run_dir, m->step); /* no host has it: no supervisor expects it any more */
     ls_ckpt_memory_sweep(m);
     return c->save_memory_every ? ls_ckpt_memory_open(m, c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->comm) : LS_OK;
 }
