@@ -263,8 +263,11 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         if (!s->run && !ls_train_given(o, "checkpoint_path"))
             return ls_fail(LS_E_ARG, "--resume needs the folder of a run: --resume runs/NAME");
         s->from_run = true;
-        LS_TRY(ls_run_options_read(o->checkpoint_path, e->size > 1, &s->added));
-        if (s->added.n) LS_TRY(parse_all(s));
+        char run[PATH_MAX];
+        snprintf(run, sizeof run, "%.*s", PATH_MAX - 1, o->checkpoint_path);
+        LS_TRY(ls_run_options_read(run, e->size > 1, &s->added));
+        if (s->added.n && parse_all(s) != LS_OK)
+            return ls_run_options_damaged(run); /* the typed ones were read before */
         return check_model(s);
     }
     for (int i = 0; i < o->inputs.n; i++)

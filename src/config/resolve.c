@@ -298,6 +298,19 @@ static int64_t pipeline(const ls_train_options *o, const ls_ds_config *ds, train
     return from->source == LS_FROM_JSON ? ls_ds_int(ds, "pipeline.stages", 1) : o->pp;
 }
 
+/* The same if the workers can have it: stages of the JSON of a run that is resumed on another number of workers are left out. */
+static int64_t pipeline_that_fits(const ls_train_options *o, const ls_ds_config *ds, int64_t tp, ls_train_config *c,
+                                  train_origin *from)
+{
+    const int64_t pp = pipeline(o, ds, from);
+    const bool fits = c->world_size % tp || c->world_size % (pp * tp) == 0;
+    if (fits || from->source != LS_FROM_JSON || !train_deepspeed_folder(o) || o->elastic) return pp;
+    ls_str_addf(&c->notes, "pipeline.stages of the earlier run needs a multiple of %lld workers: left out\n",
+                (long long)(pp * tp));
+    *from = (train_origin){LS_FROM_DEFAULT, ""};
+    return 1;
+}
+
 /* A run that is resumed on a number of workers that its layout does not divide: the bits do not depend on its pipeline, but on its --tp. With
  * --elastic the supervisor chooses the pipeline. */
 static ls_status fit_workers(ls_train_options *o, long long pp, long long tp, ls_train_config *c)
@@ -324,7 +337,7 @@ static ls_status resolve_mesh(ls_train_options *o, const ls_ds_config *ds, ls_tr
     if (pp < 1 || tp < 1 || pp > 65536 || tp > 65536)
         return ls_fail(LS_E_ARG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)pp, (long long)tp);
     LS_TRY(fit_workers(o, pp, tp, c));
-    pp = pipeline(o, ds, &pp_from);
+    pp = pipeline_that_fits(o, ds, tp, c, &pp_from);
     const bool pipe = pp > 1;
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)pp, (int)tp));
     if (tp > 1) LS_TRY(ls_shard_check(&c->model, (int)tp));

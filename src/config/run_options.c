@@ -239,15 +239,17 @@ static ls_status check_version(const char *file, const json_t *root)
         file, (long long)json_integer_value(version), VERSION);
 }
 
-/* Adds what to do to the message. The precision is needed where the file does not tell it (config/resolve_device.c). */
-static ls_status fail_damaged(const char *run_dir)
+/* The precision is needed where the file does not tell it (config/resolve_device.c). */
+ls_status ls_run_options_damaged(const char *run_dir)
 {
     char words[512];
+    const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
     snprintf(words, sizeof words, "%.500s", ls_err_words());
+    const bool named = strstr(words, LS_RUN_OPTIONS);
     return ls_fail(LS_E_FORMAT,
-                   "%s; the file is damaged: give train the options of the run and its --precision, with "
+                   "%s%s%s; the file is damaged: give train the options of the run and its --precision, with "
                    "--checkpoint_path %s --resume",
-                   words, run_dir);
+                   named ? "" : file.text, named ? "" : ": ", words, run_dir);
 }
 
 ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
@@ -274,7 +276,7 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out)
         st = add_all(run_dir, file.text, launched, checkpoint != NULL, json_object_get(root, "options"), out);
     ls_free(checkpoint);
     json_decref(root);
-    return st == LS_E_FORMAT && !other ? fail_damaged(run_dir) : st;
+    return st == LS_E_FORMAT && !other ? ls_run_options_damaged(run_dir) : st;
 }
 
 /* The word of the NULL-terminated list that a member is; NULL: none, or another one. */

@@ -27,6 +27,9 @@ void ls_train_fp8_write(const ls_fp8_opts *o, ls_jsonw *w);
  * it. LS_E_IO if the folder or the file does not exist, LS_E_FORMAT. */
 ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out);
 
+/* LS_E_FORMAT, with the last message and what to do: the file is damaged, or has options that cannot be parsed. */
+ls_status ls_run_options_damaged(const char *run_dir);
+
 /* How the steps of a run folder were computed. Nothing is known of a run without steps, or of an earlier version. A damaged file is no error here:
  * out->lost has it for those whom it concerns. LS_E_FORMAT: the file has another version. */
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out);

@@ -300,8 +300,22 @@ rm -r unread_options/epoch-1 unread_options/RUN_COMPLETE.txt
 echo '{' >unread_options/options.json
 expect 3 "damaged: give train the options of the run and its --precision, with --checkpoint_path unread_options --resume" \
   "$LOCKSTEP" train --resume unread_options --max_restarts 1
+sed 's/"seq_length": 32/"seq_length": "abc"/' cut/options.json >unread_options/options.json
+expect 3 "unread_options/options.json: .*abc.*; the file is damaged" "$LOCKSTEP" train --resume unread_options
 expect 0 "resumed from unread_options/step-16" "${from[@]}" --precision fp32 --checkpoint_path unread_options --resume --max_restarts 1
 same tuned/epoch-1/model.safetensors unread_options/epoch-1/model.safetensors
+
+# the pipeline of a DeepSpeed JSON is left out where the number of workers excludes it, with and without --pp
+echo '{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "pipeline": {"stages": 3}}' >stages.json
+"${train[@]}" --deepspeed_config stages.json --pp 1 --checkpoint_path unstaged >/dev/null 2>&1 || bad "unstaged"
+for pp in "" "--pp 3"; do
+  rm -rf staged
+  # shellcheck disable=SC2086
+  LOCKSTEP_FAULT="kind=kill,rank=0,step=20" "${train[@]}" -n 3 $pp --deepspeed_config stages.json --checkpoint_path staged --save_every 8 >/dev/null 2>&1
+  expect 0 "pipeline.stages of the earlier run needs a multiple of 3 workers: left out" "$LOCKSTEP" train --resume staged -n 2
+  same unstaged/epoch-1/model.safetensors staged/epoch-1/model.safetensors
+  same unstaged/epoch-1/optimizer.safetensors staged/epoch-1/optimizer.safetensors
+done
 
 # what is not restarted: signals of the user, bad usage, a loss that is not a number
 PAUSE=5 pause term 4 --max_restarts 5
