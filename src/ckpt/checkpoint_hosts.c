@@ -435,14 +435,15 @@ static ls_status newest_on_disk(ls_comm *team, const char *run_dir, int64_t abov
 static void tell_missing(const char *run_dir, const ls_ckpt_memory *m, const char *path)
 {
     static const char why[] =
-        "its host is not used or was restarted, the run folder was copied or moved, or another run has removed it";
+        "its host is not used or was restarted, the run folder was copied or moved, another run has removed it, or it is damaged";
     const int64_t noted = ls_ckpt_memory_noted(run_dir);
     int64_t step = -1;
     if (path && ls_ckpt_state(path, NULL, &step) != LS_OK) { /* reading it will fail, with the reason */
         ls_err_clear();
         return;
     }
-    if (noted > step) ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
+    if (noted > step && noted > m->step)
+        ls_warn("checkpoint", "the copy of step %" PRId64 " in memory was not found: %s", noted, why);
     else if (noted < 0 && *m->id && !m->any) ls_warn("checkpoint", "the copy in memory was not found: %s", why);
 }
 

@@ -61,8 +61,10 @@ static bool read_line(const char *path, char *line, size_t room)
     char *text = NULL;
     size_t n = 0;
     if (!ls_fs_is_file(path)) return false;
+    ls_err_kept before;
+    ls_err_keep(&before);
     if (ls_fs_read(path, &text, &n) != LS_OK) {
-        ls_err_clear();
+        ls_err_restore(&before);
         return false;
     }
     const bool fits = n < room;
@@ -197,7 +199,8 @@ static ls_status share_id(ls_ckpt_memory *m, ls_comm *team)
 ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *comm)
 {
     ls_comm *team = ckpt_team(comm);
-    *m = (ls_ckpt_memory){.leads = !team || ls_comm_where(team).local_rank == 0, .first = ckpt_rank(team) == 0};
+    *m = (ls_ckpt_memory){
+        .step = -1, .leads = !team || ls_comm_where(team).local_rank == 0, .first = ckpt_rank(team) == 0};
     token t;
     if (m->first && read_token(run_dir, &t)) memcpy(m->id, t.id, sizeof m->id);
     LS_TRY(share_id(m, team));

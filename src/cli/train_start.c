@@ -266,8 +266,9 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
         char run[PATH_MAX];
         snprintf(run, sizeof run, "%.*s", PATH_MAX - 1, o->checkpoint_path);
         LS_TRY(ls_run_options_read(run, e->size > 1, &s->added));
-        if (s->added.n && parse_all(s) != LS_OK)
-            return ls_run_options_damaged(run); /* the typed ones were read before */
+        const ls_status st = s->added.n ? parse_all(s) : LS_OK;
+        if (st == LS_E_NOMEM) return st;
+        if (st != LS_OK) return ls_run_options_damaged(run); /* the typed ones were read before */
         return check_model(s);
     }
     for (int i = 0; i < o->inputs.n; i++)

@@ -251,11 +251,13 @@ ls_status train_save_begin(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     ls_ckpt_memory *m = &t->saving.memory;
-    if (!c->resume) { /* what an earlier run in this folder left; a resumed run has looked */
-        LS_TRY(ls_ckpt_memory_look(m, c->run_dir, t->comm));
-        train_save_forget(t);
-    } else if (m->first && ls_ckpt_memory_noted(c->run_dir) > m->step)
-        ls_ckpt_memory_note(m, c->run_dir, m->step); /* no host has it: no supervisor expects it any more */
+    /* what an earlier run in this folder left; a resumed run has looked */
+    if (!c->resume) LS_TRY(ls_ckpt_memory_look(m, c->run_dir, t->comm));
+    const int64_t usable = m->step <= t->state.step ? m->step : -1;
+    if (!c->resume || !m->any) train_save_forget(t);
+    else if (m->first && ls_ckpt_memory_noted(c->run_dir) > usable)
+        ls_ckpt_memory_note(m, c->run_dir,
+                            usable); /* no host has it, or it cannot be used: no supervisor expects it any more */
     ls_ckpt_memory_sweep(m);
     return c->save_memory_every ? ls_ckpt_memory_open(m, c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->comm) : LS_OK;
 }
