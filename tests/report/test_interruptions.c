@@ -226,12 +226,12 @@ static void a_dead_supervisor_does_not_restart_a_run(void **state)
 static void a_last_failure_costs_time(void **state)
 {
     (void)state;
-#define HUNG                                                                                          \
-    START(0, 4, 1000)                                                                                 \
-    SAVED(5, 1500)                                                                                    \
-    FAILURE(1, "killed", "", 5, 1600)                                                                 \
-    START(5, 4, 2000) RESTART(2, 5, 0, 0.6, 0.0, 2100) SAVED(7, 2300) FAILURE(2, "hang", "", 7, 6300) \
-        END(7, "failed", 6300)
+#define HUNG                          \
+    START(0, 4, 1000)                 \
+    SAVED(5, 1500)                    \
+    FAILURE(1, "killed", "", 5, 1600) \
+    START(5, 4, 2000)                 \
+    RESTART(2, 5, 0, 0.6, 0.0, 2100) SAVED(7, 2300) FAILURE(2, "hang", "", 7, 6300) END(7, "failed", 6300)
 #define AGAIN(ms, rest) \
     "{\"event\": \"start\", \"attempt\": 1, \"step\": 7, \"world_size\": 4, \"time_unix_ms\": " #ms "}\n" rest
     static const struct {
