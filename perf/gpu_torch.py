@@ -2,8 +2,8 @@
 (ls-bench: by name; started by other scripts.)
 
 Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, TF32
-products, or fp64), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs copied asynchronously from pinned memory, losses read
-only at the end of a segment. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
+products, or fp64), fused AdamW, gradients set to None (in graphs with several micro-batches: to 0), clipping at norm 1 (foreach), inputs copied
+asynchronously from pinned memory, losses read only at the end of a segment. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
 
 Protocol: prints one JSON line when it is ready (compiled, warm), then for each line on stdin
   steps N      N optimizer steps -> {"seconds": …, "steps": N, "loss": the last one}
@@ -146,6 +146,10 @@ class Trainer:
             self.adamw = "foreach"
         self.sdp = "auto" if o.device != "cuda" or o.precision == "fp64" else pick_sdp(o, self.dtype) if o.sdp == "best" else o.sdp
         self.scaler = torch.amp.GradScaler(o.device, enabled=o.precision == "fp16")
+        # a graph overwrites its outputs in its next replay, so micro-batches are added to gradients with memory of their own
+        self.own_grads = o.mode == "compile-graphs" and o.accum > 1
+        for p in self.model.parameters() if self.own_grads else ():
+            p.grad = torch.zeros_like(p)
         self.stream = batches(o, o.device)
         self.next = next(self.stream)
         self.count = 0
@@ -171,7 +175,7 @@ class Trainer:
 
     def step(self):
         x, y = self.next
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.own_grads)
         total = None
         for m in range(self.o.accum):
             if self.o.mode == "compile-graphs":
@@ -205,7 +209,7 @@ class Trainer:
 
     def gradients(self, path):
         x, y = self.next
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.own_grads)
         loss = 0.0
         for m in range(self.o.accum):
             with torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype is not None), self.attention():
