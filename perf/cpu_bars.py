@@ -47,6 +47,7 @@ def options():
     a.add_argument("--budget-s", type=float, default=460)
     a.add_argument("--emulated", action="store_true", help="also bf16 on a CPU without its instructions")
     a.add_argument("--no_peers", action="store_true")
+    a.add_argument("--peer_precisions", default="fp32,bf16", help="of PyTorch and DeepSpeed; fewer of them take less time")
     a.add_argument("--bars", action="store_true", help="only what a bar needs: no workers in fp32, no triad")
     a.add_argument("--json", action="store_true")
     a.add_argument("--out", help="JSON file, updated after each result")
@@ -56,6 +57,9 @@ def options():
     o.cores = compare.cores()
     o.threads = max(1, o.cores // o.workers)
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
+    o.peer_precisions = o.peer_precisions.split(",")
+    if not set(o.peer_precisions) <= {"fp32", "bf16"}:
+        a.error("--peer_precisions: fp32, bf16 or both, with a comma between them")
     if o.global_batch % (o.workers * o.micro):
         a.error(f"global batch {o.global_batch} does not divide into {o.workers} workers x micro-batches of {o.micro}")
     return o
@@ -156,19 +160,21 @@ class Table:
         """(words, bar or None, ratios)"""
         o, W = self.o, self.o.workers
         ours = "ours ddp bf16"
+        best = "its best precision" if len(o.peer_precisions) > 1 else o.peer_precisions[0]
+        mode = "the best mode of PyTorch" + (f" in {best}" if len(o.peer_precisions) < 2 else "")
         rows = []
         for p in ("bf16", "fp32"):
             rows += [(f"ddp x{W} {p} / {W} x one of them alone", 0.85 if p == "bf16" else None, self.ratios(f"ours ddp {p}", [f"part {p}"], W)),
                      (f"ddp x{W} {p} / {W} silent copies", 0.98 if p == "bf16" else None, self.ratios(f"ours ddp {p}", [f"copies {p}"])),
                      (f"{W} silent copies {p} / {W} x one alone (what the machine allows)", None, self.ratios(f"copies {p}", [f"part {p}"], W))]
         rows += [(f"ddp x{W} fp32, one optimizer state / a state each", None, self.ratios("ours ddp fp32", ["ours ddp fp32 replicated"])),
-                 (f"ddp x{W} bf16 / PyTorch DDP (gloo), its best precision", 1.5, self.ratios(ours, modes("torch ddp"))),
-                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-2, its best precision", 2.0, self.ratios(ours, modes("deepspeed zero2"))),
-                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-3, its best precision", 2.0, self.ratios(ours, modes("deepspeed zero3"))),
+                 (f"ddp x{W} bf16 / PyTorch DDP (gloo), {best}", 1.5, self.ratios(ours, modes("torch ddp"))),
+                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-2, {best}", 2.0, self.ratios(ours, modes("deepspeed zero2"))),
+                 (f"ddp x{W} bf16 / DeepSpeed ZeRO-3, {best}", 2.0, self.ratios(ours, modes("deepspeed zero3"))),
                  (f"ddp x{W} fp32 / PyTorch DDP (gloo), fp32", None, self.ratios("ours ddp fp32", ["torch ddp fp32"])),
                  ("all cores, bf16 / fp32", 2.5, self.ratios("ours alone bf16", ["ours alone fp32"])),
-                 ("all cores, bf16 / the best mode of PyTorch", 3.0, self.ratios("ours alone bf16", ["torch " + m for m in ALONE])),
-                 ("all cores, fp32 / the best mode of PyTorch", None, self.ratios("ours alone fp32", ["torch " + m for m in ALONE]))]
+                 (f"all cores, bf16 / {mode}", 3.0, self.ratios("ours alone bf16", ["torch " + m for m in ALONE])),
+                 (f"all cores, fp32 / {mode}", None, self.ratios("ours alone fp32", ["torch " + m for m in ALONE]))]
         for p, r in self.products.items():
             bar = 0.6 if "amx" in r.get("kernel", "") else 0.85
             share = [r["gflops"] / r["peak_gflops"]] if r.get("peak_gflops") else []
@@ -263,6 +269,9 @@ def find_what_is_missing(o, t):
     for m in ALONE:
         if not torch:
             t.missing["torch " + m] = "not installed"
+    for name in [k for peer in PEERS for k in modes(peer)] + ["torch " + m for m in ALONE]:
+        if not any(p in name.split() for p in o.peer_precisions):
+            t.missing.setdefault(name, "left out by --peer_precisions")
     return deepspeed
 
 
