@@ -168,7 +168,8 @@ typedef struct ls_ckpt_memory {
 } ls_ckpt_memory;
 /* What the run has; the folders are not removed by other runs until close. Collective over comm (NULL: one worker). */
 ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *comm);
-/* After look: makes folders that are missing. nbytes: of one checkpoint; each host has room for two of them, or LS_E_NOMEM. Collective. */
+/* After look: makes folders that are missing. nbytes: of one checkpoint; each host has room for two of them, or LS_E_NOMEM: copies that
+ * hosts had before stay. Collective. */
 ls_status ls_ckpt_memory_open(ls_ckpt_memory *m, const char *run_dir, int64_t nbytes, ls_comm *comm);
 void ls_ckpt_memory_close(ls_ckpt_memory *m);
 /* Removes the folder of this host, and that the run has any. */

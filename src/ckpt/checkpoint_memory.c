@@ -212,13 +212,22 @@ ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *c
     return LS_OK;
 }
 
+/* A link is not followed: the file that it names is not of this run. */
+static void remove_odd(const char *file)
+{
+    struct stat s;
+    if (!lstat(file, &s) && !S_ISREG(s.st_mode)) (void)unlink(file); /* if it stays, writing tells why */
+}
+
 static ls_status new_id(const char *run_dir, char id[ID + 1])
 {
     uint64_t number;
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
         return ls_fail(LS_E_IO, "cannot get random bytes: %s", strerror(errno));
     snprintf(id, ID + 1, "%016" PRIx64, number);
-    return ls_fs_write(ls_path_of(run_dir, TOKEN).text, id, ID);
+    const ls_path file = ls_path_of(run_dir, TOKEN);
+    remove_odd(file.text);
+    return ls_fs_write(file.text, id, ID);
 }
 
 /* The folder of this host, under its name when it is complete. */
@@ -267,15 +276,37 @@ static ls_status open_here(ls_ckpt_memory *m, const char *run_dir, int64_t nbyte
     return check_room(m->dir, nbytes);
 }
 
+/* The folder of this host, and what is left of one that was being made. */
+static void remove_here(ls_ckpt_memory *m, const char *run_dir)
+{
+    char made[PATH_MAX];
+    if (m->leads && *m->id) {
+        if (m->here) ckpt_remove_quietly(m->dir);
+        if (ls_path_in(made, root().text, MAKES "%s", ls_path_base(m->dir)) == LS_OK && is_of(made, run_dir))
+            ckpt_remove_quietly(made); /* of a worker that was killed while it made the folder */
+        (void)rmdir(root().text);      /* if it was the last one */
+    }
+    ls_ckpt_memory_close(m);
+    m->here = false;
+}
+
+/* A host could not make its folder. The copies of hosts that had one stay: a run can be resumed from them. */
+static void undo_open(ls_ckpt_memory *m, const char *run_dir, bool had)
+{
+    if (!m->any) ls_ckpt_memory_drop(m, run_dir);
+    else if (!had) remove_here(m, run_dir);
+}
+
 ls_status ls_ckpt_memory_open(ls_ckpt_memory *m, const char *run_dir, int64_t nbytes, ls_comm *comm)
 {
     ls_comm *team = ckpt_team(comm);
+    const bool had = m->here;
     ls_status st = m->first && !m->any ? new_id(run_dir, m->id) : LS_OK;
     LS_TRY(ckpt_agree(team, st, LS_SITE));
     LS_TRY(share_id(m, team));
     st = ckpt_agree(team, open_here(m, run_dir, nbytes), LS_SITE);
     if (st != LS_OK) {
-        ls_ckpt_memory_drop(m, run_dir);
+        undo_open(m, run_dir, had);
         return st;
     }
     m->here = m->any = is_private(m->dir);
@@ -298,14 +329,7 @@ void ls_ckpt_memory_drop(ls_ckpt_memory *m, const char *run_dir)
     const ls_path file = ls_path_of(run_dir, TOKEN);
     if (m->first && unlink(file.text) && errno != ENOENT)
         ls_warn("checkpoint", "cannot remove %s: %s", file.text, strerror(errno));
-    if (m->leads && *m->id) {
-        char made[PATH_MAX];
-        if (m->here) ckpt_remove_quietly(m->dir);
-        if (ls_path_in(made, root().text, MAKES "%s", ls_path_base(m->dir)) == LS_OK && is_of(made, run_dir))
-            ckpt_remove_quietly(made); /* of a worker that was killed while it made the folder */
-        (void)rmdir(root().text);      /* if it was the last one */
-    }
-    ls_ckpt_memory_close(m);
-    m->here = m->any = false;
+    remove_here(m, run_dir);
+    m->any = false;
     m->id[0] = '\0';
 }

@@ -643,7 +643,7 @@ ls_status supervise_run(supervise *s)
     s->from = -1;
     const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
     if (ls_fs_exists(events.text) && !ls_fs_is_file(events.text))
-        return ls_fail(LS_E_IO, "%s is not a file; remove it: restarts need it", events.text);
+        return ls_fail(LS_E_IO, "%s is not a regular file, and restarts write to it; remove it", events.text);
     (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
     LS_TRY(check_resumed(s));
     for (s->attempt = 1;; s->attempt++) {

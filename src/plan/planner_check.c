@@ -32,7 +32,8 @@ static ls_status read_options(ls_run_record *r)
         return ls_fail(LS_E_IO, "%s does not exist: the run is of an older version, and cannot be planned", file.text);
     LS_TRY(ls_run_options_read(r->dir, true, &r->words));
     const ls_train_preset run = {"run", r->words.n};
-    return ls_train_options_parse_preset(&run, r->words.n, r->words.word, &r->options);
+    const ls_status st = ls_train_options_parse_preset(&run, r->words.n, r->words.word, &r->options);
+    return st == LS_OK || st == LS_E_NOMEM ? st : ls_run_options_damaged(r->dir);
 }
 
 /* What `auto` was then, whatever it is here. */

@@ -652,6 +652,50 @@ static void a_copy_in_memory_belongs_to_one_run_folder(void **state)
     test_dir_close(dir);
 }
 
+/* The file that a link names is not of the run. */
+static void a_link_in_place_of_memory_copy_is_replaced(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *run = ls_path_join(dir, "run"), *text = NULL;
+    size_t n;
+    struct stat s;
+    ls_ckpt_memory m;
+    assert_int_equal(ls_fs_mkdirs(run), LS_OK);
+    assert_int_equal(ls_fs_write(test_path(dir, "target", NULL), "kept", 4), LS_OK);
+    assert_int_equal(symlink("../target", test_path(run, "memory_copy", NULL)), 0);
+    assert_int_equal(ls_ckpt_memory_look(&m, run, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_open(&m, run, 1000, NULL), LS_OK);
+    assert_true(!lstat(test_path(run, "memory_copy", NULL), &s) && S_ISREG(s.st_mode));
+    assert_int_equal(ls_fs_read(test_path(dir, "target", NULL), &text, &n), LS_OK);
+    assert_string_equal(text, "kept");
+    ls_free(text);
+    ls_ckpt_memory_drop(&m, run);
+    ls_free(run);
+    test_dir_close(dir);
+}
+
+static void a_host_without_room_costs_no_copy_of_other_hosts(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *run = ls_path_join(dir, "run"), found[PATH_MAX];
+    ls_ckpt_memory m, again;
+    assert_int_equal(ls_fs_mkdirs(run), LS_OK);
+    assert_int_equal(ls_ckpt_memory_look(&m, run, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_memory_open(&m, run, 1000, NULL), LS_OK);
+    /* a host that has no folder yet, under another name: this machine has that of the first host */
+    ls_ckpt_memory other = {.id = "0123456789abcdef", .any = true, .step = -1, .first = true, .leads = true};
+    assert_int_equal(ls_ckpt_memory_open(&other, run, INT64_MAX / 4, NULL), LS_E_NOMEM);
+    assert_true(!ls_fs_exists(other.dir) && !other.here && !other.lock);
+    assert_true(ls_ckpt_memory_find(run, found) && !strcmp(found, m.dir));
+    assert_int_equal(ls_ckpt_memory_look(&again, run, NULL), LS_OK); /* a restart */
+    assert_true(again.here && again.any);
+    ls_ckpt_memory_close(&again);
+    ls_ckpt_memory_drop(&m, run);
+    assert_false(ls_ckpt_memory_find(run, found));
+    ls_free(run);
+    test_dir_close(dir);
+}
+
 static void copies_in_memory_are_removed_when_no_process_works_for_their_run(void **state)
 {
     (void)state;
@@ -696,6 +740,8 @@ int main(void)
         cmocka_unit_test(young_checkpoints_are_kept_beside_the_last_ones),
         cmocka_unit_test(a_copy_in_memory_outlives_damage_on_the_disk),
         cmocka_unit_test(a_copy_in_memory_belongs_to_one_run_folder),
+        cmocka_unit_test(a_link_in_place_of_memory_copy_is_replaced),
+        cmocka_unit_test(a_host_without_room_costs_no_copy_of_other_hosts),
         cmocka_unit_test(copies_in_memory_are_removed_when_no_process_works_for_their_run),
         cmocka_unit_test(workers_wait_for_a_slow_disk),
         cmocka_unit_test(a_held_checkpoint_is_published_when_it_is_confirmed),

@@ -310,6 +310,12 @@ equal_check "the precision of the record"
 sed -i 's/amx-bf16-emulated matmul/bfmmla matmul/' "$SCRATCH/run16/training_metrics.json"
 expect 0 "numbers differ: the run has \"cpu: .*bfmmla matmul.*\", this plan the sizes of bfmmla[-emulated]* matmul with [0-9]* threads* per worker; if these are the same, the run used another build" \
   plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
+cp "$SCRATCH/run16/options.json" "$SCRATCH/options.json"
+sed -i 's/"seq_length": 32/"seq_length": "abc"/' "$SCRATCH/run16/options.json"
+expect 3 "run16/options.json: .*abc.*; the file is damaged: give train the options of the run and its --precision, with --checkpoint_path $SCRATCH/run16 --resume$" \
+  plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
+head -c 40 "$SCRATCH/options.json" >"$SCRATCH/run16/options.json"
+expect 3 "run16/options.json.*; the file is damaged: give train the options" plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
 rm "$SCRATCH/run16/options.json"
 expect 3 "options.json does not exist: the run is of an older version" plan --check "$SCRATCH/run16" --cluster "$SCRATCH/bf16.json"
 

@@ -405,5 +405,5 @@ expect 2 "lockstep launch --max_restarts 3 -- torchrun" env RANK=0 WORLD_SIZE=2 
 expect 3 "missing.bin" "${train[@]}" --train_data_path missing.bin --max_restarts 2 --checkpoint_path no
 [ ! -e no ] || bad "a refused run has made its folder"
 mkdir -p odd/events.jsonl
-expect 3 "odd/events.jsonl is not a file; remove it" "${train[@]}" --max_restarts 2 --checkpoint_path odd
+expect 3 "odd/events.jsonl is not a regular file, and restarts write to it; remove it$" "${train[@]}" --max_restarts 2 --checkpoint_path odd
 done_tests

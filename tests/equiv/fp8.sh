@@ -78,6 +78,20 @@ h = json.load(open(sys.argv[1]))["trainer"]["fp8_amax_history"]
 assert len(h) == 4 and all(len(step) == 2 * 4 * 3 and min(step) > 0 for step in h), h
 PY
 
+# steps that are skipped, because their gradients are not finite, leave nothing in the history: it can be saved and resumed
+echo '{"fp8": {"enabled": true}, "bf16": {"enabled": true, "check_grad_overflow": true}}' >"$SCRATCH/overflow.json"
+overflow=(--deepspeed_config "$SCRATCH/overflow.json" --lr 1e3 --clip 0)
+run skips "${overflow[@]}" --max_steps 4 && run skips "${overflow[@]}" --max_steps 5 --resume
+python3 - "$SCRATCH/skips" <<'PY' || bad "the history of a run with skipped steps"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+skipped = sum(r["skipped"] for r in rows)
+h = json.load(open(sys.argv[1] + "/epoch-1/trainer_state.json"))["trainer"]["fp8_amax_history"]
+print(f"{skipped} of {len(rows)} steps skipped, {len(h)} in the history")
+assert len(rows) == 5 and 0 < skipped < 5 and len(h) == 5 - skipped, (rows, h)
+assert all(isinstance(x, (int, float)) and 0 <= x < 3.4e38 for step in h for x in step), h
+PY
+
 # the settings of the steps are kept; where they cannot be read, nothing is assumed
 settings=(--fp8_format hybrid --fp8_amax_history_len 3 --fp8_margin 1)
 run kept --precision fp8 "${settings[@]}" --max_steps 2

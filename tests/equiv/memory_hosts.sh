@@ -78,9 +78,15 @@ from wrong 9 "$copy-9"
 # host b dies while it writes its copy of step 9, and comes back without its memory: the other host has step 6
 touch none.b
 run gone 2 kind=kill,rank=1,step=9,phase=save,path=optimizer --max_restarts 1 -- --strategy zero3 || bad "gone: exit code $?: $(tail -n 3 gone.log)"
-rm none.b
 alike gone
 from gone 6 "$copy-6"
+# the same, and then host b has no room for a copy at first: that of the other host stays
+full=kind=enospc,rank=1,path=owner,attempt=2
+run full 2 "$fault,attempt=1;$full;$full" --max_restarts 2 -- || bad "full: exit code $?: $(tail -n 3 full.log)"
+rm none.b
+alike full
+from full 9 "$copy-9"
+grep -q "attempt 2 failed before its first step: disk: .*/owner .*No space left" full.log || bad "full: $(grep attempt full.log)"
 # a damaged copy on the host of rank 0: the other host has it
 touch bad.a
 run hurt 2 $fault --max_restarts 1 -- --save_every 8 || bad "hurt: exit code $?: $(tail -n 3 hurt.log)"

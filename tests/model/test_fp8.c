@@ -1,6 +1,7 @@
 /* Scales of fp8: the largest power of two that keeps the recorded magnitudes within the format, and the history that they come from. */
 #include "model/fp8.h"
 #include "cmocka_all.h"
+#include "model_fixture.h"
 
 #include <math.h>
 
@@ -39,9 +40,75 @@ static void the_history_drops_its_oldest_step(void **state)
     for (int i = 0; i < 6; i++) assert_true(room[i] == want[i]);
 }
 
+/* One block on the CPU, which computes nothing here: only its scales are set. */
+typedef struct scaled {
+    ls_compute compute;
+    ls_model *model;
+    ls_plan plan;
+} scaled;
+
+static void open_scaled(scaled *s, int history)
+{
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    cfg.n_layer = 1;
+    cfg.n_embd = 16;
+    *s = (scaled){0};
+    const ls_fp8_opts o = {.on = true, .history = history};
+    assert_int_equal(ls_compute_open(&s->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_BF16}, 1), LS_OK);
+    assert_int_equal(ls_model_create(&s->model, &cfg, &s->compute, 16), LS_OK);
+    assert_int_equal(ls_fp8_create(s->model, &o, 16, (ls_fp8_cut){0}, NULL, &s->plan), LS_OK);
+    assert_int_equal(ls_plan_layout(&s->plan), LS_OK);
+    assert_int_equal(ls_plan_alloc(&s->plan, false), LS_OK);
+    ls_fp8_bind(s->model, &s->plan);
+}
+
+/* A step in which operand i has the magnitude amax + i. */
+static void push_and_set(scaled *s, float amax)
+{
+    float step[LS_FP8_LAYERS * LS_N_FP8_OPERAND];
+    ls_fp8_state *f = s->model->fp8;
+    assert_int_equal(f->history.n, N_OF(step));
+    for (int i = 0; i < f->history.n; i++) step[i] = amax + (float)i;
+    ls_fp8_push(&f->history, step);
+    assert_int_equal(ls_fp8_set(s->model), LS_OK);
+}
+
+static void assert_scales_of(const scaled *s, float amax)
+{
+    const ls_fp8_state *f = s->model->fp8;
+    for (int i = 0; i < f->history.n; i++) {
+        const ls_fp8 form = i % LS_N_FP8_OPERAND == LS_FP8_DY ? LS_E5M2 : LS_E4M3;
+        const float want = ls_fp8_scale(amax + (float)i, form, 0);
+        assert_true(f->scale[i] == want && f->factor[LS_FP8_APART * i] == 1 / want && f->amax[i] == 0);
+    }
+}
+
+/* fp8.amax_compute_algo most_recent is a history of one step. */
+static void a_scale_is_that_of_the_largest_magnitude_of_the_history(void **state)
+{
+    (void)state;
+    for (int history = 1; history <= 4; history++) {
+        scaled s;
+        open_scaled(&s, history);
+        push_and_set(&s, 1);
+        assert_scales_of(&s, 1);
+        push_and_set(&s, 3000);
+        assert_scales_of(&s, 3000);
+        for (int later = 1; later < history; later++) {
+            push_and_set(&s, 1);
+            assert_scales_of(&s, 3000);
+        }
+        push_and_set(&s, 1); /* as many steps later as the history has: it is forgotten */
+        assert_scales_of(&s, 1);
+        ls_model_destroy(&s.model);
+        ls_plan_fini(&s.plan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_scale_is_the_largest_power_of_two_that_fits),
-                                       cmocka_unit_test(the_history_drops_its_oldest_step)};
+                                       cmocka_unit_test(the_history_drops_its_oldest_step),
+                                       cmocka_unit_test(a_scale_is_that_of_the_largest_magnitude_of_the_history)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
