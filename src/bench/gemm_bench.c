@@ -1,8 +1,10 @@
 #include "bench/gemm_bench.h"
+#include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/gemm.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/minmax.h"
+#include "core/plan.h"
 #include "core/stat.h"
 #include "core/str.h"
 
@@ -18,6 +20,33 @@ enum { WARM = 1 };  /* products of a shape before those that are timed */
     100000000 /* the library's threads keep their cores busy for a while after a product; ours would share them */
 
 /* ---- rows: the same for the CPU and a device ---- */
+
+static double shape_bytes(const gemm_shape *q)
+{
+    const double M = (double)q->M, N = (double)q->N, K = (double)q->K;
+    return (M * K + K * N + M * N) * sizeof(float);
+}
+
+/* Sizes that fit the int of CBLAS and whose products fit an int64_t, and matrices that fit in the memory of the host (a device refuses its own). */
+static ls_status check_sizes(const ls_gemm_bench *o)
+{
+    char need[32], have[32];
+    gemm_shape shapes[GEMM_STEP_SHAPES];
+    if (o->rows > INT32_MAX)
+        return ls_fail(LS_E_ARG, "--batch x --seq is %lld rows: must be at most %d", (long long)o->rows, INT32_MAX);
+    if (o->width > INT32_MAX / 4)
+        return ls_fail(LS_E_ARG, "--width %lld: must be at most %d", (long long)o->width, INT32_MAX / 4);
+    const double room = o->device ? 0x1p60 : (double)ls_plan_available();
+    gemm_step_shapes(shapes, o->rows, o->width, o->layers, o->vocab, o->chunk);
+    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
+        const double nbytes = shape_bytes(&shapes[i]);
+        if (nbytes > room && o->device) return ls_nomem(nbytes, shapes[i].what);
+        if (nbytes > room)
+            return ls_fail(LS_E_NOMEM, "the matrices of %s need %s, but %s are available; use smaller sizes",
+                           shapes[i].what, ls_human_bytes(need, nbytes), ls_human_bytes(have, room));
+    }
+    return LS_OK;
+}
 
 static ls_status time_shape(const ls_gemm_bench *o, const gemm_timer *t, const gemm_shape *q, ls_gemm_row *r)
 {
@@ -40,6 +69,7 @@ ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
     gemm_shape shapes[GEMM_STEP_SHAPES];
     ls_gemm_row step = {.what = "step", .op = "", .n_side = t->n_side};
     memcpy(step.side, t->side, sizeof step.side);
+    memcpy(step.type, t->type, sizeof step.type);
     gemm_step_shapes(shapes, o->rows, o->width, o->layers, t->vocab, o->chunk);
     for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
         const gemm_shape *q = &shapes[i];
@@ -103,7 +133,7 @@ static ls_status make_matrices(job *j, const gemm_shape *q)
     j->z = filled(q->M * q->N);
     j->shape = q;
     if (j->x && j->y && j->z) return LS_OK;
-    return ls_nomem((size_t)(q->M * q->K + q->K * q->N + q->M * q->N) * sizeof(float), q->what);
+    return ls_nomem(shape_bytes(q), q->what);
 }
 
 static void run_side(const side *s, const gemm_args *a, int n_thread)
@@ -173,6 +203,16 @@ static ls_status check_type(const ls_gemm_bench *o)
                    bf16 ? "fp32" : "bf16", bf16 ? "bf16" : "fp32");
 }
 
+static ls_status check_kernels(const ls_gemm_bench *o)
+{
+    if (!o->n_kernel) return cpu_fast_check(o->dtype == LS_BF16); /* LS_GEMM */
+    for (int i = 0; i < o->n_kernel; i++)
+        for (int k = 0; k < i; k++)
+            if (!strcmp(o->kernel[i], o->kernel[k]))
+                return ls_fail(LS_E_ARG, "--kernels has %s twice; leave one out", o->kernel[i]);
+    return check_type(o);
+}
+
 static ls_status pick(side *s, const char *name, int n_thread)
 {
     if (!strcmp(name, "blas-own")) return LS_OK;
@@ -201,17 +241,25 @@ static int64_t rows_at_a_time(const char *kernel)
     return gemm_logit_rows(k);
 }
 
+static int usual_kernels(bool bf16, const char *name[3])
+{
+    int n = 0;
+    name[n++] = gemm_name(gemm_pick(bf16, NULL));
+    if (bf16) name[n++] = gemm_name(gemm_best(false));
+    name[n++] = "blas-own";
+    return n;
+}
+
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
 {
     ls_gemm_bench o = *given;
-    const char *const usual[] = {gemm_name(gemm_best(true)), gemm_name(gemm_best(false)), "blas-own"};
-    const int first = o.dtype == LS_BF16 ? 0 : 1;
+    const char *usual[3];
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu_time needs --threads 1: it adds up the time of all threads");
-    LS_TRY(check_type(&o));
+    if (!o.device) LS_TRY(check_kernels(&o));
     if (!o.threads) o.threads = ls_gemm_bench_cores();
-    if (!o.n_kernel) o.kernel = usual + first, o.n_kernel = 3 - first;
+    if (!o.device && !o.n_kernel) o.kernel = usual, o.n_kernel = usual_kernels(o.dtype == LS_BF16, usual);
     if (!o.chunk) o.chunk = o.device ? 16384 : rows_at_a_time(o.kernel[0]);
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
@@ -219,6 +267,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
             LS_E_ARG,
             "--turns must be 1 to %d, at most %d kernels can be compared, and all other numbers must be at least 1",
             LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
+    LS_TRY(check_sizes(&o));
     if (o.device) return gemm_bench_device(&o);
     job j = {.o = &o};
     gemm_timer t = {
@@ -226,6 +275,7 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
         t.side[s] = o.kernel[s];
         st = pick(&j.side[s], o.kernel[s], o.threads);
+        t.type[s] = j.side[s].kernel && gemm_is_bf16(j.side[s].kernel) ? "bf16" : "fp32";
         if (st == LS_OK && j.side[s].kernel) (void)gemm_spin(j.side[s].kernel, o.threads, BURST_S);
     }
     if (st == LS_OK) st = gemm_bench_rows(&o, &t);

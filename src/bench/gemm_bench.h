@@ -19,8 +19,8 @@ typedef struct ls_gemm_row {
     const char *what, *op;  /* "qkv", "NT"                                                 */
     int64_t M, N, K, count; /* count: calls of this shape in a step                       */
     int n_side;
-    const char *side[LS_GEMM_MAX_SIDE];
-    double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE]; /* seconds per call; last row: per step */
+    const char *side[LS_GEMM_MAX_SIDE], *type[LS_GEMM_MAX_SIDE]; /* type: of the operands, "bf16" */
+    double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE];     /* seconds per call; last row: per step */
     double flop;
     double peak[LS_GEMM_MAX_SIDE]; /* last row: median FLOP/s of the multiply instruction alone; 0: not known */
 } ls_gemm_row;
@@ -28,7 +28,7 @@ typedef struct ls_gemm_row {
 typedef struct ls_gemm_bench {
     int threads, turns;                        /* threads 0: all cores */
     int64_t rows, width, layers, vocab, chunk; /* rows: sequences x tokens; chunk: rows of the classifier at a time */
-    const char *const *kernel;                 /* n_kernel 0: the best (in bf16 also that of fp32), and blas-own */
+    const char *const *kernel; /* n_kernel 0: LS_GEMM or the best, in bf16 also that of fp32, and blas-own */
     int n_kernel;
     const char *device; /* NULL: the CPU; "cuda": n_kernel, threads and cpu_time are ignored */
     int index;          /* device index; -1: first available */
@@ -41,6 +41,7 @@ typedef struct ls_gemm_bench {
     void *ctx;
 } ls_gemm_bench;
 
+/* LS_E_ARG: among others if LS_GEMM names no kernel of this type, where n_kernel is 0. LS_E_NOMEM if the matrices do not fit in memory. */
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given);
 const char *ls_gemm_bench_blas(void); /* which CBLAS */
 int ls_gemm_bench_cores(void);
@@ -49,7 +50,7 @@ int ls_gemm_bench_cores(void);
 struct gemm_shape;
 typedef struct gemm_timer {
     int n_side, warm; /* warm: calls per side before the clock runs */
-    const char *side[LS_GEMM_MAX_SIDE];
+    const char *side[LS_GEMM_MAX_SIDE], *type[LS_GEMM_MAX_SIDE];
     int64_t vocab;                       /* rows of the classifier, with padding */
     double (*peak)(void *ctx, int side); /* called after the last product; NULL: not known */
     ls_status (*once)(void *ctx, const struct gemm_shape *q, int side, double *seconds);

@@ -106,11 +106,13 @@ ls_status gemm_bench_device(const ls_gemm_bench *o)
                            &(ls_compute_open_opts){.dtype = o->dtype, .device = o->index, .tf32 = o->tf32}, 0));
     ls_status st = j.c.device ? take_all(&j) : ls_fail(LS_E_ARG, "%s is not a device", o->device);
     if (st == LS_OK) {
+        const char *type = o->tf32 ? "tf32" : o->dtype == LS_BF16 ? "bf16" : o->dtype == LS_F16 ? "fp16" : "fp32";
         char words[LS_COMPUTE_WORDS];
         o->where(o->ctx, ls_compute_describe(&j.c, words));
         st = gemm_bench_rows(o, &(gemm_timer){.n_side = 2,
                                               .warm = 2, /* the first call of a shape selects a kernel */
                                               .side = {"alone", "step"},
+                                              .type = {type, type},
                                               .vocab = j.V,
                                               .once = time_once,
                                               .ctx = &j});

@@ -2,6 +2,7 @@
 #include "cli/bench_impl.h"
 
 #include "bench/gemm_bench.h"
+#include "core/minmax.h"
 
 typedef struct options {
     ls_gemm_bench b;
@@ -24,13 +25,15 @@ static const ls_opt table[] = {
     CLI_POSITIVE("layers", b.layers, "L", "12", "number of layers"),
     CLI_POSITIVE("vocab", b.vocab, "V", "50257", "vocabulary size"),
     CLI_SWITCH("cpu_time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
-    CLI_LIST("kernels", kernels, "NAME...", "kernels to compare [the fastest, and blas-own]"),
+    CLI_LIST(
+        "kernels", kernels, "NAME...",
+        "kernels to compare; each name once [that of LS_GEMM, else the fastest; with bf16, also the fastest of fp32; and blas-own]"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
 
 static const cli_page page = {
     table, CLI_COUNT(table), "bench gemm [OPTIONS]",
-    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step and, for the kernels neon, bfmmla, amx-bf16 and avx512-bf16, their share of the peak of the CPU's multiply instruction on registers alone (median, measured in turns with the products). blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
+    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step and, for the kernels neon, bfmmla, amx-bf16 and avx512-bf16, their share of the peak of the CPU's multiply instruction on registers alone (median, measured in turns with the products). The type after a name is that of the operands; --precision selects the first kernel. blas-own is CBLAS with its own threads, in fp32.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
     "the bare product, \"step\" includes what a training step fuses with it: bias, GELU, residual and bias gradient."};
 
 typedef struct gemm_job {
@@ -47,16 +50,28 @@ static const char *unit_word(const gemm_job *j)
     return j->unit > 1e10 ? "TFLOP/s" : "GFLOP/s";
 }
 
+typedef char label[LS_KERNEL_NAME + 16];
+
+static const char *label_of(const ls_gemm_row *r, int s, label out)
+{
+    snprintf(out, sizeof(label), "%s (%s)", r->side[s], r->type[s]);
+    return out;
+}
+
 static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
 {
+    int width = 0;
+    label l;
+    for (int s = 0; s < r->n_side; s++) width = LS_MAX(width, (int)strlen(label_of(r, s, l)));
     printf("\nall products of a step, %.3f TFLOP\n", r->flop * 1e-12);
     for (int s = 0; s < r->n_side; s++) {
-        printf("  %-10s best %.4f s (%.1f %s), median %.4f s (%.1f %s)", r->side[s], r->best[s],
+        printf("  %-*s best %.4f s (%.1f %s), median %.4f s (%.1f %s)", width, label_of(r, s, l), r->best[s],
                r->flop / r->best[s] / j->unit, unit_word(j), r->median[s], r->flop / r->median[s] / j->unit,
                unit_word(j));
         const double of_peak = r->peak[s] > 0 ? r->flop / r->median[s] / r->peak[s] : 0;
-        if (of_peak > 1) printf(", more than the instruction alone (%.1f): the machine is busy", r->peak[s] / j->unit);
-        else if (of_peak > 0) printf(", %.2f of the instruction's peak, %.1f", of_peak, r->peak[s] / j->unit);
+        const double peak = r->peak[s] / j->unit;
+        if (of_peak > 1) printf(", more than the instruction alone (%.1f %s): the machine is busy", peak, unit_word(j));
+        else if (of_peak > 0) printf(", %.2f of the instruction's peak (%.1f %s)", of_peak, peak, unit_word(j));
         if (s) printf(", %.2f x the time of %s", r->median[s] / r->median[0], r->side[0]);
         printf("\n");
     }
@@ -87,7 +102,8 @@ static void gemm_head(const gemm_job *j, const ls_gemm_row *r)
                (long long)(o->on.threads ? o->on.threads : ls_gemm_bench_cores()), (long long)o->batch,
                (long long)o->seq, (long long)o->turns, ls_gemm_bench_blas());
     printf("%-10s %6s %6s %6s  op %4s", unit_word(j), "M", "N", "K", "n");
-    for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
+    label l;
+    for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", label_of(r, s, l), "median");
     printf("\n");
 }
 
@@ -99,8 +115,8 @@ static void json_row(ls_jsonw *w, const ls_gemm_row *r, bool sum)
     ls_jsonw_members(w, LS_KV("calls", r->count), LS_KV("flop", r->flop));
     for (int s = 0; s < r->n_side; s++) {
         ls_jsonw_put_open(w, r->side[s], '{');
-        ls_jsonw_members(w, LS_KV("best_sec", r->best[s]), LS_KV("median_sec", r->median[s]),
-                         LS_KV("gflops", r->flop / r->median[s] * 1e-9));
+        ls_jsonw_members(w, LS_KV("precision", r->type[s]), LS_KV("best_sec", r->best[s]),
+                         LS_KV("median_sec", r->median[s]), LS_KV("gflops", r->flop / r->median[s] * 1e-9));
         if (r->peak[s] > 0) ls_jsonw_put_real(w, "peak_gflops", r->peak[s] * 1e-9);
         ls_jsonw_close(w);
     }
@@ -123,8 +139,10 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
     }
     printf("%-10s %6lld %6lld %6lld  %s %4lld", r->what, (long long)r->M, (long long)r->N, (long long)r->K, r->op,
            (long long)r->count);
+    label l;
     for (int s = 0; s < r->n_side; s++)
-        printf("  %8.1f %8.1f", r->flop / r->best[s] / j->unit, r->flop / r->median[s] / j->unit);
+        printf("  %*.1f %8.1f", LS_MAX(8, (int)strlen(label_of(r, s, l))), r->flop / r->best[s] / j->unit,
+               r->flop / r->median[s] / j->unit);
     printf("\n");
     fflush(stdout);
 }

@@ -335,7 +335,8 @@ ls_status cmd_doctor(int argc, char **argv)
     if (o.n) return ls_fail(LS_E_ARG, "-n needs --burn MINUTES; add it, or leave -n out");
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
-    const char *broken = NULL, *device = o.device;
+    const part *broken = NULL;
+    const char *device = o.device;
     ls_device_choice chosen;
     if (o.device && !strcmp(o.device, "auto")) {
         LS_TRY(ls_device_choose(o.device, NULL, 1, 0, &chosen));
@@ -346,10 +347,13 @@ ls_status cmd_doctor(int argc, char **argv)
         row[i] = (part){.name = last ? "device" : parts[i].name, .basic = last || parts[i].basic};
         if (last) doctor_try_device(&row[i], device);
         else parts[i].look(&row[i]);
-        if (row[i].basic && row[i].state != PART_OK && !broken) broken = row[i].name;
+        if (row[i].basic && row[i].state != PART_OK && !broken) broken = &row[i];
     }
     LS_TRY(o.json ? print_json(row, n, !broken) : print_rows(row, n));
-    return broken ? ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" above gives the reason",
-                            broken, broken)
-                  : LS_OK;
+    if (!broken) return LS_OK;
+    if (broken->variable)
+        return ls_fail(LS_E_ARG, "%s: an environment variable has a wrong value; the line \"%s\" above names it",
+                       broken->name, broken->name);
+    return ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" above gives the reason",
+                   broken->name, broken->name);
 }

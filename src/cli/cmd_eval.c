@@ -84,15 +84,10 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     return LS_OK;
 }
 
-static const char *precision_word(const ls_session_opts *how)
-{
-    return how->tf32 ? "tf32" : how->dtype == LS_BF16 ? "bf16" : how->dtype == LS_F16 ? "fp16" : "fp32";
-}
-
 static ls_status print(const options *o, const ls_session_opts *how, const ls_session *s, const char *data,
                        const result *r)
 {
-    const char *precision = precision_word(how);
+    const char *precision = cli_precision_word(how);
     const double perplexity = exp(r->loss), rate = (double)r->tokens / r->seconds;
     int64_t nbytes;
     const char *weights = ls_session_weights(s, &nbytes);

@@ -34,7 +34,8 @@ static const ls_opt table[] = {
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
         "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are fp32 and larger than 64 MiB, else 0"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
-    CLI_DEVICE_ROWS,
+    CLI_DEVICE_ROWS_OF(
+        "number format of matrix products. CPU: bf16 speeds up batches of --prompts and slows single prompts down, for which --weights bf16 is fast; auto: as if not given; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights and accepted drafts on stderr", "Output"),
@@ -177,6 +178,16 @@ ls_status generate_encode(const ls_session *s, const char *prompt, size_t n, ls_
     return LS_OK;
 }
 
+ls_status generate_check_bytes(const char *option, const char *path, int64_t line, const char *bytes, size_t n)
+{
+    const char *nul = n ? memchr(bytes, '\0', n) : NULL, *begin = bytes;
+    if (!nul) return LS_OK;
+    for (const char *at = bytes; at < nul; at++)
+        if (*at == '\n') line++, begin = at + 1;
+    return ls_fail(LS_E_FORMAT, "%s %s: line %lld: byte %lld is NUL; remove it", option, path, (long long)line,
+                   (long long)(nul - begin) + 1);
+}
+
 ls_sampling generate_sampling(const options *o, int64_t sample)
 {
     return (ls_sampling){.temperature = o->greedy ? 0 : o->temperature,
@@ -195,13 +206,14 @@ double generate_rate(int64_t n, double seconds)
     return seconds > 0 ? (double)n / seconds : 0;
 }
 
-void generate_print_weights(const ls_session *s)
+void generate_print_weights(const ls_session *s, const ls_session_opts *how)
 {
     int64_t nbytes;
     const char *name = ls_session_weights(s, &nbytes);
     fprintf(stderr, "weights: %s, %.1f MB", name, (double)nbytes / 1e6);
     if (s->draft) fprintf(stderr, "; drafts: int8, %.1f MB", (double)s->draft->nbytes / 1e6);
     fputc('\n', stderr);
+    if (strcmp(cli_precision_word(how), "fp32")) fprintf(stderr, "precision: %s\n", cli_precision_word(how));
 }
 
 static void print_stats(const text *t)
@@ -227,13 +239,13 @@ static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sampl
         else putchar('\n');
         if (o->stats) print_stats(t);
     }
-    if (o->stats) generate_print_weights(s);
     if (!ls_stop_requested()) return LS_OK;
     ls_stop_ended_with(128 + ls_stop_signal());
     return ls_fail(LS_E_STOPPED, "the text ends at signal %d", ls_stop_signal());
 }
 
-static ls_status continue_prompt(ls_session *s, const options *o, const char *prompt, size_t n)
+static ls_status continue_prompt(ls_session *s, const options *o, const ls_session_opts *how, const char *prompt,
+                                 size_t n)
 {
     ls_ids ids = {0};
     text t = {.prompt = prompt};
@@ -253,9 +265,12 @@ static ls_status continue_prompt(ls_session *s, const options *o, const char *pr
     t.id = ids.id;
     int64_t weight_bytes;
     const char *weights = ls_session_weights(s, &weight_bytes);
-    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("weights", weights), LS_KV("weight_bytes", weight_bytes));
+    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("weights", weights),
+                     LS_KV("precision", cli_precision_word(how)), LS_KV("weight_bytes", weight_bytes));
     ls_jsonw_put_open(w, "samples", '[');
-    LS_TRY_GOTO(st, done, make_samples(s, o, &t, work, w));
+    st = make_samples(s, o, &t, work, w);
+    if (o->stats && (st == LS_OK || st == LS_E_STOPPED)) generate_print_weights(s, how);
+    if (st != LS_OK) goto done;
     ls_jsonw_close(w);
     if (o->json) st = cli_json_end(&j);
 done:
@@ -272,10 +287,11 @@ static ls_status generate(const options *o, const ls_session_opts *how)
     char *file = NULL;
     size_t n = o->prompt ? strlen(o->prompt) : 0;
     if (o->prompt_file) LS_TRY(ls_fs_read_most(o->prompt_file, GENERATE_PROMPT_MOST, &file, &n));
+    ls_status st = file ? generate_check_bytes("--prompt_file", o->prompt_file, 1, file, n) : LS_OK;
     ls_stop_set_mode(LS_STOP_NOW); /* until the first text there is nothing to finish */
-    ls_status st = ls_session_open(&s, how);
+    if (st == LS_OK) st = ls_session_open(&s, how);
     ls_stop_set_mode(LS_STOP_ASK);
-    if (st == LS_OK) st = continue_prompt(&s, o, file ? file : o->prompt ? o->prompt : "", n);
+    if (st == LS_OK) st = continue_prompt(&s, o, how, file ? file : o->prompt ? o->prompt : "", n);
     ls_session_close(&s);
     ls_free(file);
     return st;
@@ -332,6 +348,8 @@ ls_status cmd_generate(int argc, char **argv)
     ls_session_opts how = {
         .checkpoint = o.checkpoint, .B = 1, .cache_len = INT32_MAX, .speculate = (int)o.speculate, .tokenizer = true};
     ls_device_choice device;
+    /* auto is fp32 on the CPU for batches, too: a prompt is computed in the same precision alone and in a batch */
+    if (o.on.precision && !strcmp(o.on.precision, "auto")) o.on.precision = NULL;
     LS_TRY(cli_choose_device(&o.on, o.speculate > 0 ? "--speculate" : NULL, &how, &device));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
         return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",

@@ -102,11 +102,11 @@ typedef struct cli_device {
     int64_t threads;
     bool tf32;
 } cli_device;
-#define CLI_DEVICE_ROWS                                                                           \
+#define CLI_DEVICE_ROWS CLI_DEVICE_ROWS_OF("number format; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]")
+#define CLI_DEVICE_ROWS_OF(precision_help)                                                        \
     CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                       \
             "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"), \
-        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16|auto", NULL,                        \
-                   "number format; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),           \
+        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16|auto", NULL, precision_help),       \
         CLI_SWITCH("tf32", on.tf32, "use TF32 for matrix products (fp32 on a GPU)")
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
@@ -119,6 +119,8 @@ typedef struct cli_device {
 
 /* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);
+/* Of matrix products: "fp32", "tf32", "bf16", "fp16". */
+const char *cli_precision_word(const ls_session_opts *how);
 
 /* Prints the text to stdout and frees it. LS_E_NOMEM if it is incomplete. */
 ls_status cli_print(ls_str *s);

@@ -200,6 +200,11 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
     return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights);
 }
 
+const char *cli_precision_word(const ls_session_opts *how)
+{
+    return how->tf32 ? "tf32" : how->dtype == LS_BF16 ? "bf16" : how->dtype == LS_F16 ? "fp16" : "fp32";
+}
+
 ls_status cli_check_launcher(const ls_start_env *e)
 {
     const char *address = getenv("MASTER_ADDR");

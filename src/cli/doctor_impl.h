@@ -10,7 +10,8 @@ typedef enum part_state { PART_OK, PART_MISSING, PART_FAILED } part_state;
 
 typedef struct part {
     const char *name;
-    bool basic; /* every run needs it */
+    bool basic;    /* every run needs it */
+    bool variable; /* it failed because an environment variable has a wrong value */
     part_state state;
     char text[600], hint[400]; /* hint "": none */
 } part;

@@ -52,6 +52,7 @@ static ls_status read_prompts(const char *path, prompt_set *p)
                          (long long)in.line);
             break;
         }
+        LS_TRY_GOTO(st, done, generate_check_bytes("--prompts", path, in.line, line.data, line.n));
         p->longest = LS_MAX(p->longest, line.n);
         p->line[p->n] = ls_strndup(line.data, line.n);
         if (!p->line[p->n]) st = ls_nomem(line.n, "a prompt");
@@ -160,7 +161,7 @@ static ls_status decode_all(const generate_options *o, ls_session *s, prompt_set
     return LS_OK;
 }
 
-static void print_stats(const ls_session *s, const prompt_set *p)
+static void print_stats(const ls_session *s, const ls_session_opts *how, const prompt_set *p)
 {
     const double rest = p->seconds - s->prompt_seconds;
     fprintf(stderr,
@@ -169,7 +170,7 @@ static void print_stats(const ls_session *s, const prompt_set *p)
             p->n, p->n == 1 ? "" : "s", (long long)s->acts->B, (long long)s->n_prompt, s->prompt_seconds,
             generate_rate(s->n_prompt, s->prompt_seconds), (long long)p->n_new, rest, generate_rate(p->n_new, rest),
             generate_rate(p->n_new, p->seconds));
-    generate_print_weights(s);
+    generate_print_weights(s, how);
 }
 
 ls_status generate_many(const generate_options *o, ls_session_opts *how)
@@ -183,7 +184,7 @@ ls_status generate_many(const generate_options *o, ls_session_opts *how)
     LS_TRY_GOTO(st, done, ls_session_open(&s, how));
     LS_TRY_GOTO(st, done, encode_prompts(&s, &p));
     LS_TRY_GOTO(st, done, decode_all(o, &s, &p));
-    if (o->stats) print_stats(&s, &p);
+    if (o->stats) print_stats(&s, how, &p);
 done:
     ls_session_close(&s);
     prompts_fini(&p);

@@ -23,9 +23,12 @@ ls_stops generate_stops(const generate_options *o);
 /* Appends the ids of a prompt; an empty one starts after an end-of-text token, as documents do. Checks that the model has them. */
 ls_status generate_encode(const ls_session *s, const char *prompt, size_t n, ls_ids *ids);
 
+/* LS_E_FORMAT if one of the bytes, which begin with that line of the file, is NUL. */
+ls_status generate_check_bytes(const char *option, const char *path, int64_t line, const char *bytes, size_t n);
+
 double generate_rate(int64_t n, double seconds); /* 0 if no time was measured */
-/* --stats: the weights in use and their bytes, and those of drafts. */
-void generate_print_weights(const ls_session *s);
+/* --stats: the weights in use and their bytes, and those of drafts; the precision of products if it is not fp32. */
+void generate_print_weights(const ls_session *s, const ls_session_opts *how);
 
 /* --prompts: one text (or several) for each line of a file, in batches. how: checkpoint and device. */
 ls_status generate_many(const generate_options *o, ls_session_opts *how);

@@ -53,19 +53,22 @@ static void print_line(const char *text)
     putchar('\n');
 }
 
-static ls_status print(const options *o, const ls_session *s, const ls_langs *langs, const ls_translation_set *set)
+static ls_status print(const options *o, const ls_session_opts *how, const ls_session *s, const ls_langs *langs,
+                       const ls_translation_set *set)
 {
+    const char *precision = cli_precision_word(how);
     cli_json j;
     if (o->stats)
         fprintf(stderr, "%zu sentences, %lld new tokens in %.3f s: %.1f tokens/s\n", set->n, (long long)set->n_token,
                 set->seconds, set->seconds > 0 ? (double)set->n_token / set->seconds : 0);
+    if (o->stats && strcmp(precision, "fp32")) fprintf(stderr, "precision: %s\n", precision);
     if (!o->json) {
         for (size_t i = 0; i < set->n; i++) print_line(set->item[i].gen);
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);
     ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("src_lang", (const char *)langs->src),
-                     LS_KV("tgt_lang", (const char *)langs->tgt));
+                     LS_KV("tgt_lang", (const char *)langs->tgt), LS_KV("precision", precision));
     ls_jsonw_put_open(w, "translations", '[');
     for (size_t i = 0; i < set->n; i++) {
         ls_jsonw_open(w, '{');
@@ -99,7 +102,7 @@ ls_status cli_generate_pairs(int argc, char **argv)
     ls_status st = o.prompt ? ls_translation_set_add(&set, (ls_substr){o.prompt, strlen(o.prompt)}, (ls_substr){0})
                             : read_lines(o.prompt_file, &set);
     if (st == LS_OK && set.n) st = ls_translate(&s, &how, &set);
-    if (st == LS_OK) st = print(&o, &s, &langs, &set);
+    if (st == LS_OK) st = print(&o, &open, &s, &langs, &set);
     ls_translation_set_fini(&set);
     ls_session_close(&s);
     return st;

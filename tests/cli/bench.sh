@@ -117,8 +117,33 @@ expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --determini
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
 expect 2 "--kernels plain is for fp32, but --precision is bf16; leave --precision out" bench gemm --kernels plain --precision bf16
+expect 2 "--kernels has plain twice; leave one out" bench gemm --kernels plain blas-own plain
+expect 2 "LS_GEMM=abacus names no kernel: this CPU has .*plain.* for fp32 and .*-emulated.* for bf16; unset it" env LS_GEMM=abacus "$LOCKSTEP" bench gemm --device cpu
+expect 2 "that kernel is for --precision bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" bench gemm --device cpu --precision fp32
+small=(--seq 8 --width 16 --layers 1 --vocab 7 --turns 1 --threads 1)
+expect 0 "plain (fp32) *best .* blas-own (fp32) *best " bash -c 'LS_GEMM=plain "$0" bench gemm --batch 1 "$@" | tr "\n" " "' "$LOCKSTEP" "${small[@]}"
+for k in "" "--kernels plain"; do
+  # shellcheck disable=SC2086
+  expect 2 "is 1152921504606846976 rows: must be at most 2147483647" bench gemm "${small[@]}" --batch 1073741824 --seq 1073741824 $k
+done
+expect 2 "rows: must be at most 2147483647" bench gemm "${small[@]}" --batch 2147483647 --seq 2147483647
+expect 2 "--width 536870912: must be at most 536870911" bench gemm "${small[@]}" --batch 1 --width 536870912
+expect 5 "the matrices of qkv fwd need 19922943.9 TiB, but .* are available; use smaller sizes" bench gemm "${small[@]}" --batch 2147483647 --seq 1 --width 536870911
+# the type of each kernel's operands; the unit of the peak, where it is known
+bench gemm "${small[@]}" --batch 1 --precision bf16 >out 2>err || bad "gemm in bf16: $(cat err)"
+grep -q '^GFLOP/s .* (bf16)   median .* (fp32)   median  blas-own (fp32)   median$' out || bad "gemm in bf16: $(cat out)"
+grep -q "instruction's peak" out && ! grep -q "of the instruction's peak ([0-9.]* GFLOP/s)" out && bad "the peak has no unit: $(cat out)"
+bench gemm "${small[@]}" --batch 1 --precision bf16 --json >out 2>err || bad "gemm in bf16: $(cat err)"
+python3 - <<'PY' || bad "gemm in bf16: $(head -c 600 out)"
+import json
+for row in json.load(open("out"))["rows"]:
+    assert [v["precision"] for v in row.values() if isinstance(v, dict)] == ["bf16", "fp32", "fp32"], row
+PY
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # an emulated device
   export LS_PLUGIN_DIR=$LS_BUILD/emu
+  expect 2 "rows: must be at most 2147483647" bench gemm --device cuda --batch 1073741824 --seq 1073741824
+  expect 5 "cannot allocate .* for qkv fwd" bench gemm --device cuda --batch 2147483647 --seq 1 --width 536870911
+  expect 0 "alone (fp16) .* step (fp16) " bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
   expect 0 '"device": "cuda: ' bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2 --json
   expect 2 "are only for the CPU" bench gemm --device cuda --threads 2

@@ -63,6 +63,15 @@ TMPDIR=$work/none "$LOCKSTEP" doctor --json >"$work/json" 2>/dev/null || rc=$?
 rc=0
 "$LOCKSTEP" doctor --jsn >/dev/null 2>"$work/err" || rc=$?
 [[ $rc -eq 2 ]] && grep -q "did you mean --json" "$work/err" || fail "a misspelt option is not refused with its name"
+# ---- a variable that names no kernel: nothing of the machine is missing
+for v in LS_GEMM LS_SIMD; do
+    rc=0
+    env $v=abacus "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || rc=$?
+    [[ $rc -eq 2 ]] && grep -q "compute: an environment variable has a wrong value" "$work/err" || fail "$v=abacus gives $rc: $(cat "$work/err")"
+    grep -Eq "^  compute +failed +cpu: $v=abacus names no kernels?: this CPU has .*; unset it, or use one of these" "$work/out" || fail "$v: $(cat "$work/out")"
+    ! grep -q "see the rows above" "$work/out" || fail "$v: the row says that a part is missing"
+    [[ $v == LS_SIMD ]] || grep -Eq "this CPU has .*plain.* for fp32 and .*-emulated.* for bf16" "$work/out" || fail "$v: the kernels of both types: $(cat "$work/out")"
+done
 # ---- a requested device
 "$LOCKSTEP" doctor --device cpu >"$work/out" || fail "--device cpu does not succeed"
 grep -Eq "^  device +ok .*differs from sums in double by" "$work/out" || fail "--device cpu has no row"

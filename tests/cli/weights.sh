@@ -75,6 +75,19 @@ expect 0 '^weights: bf16, 0.[0-9] MB; drafts: int8, 0.[0-9] MB$' "$LOCKSTEP" "${
 expect 0 '^11 prompts in batches of 8, [0-9]* prompt tokens in .* new tokens in .*: in all [0-9.]* tokens/s$' \
   "$LOCKSTEP" "${gen[@]}" --weights int8 --prompts prompts.txt --stats
 
+# ---- the precision of products: fp32 for auto, so that a text does not depend on the batch; bf16 if it is asked for ----
+for p in fp32 bf16 auto; do
+    "$LOCKSTEP" "${gen[@]}" --precision $p --prompt more --stats --json >$p.json 2>$p.err || bad "generate --precision $p failed"
+    "$LOCKSTEP" "${gen[@]}" --precision $p --prompts prompts.txt --stats --json >$p.jsonl 2>$p.many || bad "--prompts --precision $p failed"
+done
+[ "$(grep -h '"precision"' fp32.json bf16.json auto.json | tr -d ' \n')" = '"precision":"fp32","precision":"bf16","precision":"fp32",' ] || bad "precision: $(cat auto.json)"
+cmp fp32.jsonl auto.jsonl || bad "--prompts --precision auto is not fp32"
+cmp -s fp32.jsonl bf16.jsonl && bad "--prompts --precision bf16 is fp32"
+for f in err many; do
+    grep -q '^precision: bf16$' bf16.$f || bad "--stats has no precision: $(cat bf16.$f)"
+    grep -q '^precision' fp32.$f auto.$f && bad "--stats with fp32 prints it"
+done
+
 # ---- refused ----
 expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
 expect 2 "--speculate and --weights int8 cannot be combined" "$LOCKSTEP" "${gen[@]}" --weights int8 --speculate 2

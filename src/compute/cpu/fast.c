@@ -84,27 +84,44 @@ static void add_name(char *list, size_t size, const char *name)
     snprintf(list + n, size - n, "%s%s", n ? ", " : "", name);
 }
 
+static void add_kernels(char *list, size_t size, bool bf16)
+{
+    bool usable;
+    const gemm_kernel *k;
+    for (int i = 0; (k = gemm_list(i, &usable)); i++)
+        if (usable && gemm_is_bf16(k) == bf16) add_name(list, size, gemm_name(k));
+}
+
+/* LS_GEMM, which names no kernel of this type. */
+static ls_status refuse_kernel(const char *name, bool bf16)
+{
+    char fp32[240] = "", half[240] = "";
+    add_kernels(fp32, sizeof fp32, false);
+    add_kernels(half, sizeof half, true);
+    if (gemm_pick(!bf16, name))
+        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s for %s; that kernel is for --precision %s", name,
+                       bf16 ? half : fp32, bf16 ? "bf16" : "fp32", bf16 ? "fp32" : "bf16");
+    return ls_fail(
+        LS_E_ARG,
+        "LS_GEMM=%.40s names no kernel: this CPU has %s for fp32 and %s for bf16; unset it, or use one of these", name,
+        fp32, half);
+}
+
 ls_status cpu_fast_check(bool bf16)
 {
     const char *gemm = getenv("LS_GEMM"), *simd = getenv("LS_SIMD");
     char have[240] = "";
     bool usable, found = false;
-    if (gemm && *gemm && !gemm_pick(bf16, gemm)) {
-        for (int i = 0; gemm_list(i, &usable); i++)
-            if (usable && gemm_is_bf16(gemm_list(i, NULL)) == bf16)
-                add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
-        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s for %s%s", gemm, have, bf16 ? "bf16" : "fp32",
-                       !gemm_pick(!bf16, gemm) ? ""
-                       : bf16                  ? "; that kernel is for --precision fp32"
-                                               : "; that kernel is for --precision bf16");
-    }
+    if (gemm && *gemm && !gemm_pick(bf16, gemm)) return refuse_kernel(gemm, bf16);
     if (!simd || !*simd) return LS_OK;
     for (int i = 0; simd_list(i, &usable); i++) {
         if (!usable) continue;
         found = found || strcmp(simd, simd_list(i, &usable)->name) == 0;
         add_name(have, sizeof have, simd_list(i, &usable)->name);
     }
-    return found ? LS_OK : ls_fail(LS_E_ARG, "LS_SIMD=%s: this CPU has %s", simd, have);
+    return found ? LS_OK
+                 : ls_fail(LS_E_ARG, "LS_SIMD=%.40s names no kernels: this CPU has %s; unset it, or use one of these",
+                           simd, have);
 }
 
 const void *cpu_fast_bf16(void)
