@@ -43,7 +43,8 @@ static const ls_opt table[] = {
         "cluster file or preset (v100, a100, h100, h200, b200), N: number of devices, at most 16384; or this machine (measured now)"),
     CLI_CHOICE(
         "precision", precision, "fp32|bf16|fp16|auto", NULL,
-        "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
+        "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]",
+        CLI_REFUSES("fp8", LS_PLANNER_NO_FP8)),
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),

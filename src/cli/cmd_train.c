@@ -347,15 +347,16 @@ static ls_status fit_settings(ls_train_config *c)
     return st;
 }
 
-/* Prints what becomes of every key. st: of reading the file, or of all checks that follow. */
-static void explain_json(const ls_train_options *o, ls_status st, bool read)
+/* Prints what becomes of every key, in this precision (NULL: not known). st: of reading the file, or of all checks that follow. */
+static void explain_json(const ls_train_options *o, const char *precision, ls_status st, bool read)
 {
     const char *rank = getenv("RANK");
     ls_err_kept error;
     ls_str s = {0};
     if (st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return;
     if (st != LS_OK) ls_err_keep(&error);
-    if (ls_ds_config_explain(o->deepspeed_config, read && st != LS_OK ? error.words : NULL, &s) == LS_OK && s.data)
+    if (ls_ds_config_explain(o->deepspeed_config, precision, read && st != LS_OK ? error.words : NULL, &s) == LS_OK &&
+        s.data)
         fputs(s.data, stderr);
     if (st != LS_OK) ls_err_restore(&error);
     ls_str_fini(&s);
@@ -371,7 +372,7 @@ static ls_status print_settings(const job *j, int world)
         ls_train_config_fini(&c);
         return st;
     }
-    if (j->ds) explain_json(j->o, LS_OK, true);
+    if (j->ds) explain_json(j->o, c.precision, LS_OK, true);
     print_notes(j->o, &c);
     if (c.json) ls_train_config_json(&c, &s);
     else ls_train_config_table(&c, &s);
@@ -526,7 +527,7 @@ ls_status cmd_train(int argc, char **argv)
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     tell_restarts(o, &env);
     if (o->deepspeed_config && (st = ls_ds_config_load(o->deepspeed_config, &ds)) != LS_OK) {
-        explain_json(o, st, false);
+        explain_json(o, o->precision, st, false);
         goto done;
     }
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
@@ -541,7 +542,7 @@ ls_status cmd_train(int argc, char **argv)
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
     if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
 done:
-    if (st != LS_OK && o->print_config && ds.root) explain_json(o, st, true);
+    if (st != LS_OK && o->print_config && ds.root) explain_json(o, o->precision, st, true);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;

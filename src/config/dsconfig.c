@@ -115,11 +115,23 @@ static const char *nearest_in(const ds_table *t, const char *key)
     return ls_nearest_word(key, words, n);
 }
 
+/* The names of this block are not DeepSpeed's, whose users do not know them. */
+static ls_status unknown_fp8_key(ds_reader *r, const ds_row *row, size_t n, const char *key)
+{
+    char known[PLACE_MAX] = "";
+    for (size_t i = 0; i < n; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", row[i].key);
+    return ls_fail(LS_E_CONFIG,
+                   "%s: 'fp8.%.100s' is not a key of the block fp8, which has these names of TransformerEngine: %s",
+                   r->what, key, known);
+}
+
 static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row, size_t n, const char *key)
 {
     const ds_table here = {place, row, n}, *in = &here;
     const char *near = nearest_in(&here, key);
     char where[PLACE_MAX], full[PLACE_MAX];
+    if (!strcmp(place, "fp8")) return unknown_fp8_key(r, row, n, key);
     /* Not here by any spelling: the same word may belong to another block. */
     for (size_t i = 0; !near && i < train_ds_n_tables; i++) {
         in = &train_ds_tables[i];
@@ -315,17 +327,13 @@ static int rewrite_boolean(json_t *root)
 /* Two names of one setting: the second is refused. */
 static ls_status check_names(ds_reader *r)
 {
-    static const char *const same[][2] = {
-        {"bf16", "bfloat16"},
-        {"fp8.format", "fp8.fp8_format"},
-        {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.prefetch_bucket_size"},
-    };
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        if (!ls_ds_get(r->c, same[i][0]) || !ls_ds_get(r->c, same[i][1])) continue;
-        LS_TRY(train_ds_refuse(r, same[i][1],
+    for (size_t i = 0; i < train_ds_n_names; i++) {
+        const char *name = train_ds_names[i][0], *other = train_ds_names[i][1];
+        if (!ls_ds_get(r->c, name) || !ls_ds_get(r->c, other)) continue;
+        LS_TRY(train_ds_refuse(r, other,
                                ls_fail(LS_E_CONFIG,
                                        "%s: '%s' and '%s' are two names of the same setting; give one of them", r->what,
-                                       same[i][0], same[i][1])));
+                                       name, other)));
     }
     return LS_OK;
 }
@@ -333,10 +341,32 @@ static ls_status check_names(ds_reader *r)
 /* Keys with two names get the first one. */
 static int rewrite_names(json_t *root)
 {
-    json_t *zero = json_object_get(root, "zero_optimization"), *bf16 = json_object_get(root, "bfloat16"),
-           *prefetch = json_object_get(zero, "prefetch_bucket_size");
-    const int first = bf16 ? json_object_set(root, "bf16", bf16) : 0;
-    return first || (prefetch && json_object_set(zero, "stage3_prefetch_bucket_size", prefetch));
+    for (size_t i = 0; i < train_ds_n_names; i++) {
+        const char *name = train_ds_names[i][0], *other = train_ds_names[i][1], *dot = strchr(name, '.');
+        char block[PLACE_MAX];
+        snprintf(block, sizeof block, "%.*s", dot ? (int)(dot - name) : 0, name);
+        json_t *in = dot ? json_object_get(root, block) : root,
+               *v = json_object_get(in, dot ? other + (dot - name) + 1 : other);
+        if (v && !json_is_null(v) && !train_ds_auto(v) && json_object_set(in, dot ? dot + 1 : name, v)) return -1;
+    }
+    return 0;
+}
+
+static bool is_honoured(const ds_reader *r, const char *place)
+{
+    char start[PLACE_MAX];
+    snprintf(start, sizeof start, "    %s ", place);
+    return r->groups->honoured.data && strstr(r->groups->honoured.data, start);
+}
+
+/* Moves the keys that a run in this precision does not use to those that are ignored; one that is refused stays so. */
+static void list_idle(ds_reader *r, const char *precision)
+{
+    ls_ds_idle idle[LS_DS_IDLE_MAX];
+    if (!precision) precision = ls_ds_precision(r->c);
+    const int n = ls_ds_idle_keys(r->c, precision ? precision : "fp32", idle);
+    for (int i = 0; i < n; i++)
+        if (is_honoured(r, idle[i].key)) train_ds_ignored(r, idle[i].key, idle[i].why);
 }
 
 /* Reads all keys; those that are refused are counted in the reader. */
@@ -376,7 +406,7 @@ ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds
     return st;
 }
 
-ls_status ls_ds_config_explain(const char *path, const char *later, ls_str *out)
+ls_status ls_ds_config_explain(const char *path, const char *precision, const char *later, ls_str *out)
 {
     char *text;
     size_t n;
@@ -386,6 +416,7 @@ ls_status ls_ds_config_explain(const char *path, const char *later, ls_str *out)
     LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
+        list_idle(&r, precision);
         ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
         ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
         ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");

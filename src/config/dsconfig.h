@@ -22,7 +22,7 @@ typedef struct ls_ds_config {
 } ls_ds_config;
 
 /* The value of a key ("optimizer.params.lr"); NULL if it is missing, null or "auto", or ds is NULL. bfloat16 is read as bf16, a boolean
- * zero_optimization as a block with its stage, and prefetch_bucket_size with its prefix stage3_. */
+ * zero_optimization as a block with its stage, prefetch_bucket_size with its prefix stage3_, and fp8.fp8_format as fp8.format. */
 const json_t *ls_ds_get(const ls_ds_config *ds, const char *key);
 /* Values with a default. */
 bool ls_ds_bool(const ls_ds_config *ds, const char *key, bool missing);
@@ -30,13 +30,24 @@ int64_t ls_ds_int(const ls_ds_config *ds, const char *key, int64_t missing);
 double ls_ds_real(const ls_ds_config *ds, const char *key, double missing);
 const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *missing);
 
+/* The precision whose block is enabled, of several the first of "fp8", "fp16" and "bf16"; NULL: none. */
+const char *ls_ds_precision(const ls_ds_config *ds);
+
+enum { LS_DS_IDLE_MAX = 8 };
+typedef struct ls_ds_idle {
+    const char *key, *why; /* static */
+} ls_ds_idle;
+/* The keys of the blocks bf16 and fp8 that a run in this precision ("fp32", "bf16" ...) does not use; returns their number. */
+int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle out[LS_DS_IDLE_MAX]);
+
 /* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
-/* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. later: why the
+/* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. precision: of the run;
+ * NULL: as the file says. later: why the
  * values were refused together with options, model and machine, which are checked elsewhere; NULL: they were not. LS_E_IO, LS_E_CONFIG
  * (not JSON). */
-ls_status ls_ds_config_explain(const char *path, const char *later, ls_str *out);
+ls_status ls_ds_config_explain(const char *path, const char *precision, const char *later, ls_str *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
 
 #endif

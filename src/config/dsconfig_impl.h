@@ -56,6 +56,10 @@ typedef struct ds_table {
 extern const ds_table train_ds_tables[];
 extern const size_t train_ds_n_tables;
 
+/* Names of a setting and their other names, which are read as the first ones; at most one dot. */
+extern const char *const train_ds_names[][2];
+extern const size_t train_ds_n_names;
+
 /* The flag of `lockstep train` that sets the same as a key. */
 typedef struct ds_flag {
     const char *place, *flag;

@@ -243,6 +243,13 @@ const ds_table train_ds_tables[] = {
 };
 const size_t train_ds_n_tables = COUNT(train_ds_tables);
 
+const char *const train_ds_names[][2] = {
+    {"bf16", "bfloat16"},
+    {"fp8.format", "fp8.fp8_format"},
+    {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.prefetch_bucket_size"},
+};
+const size_t train_ds_n_names = COUNT(train_ds_names);
+
 const ds_flag train_ds_flags[] = {
     {"train_batch_size", "--global_batch_size"},
     {"train_micro_batch_size_per_gpu", "--micro_batch_size_per_gpu"},
@@ -488,6 +495,37 @@ static void note_sums(ds_reader *r)
     if (ls_ds_real(r->c, "gradient_predivide_factor", 1) != 1)
         train_ds_note(
             r, "gradient_predivide_factor (gradients are summed in fp32 and then divided: the mean is the same)");
+}
+
+const char *ls_ds_precision(const ls_ds_config *ds)
+{
+    return ls_ds_bool(ds, "fp8.enabled", false)    ? "fp8"
+           : ls_ds_bool(ds, "fp16.enabled", false) ? "fp16"
+           : ls_ds_bool(ds, "bf16.enabled", false) ? "bf16"
+                                                   : NULL;
+}
+
+/* The name of a key that the file has. */
+static const char *name_given(const ls_ds_config *ds, const char *key)
+{
+    for (size_t i = 0; i < COUNT(train_ds_names); i++)
+        if (!strcmp(train_ds_names[i][0], key) && ls_ds_get(ds, train_ds_names[i][1])) return train_ds_names[i][1];
+    return key;
+}
+
+int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle out[LS_DS_IDLE_MAX])
+{
+    static const char *const fp8[] = {"fp8.format", "fp8.margin", "fp8.amax_history_len", "fp8.amax_compute_algo",
+                                      "fp8.reduce_amax"};
+    const bool in_fp8 = !strcmp(precision, "fp8"), in_bf16 = in_fp8 || !strcmp(precision, "bf16"),
+               enabled = ls_ds_bool(ds, "bf16.enabled", false);
+    int n = 0;
+    for (size_t i = 0; i < COUNT(fp8) && !in_fp8; i++)
+        if (ls_ds_get(ds, fp8[i])) out[n++] = (ls_ds_idle){name_given(ds, fp8[i]), "only fp8 uses it"};
+    if (ls_ds_bool(ds, "bf16.check_grad_overflow", false) && !(in_bf16 && enabled))
+        out[n++] = (ls_ds_idle){ls_ds_get(ds, "bfloat16") ? "bfloat16.check_grad_overflow" : "bf16.check_grad_overflow",
+                                enabled ? "only bf16 and fp8 use it" : "bf16 is not enabled"};
+    return n;
 }
 
 ls_status train_ds_check(ds_reader *r)

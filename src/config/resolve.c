@@ -16,11 +16,16 @@
 #include <string.h>
 #include <strings.h>
 
+bool train_by_run(const ls_train_options *o, const char *name)
+{
+    return ls_train_by_preset(o, name) && (!o->preset || !strcmp(o->preset, "run"));
+}
+
 bool train_leaves_out(ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
 {
     if (!ls_train_by_preset(o, name)) return false;
-    const bool run = !o->preset || !strcmp(o->preset, "run");
-    ls_str_addf(&c->notes, "--%s of the %s needs %s: left out\n", name, run ? "earlier run" : "preset", needs);
+    ls_str_addf(&c->notes, "--%s of the %s needs %s: left out\n", name,
+                train_by_run(o, name) ? "earlier run" : "preset", needs);
     ls_train_forget(o, name);
     return true;
 }
@@ -630,6 +635,19 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
     return LS_OK;
 }
 
+/* Keys that have no effect in any run, and those that have none in this precision. */
+static void note_no_effect(const ls_ds_config *ds, ls_train_config *c)
+{
+    ls_ds_idle idle[LS_DS_IDLE_MAX];
+    const int n = ls_ds_idle_keys(ds, c->precision, idle);
+    if (!ds->no_effect.len && !n) return;
+    ls_str_addf(&c->notes, "keys of the DeepSpeed JSON without effect: %s",
+                ds->no_effect.len ? ds->no_effect.data : "");
+    for (int i = 0; i < n; i++)
+        ls_str_addf(&c->notes, "%s%s (%s)", i || ds->no_effect.len ? ", " : "", idle[i].key, idle[i].why);
+    ls_str_add(&c->notes, "\n");
+}
+
 /* Notes about the JSON, each printed once. */
 static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
@@ -644,10 +662,7 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                                 : (train_origin){LS_FROM_DEFAULT, ""});
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         ls_str_addf(&c->notes, "ZeRO stage %d has no effect with one worker: nothing is sharded\n", c->zero_stage);
-    const char *bits = ls_ds_bool(ds, "fp8.enabled", false)    ? "fp8"
-                       : c->fp16_enabled                       ? "fp16"
-                       : ls_ds_bool(ds, "bf16.enabled", false) ? "bf16"
-                                                               : NULL;
+    const char *bits = ls_ds_precision(ds);
     const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
     const bool scheduler = ls_ds_get(ds, "scheduler");
     if (bits && o->precision && strcmp(bits, c->precision))
@@ -664,8 +679,7 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
         ls_str_add(
             &c->notes,
             "the scheduler of the DeepSpeed JSON is used; the baseline of the reference trainer ignores it (use --lr_schedule constant for the same result)\n");
-    if (ds->no_effect.len)
-        ls_str_addf(&c->notes, "keys of the DeepSpeed JSON without effect: %s\n", ds->no_effect.data);
+    note_no_effect(ds, c);
 }
 
 ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds, const ls_train_paths *paths,

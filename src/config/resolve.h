@@ -174,6 +174,8 @@ void ls_train_paths_fini(ls_train_paths *p);
 
 /* --precision as given, or the choice of `auto` (bf16 where the device has it) and of NULL (bf16 on a GPU, fp32 on the CPU). */
 const char *ls_precision_choose(const char *asked, bool cuda);
+/* The same for a backend, "cuda" or one of --compute: `auto` is fp32 if it has only that. */
+const char *ls_precision_of_backend(const char *asked, const char *compute);
 /* "fp32", "bf16", "fp16", "fp8" of --precision; fp8 is LS_BF16, as all but the operands of products are. */
 ls_dtype ls_precision_dtype(const char *precision);
 /* How a run opens its backend, c->compute; local_rank must be set. */

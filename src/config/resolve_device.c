@@ -22,11 +22,17 @@ ls_dtype ls_precision_dtype(const char *precision)
                                                                    : LS_F32;
 }
 
-const char *ls_precision_choose(const char *asked, bool cuda)
+const char *ls_precision_of_backend(const char *asked, const char *compute)
 {
+    const bool cuda = !strcmp(compute, "cuda");
     if (!asked) return cuda ? "bf16" : "fp32";
     if (strcmp(asked, "auto") != 0) return asked;
-    return cuda || ls_compute_cpu_bf16().native ? "bf16" : "fp32";
+    return cuda || (!strcmp(compute, "cpu") && ls_compute_cpu_bf16().native) ? "bf16" : "fp32";
+}
+
+const char *ls_precision_choose(const char *asked, bool cuda)
+{
+    return ls_precision_of_backend(asked, cuda ? "cuda" : "cpu");
 }
 
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
@@ -85,13 +91,12 @@ static ls_status check_fp8_lost(const ls_train_config *c)
     return LS_OK;
 }
 
-/* TransformerEngine's names in the JSON: format or fp8_format, amax_history_len, margin, amax_compute_algo. most_recent is a history of one
+/* TransformerEngine's names in the JSON: format (or fp8_format), amax_history_len, margin, amax_compute_algo. most_recent is a history of one
  * step. */
 static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d, ls_train_config *c)
 {
     char no_gpu[LS_DEVICE_WORDS];
     static const char *const flag[] = {"fp8_format", "fp8_amax_history_len", "fp8_margin"};
-    const char *key = ls_ds_get(ds, "fp8.format") ? "fp8.format" : "fp8.fp8_format";
     const bool on = !strcmp(c->precision, "fp8");
     const bool recent = !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent");
     for (size_t i = 0; i < sizeof flag / sizeof *flag && !on; i++)
@@ -112,8 +117,8 @@ static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const 
             "that all have the same weights; set it to true",
             ds->path ? ds->path : "the DeepSpeed JSON");
     c->fp8.on = on;
-    const train_origin from = fp8_from(o, ds, "--fp8_format", key, c);
-    const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, key, o->fp8_format)
+    const train_origin from = fp8_from(o, ds, "--fp8_format", "fp8.format", c);
+    const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, "fp8.format", o->fp8_format)
                          : from.source == LS_FROM_RUN ? c->before.fp8_format
                                                       : o->fp8_format;
     c->fp8.e4m3 = !strcasecmp(format, "e4m3");
@@ -136,6 +141,19 @@ static bool is_open(const ls_train_options *o, const ls_ds_config *ds, bool json
     return o->precision ? !strcmp(o->precision, "auto") : !json && (left_open || !section);
 }
 
+/* The precision is that of a run that is resumed: of its steps, or its --precision, which was not typed again. */
+static bool is_of_run(const ls_train_options *o, const char *before)
+{
+    return before || (o->precision && train_by_run(o, "precision"));
+}
+
+/* --precision auto was typed, and decides nothing. */
+static void note_kept(const ls_train_options *o, const char *before, ls_train_config *c)
+{
+    if (before && o->precision && !ls_train_by_preset(o, "precision"))
+        ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
+}
+
 static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
@@ -144,7 +162,8 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     /* fp8 beside bf16 is fp8, as in TransformerEngine; beside fp16 it is refused below */
     const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false), fp8 = ls_ds_bool(ds, "fp8.enabled", false),
                json = !o->precision && (fp16 || fp8 || ls_ds_bool(ds, "bf16.enabled", false)),
-               left_open = !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled");
+               left_open =
+                   !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled") || is_auto(ds, "fp8.enabled");
     const char *key = fp8 ? "fp8.enabled" : fp16 ? "fp16.enabled" : "bf16.enabled";
     if (json && fp16 && fp8)
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
@@ -153,19 +172,20 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     const char *before = open ? c->before.precision : NULL;
     if (open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
-                   : o->precision      ? ls_precision_choose(o->precision, cuda)
+                   : o->precision      ? ls_precision_of_backend(o->precision, c->compute)
                    : json              ? (fp8    ? "fp8"
                                           : fp16 ? "fp16"
                                                  : "bf16")
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
-    if (before && !cuda && (c->dtype == LS_F16 || !strcmp(before, "fp8")))
+    note_kept(o, before, c);
+    if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
         return ls_fail(
             LS_E_UNSUPPORTED,
             "the steps of this run were computed in %s, but the CPU supports only fp32 and bf16; resume it on a GPU, or "
             "add --precision fp32 or --precision bf16; %s",
-            before, ls_device_no_gpu(d, no_gpu));
+            c->precision, ls_device_no_gpu(d, no_gpu));
     LS_TRY(resolve_fp8(o, ds, d, c));
     if (!cuda && json && c->dtype == LS_F16)
         return ls_fail(
@@ -190,7 +210,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->stochastic = o->stochastic_rounding && cuda && c->dtype == LS_BF16;
     if (o->tf32 && !c->tf32) LS_TRY(refuse(o, "tf32", "--device cuda --precision fp32", c));
     if (o->stochastic_rounding && !c->stochastic)
-        LS_TRY(refuse(o, "stochastic_rounding", "--device cuda --precision bf16", c));
+        LS_TRY(refuse(o, "stochastic_rounding", "--device cuda --precision bf16 or fp8", c));
     train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));
     train_put_bool(c, "stochastic_rounding", c->stochastic, train_from(o, "--stochastic_rounding", NULL));
     return LS_OK;

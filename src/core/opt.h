@@ -51,6 +51,8 @@ typedef struct ls_opt {
     const char *of, *value;
     const char *word; /* of LS_OPT_INT: a word that is accepted, too, and stands for -1 ("auto") */
     bool common;      /* on the first help page; a table without common rows has one page */
+    const char *refused,
+        *reason; /* of LS_OPT_CHOICE: a word of other commands that is LS_E_UNSUPPORTED here, and why; NULL: none */
 } ls_opt;
 
 /* What --help, --help_all (or --help=all) and --help=json ask for. */

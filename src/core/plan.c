@@ -335,6 +335,7 @@ void ls_plan_print_line(const ls_plan *p, int64_t sums, ls_str *out)
             ls_str_addf(out, "%s %s %.1f", n++ ? "," : "", ls_part_word((ls_part)part), (double)b / mib);
     }
     if (sums) ls_str_addf(out, ", NCCL's sums %.1f", (double)sums / mib);
-    if ((double)(sum - p->total) >= 0.05 * mib) ls_str_addf(out, ", less %.1f that buffers share", (double)(sum - p->total) / mib);
+    if ((double)(sum - p->total) >= 0.05 * mib)
+        ls_str_addf(out, ", less %.1f that buffers share", (double)(sum - p->total) / mib);
     ls_str_add(out, " (MiB)\n");
 }

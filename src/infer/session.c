@@ -153,8 +153,9 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
     o->device = d->index;
-    o->dtype = ls_precision_dtype(ls_precision_choose(precision, cuda));
     o->compute = cuda ? "cuda" : compute;
+    const char *chosen = ls_precision_of_backend(precision, o->compute);
+    o->dtype = ls_precision_dtype(chosen);
     o->tf32 = tf32;
     if (!cuda && o->dtype == LS_F16)
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 and bf16; use one of them; %s",
@@ -164,7 +165,7 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
-    return choose_weights(o, d, ls_precision_choose(precision, cuda), weights);
+    return choose_weights(o, d, chosen, weights);
 }
 
 const char *ls_session_weights(const ls_session *s, int64_t *nbytes)

@@ -287,10 +287,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     if (c->tf32)
         return ls_fail(LS_E_UNSUPPORTED,
                        "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
-    if (c->fp8.on)
-        return ls_fail(
-            LS_E_UNSUPPORTED,
-            "--precision fp8: cluster files have no times of fp8; plan with --precision bf16, which needs less memory; train --device cuda --precision fp8 prints the memory of fp8 before it starts");
+    if (c->fp8.on) return ls_fail(LS_E_UNSUPPORTED, "--precision fp8: " LS_PLANNER_NO_FP8);
     LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     if (c->offload) LS_TRY(ls_cluster_check_offload(cl, ls_cluster_crowd(cl, c->mesh.world).timed, c->dtype));

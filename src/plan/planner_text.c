@@ -164,7 +164,7 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_pl
     add_word("--model", q->from ? q->from : q->model.name, out);
     ls_str_addf(out, " --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d", q->seq_len, c->micro_batch,
                 c->grad_accum);
-    if (!cl->cpu) ls_str_add(out, " --device cuda");
+    ls_str_addf(out, " --device %s", cl->cpu ? "cpu" : "cuda");
     if (q->precision_given || !is_default(q, c->dtype)) ls_str_addf(out, " --precision %s", c->precision);
     if (q->no_deterministic) ls_str_add(out, " --no_deterministic");
     if (q->vocab_given) ls_str_addf(out, " --vocab_size %d", q->model.vocab_size);

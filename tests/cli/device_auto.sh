@@ -146,9 +146,11 @@ is "$(metric restarted device) $(metric restarted precision)" "cuda fp32" "resta
 # options of the earlier run that the other precision or device does not have are left out; typed ones are refused
 t fp8 LS_PLUGIN_DIR="$emu" -- --precision fp8 --fp8_format hybrid --fp8_margin 1
 expect 2 "needs --precision fp8, but this run uses bf16" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume fp8 --max_steps 3 --precision bf16 --fp8_margin 2
+expect 2 "the steps of this run were computed in fp8, but the CPU supports only fp32 and bf16; resume it on a GPU, or add --precision" "$LOCKSTEP" train --resume fp8 --max_steps 3 --device cpu
 more fp8 1 3 --fp8_format e4m3 --fp8_margin 0
 said fp8 '^steps up to 2 were computed in fp8 (fp8_format hybrid, fp8_amax_history_len 16, fp8_margin 1) on the GPU, from here on in fp8 (fp8_format e4m3, fp8_amax_history_len 16, fp8_margin 0) on the GPU$'
-more fp8 1 4
+more fp8 1 4 --precision auto
+said fp8 '^--precision auto: the precision of the run, fp8, is kept$'
 grep -q 'were computed in' fp8.more && bad "a change is reported, but there is none: $(cat fp8.more)"
 more fp8 1 5 --precision bf16
 said fp8 '^steps up to 4 were computed in fp8 on the GPU, from here on in bf16 on the GPU$'
@@ -159,8 +161,8 @@ more tf32 0 3 --precision bf16
 said tf32 '^--tf32 of the earlier run needs --device cuda --precision fp32: left out$'
 t rounded LS_PLUGIN_DIR="$emu" -- --stochastic_rounding
 more rounded 1 3 --device cpu
-said rounded '^--stochastic_rounding of the earlier run needs --device cuda --precision bf16: left out$'
-expect 2 "--stochastic_rounding needs --device cuda --precision bf16, but this run uses bf16 on the CPU" \
+said rounded '^--stochastic_rounding of the earlier run needs --device cuda --precision bf16 or fp8: left out$'
+expect 2 "--stochastic_rounding needs --device cuda --precision bf16 or fp8, but this run uses bf16 on the CPU" \
   env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume rounded --max_steps 4 --device cpu --stochastic_rounding
 
 more ref 1 3 --device cuda

@@ -125,7 +125,7 @@ grep -q "follow from rates" "$SCRATCH/out" && bad "a note about what the run doe
 expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16
-expect 2 "precision" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
+expect 2 "--precision fp8: cluster files have no times of fp8; plan with --precision bf16" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 0 "per step, bf16, 1 workers\\? of h200" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --precision auto
 expect 0 "best: .*--precision fp16" plan --model gpt2 --global_batch 16 --cluster v100 --precision auto
 expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
@@ -297,7 +297,7 @@ fallback() { plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cl
 expect 0 "^--precision was not given: bf16, because this cluster has no times in fp32, the default of train$" fallback
 grep -q "^best: lockstep train .* --precision bf16" "$SCRATCH/out" || bad "bf16 is missing in the command: $(grep ^best "$SCRATCH/out")"
 expect 0 '"precision": "bf16"' fallback --json
-expect 0 "^best: lockstep train .* --precision bf16" fallback --precision bf16
+expect 0 "^best: lockstep train .* --device cpu --precision bf16" fallback --precision bf16
 grep -q "was not given: bf16" "$SCRATCH/out" && bad "--precision was given: $(cat "$SCRATCH/out")"
 expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16); measure it (plan --measure --device cpu --precision fp32)" \
   plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" --precision fp32
@@ -353,6 +353,7 @@ expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the mo
 expect 3 "has no train.bin" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
 plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
 best=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][0]["command"])' "$SCRATCH/with.json")
+[[ $best == *" --device cpu "* ]] || bad "--device cpu is missing in the command: $best"
 eval "\"\$LOCKSTEP\" ${best#lockstep } --max_steps 8 --checkpoint_path \"\$SCRATCH/a run\"" >/dev/null 2>"$SCRATCH/err" || bad "$best: $(tail -2 "$SCRATCH/err")"
 python3 - "$SCRATCH/with.json" "$SCRATCH/a run/training_metrics.json" <<'P' || bad "$best: planned is not allocated"
 import json, sys

@@ -148,6 +148,10 @@ static void unknown_keys_name_the_nearest_one(void **state)
     must_fail("{\"checkpoint\": {\"parallel_write\": {\"x\": 1}}}", LS_E_CONFIG, "checkpoint.parallel_write.x");
     /* keys of another block */
     must_fail("{\"fp16\": {\"foo\": 1}}", LS_E_CONFIG, "'fp16.foo' is not a DeepSpeed key");
+    must_fail(
+        "{\"fp8\": {\"enabled\": true, \"interval\": 1}}", LS_E_CONFIG,
+        "'fp8.interval' is not a key of the block fp8, which has these names of TransformerEngine: enabled, format, "
+        "fp8_format, margin, amax_history_len, amax_compute_algo, reduce_amax");
     assert_null(strstr(ls_err_words(), "nearest")); /* no key of the block is similar */
     must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
     must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
@@ -230,6 +234,13 @@ static void unsupported_features_are_refused_if_enabled(void **state)
         &c);
     ls_ds_config_fini(&c);
     must_parse("{\"fp8\": {\"format\": \"auto\", \"fp8_format\": \"hybrid\"}}", &c); /* one name has a value */
+    assert_string_equal(ls_ds_text(&c, "fp8.format", ""), "hybrid");
+    ls_ds_config_fini(&c);
+    must_parse(
+        "{\"fp8\": {\"format\": \"e4m3\", \"fp8_format\": \"auto\"}, \"bfloat16\": null, \"bf16\": {\"enabled\": true}}",
+        &c);
+    assert_string_equal(ls_ds_text(&c, "fp8.format", ""), "e4m3");
+    assert_true(ls_ds_bool(&c, "bf16.enabled", false));
     ls_ds_config_fini(&c);
 }
 
@@ -285,7 +296,7 @@ static void all_problems_are_listed_in_three_groups(void **state)
     ls_str s = {0};
     const int64_t live = ls_mem_live();
     assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-    assert_int_equal(ls_ds_config_explain(path, NULL, &s), LS_OK);
+    assert_int_equal(ls_ds_config_explain(path, NULL, NULL, &s), LS_OK);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!strstr(s.data, wanted[i])) fail_msg("'%s' is not in\n%s", wanted[i], s.data);
     const char *honoured = strstr(s.data, "honoured"), *ignored = strstr(s.data, "  ignored");
@@ -300,13 +311,39 @@ static void all_problems_are_listed_in_three_groups(void **state)
 }
 
 /* The lines of the groups that a text has. */
-static void groups_of(const char *text, ls_str *out)
+static void groups_in(const char *text, const char *precision, ls_str *out)
 {
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);
     assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-    assert_int_equal(ls_ds_config_explain(path, NULL, out), LS_OK);
+    assert_int_equal(ls_ds_config_explain(path, precision, NULL, out), LS_OK);
     test_dir_close(dir);
+}
+
+static void groups_of(const char *text, ls_str *out)
+{
+    groups_in(text, NULL, out);
+}
+
+static void keys_of_fp8_are_honoured_in_fp8(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *precision;
+        bool ignored;
+    } row[] = {
+        {"{\"fp8\": {\"margin\": 1}}", NULL, true},
+        {"{\"fp8\": {\"margin\": 1}}", "fp8", false},
+        {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", NULL, false},
+        {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "bf16", true},
+        {"{\"fp8\": {\"margin\": 99}}", NULL, false}, /* refused */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ls_str s = {0};
+        groups_in(row[i].text, row[i].precision, &s);
+        if (!strstr(s.data, "only fp8 uses it") == row[i].ignored) fail_msg("%zu:\n%s", i, s.data);
+        ls_str_fini(&s);
+    }
 }
 
 static void a_key_is_in_one_group(void **state)
@@ -332,6 +369,10 @@ static void a_key_is_in_one_group(void **state)
         {"{\"fp16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}", "bfloat16", NULL},
         {"{\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}", "bfloat16", "bf16.enabled"},
         {"{\"fp8\": {\"format\": \"e4m3\", \"fp8_format\": \"e4m3\"}}", "fp8.fp8_format", "fp8.format"},
+        {"{\"fp8\": {\"enabled\": false, \"margin\": 1}}", "fp8.margin", "fp8.enabled"},
+        {"{\"fp8\": {\"fp8_format\": \"e4m3\", \"margin\": 99}}", "fp8", NULL},
+        {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": false, \"check_grad_overflow\": true}}",
+         "bf16.check_grad_overflow", "bf16.enabled"},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         ls_str s = {0};
@@ -383,6 +424,7 @@ int main(void)
         cmocka_unit_test(a_failed_allocation_leaks_nothing),
         cmocka_unit_test(all_problems_are_listed_in_three_groups),
         cmocka_unit_test(a_key_is_in_one_group),
+        cmocka_unit_test(keys_of_fp8_are_honoured_in_fp8),
         cmocka_unit_test(a_real_configuration_file_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

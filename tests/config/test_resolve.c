@@ -401,6 +401,36 @@ static void every_setting_is_printed_with_its_source(void **state)
     ls_train_config_fini(&c);
 }
 
+static void keys_of_another_precision_are_noted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *line, *note; /* NULL: none */
+    } cases[] = {
+        {"{\"fp8\": {\"margin\": 1}}", "--device cuda", "without effect: fp8.margin (only fp8 uses it)\n"},
+        {"{\"dump_state\": true, \"fp8\": {\"enabled\": false, \"fp8_format\": \"e4m3\", \"reduce_amax\": true}}", "",
+         "without effect: dump_state, fp8.fp8_format (only fp8 uses it), fp8.reduce_amax (only fp8 uses it)\n"},
+        {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "--device cuda --precision bf16", "effect: fp8.margin ("},
+        {"{\"fp8\": {\"margin\": 1}}", "--device cuda --precision fp8", NULL},
+        {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "--device cuda", NULL},
+        {"{\"fp8\": {\"enabled\": false, \"margin\": \"auto\"}}", "", NULL},
+        {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": false, \"check_grad_overflow\": true}}",
+         "--device cuda", "without effect: bf16.check_grad_overflow (bf16 is not enabled)\n"},
+        {"{\"bfloat16\": {\"enabled\": true, \"check_grad_overflow\": true}}", "--precision fp32",
+         "without effect: bfloat16.check_grad_overflow (only bf16 and fp8 use it)\n"},
+        {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}",
+         "--device cuda", NULL},
+        {"{\"bf16\": {\"enabled\": false, \"check_grad_overflow\": false}}", "", NULL},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        ls_train_config c;
+        must(cases[i].json, cases[i].line, &c);
+        if (noted(&c, cases[i].note ? cases[i].note : "without effect") != !!cases[i].note)
+            fail_msg("%s with %s: %s", cases[i].json, cases[i].line, c.notes.data ? c.notes.data : "no note");
+        ls_train_config_fini(&c);
+    }
+}
+
 static void fp8_has_the_names_of_transformer_engine(void **state)
 {
     (void)state;
@@ -419,7 +449,7 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
     must(json, "--device cuda", &c);
     assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 64 && c.fp8.margin == 1);
     assert_source(&c, "precision", LS_FROM_JSON, "fp8.enabled");
-    assert_source(&c, "fp8_format", LS_FROM_JSON, "fp8.fp8_format");
+    assert_source(&c, "fp8_format", LS_FROM_JSON, "fp8.format");
     assert_source(&c, "fp8_amax_history_len", LS_FROM_JSON, "fp8.amax_history_len");
     ls_train_config_fini(&c);
     must(json, "--device cuda --precision bf16", &c);
@@ -442,7 +472,7 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
         assert_false(c.fp8.on);
         ls_train_config_fini(&c);
     }
-    must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "the CPU supports only fp32 and bf16");
+    must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "--precision fp8 needs a GPU");
     must_fail("{\"fp8\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "enables fp8, which needs a GPU");
     must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");
     must_fail("{\"fp8\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}", "--device cuda", LS_E_CONFIG,
@@ -649,6 +679,7 @@ int main(void)
         cmocka_unit_test(unsupported_or_contradictory_settings_are_refused),
         cmocka_unit_test(steps_follow_from_the_data_size),
         cmocka_unit_test(every_setting_is_printed_with_its_source),
+        cmocka_unit_test(keys_of_another_precision_are_noted),
         cmocka_unit_test(fp8_has_the_names_of_transformer_engine),
         cmocka_unit_test(print_config_omits_no_setting),
         cmocka_unit_test(defaults_of_deepspeed_are_named),

@@ -37,6 +37,15 @@ static void a_gpu_run_defaults_to_bf16(void **state)
     assert_true(c.dtype == LS_F32);
     assert_source(&c, "precision", LS_FROM_DEFAULT, "the JSON enables none of fp16, bf16 and fp8");
     ls_train_config_fini(&c);
+    static const char *const blocks[] = {"fp16", "bf16", "fp8"};
+    for (size_t i = 0; i < N_OF(blocks); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "{\"%s\": {\"enabled\": \"auto\"}}", blocks[i]);
+        must(text, "--device cuda", &c);
+        assert_string_equal(c.precision, "bf16");
+        assert_source(&c, "precision", LS_FROM_DEFAULT, "the JSON has \"auto\"");
+        ls_train_config_fini(&c);
+    }
     must("{\"bf16\": {\"enabled\": true}}", "--device cuda", &c);
     assert_true(c.dtype == LS_BF16 && c.loss_scale.rule == LS_SCALE_NONE);
     assert_source(&c, "precision", LS_FROM_JSON, "bf16.enabled");
@@ -102,7 +111,7 @@ static void automatic_devices_resolve_as_if_named(void **state)
         {"", "add --precision fp32 or --precision bf16; --device auto found no GPU: no driver"},
         {"--precision fp16", "(--precision fp32); --device auto found no GPU: no driver"},
         {"--precision bf16 --stochastic_rounding",
-         "needs --device cuda --precision bf16, but this run uses bf16 on the CPU"},
+         "needs --device cuda --precision bf16 or fp8, but this run uses bf16 on the CPU"},
         {"--precision bf16 --compute cpu-ref", "--compute cpu-ref: it supports only fp32"},
         {"-n 2 --precision fp32 --comm nccl", "--device auto found none: no driver"},
     };
@@ -118,6 +127,12 @@ static void automatic_devices_resolve_as_if_named(void **state)
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--precision auto", &off, &c), LS_OK); /* never emulated */
     assert_true(c.dtype == (native ? LS_BF16 : LS_F32));
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--precision auto --compute cpu-ref", &off, &c), LS_OK); /* it has only fp32 */
+    assert_true(c.dtype == LS_F32);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--precision fp8 --stochastic_rounding", &on, &c), LS_OK);
+    assert_true(c.fp8.on && c.stochastic);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(fp16, "--precision auto", &on, &c), LS_OK);
     assert_true(c.dtype == LS_BF16 &&
@@ -159,6 +174,8 @@ static void a_resumed_run_keeps_its_precision(void **state)
         {NULL, "", gpu, fp32, "fp32"},
         {NULL, "--precision auto", gpu, fp32, "fp32"},
         {"{\"bf16\": {\"enabled\": \"auto\"}}", "", gpu, fp32, "fp32"},
+        {"{\"fp8\": {\"enabled\": \"auto\"}}", "", gpu, fp32, "fp32"},
+        {"{\"fp8\": {\"enabled\": \"auto\"}}", "", gpu, fp8, "fp8"},
         {"{\"bf16\": {\"enabled\": true}}", "", gpu, fp32, "bf16"},
         {"{\"bf16\": {\"enabled\": false}}", "", gpu, bf16, "fp32"},
         {"{}", "", gpu, bf16, "bf16"}, /* names none */
@@ -171,6 +188,9 @@ static void a_resumed_run_keeps_its_precision(void **state)
         const ls_train_facts f = {.data_eos_id = -1, .device = &cases[i].device, .before = cases[i].before};
         if (resolve_with(cases[i].json, cases[i].line, &f, &c) != LS_OK) fail_msg("%zu: %s", i, ls_err_words());
         assert_string_equal(c.precision, cases[i].precision);
+        char kept[96]; /* auto, if it is typed, is answered */
+        snprintf(kept, sizeof kept, "--precision auto: the precision of the run, %s, is kept\n", c.precision);
+        assert_int_equal(noted(&c, kept), !strcmp(cases[i].line, "--precision auto"));
         ls_train_config_fini(&c);
     }
     const ls_train_facts on = {.data_eos_id = -1, .device = &gpu, .before = fp8},
@@ -183,6 +203,9 @@ static void a_resumed_run_keeps_its_precision(void **state)
     assert_int_equal(resolve_with("{\"fp8\": {\"enabled\": true, \"margin\": 3}}", "--fp8_format e4m3", &on, &c),
                      LS_OK);
     assert_true(c.fp8.e4m3 && c.fp8.history == 7 && c.fp8.margin == 3);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with("{\"fp8\": {\"enabled\": \"auto\"}}", "", &on, &c), LS_OK);
+    assert_true(!c.fp8.e4m3 && c.fp8.history == 7 && c.fp8.margin == 2);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "", &off, &c), LS_E_UNSUPPORTED);
     assert_contains(ls_err_words(), "the steps of this run were computed in fp8, but the CPU supports only");

@@ -433,6 +433,8 @@ static void flags_choose_where_to_compute(void **state)
     ls_session_opts o = {.checkpoint = NULL};
     assert_int_equal(where(&o, "cpu", NULL, "cpu-ref", false), LS_OK);
     assert_true(!strcmp(o.compute, "cpu-ref") && o.dtype == LS_F32);
+    assert_int_equal(where(&o, "cpu", "auto", "cpu-ref", false), LS_OK);
+    assert_true(o.dtype == LS_F32);
     assert_int_equal(where(&o, "cuda:2", NULL, "cpu", false), LS_OK);
     assert_true(!strcmp(o.compute, "cuda") && o.dtype == LS_BF16 && o.device == 2);
     assert_int_equal(where(&o, "cuda", "fp32", "cpu", true), LS_OK);
