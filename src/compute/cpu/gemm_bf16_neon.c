@@ -5,7 +5,8 @@
  * first cache of 64 KiB.
  *
  * Packing is not done between the products: bfcvtn takes about 0.8 cycles from them, as much as it takes alone
- * (docs/results/bf16_neoverse-v1-2core_2026-11-18.md).
+ * (docs/results/bf16_neoverse-v1-2core_2026-11-18.md). The classifier takes 2,048 rows at a time instead, so that its matrix is packed less often, and the
+ * gradient of its logits comes as bf16.
  *
  * With GEMM_EMULATE (gemm_bf16_neon_emulated.c) the instruction is that of gemm_bf16_emulate.h. */
 #include "compute/cpu/gemm_impl.h"
@@ -81,6 +82,64 @@ static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k
 {
     if (k_contig) pack_panels(dst, panel, src, ld, true, w, kb, GEMM_MR);
     else pack_panels(dst, panel, src, ld, false, w, kb, GEMM_MR);
+}
+
+/* A of bf16 numbers: a group of four steps of K of eight rows. */
+GEMM_INLINE void pack_half_group(uint16_t *dst, const uint16_t *src, int64_t ld, bool k_contig)
+{
+#ifdef GEMM_EMULATE
+    for (int i = 0; i < GEMM_MR; i++)
+        for (int k = 0; k < GROUP; k++) dst[GROUP * i + k] = k_contig ? src[i * ld + k] : src[k * ld + i];
+#else
+    if (k_contig) {
+        for (int i = 0; i < GEMM_MR; i += 2)
+            vst1q_u16(dst + GROUP * i, vcombine_u16(vld1_u16(src + i * ld), vld1_u16(src + (i + 1) * ld)));
+    } else {
+        const uint16x8x4_t step = {
+            {vld1q_u16(src), vld1q_u16(src + ld), vld1q_u16(src + 2 * ld), vld1q_u16(src + 3 * ld)}};
+        vst4q_u16(dst, step);
+    }
+#endif
+}
+
+static void pack_half_at(uint16_t *dst, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    if (w >= GEMM_MR && kb >= GROUP) {
+        pack_half_group(dst, src, ld, k_contig);
+        return;
+    }
+    for (int i = 0; i < GEMM_MR; i++)
+        for (int k = 0; k < GROUP; k++)
+            dst[GROUP * i + k] = i < w && k < kb ? (k_contig ? src[i * ld + k] : src[k * ld + i]) : 0;
+}
+
+static void pack_a16(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    const int64_t n_panel = gemm_ceil_div(w, GEMM_MR), n_group = gemm_ceil_div(kb, GROUP);
+    for (int64_t n = 0; n < n_panel * n_group; n++) { /* in the order of memory, as pack_panels */
+        const int64_t i = (k_contig ? n / n_group : n % n_panel) * GEMM_MR;
+        const int64_t k = (k_contig ? n % n_group : n / n_panel) * GROUP;
+        uint16_t *out = (uint16_t *)(void *)((char *)dst + (size_t)(i / GEMM_MR) * panel) + k * GEMM_MR;
+        pack_half_at(out, k_contig ? src + i * ld + k : src + k * ld + i, ld, k_contig, w - i, kb - k);
+    }
+}
+
+/* From the left: y may be where x is. */
+static void narrow(uint16_t *y, const float *x, int64_t n, float by)
+{
+    int64_t i = 0;
+#ifndef GEMM_EMULATE
+    for (; i + 8 <= n; i += 8) {
+        const bfloat16x8_t first = vcvtq_low_bf16_f32(vmulq_n_f32(vld1q_f32(x + i), by));
+        vst1q_u16(y + i, vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(first, vmulq_n_f32(vld1q_f32(x + i + 4), by))));
+    }
+#endif
+    for (; i < n; i++) {
+        float v;
+        memcpy(&v, x + i, sizeof v);
+        const uint16_t half = ls_to_bf16(v * by);
+        memcpy(y + i, &half, sizeof half);
+    }
 }
 
 static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
@@ -315,7 +374,10 @@ const gemm_kernel GEMM_BF16_KERNEL(neon) = {
     .mt = 128,
     .nt = 768,
     .tmp_nbytes = 512, /* 8 x 12 floats, and what the last group loads beyond its panel */
+    .logit_rows = 2048,
     .pack_a = pack_a,
+    .pack_a16 = pack_a16,
+    .narrow = narrow,
     .pack_b = pack_b,
     .block = block,
 };
