@@ -257,7 +257,7 @@ static void micro(int64_t n_group, const char *pa, const char *pb, float *c, int
 #define FETCH_ROW "prfm pstl1keep, [%[fc]]\nprfum pstl1keep, [%[fc], #44]\nadd %[fc], %[fc], %[ldc]\n"
 
 /* c = the sum over n_group groups, or c + the sum; then + bias where it is not NULL. What f names is fetched between eighths of the sum, C with the
- * first two: many lines at once would hold up the loads of A. */
+ * first two: all lines at once, before the sum, cost more. */
 static void micro(int64_t n_group, const char *pa, const char *pb, float *c, int64_t ldc, const float *bias, bool add,
                   const fetch *f)
 {
