@@ -105,6 +105,7 @@ typedef struct job {
     side side[LS_GEMM_MAX_SIDE];
     const gemm_shape *shape; /* that the matrices are of */
     float *x, *y, *z;
+    uint16_t *x16; /* x as bf16 numbers, where a training step has them so, or NULL */
     double rate[LS_GEMM_MAX_SIDE][GEMM_STEP_SHAPES * (WARM + LS_GEMM_MAX_TURN)]; /* of the instruction alone, FLOP/s */
     int n_rate[LS_GEMM_MAX_SIDE];
 } job;
@@ -121,7 +122,9 @@ static void free_matrices(job *j)
     ls_free(j->x);
     ls_free(j->y);
     ls_free(j->z);
+    ls_free(j->x16);
     j->x = j->y = j->z = NULL;
+    j->x16 = NULL;
 }
 
 static ls_status make_matrices(job *j, const gemm_shape *q)
@@ -134,6 +137,18 @@ static ls_status make_matrices(job *j, const gemm_shape *q)
     j->shape = q;
     if (j->x && j->y && j->z) return LS_OK;
     return ls_nomem(shape_bytes(q), q->what);
+}
+
+/* The gradient of the logits, if the kernel takes it as bf16 numbers. */
+static ls_status narrow_matrix(job *j, const gemm_shape *q, const gemm_kernel *k, const uint16_t **a16)
+{
+    *a16 = NULL;
+    if (!k || !gemm_takes_bf16(k) || strncmp(q->what, "logits d", 8)) return LS_OK;
+    if (!j->x16) j->x16 = ls_alloc((size_t)(q->M * q->K) * sizeof *j->x16);
+    if (!j->x16) return ls_nomem((size_t)(q->M * q->K) * sizeof *j->x16, q->what);
+    gemm_narrow(k, j->x16, j->x, q->M * q->K, 1);
+    *a16 = j->x16;
+    return LS_OK;
 }
 
 static void run_side(const side *s, const gemm_args *a, int n_thread)
@@ -172,6 +187,8 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
 {
     job *j = ctx;
     LS_TRY(make_matrices(j, q));
+    const uint16_t *a16;
+    LS_TRY(narrow_matrix(j, q, j->side[s].kernel, &a16));
     const gemm_args a = {.ta = q->ta,
                          .tb = q->tb,
                          .acc = q->acc,
@@ -179,6 +196,7 @@ static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *second
                          .N = q->N,
                          .K = q->K,
                          .A = j->x,
+                         .A16 = a16,
                          .B = j->y,
                          .C = j->z,
                          .lda = q->ta ? q->M : q->K,

@@ -327,7 +327,8 @@ static void narrow_of(const gemm_kernel *k)
         if (t & 1) d.a[5] = 1e-39f, e.a[5] = 1e-39f / 0.3f;
         check_run(k, &d, 1);
         gemm_narrow(k, half, e.a, e.n_a, 0.3f); /* in its place */
-        for (int64_t i = 0; i < e.n_a; i++) assert_int_equal(half[i], ls_to_bf16(flushed(d.a[i])));
+        for (int64_t i = 0; i < e.n_a; i++)     /* a denormal may be 0 already: the products count it as 0 */
+            assert_true(half[i] == ls_to_bf16(d.a[i]) || half[i] == ls_to_bf16(flushed(d.a[i])));
         e.args.A16 = half;
         e.args.A = NULL;
         check_run(k, &e, 3);

@@ -51,8 +51,8 @@ void fast_add_blocks(const ls_compute *c, float *out, const float *part, int64_t
 const gemm_kernel *fast_kernel(const ls_compute *c);
 /* Bytes at the start of scratch that belong to matrix products. */
 size_t fast_gemm_scratch(const ls_compute *c);
-/* Rows of logits that exist at one time, of R. The sums over rows are cut there, so 512 is part of the results, except with a kernel whose
- * sums run on. */
+/* Rows of logits that exist at one time, of R. The sums over rows are cut there, so their number is part of the results, except with a kernel
+ * whose sums run on. It follows from the kernel and from whether the vocabulary is cut. */
 int64_t fast_logit_rows(const ls_compute *c, int64_t R, int64_t n_part);
 
 /* Attention of one head with bf16 products, and its working space in floats. */

@@ -85,7 +85,7 @@ bool gemm_runs_on(const gemm_kernel *k)
 
 int64_t gemm_logit_rows(const gemm_kernel *k)
 {
-    return k->runs_on ? 2048 : 512;
+    return k->logit_rows ? k->logit_rows : 512;
 }
 
 bool gemm_takes_bf16(const gemm_kernel *k)
@@ -249,9 +249,10 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
         } else {
             size_t panel = gemm_packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
-            const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
-            k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * group) * panel, panel, src, a->lda,
-                      !a->ta, LS_MIN(i.n - at, group_a), p.n);
+            const int64_t first = a->ta ? p.at * a->lda + row : row * a->lda + p.at, w = LS_MIN(i.n - at, group_a);
+            char *to = t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * group) * panel;
+            if (a->A16) k->pack_a16(to, panel, a->A16 + first, a->lda, !a->ta, w, p.n);
+            else k->pack_a(to, panel, a->A + first, a->lda, !a->ta, w, p.n);
         }
     }
 }

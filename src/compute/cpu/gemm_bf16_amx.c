@@ -270,6 +270,7 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .pack_group = 1,
     .pack_a = pack_a,
     .packs_a = true,
+    .logit_rows = 2048,
     .narrow = narrow,
     .pack_b = pack_b,
     .block = block,

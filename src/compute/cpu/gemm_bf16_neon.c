@@ -4,10 +4,12 @@
  * 24 instructions of 16 multiply-adds (6 cycles on four pipes) and 5 loads of two registers. kc = 1024: a panel of B (24 KiB) and one of A (16 KiB) share a
  * first cache of 64 KiB.
  *
+ * Packing is not done between the products: bfcvtn takes about 0.8 cycles from them, as much as it takes alone
+ * (docs/results/bf16_neoverse-v1-2core_2026-11-18.md). The classifier takes 2,048 rows at a time instead, so that its matrix is packed less often, and the
+ * gradient of its logits comes as bf16.
+ *
  * With GEMM_EMULATE (gemm_bf16_neon_emulated.c) the instruction is that of gemm_bf16_emulate.h. */
-enum { GEMM_MR = 8, GEMM_NR = 12 };
-#define GEMM_A_STAYS 0
-#include "compute/cpu/gemm_tile.h"
+#include "compute/cpu/gemm_impl.h"
 #include "core/half.h"
 
 #include <string.h>
@@ -18,9 +20,9 @@ enum { GEMM_MR = 8, GEMM_NR = 12 };
 #include <sys/auxv.h>
 #endif
 
+enum { GEMM_MR = 8, GEMM_NR = 12 };
+enum { EIGHTHS = 8, LINE = 64 }; /* bytes of a cache line */
 enum { GROUP = 4, PAIRS_A = GEMM_MR / 2, PAIRS_B = GEMM_NR / 2 };
-
-typedef float v4 __attribute__((vector_size(16), may_alias, aligned(4)));
 
 /* ---- packing ---- */
 
@@ -82,103 +84,235 @@ static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k
     else pack_panels(dst, panel, src, ld, false, w, kb, GEMM_MR);
 }
 
+/* A of bf16 numbers: a group of four steps of K of eight rows. */
+GEMM_INLINE void pack_half_group(uint16_t *dst, const uint16_t *src, int64_t ld, bool k_contig)
+{
+#ifdef GEMM_EMULATE
+    for (int i = 0; i < GEMM_MR; i++)
+        for (int k = 0; k < GROUP; k++) dst[GROUP * i + k] = k_contig ? src[i * ld + k] : src[k * ld + i];
+#else
+    if (k_contig) {
+        for (int i = 0; i < GEMM_MR; i += 2)
+            vst1q_u16(dst + GROUP * i, vcombine_u16(vld1_u16(src + i * ld), vld1_u16(src + (i + 1) * ld)));
+    } else {
+        const uint16x8x4_t step = {
+            {vld1q_u16(src), vld1q_u16(src + ld), vld1q_u16(src + 2 * ld), vld1q_u16(src + 3 * ld)}};
+        vst4q_u16(dst, step);
+    }
+#endif
+}
+
+static void pack_half_at(uint16_t *dst, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    if (w >= GEMM_MR && kb >= GROUP) {
+        pack_half_group(dst, src, ld, k_contig);
+        return;
+    }
+    for (int i = 0; i < GEMM_MR; i++)
+        for (int k = 0; k < GROUP; k++)
+            dst[GROUP * i + k] = i < w && k < kb ? (k_contig ? src[i * ld + k] : src[k * ld + i]) : 0;
+}
+
+static void pack_a16(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    const int64_t n_panel = gemm_ceil_div(w, GEMM_MR), n_group = gemm_ceil_div(kb, GROUP);
+    for (int64_t n = 0; n < n_panel * n_group; n++) { /* in the order of memory, as pack_panels */
+        const int64_t i = (k_contig ? n / n_group : n % n_panel) * GEMM_MR;
+        const int64_t k = (k_contig ? n % n_group : n / n_panel) * GROUP;
+        uint16_t *out = (uint16_t *)(void *)((char *)dst + (size_t)(i / GEMM_MR) * panel) + k * GEMM_MR;
+        pack_half_at(out, k_contig ? src + i * ld + k : src + k * ld + i, ld, k_contig, w - i, kb - k);
+    }
+}
+
+/* From the left: y may be where x is. */
+static void narrow(uint16_t *y, const float *x, int64_t n, float by)
+{
+    int64_t i = 0;
+#ifndef GEMM_EMULATE
+    for (; i + 8 <= n; i += 8) {
+        const bfloat16x8_t first = vcvtq_low_bf16_f32(vmulq_n_f32(vld1q_f32(x + i), by));
+        vst1q_u16(y + i, vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(first, vmulq_n_f32(vld1q_f32(x + i + 4), by))));
+    }
+#endif
+    for (; i < n; i++) {
+        float v;
+        memcpy(&v, x + i, sizeof v);
+        const uint16_t half = ls_to_bf16(v * by);
+        memcpy(y + i, &half, sizeof half);
+    }
+}
+
 static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
 {
     if (k_contig) pack_panels(dst, panel, src, ld, true, w, kb, GEMM_NR);
     else pack_panels(dst, panel, src, ld, false, w, kb, GEMM_NR);
 }
 
-/* ---- the sums: s[p][q] is rows 2p, 2p+1 x columns 2q, 2q+1 ---- */
+/* ---- micro-tiles ---- */
+
+/* What comes into the caches while a micro-tile is multiplied: its place in C into the first, and n_line lines of B with each eighth of the sum
+ * into the second. */
+typedef struct fetch {
+    const char *c, *b;
+    int64_t n_line;
+} fetch;
 
 #ifdef GEMM_EMULATE
-static void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, const uint16_t *pb)
+static void micro(int64_t n_group, const char *pa, const char *pb, float *c, int64_t ldc, const float *bias, bool add,
+                  const fetch *f)
 {
+    (void)f;
+    const uint16_t *a = (const uint16_t *)(const void *)pa, *b = (const uint16_t *)(const void *)pb;
     emu_v4 t[PAIRS_A][PAIRS_B] = {{{0}}};
-    for (int64_t k = 0; k < n_group; k++, pa += GROUP * GEMM_MR, pb += GROUP * GEMM_NR)
+    for (int64_t k = 0; k < n_group; k++, a += GROUP * GEMM_MR, b += GROUP * GEMM_NR)
         for (int p = 0; p < PAIRS_A; p++)
-            for (int q = 0; q < PAIRS_B; q++) t[p][q] = emu_bfmmla(t[p][q], pa + 2 * GROUP * p, pb + 2 * GROUP * q);
-    for (int p = 0; p < PAIRS_A; p++)
-        for (int q = 0; q < PAIRS_B; q++) s[p][q] = (v4)t[p][q];
+            for (int q = 0; q < PAIRS_B; q++) t[p][q] = emu_bfmmla(t[p][q], a + 2 * GROUP * p, b + 2 * GROUP * q);
+    for (int i = 0; i < GEMM_MR; i++)
+        for (int j = 0; j < GEMM_NR; j++) {
+            float v = t[i / 2][j / 2][i % 2 * 2 + j % 2];
+            if (add) v = c[i * ldc + j] + v;
+            if (bias) v = v + bias[j];
+            c[i * ldc + j] = v;
+        }
 }
 #else
 #pragma GCC diagnostic ignored "-Woverlength-strings" /* the loop below is one string of more than 4095 characters */
 
-/* Assembly, as in gemm_neon.c: compilers spill part of the 24 sums, and operands must be loaded well before their use. A is in v0 … v3; B goes
- * through v4 … v7: each load takes the register that the column before has just left, so two groups bring every role back where it
- * began. The last group loads what is after the panels (64 bytes each, inside the scratch) and drops it. */
+/* Assembly, as in gemm_neon.c: compilers spill part of the 24 sums, and operands must be loaded well before their use. The sums of rows
+ * 2p, 2p+1 and columns 2q, 2q+1 are in register 8 + 6p + q. */
+#define C00 "8"
+#define C01 "9"
+#define C02 "10"
+#define C03 "11"
+#define C04 "12"
+#define C05 "13"
+#define C10 "14"
+#define C11 "15"
+#define C12 "16"
+#define C13 "17"
+#define C14 "18"
+#define C15 "19"
+#define C20 "20"
+#define C21 "21"
+#define C22 "22"
+#define C23 "23"
+#define C24 "24"
+#define C25 "25"
+#define C30 "26"
+#define C31 "27"
+#define C32 "28"
+#define C33 "29"
+#define C34 "30"
+#define C35 "31"
+
+/* A is in v0 … v3; B goes through v4 … v7: each load takes the register that the column before has just left, so two groups bring every role
+ * back where it began. The last group loads what is after the panels (64 bytes each, inside the scratch) and drops it. */
 /* four squares of two rows of them: two registers of A and two of B */
-#define TWO_ROWS(p0, p1, q0, q1, x0, x1)                \
-    "bfmmla %[c" p0 q0 "].4s, v" p0 ".8h, v" x0 ".8h\n" \
-    "bfmmla %[c" p0 q1 "].4s, v" p0 ".8h, v" x1 ".8h\n" \
-    "bfmmla %[c" p1 q0 "].4s, v" p1 ".8h, v" x0 ".8h\n" \
-    "bfmmla %[c" p1 q1 "].4s, v" p1 ".8h, v" x1 ".8h\n"
+/* clang-format off */
+#define TWO_ROWS(p0, p1, q0, q1, x0, x1)                                    \
+    "bfmmla v" C##p0##q0 ".4s, v" #p0 ".8h, v" x0 ".8h\n"                   \
+    "bfmmla v" C##p0##q1 ".4s, v" #p0 ".8h, v" x1 ".8h\n"                   \
+    "bfmmla v" C##p1##q0 ".4s, v" #p1 ".8h, v" x0 ".8h\n"                   \
+    "bfmmla v" C##p1##q1 ".4s, v" #p1 ".8h, v" x1 ".8h\n"
 #define LOAD_TWO(x, y, from, at) "ldp q" x ", q" y ", [%[" from "], #" at "]\n"
 /* One group: columns 0 … 3 are in x0 … x3. b4, n0, n2: where columns 4, 5 of this group and 0 … 3 of the next are; a0, a2: A of the next. Two
  * registers are loaded at a time, at least four products (one cycle on four pipes) before they are used. */
-/* clang-format off */
-#define GROUP_OF(x0, x1, x2, x3, b4, n0, n2, a0, a2)                                    \
-    TWO_ROWS("0", "1", "0", "1", x0, x1) TWO_ROWS("2", "3", "0", "1", x0, x1)           \
-    LOAD_TWO(x0, x1, "pb", b4)                                                          \
-    TWO_ROWS("0", "1", "2", "3", x2, x3) TWO_ROWS("2", "3", "2", "3", x2, x3)           \
-    LOAD_TWO(x2, x3, "pb", n0)                                                          \
-    TWO_ROWS("0", "1", "4", "5", x0, x1) LOAD_TWO("0", "1", "pa", a0)                   \
-    TWO_ROWS("2", "3", "4", "5", x0, x1) LOAD_TWO("2", "3", "pa", a2)                   \
+#define GROUP_OF(x0, x1, x2, x3, b4, n0, n2, a0, a2)                        \
+    TWO_ROWS(0, 1, 0, 1, x0, x1) TWO_ROWS(2, 3, 0, 1, x0, x1)               \
+    LOAD_TWO(x0, x1, "pb", b4)                                              \
+    TWO_ROWS(0, 1, 2, 3, x2, x3) TWO_ROWS(2, 3, 2, 3, x2, x3)               \
+    LOAD_TWO(x2, x3, "pb", n0)                                              \
+    TWO_ROWS(0, 1, 4, 5, x0, x1) LOAD_TWO("0", "1", "pa", a0)               \
+    TWO_ROWS(2, 3, 4, 5, x0, x1) LOAD_TWO("2", "3", "pa", a2)               \
     LOAD_TWO(x0, x1, "pb", n2)
+#define FIRST_GROUP  GROUP_OF("4", "5", "6", "7", "64", "96", "128", "64", "96")
+#define SECOND_GROUP GROUP_OF("6", "7", "4", "5", "160", "192", "224", "128", "160")
+#define TWO_GROUPS   FIRST_GROUP SECOND_GROUP "add %[pa], %[pa], #128\nadd %[pb], %[pb], #192\n"
+
+#define ZERO(r) "movi v" r ".4s, #0\n"
+#define ZERO_ROWS(p) ZERO(C##p##0) ZERO(C##p##1) ZERO(C##p##2) ZERO(C##p##3) ZERO(C##p##4) ZERO(C##p##5)
+#define ZERO_ALL ZERO_ROWS(0) ZERO_ROWS(1) ZERO_ROWS(2) ZERO_ROWS(3)
+
+/* Two rows of the result: v0 … v2 and v3 … v5. */
+#define ZIP(n, to, x, y) "zip" n " v" to ".2d, v" x ".2d, v" y ".2d\n"
+#define ADD_TO(x, y) "fadd v" x ".4s, v" y ".4s, v" x ".4s\n"
+#define ADD_ROW(from, x, y, z)                                              \
+    "ldp q6, q7, [%[" from "]]\n" ADD_TO(x, "6") ADD_TO(y, "7")             \
+    "ldr q6, [%[" from "], #32]\n" ADD_TO(z, "6")
+#define STORE_ROW(to, x, y, z) "stp q" x ", q" y ", [%[" to "]]\nstr q" z ", [%[" to "], #32]\n"
+#define STORE_ROWS(p)                                                       \
+    ZIP("1", "0", C##p##0, C##p##1) ZIP("1", "1", C##p##2, C##p##3) ZIP("1", "2", C##p##4, C##p##5) \
+    ZIP("2", "3", C##p##0, C##p##1) ZIP("2", "4", C##p##2, C##p##3) ZIP("2", "5", C##p##4, C##p##5) \
+    "add %[t], %[c], %[ldc]\n"                                              \
+    "cbz %w[add], 1f\n" ADD_ROW("c", "0", "1", "2") ADD_ROW("t", "3", "4", "5") \
+    "1:\n"                                                                  \
+    "cbz %[bias], 1f\n" ADD_ROW("bias", "0", "1", "2") ADD_ROW("bias", "3", "4", "5") \
+    "1:\n" STORE_ROW("c", "0", "1", "2") STORE_ROW("t", "3", "4", "5")      \
+    "add %[c], %[t], %[ldc]\n"
 /* clang-format on */
-#define FIRST_GROUP              GROUP_OF("4", "5", "6", "7", "64", "96", "128", "64", "96")
-#define SECOND_GROUP             GROUP_OF("6", "7", "4", "5", "160", "192", "224", "128", "160")
+#define SUMS                                                                                                      \
+    "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", \
+        "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
 
-#define EACH_PAIR(X) X(0) X(1) X(2) X(3)
+#define FETCH_ROW "prfm pstl1keep, [%[fc]]\nprfum pstl1keep, [%[fc], #44]\nadd %[fc], %[fc], %[ldc]\n"
 
-GEMM_INLINE void sums(v4 s[PAIRS_A][PAIRS_B], int64_t n_group, const uint16_t *pa, const uint16_t *pb)
+/* c = the sum over n_group groups, or c + the sum; then + bias where it is not NULL. What f names is fetched between eighths of the sum, C with the
+ * first two: all lines at once, before the sum, cost more. */
+static void micro(int64_t n_group, const char *pa, const char *pb, float *c, int64_t ldc, const float *bias, bool add,
+                  const fetch *f)
 {
-#define DECLARE(p)   float32x4_t c##p##0, c##p##1, c##p##2, c##p##3, c##p##4, c##p##5;
-#define ZERO(p)                                                                   \
-    "movi %[c" #p "0].4s, #0\nmovi %[c" #p "1].4s, #0\nmovi %[c" #p "2].4s, #0\n" \
-    "movi %[c" #p "3].4s, #0\nmovi %[c" #p "4].4s, #0\nmovi %[c" #p "5].4s, #0\n"
-#define OUTPUT(p)                                                                                           \
-    [c##p##0] "=&w"(c##p##0), [c##p##1] "=&w"(c##p##1), [c##p##2] "=&w"(c##p##2), [c##p##3] "=&w"(c##p##3), \
-        [c##p##4] "=&w"(c##p##4), [c##p##5] "=&w"(c##p##5)
-#define KEEP(p)                                                                                                        \
-    s[p][0] = (v4)c##p##0, s[p][1] = (v4)c##p##1, s[p][2] = (v4)c##p##2, s[p][3] = (v4)c##p##3, s[p][4] = (v4)c##p##4, \
-    s[p][5] = (v4)c##p##5;
-    EACH_PAIR(DECLARE)
-    __asm__ volatile(ZERO(0) ZERO(1) ZERO(2) ZERO(3) "ldp q0, q1, [%[pa]]\n"
-                                                     "ldp q2, q3, [%[pa], #32]\n"
-                                                     "ldp q4, q5, [%[pb]]\n"
-                                                     "ldp q6, q7, [%[pb], #32]\n"
-                                                     "subs %[k], %[k], #2\n"
-                                                     "b.lt 2f\n"
-                                                     ".p2align 5\n"
-                                                     "1:\n" /* two groups */
-                     FIRST_GROUP SECOND_GROUP "add %[pa], %[pa], #128\n"
-                                                     "add %[pb], %[pb], #192\n"
-                                                     "subs %[k], %[k], #2\n"
-                                                     "b.ge 1b\n"
-                                                     "2:\n"
-                                                     "adds %[k], %[k], #2\n"
-                                                     "b.eq 3f\n" /* or one more */
-                     FIRST_GROUP "3:\n"
-                     : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), [pa] "+&r"(pa), [pb] "+&r"(pb), [k] "+&r"(n_group)
-                     :
-                     : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "cc", "memory");
-    EACH_PAIR(KEEP)
+    const char *fc = f->c, *fb = f->b;
+    int64_t each = n_group / 16, rest = n_group - 16 * each, part = 8, t;
+    __asm__ volatile(ZERO_ALL "ldp q0, q1, [%[pa]]\n"
+                              "ldp q2, q3, [%[pa], #32]\n"
+                              "ldp q4, q5, [%[pb]]\n"
+                              "ldp q6, q7, [%[pb], #32]\n"
+                              "cbz %[each], 5f\n"
+                              "1:\n"
+                              "cmp %[part], #6\n"
+                              "b.le 2f\n" FETCH_ROW FETCH_ROW FETCH_ROW FETCH_ROW "2:\n"
+                              "cbz %[n_line], 3f\n"
+                              "mov %[t], %[n_line]\n"
+                              "2:\n"
+                              "prfm pldl2keep, [%[fb]]\n"
+                              "add %[fb], %[fb], #64\n"
+                              "subs %[t], %[t], #1\n"
+                              "b.ne 2b\n"
+                              "3:\n"
+                              "mov %[t], %[each]\n"
+                              ".p2align 5\n"
+                              "4:\n" TWO_GROUPS "subs %[t], %[t], #1\n"
+                              "b.ne 4b\n"
+                              "subs %[part], %[part], #1\n"
+                              "b.ne 1b\n"
+                              "5:\n" /* what is left of sixteen groups */
+                              "subs %[rest], %[rest], #2\n"
+                              "b.lt 2f\n"
+                              "1:\n" TWO_GROUPS "subs %[rest], %[rest], #2\n"
+                              "b.ge 1b\n"
+                              "2:\n"
+                              "adds %[rest], %[rest], #2\n"
+                              "b.eq 1f\n" /* or one more */
+                     FIRST_GROUP "1:\n" STORE_ROWS(0) STORE_ROWS(1) STORE_ROWS(2) STORE_ROWS(3)
+                     : [pa] "+&r"(pa), [pb] "+&r"(pb), [c] "+&r"(c), [rest] "+&r"(rest), [part] "+&r"(part),
+                       [t] "=&r"(t), [fc] "+&r"(fc), [fb] "+&r"(fb)
+                     : [each] "r"(each), [n_line] "r"(f->n_line), [ldc] "r"(ldc * (int64_t)sizeof *c), [bias] "r"(bias),
+                       [add] "r"((int)add)
+                     : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", SUMS, "cc", "memory");
 }
 
 static double spin(int64_t n)
 {
     const int64_t rounds = n;
-    EACH_PAIR(DECLARE)
-    __asm__ volatile(ZERO(0) ZERO(1) ZERO(2)
-                         ZERO(3) "movi v0.4s, #0\nmovi v1.4s, #0\nmovi v2.4s, #0\nmovi v3.4s, #0\nmovi v4.4s, #0\n"
-                                 "1:\n.rept 8\n" TWO_ROWS("0", "1", "0", "1", "4", "4")
-                                     TWO_ROWS("2", "3", "0", "1", "4", "4") TWO_ROWS("0", "1", "2", "3", "4", "4")
-                                         TWO_ROWS("2", "3", "2", "3", "4", "4") TWO_ROWS("0", "1", "4", "5", "4", "4")
-                                             TWO_ROWS("2", "3", "4", "5", "4", "4") ".endr\nsubs %[k], %[k], #1\n"
-                                                                                    "b.gt 1b\n"
-                     : OUTPUT(0), OUTPUT(1), OUTPUT(2), OUTPUT(3), [k] "+&r"(n)
+    __asm__ volatile(ZERO_ALL "movi v0.4s, #0\nmovi v1.4s, #0\nmovi v2.4s, #0\nmovi v3.4s, #0\nmovi v4.4s, #0\n"
+                              "1:\n.rept 8\n" TWO_ROWS(0, 1, 0, 1, "4", "4") TWO_ROWS(2, 3, 0, 1, "4", "4")
+                                  TWO_ROWS(0, 1, 2, 3, "4", "4") TWO_ROWS(2, 3, 2, 3, "4", "4")
+                                      TWO_ROWS(0, 1, 4, 5, "4", "4")
+                                          TWO_ROWS(2, 3, 4, 5, "4", "4") ".endr\nsubs %[k], %[k], #1\n"
+                                                                         "b.gt 1b\n"
+                     : [k] "+&r"(n)
                      :
-                     : "v0", "v1", "v2", "v3", "v4", "cc");
+                     : "v0", "v1", "v2", "v3", "v4", SUMS, "cc");
     return (double)rounds * 8 * 24 * 32;
 }
 
@@ -189,25 +323,38 @@ static bool usable(void)
 }
 #endif
 
-static void micro(int64_t kb, const float *pa, const float *pb, float *c, int64_t ldc, const float *bias, bool add)
+static void micro_edge(const gemm_block *b, const char *pa, const char *pb, int64_t i, int64_t j, const fetch *f)
 {
-    v4 s[PAIRS_A][PAIRS_B];
-    for (int i = 0; i < GEMM_MR; i++) {
-        __builtin_prefetch(c + i * ldc, 1);
-        __builtin_prefetch(c + i * ldc + GEMM_NR - 1, 1);
-    }
-    sums(s, gemm_ceil_div(kb, GROUP), (const uint16_t *)(const void *)pa, (const uint16_t *)(const void *)pb);
-    for (int p = 0; p < PAIRS_A; p++)
-        for (int q = 0; q < PAIRS_B; q += 2) {
-            const v4 row[2] = {__builtin_shufflevector(s[p][q], s[p][q + 1], 0, 1, 4, 5),
-                               __builtin_shufflevector(s[p][q], s[p][q + 1], 2, 3, 6, 7)};
-            for (int e = 0; e < 2; e++) {
-                v4 *out = (v4 *)(c + (2 * p + e) * ldc + 2 * q), v = row[e];
-                if (add) v = *out + v;
-                if (bias) v = v + *(const v4 *)(bias + 2 * q);
-                *out = v;
-            }
+    const int64_t m = LS_MIN(b->m - i, GEMM_MR), n = LS_MIN(b->n - j, GEMM_NR);
+    float *c = b->c + i * b->ldc + j;
+    micro(gemm_ceil_div(b->kb, GROUP), pa, pb, b->tmp, GEMM_NR, NULL, false, f);
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t s = 0; s < n; s++) {
+            float v = b->tmp[r * GEMM_NR + s];
+            if (b->add) v = c[r * b->ldc + s] + v;
+            if (b->bias) v = v + b->bias[j + s];
+            c[r * b->ldc + s] = v;
         }
+}
+
+/* A panel of B stays in the first cache, panels of A stream from the second. The next panel of B comes into the second meanwhile, a piece with
+ * every micro-tile. */
+static void block(const gemm_block *b)
+{
+    const int64_t n_group = gemm_ceil_div(b->kb, GROUP), n_tile = gemm_ceil_div(b->m, GEMM_MR);
+    const int64_t n_line = gemm_ceil_div((int64_t)b->b_panel, n_tile * EIGHTHS * LINE);
+    for (int64_t j = 0; j < b->n; j += GEMM_NR) {
+        const char *pa = b->pa, *pb = b->pb + (size_t)(j / GEMM_NR) * b->b_panel, *end = pb + 2 * b->b_panel;
+        fetch f = {.b = pb + b->b_panel};
+        for (int64_t i = 0; i < b->m; i += GEMM_MR, pa += b->a_panel, f.b += EIGHTHS * LINE * n_line) {
+            float *c = b->c + i * b->ldc + j;
+            const bool whole = i + GEMM_MR <= b->m && j + GEMM_NR <= b->n;
+            f.c = (const char *)c;
+            f.n_line = f.b < end ? n_line : 0;
+            if (whole) micro(n_group, pa, pb, c, b->ldc, b->bias ? b->bias + j : NULL, b->add, &f);
+            else micro_edge(b, pa, pb, i, j, &f);
+        }
+    }
 }
 
 const gemm_kernel GEMM_BF16_KERNEL(neon) = {
@@ -225,9 +372,12 @@ const gemm_kernel GEMM_BF16_KERNEL(neon) = {
     .k_round = GROUP,
     .elem_nbytes = 2,
     .mt = 128,
-    .nt = 384,
+    .nt = 768,
     .tmp_nbytes = 512, /* 8 x 12 floats, and what the last group loads beyond its panel */
+    .logit_rows = 2048,
     .pack_a = pack_a,
+    .pack_a16 = pack_a16,
+    .narrow = narrow,
     .pack_b = pack_b,
-    .block = gemm_tile_block,
+    .block = block,
 };

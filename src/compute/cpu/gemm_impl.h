@@ -61,7 +61,10 @@ struct gemm_kernel {
     size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
     bool packs_a; /* block packs A itself, a panel while the one before it is multiplied         */
-    void (*narrow)(uint16_t *y, const float *x, int64_t n, float by); /* gemm_narrow; only with packs_a           */
+    void (*pack_a16)(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb);
+    /* gemm_narrow; only with packs_a or pack_a16, which packs bf16 numbers */
+    void (*narrow)(uint16_t *y, const float *x, int64_t n, float by);
+    int logit_rows; /* gemm_logit_rows; 0 = 512 */
     void (*block)(const gemm_block *b);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);
