@@ -57,7 +57,7 @@ def options():
     o.cores = compare.cores()
     o.threads = max(1, o.cores // o.workers)
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
-    o.peer_precisions = o.peer_precisions.split(",")
+    o.peer_precisions = sorted(set(o.peer_precisions.split(",")))
     if not set(o.peer_precisions) <= {"fp32", "bf16"}:
         a.error("--peer_precisions: fp32, bf16 or both, with a comma between them")
     if o.global_batch % (o.workers * o.micro):

@@ -311,8 +311,9 @@ typedef struct options {
 
 static const ls_opt table[] = {
     CLI_SWITCH("json", json, "print one JSON object", "Options"),
-    CLI_CHOICE("device", device, "auto|cpu|cuda", NULL,
-               "run a small computation on the device and check the result; exit code 4 if it fails"),
+    CLI_CHOICE(
+        "device", device, "auto|cpu|cuda", NULL,
+        "run a small computation on the device and check the result; exit code 4 if it fails, 2 if only an environment variable is wrong"),
     CLI_REAL_IN(
         0, 1e6, "burn", burn, "MINUTES", "0",
         "look for cores and GPUs that compute wrong: one worker on each repeats the arithmetic of training for so many minutes, and all results must have the same bits; exit code 1 if one differs"),
@@ -347,7 +348,8 @@ ls_status cmd_doctor(int argc, char **argv)
         row[i] = (part){.name = last ? "device" : parts[i].name, .basic = last || parts[i].basic};
         if (last) doctor_try_device(&row[i], device);
         else parts[i].look(&row[i]);
-        if (row[i].basic && row[i].state != PART_OK && !broken) broken = &row[i];
+        if (!row[i].basic || row[i].state == PART_OK) continue;
+        if (!broken || (broken->variable && !row[i].variable)) broken = &row[i]; /* what is missing comes first */
     }
     LS_TRY(o.json ? print_json(row, n, !broken) : print_rows(row, n));
     if (!broken) return LS_OK;

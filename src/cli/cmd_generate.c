@@ -35,7 +35,7 @@ static const ls_opt table[] = {
         "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are fp32 and larger than 64 MiB, else 0"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS_OF(
-        "number format of matrix products. CPU: bf16 speeds up batches of --prompts and slows single prompts down, for which --weights bf16 is fast; auto: as if not given; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
+        "number format of matrix products. CPU: bf16 speeds up batches of --prompts and slows single prompts down, for which --weights bf16 is fast; auto: fp32 on the CPU, bf16 on a GPU; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights and accepted drafts on stderr", "Output"),
@@ -184,8 +184,8 @@ ls_status generate_check_bytes(const char *option, const char *path, int64_t lin
     if (!nul) return LS_OK;
     for (const char *at = bytes; at < nul; at++)
         if (*at == '\n') line++, begin = at + 1;
-    return ls_fail(LS_E_FORMAT, "%s %s: line %lld: byte %lld is NUL; remove it", option, path, (long long)line,
-                   (long long)(nul - begin) + 1);
+    return ls_fail(LS_E_FORMAT, "%s %s: line %lld: byte %lld is NUL, but prompts are text in UTF-8; remove it", option,
+                   path, (long long)line, (long long)(nul - begin) + 1);
 }
 
 ls_sampling generate_sampling(const options *o, int64_t sample)

@@ -369,7 +369,7 @@ void doctor_try_device(part *p, const char *device)
     if (!fp32) ls_err_clear(), st = LS_OK;
     if (st == LS_OK && bf16) st = try_type(device, LS_BF16, &half, gpu || !fp32 ? words : unused, &info);
     if (st != LS_OK) {
-        p->variable = !gpu && st == LS_E_ARG;
+        p->variable = (st == LS_E_ARG || st == LS_E_CONFIG) && !strncmp(ls_err_words(), "LS_", 3);
         doctor_put(p, PART_FAILED,
                    st == LS_E_NOMEM ? "other programs use the memory of the device; nvidia-smi lists them"
                    : p->variable    ? "no part is missing: only the value of this variable is wrong"

@@ -121,9 +121,8 @@ static ls_status unknown_fp8_key(ds_reader *r, const ds_row *row, size_t n, cons
     char known[PLACE_MAX] = "";
     for (size_t i = 0; i < n; i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", row[i].key);
-    return ls_fail(LS_E_CONFIG,
-                   "%s: 'fp8.%.100s' is not a key of the block fp8, which has these names of TransformerEngine: %s",
-                   r->what, key, known);
+    return ls_fail(LS_E_CONFIG, "%s: 'fp8.%.100s' is not a known key; the keys of the block fp8 are %s", r->what, key,
+                   known);
 }
 
 static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row, size_t n, const char *key)
@@ -131,13 +130,13 @@ static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row,
     const ds_table here = {place, row, n}, *in = &here;
     const char *near = nearest_in(&here, key);
     char where[PLACE_MAX], full[PLACE_MAX];
-    if (!strcmp(place, "fp8")) return unknown_fp8_key(r, row, n, key);
     /* Not here by any spelling: the same word may belong to another block. */
     for (size_t i = 0; !near && i < train_ds_n_tables; i++) {
         in = &train_ds_tables[i];
         for (size_t j = 0; j < in->n && !near; j++)
             if (!strcmp(in->row[j].key, key)) near = key;
     }
+    if (!near && !strcmp(place, "fp8")) return unknown_fp8_key(r, row, n, key);
     if (!near) return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
     return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'%s", r->what,
                    dotted(where, place, key), dotted(full, in->place, near),
@@ -363,6 +362,7 @@ static bool is_honoured(const ds_reader *r, const char *place)
 static void list_idle(ds_reader *r, const char *precision)
 {
     ls_ds_idle idle[LS_DS_IDLE_MAX];
+    if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c)) return; /* not known yet */
     if (!precision) precision = ls_ds_precision(r->c);
     const int n = ls_ds_idle_keys(r->c, precision ? precision : "fp32", idle);
     for (int i = 0; i < n; i++)

@@ -30,8 +30,18 @@ int64_t ls_ds_int(const ls_ds_config *ds, const char *key, int64_t missing);
 double ls_ds_real(const ls_ds_config *ds, const char *key, double missing);
 const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *missing);
 
+/* Whether the value is the word "auto". */
+bool ls_ds_auto(const ls_ds_config *ds, const char *key);
+
 /* The precision whose block is enabled, of several the first of "fp8", "fp16" and "bf16"; NULL: none. */
 const char *ls_ds_precision(const ls_ds_config *ds);
+
+/* Whether some block leaves the precision open ("enabled": "auto"). */
+bool ls_ds_precision_open(const ls_ds_config *ds);
+/* Whether a run in bf16 or fp8 skips updates whose gradients are not finite: bf16.check_grad_overflow of a block that is enabled, or "auto". */
+bool ls_ds_checks_overflow(const ls_ds_config *ds);
+/* The name of a key, or its other name if the file has that. */
+const char *ls_ds_name_given(const ls_ds_config *ds, const char *key);
 
 enum { LS_DS_IDLE_MAX = 8 };
 typedef struct ls_ds_idle {

@@ -505,26 +505,41 @@ const char *ls_ds_precision(const ls_ds_config *ds)
                                                    : NULL;
 }
 
-/* The name of a key that the file has. */
-static const char *name_given(const ls_ds_config *ds, const char *key)
+const char *ls_ds_name_given(const ls_ds_config *ds, const char *key)
 {
     for (size_t i = 0; i < COUNT(train_ds_names); i++)
         if (!strcmp(train_ds_names[i][0], key) && ls_ds_get(ds, train_ds_names[i][1])) return train_ds_names[i][1];
     return key;
 }
 
+bool ls_ds_auto(const ls_ds_config *ds, const char *key)
+{
+    const char *text = ds ? json_string_value(ls_json_at(ds->root, key)) : NULL;
+    return text && !strcmp(text, "auto");
+}
+
+bool ls_ds_precision_open(const ls_ds_config *ds)
+{
+    return ls_ds_auto(ds, "fp16.enabled") || ls_ds_auto(ds, "bf16.enabled") || ls_ds_auto(ds, "fp8.enabled");
+}
+
+bool ls_ds_checks_overflow(const ls_ds_config *ds)
+{
+    return ls_ds_bool(ds, "bf16.check_grad_overflow", false) &&
+           (ls_ds_bool(ds, "bf16.enabled", false) || ls_ds_auto(ds, "bf16.enabled"));
+}
+
 int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle out[LS_DS_IDLE_MAX])
 {
     static const char *const fp8[] = {"fp8.format", "fp8.margin", "fp8.amax_history_len", "fp8.amax_compute_algo",
                                       "fp8.reduce_amax"};
-    const bool in_fp8 = !strcmp(precision, "fp8"), in_bf16 = in_fp8 || !strcmp(precision, "bf16"),
-               enabled = ls_ds_bool(ds, "bf16.enabled", false);
+    const bool in_fp8 = !strcmp(precision, "fp8"), in_bf16 = in_fp8 || !strcmp(precision, "bf16");
     int n = 0;
     for (size_t i = 0; i < COUNT(fp8) && !in_fp8; i++)
-        if (ls_ds_get(ds, fp8[i])) out[n++] = (ls_ds_idle){name_given(ds, fp8[i]), "only fp8 uses it"};
-    if (ls_ds_bool(ds, "bf16.check_grad_overflow", false) && !(in_bf16 && enabled))
+        if (ls_ds_get(ds, fp8[i])) out[n++] = (ls_ds_idle){ls_ds_name_given(ds, fp8[i]), "only fp8 uses it"};
+    if (ls_ds_bool(ds, "bf16.check_grad_overflow", false) && !(in_bf16 && ls_ds_checks_overflow(ds)))
         out[n++] = (ls_ds_idle){ls_ds_get(ds, "bfloat16") ? "bfloat16.check_grad_overflow" : "bf16.check_grad_overflow",
-                                enabled ? "only bf16 and fp8 use it" : "bf16 is not enabled"};
+                                in_bf16 ? "bf16.enabled is not true" : "only bf16 and fp8 use it"};
     return n;
 }
 

@@ -667,7 +667,10 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
     const bool scheduler = ls_ds_get(ds, "scheduler");
     if (bits && o->precision && strcmp(bits, c->precision))
         ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s\n", bits,
-                    strcmp(o->precision, "auto") ? "" : "auto, here ", c->precision);
+                    strcmp(o->precision, "auto") ? ""
+                    : c->before.precision        ? "auto, which keeps that of the run: "
+                                                 : "auto, here ",
+                    c->precision);
     if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",

@@ -45,12 +45,6 @@ ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
                                   .deterministic = c->deterministic};
 }
 
-static bool is_auto(const ls_ds_config *ds, const char *key)
-{
-    const char *text = json_string_value(ls_json_at(ds->root, key));
-    return text && !strcmp(text, "auto");
-}
-
 /* A setting of fp8: the option's, else the JSON's, else that of the steps of the run that is resumed, else the option's default. */
 static train_origin fp8_from(const ls_train_options *o, const ls_ds_config *ds, const char *flag, const char *key,
                              const ls_train_config *c)
@@ -117,7 +111,7 @@ static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const 
             "that all have the same weights; set it to true",
             ds->path ? ds->path : "the DeepSpeed JSON");
     c->fp8.on = on;
-    const train_origin from = fp8_from(o, ds, "--fp8_format", "fp8.format", c);
+    const train_origin from = fp8_from(o, ds, "--fp8_format", ls_ds_name_given(ds, "fp8.format"), c);
     const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, "fp8.format", o->fp8_format)
                          : from.source == LS_FROM_RUN ? c->before.fp8_format
                                                       : o->fp8_format;
@@ -147,10 +141,10 @@ static bool is_of_run(const ls_train_options *o, const char *before)
     return before || (o->precision && train_by_run(o, "precision"));
 }
 
-/* --precision auto was typed, and decides nothing. */
+/* --precision auto would choose another one. */
 static void note_kept(const ls_train_options *o, const char *before, ls_train_config *c)
 {
-    if (before && o->precision && !ls_train_by_preset(o, "precision"))
+    if (before && o->precision && strcmp(before, ls_precision_of_backend("auto", c->compute)))
         ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
 }
 
@@ -162,8 +156,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     /* fp8 beside bf16 is fp8, as in TransformerEngine; beside fp16 it is refused below */
     const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false), fp8 = ls_ds_bool(ds, "fp8.enabled", false),
                json = !o->precision && (fp16 || fp8 || ls_ds_bool(ds, "bf16.enabled", false)),
-               left_open =
-                   !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled") || is_auto(ds, "fp8.enabled");
+               left_open = !ds || ls_ds_precision_open(ds);
     const char *key = fp8 ? "fp8.enabled" : fp16 ? "fp16.enabled" : "bf16.enabled";
     if (json && fp16 && fp8)
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
@@ -236,8 +229,7 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
     const double asked = ls_ds_real(ds, "fp16.loss_scale", 0);
     const int64_t stage = ds ? ls_ds_int(ds, "zero_optimization.stage", 0) : 1;
     ls_loss_scale_config *s = &c->loss_scale;
-    if (c->dtype == LS_BF16 && ls_ds_bool(ds, "bf16.enabled", false) &&
-        ls_ds_bool(ds, "bf16.check_grad_overflow", false)) {
+    if (c->dtype == LS_BF16 && ls_ds_checks_overflow(ds)) {
         *s = (ls_loss_scale_config){.rule = LS_SCALE_FIXED, .initial = 1, .min = 1}; /* bad gradients skip a step */
         train_put_bool(c, "check_grad_overflow", true, (train_origin){LS_FROM_JSON, "bf16.check_grad_overflow"});
     }

@@ -79,7 +79,7 @@ expect 2 "cannot be combined" "$LOCKSTEP" "${gen[@]}" x --prompts prompts.txt
 expect 2 "generate takes a checkpoint and a prompt" "$LOCKSTEP" "${gen[@]}" two words
 expect 2 "no meaning without --prompts" "$LOCKSTEP" "${gen[@]}" --batch 2
 printf 'ab\nThe r\0un on\n' >nul.txt # not cut at the NUL byte
-for from in --prompts --prompt_file; do expect 3 "$from nul.txt: line 2: byte 6 is NUL; remove it" "$LOCKSTEP" "${gen[@]}" $from nul.txt; done
+for from in --prompts --prompt_file; do expect 3 "$from nul.txt: line 2: byte 6 is NUL, but prompts are text in UTF-8; remove it" "$LOCKSTEP" "${gen[@]}" $from nul.txt; done
 : >empty.txt
 expect 3 "the file is empty" "$LOCKSTEP" "${gen[@]}" --prompts empty.txt
 

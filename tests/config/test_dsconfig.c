@@ -148,11 +148,12 @@ static void unknown_keys_name_the_nearest_one(void **state)
     must_fail("{\"checkpoint\": {\"parallel_write\": {\"x\": 1}}}", LS_E_CONFIG, "checkpoint.parallel_write.x");
     /* keys of another block */
     must_fail("{\"fp16\": {\"foo\": 1}}", LS_E_CONFIG, "'fp16.foo' is not a DeepSpeed key");
-    must_fail(
-        "{\"fp8\": {\"enabled\": true, \"interval\": 1}}", LS_E_CONFIG,
-        "'fp8.interval' is not a key of the block fp8, which has these names of TransformerEngine: enabled, format, "
-        "fp8_format, margin, amax_history_len, amax_compute_algo, reduce_amax");
     assert_null(strstr(ls_err_words(), "nearest")); /* no key of the block is similar */
+    must_fail("{\"fp8\": {\"enabled\": true, \"interval\": 1}}", LS_E_CONFIG,
+              "'fp8.interval' is not a known key; the keys of the block fp8 are enabled, format, fp8_format, margin, "
+              "amax_history_len, amax_compute_algo, reduce_amax");
+    must_fail("{\"fp8\": {\"Margin\": 1}}", LS_E_CONFIG, "the nearest one is 'fp8.margin'");
+    must_fail("{\"fp8\": {\"loss_scale\": 1}}", LS_E_CONFIG, "'fp16.loss_scale', inside that block");
     must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
     must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
     must_fail("{\"qqqqqqqqqqqq\": 2}", LS_E_CONFIG, "is not a DeepSpeed key");

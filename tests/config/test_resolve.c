@@ -415,12 +415,15 @@ static void keys_of_another_precision_are_noted(void **state)
         {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "--device cuda", NULL},
         {"{\"fp8\": {\"enabled\": false, \"margin\": \"auto\"}}", "", NULL},
         {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": false, \"check_grad_overflow\": true}}",
-         "--device cuda", "without effect: bf16.check_grad_overflow (bf16 is not enabled)\n"},
+         "--device cuda", "without effect: bf16.check_grad_overflow (bf16.enabled is not true)\n"},
         {"{\"bfloat16\": {\"enabled\": true, \"check_grad_overflow\": true}}", "--precision fp32",
          "without effect: bfloat16.check_grad_overflow (only bf16 and fp8 use it)\n"},
         {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}",
          "--device cuda", NULL},
         {"{\"bf16\": {\"enabled\": false, \"check_grad_overflow\": false}}", "", NULL},
+        {"{\"bf16\": {\"enabled\": \"auto\", \"check_grad_overflow\": true}}", "--device cuda", NULL},
+        {"{\"bf16\": {\"enabled\": \"auto\", \"check_grad_overflow\": true}}", "--precision fp32",
+         "without effect: bf16.check_grad_overflow (only bf16 and fp8 use it)\n"},
     };
     for (size_t i = 0; i < N_OF(cases); i++) {
         ls_train_config c;
@@ -449,7 +452,7 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
     must(json, "--device cuda", &c);
     assert_true(c.fp8.on && c.fp8.e4m3 && c.fp8.history == 64 && c.fp8.margin == 1);
     assert_source(&c, "precision", LS_FROM_JSON, "fp8.enabled");
-    assert_source(&c, "fp8_format", LS_FROM_JSON, "fp8.format");
+    assert_source(&c, "fp8_format", LS_FROM_JSON, "fp8.fp8_format");
     assert_source(&c, "fp8_amax_history_len", LS_FROM_JSON, "fp8.amax_history_len");
     ls_train_config_fini(&c);
     must(json, "--device cuda --precision bf16", &c);

@@ -107,21 +107,24 @@ static ls_status refuse_kernel(const char *name, bool bf16)
         fp32, half);
 }
 
+static ls_status check_simd(const char *name)
+{
+    char have[240] = "";
+    bool usable;
+    for (int i = 0; simd_list(i, &usable); i++) {
+        if (!usable) continue;
+        if (strcmp(name, simd_list(i, &usable)->name) == 0) return LS_OK;
+        add_name(have, sizeof have, simd_list(i, &usable)->name);
+    }
+    return ls_fail(LS_E_ARG, "LS_SIMD=%.40s names no kernels: this CPU has %s; unset it, or use one of these", name,
+                   have);
+}
+
 ls_status cpu_fast_check(bool bf16)
 {
     const char *gemm = getenv("LS_GEMM"), *simd = getenv("LS_SIMD");
-    char have[240] = "";
-    bool usable, found = false;
-    if (gemm && *gemm && !gemm_pick(bf16, gemm)) return refuse_kernel(gemm, bf16);
-    if (!simd || !*simd) return LS_OK;
-    for (int i = 0; simd_list(i, &usable); i++) {
-        if (!usable) continue;
-        found = found || strcmp(simd, simd_list(i, &usable)->name) == 0;
-        add_name(have, sizeof have, simd_list(i, &usable)->name);
-    }
-    return found ? LS_OK
-                 : ls_fail(LS_E_ARG, "LS_SIMD=%.40s names no kernels: this CPU has %s; unset it, or use one of these",
-                           simd, have);
+    if (simd && *simd) LS_TRY(check_simd(simd)); /* first: it is the same for every type */
+    return gemm && *gemm && !gemm_pick(bf16, gemm) ? refuse_kernel(gemm, bf16) : LS_OK;
 }
 
 const void *cpu_fast_bf16(void)
