@@ -72,6 +72,9 @@ for v in LS_GEMM LS_SIMD; do
     ! grep -q "see the rows above" "$work/out" || fail "$v: the row says that a part is missing"
     [[ $v == LS_SIMD ]] || grep -Eq "this CPU has .*plain.* for fp32 and .*-emulated.* for bf16" "$work/out" || fail "$v: the kernels of both types: $(cat "$work/out")"
 done
+rc=0
+env LS_GEMM=plain LS_SIMD=abacus "$LOCKSTEP" doctor >"$work/out" 2>/dev/null || rc=$?
+[[ $rc -eq 2 ]] && grep -Eq "^  compute +failed +cpu: LS_SIMD=abacus" "$work/out" || fail "a right LS_GEMM and a wrong LS_SIMD give $rc: $(cat "$work/out")"
 # ---- a requested device
 "$LOCKSTEP" doctor --device cpu >"$work/out" || fail "--device cpu does not succeed"
 grep -Eq "^  device +ok .*differs from sums in double by" "$work/out" || fail "--device cpu has no row"

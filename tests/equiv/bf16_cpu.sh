@@ -26,6 +26,12 @@ run tp --precision bf16 --max_steps 4 -n 2 --tp 2
 run tp2 --precision bf16 --max_steps 4 -n 4 --tp 2 --strategy zero3
 same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp2/epoch-1/model.safetensors"
 
+# more rows than the classifier takes at a time
+many=(--precision bf16 --num_layers 1 --micro_batch_size_per_gpu 66 --global_batch_size 132 --max_steps 1)
+run many "${many[@]}" --threads 1
+run many2 "${many[@]}" -n 2 --strategy zero1
+same "$SCRATCH/many/epoch-1/model.safetensors" "$SCRATCH/many2/epoch-1/model.safetensors"
+
 # bf16 changes the numbers, and by little; a longer run learns the same
 steps=40; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=100
 run exact --precision fp32 --max_steps 4
