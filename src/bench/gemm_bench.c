@@ -24,7 +24,7 @@ enum { WARM = 1 };  /* products of a shape before those that are timed */
 static double shape_bytes(const gemm_shape *q)
 {
     const double M = (double)q->M, N = (double)q->N, K = (double)q->K;
-    return (M * K + K * N + M * N) * sizeof(float);
+    return (M * K + K * N + M * N) * sizeof(float) + M * K * sizeof(uint16_t); /* A may be there as bf16, too */
 }
 
 /* Sizes that fit the int of CBLAS and whose products fit an int64_t, and matrices that fit in the memory of the host (a device refuses its own). */

@@ -20,7 +20,7 @@ static const ls_opt table[] = {
     CLI_POSITIVE("seq", seq, "T", "512", "tokens per sequence"),
     CLI_INT_IN(
         0, INT32_MAX, "chunk", b.chunk, "R", "0",
-        "rows of the output layer per product; 0 = those of a step: 512 on the CPU (2048 in bf16 with AMX), 16384 on a GPU"),
+        "rows of the output layer per product; 0 = those of a step: 512 on the CPU (2048 in bf16 with AMX or BFMMLA), 16384 on a GPU"),
     CLI_POSITIVE("width", b.width, "C", "768", "model width"),
     CLI_POSITIVE("layers", b.layers, "L", "12", "number of layers"),
     CLI_POSITIVE("vocab", b.vocab, "V", "50257", "vocabulary size"),

@@ -147,7 +147,7 @@ static ls_status check_modes(const options *o, const unsigned char *given)
         return ls_fail(LS_E_ARG, "--price %g: must be above 0 and below 1e9", o->q.price);
     if (cli_given(&page, given, "mtbf") && !(o->mtbf > 0 && o->mtbf < 1e9))
         return ls_fail(LS_E_ARG, "--mtbf %g: must be above 0 and below 1e9 hours", o->mtbf);
-    if (!o->mtbf && (cli_given(&page, given, "checkpoint_bandwidth") || cli_given(&page, given, "restart_time")))
+    if (o->mtbf <= 0 && (cli_given(&page, given, "checkpoint_bandwidth") || cli_given(&page, given, "restart_time")))
         return ls_fail(
             LS_E_ARG,
             "--checkpoint_bandwidth and --restart_time need --mtbf HOURS, the mean time between failures of a node");

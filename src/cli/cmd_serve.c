@@ -62,8 +62,8 @@ static bool should_end(void *ctx, double idle)
     const bool signaled = ls_stop_requested();
     if (!e->of_run) return signaled;
     if (getppid() != e->of_run) return true; /* the run is gone */
-    if (signaled && !e->at) e->at = ls_now() + (idle < 10 ? LAST_LOOK : 0);
-    return e->at && ls_now() >= e->at;
+    if (signaled && e->at == 0) e->at = ls_now() + (idle < 10 ? LAST_LOOK : 0);
+    return e->at > 0 && ls_now() >= e->at;
 }
 
 /* A server beside a run takes only what the run leaves: any core, but last in line. */

@@ -236,7 +236,7 @@ static void keep(search *s, const ls_planned *l)
 {
     const int most = LS_MIN(MOST_KEPT, LS_MAX(s->q->top, 15));
     double *kind = fastest_of_kind(s, &l->cfg), sec = l->time.step;
-    if (!*kind || sec < *kind) *kind = sec;
+    if (*kind == 0 || sec < *kind) *kind = sec;
     int k = s->n_best < most ? s->n_best++ : most;
     for (; k > 0 && s->best[k - 1] > sec; k--)
         if (k < most) s->best[k] = s->best[k - 1];
@@ -248,7 +248,8 @@ static bool promising(search *s, const candidate *k)
 {
     const int most = LS_MIN(MOST_KEPT, LS_MAX(s->q->top, 15));
     const double kind = *fastest_of_kind(s, &k->cfg);
-    return !s->bounded || s->n_best < most || k->least < s->best[most - 1] || (kind > 0 && k->least < kind) || !kind;
+    return !s->bounded || s->n_best < most || k->least < s->best[most - 1] || (kind > 0 && k->least < kind) ||
+           kind == 0;
 }
 
 static ls_status evaluate(search *s, const candidate *k)

@@ -253,11 +253,11 @@ ls_status ls_live_set_add(ls_live_set *s, const char *root)
 ls_status ls_live_set_look(ls_live_set *s)
 {
     const double now = ls_now();
-    if (!s->looked || now - s->looked > 5) {
+    if (s->looked == 0 || now - s->looked > 5) {
         LS_TRY(look_for_runs(s));
         s->looked = now;
     }
-    if (s->peeked && now - s->peeked < 1) return LS_OK;
+    if (s->peeked > 0 && now - s->peeked < 1) return LS_OK;
     for (int i = 0; i < s->n; i++) LS_TRY(ls_live_run_peek(s->run[i]));
     s->peeked = now;
     return LS_OK;

@@ -128,7 +128,7 @@ for k in "" "--kernels plain"; do
 done
 expect 2 "rows: must be at most 2147483647" bench gemm "${small[@]}" --batch 2147483647 --seq 2147483647
 expect 2 "--width 536870912: must be at most 536870911" bench gemm "${small[@]}" --batch 1 --width 536870912
-expect 5 "the matrices of qkv fwd need 19922943.9 TiB, but .* are available; use smaller sizes" bench gemm "${small[@]}" --batch 2147483647 --seq 1 --width 536870911
+expect 5 "the matrices of qkv fwd need 22020095.9 TiB, but .* are available; use smaller sizes" bench gemm "${small[@]}" --batch 2147483647 --seq 1 --width 536870911
 # the type of each kernel's operands; the unit of the peak, where it is known
 bench gemm "${small[@]}" --batch 1 --precision bf16 >out 2>err || bad "gemm in bf16: $(cat err)"
 grep -q '^GFLOP/s .* (bf16)   median .* (fp32)   median  blas-own (fp32)   median$' out || bad "gemm in bf16: $(cat out)"

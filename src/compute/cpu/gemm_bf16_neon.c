@@ -235,18 +235,20 @@ static void micro(int64_t n_group, const char *pa, const char *pb, float *c, int
 
 /* Two rows of the result: v0 … v2 and v3 … v5. */
 #define ZIP(n, to, x, y) "zip" n " v" to ".2d, v" x ".2d, v" y ".2d\n"
-#define ADD_TO(x, y) "fadd v" x ".4s, v" y ".4s, v" x ".4s\n"
-#define ADD_ROW(from, x, y, z)                                              \
-    "ldp q6, q7, [%[" from "]]\n" ADD_TO(x, "6") ADD_TO(y, "7")             \
-    "ldr q6, [%[" from "], #32]\n" ADD_TO(z, "6")
+/* C + sum, but sum + bias, as at the edges: the order decides which of two NaN is kept. */
+#define ADD_C(x, y) "fadd v" x ".4s, v" y ".4s, v" x ".4s\n"
+#define ADD_BIAS(x, y) "fadd v" x ".4s, v" x ".4s, v" y ".4s\n"
+#define ADD_ROW(add, from, x, y, z)                                         \
+    "ldp q6, q7, [%[" from "]]\n" add(x, "6") add(y, "7")                   \
+    "ldr q6, [%[" from "], #32]\n" add(z, "6")
 #define STORE_ROW(to, x, y, z) "stp q" x ", q" y ", [%[" to "]]\nstr q" z ", [%[" to "], #32]\n"
 #define STORE_ROWS(p)                                                       \
     ZIP("1", "0", C##p##0, C##p##1) ZIP("1", "1", C##p##2, C##p##3) ZIP("1", "2", C##p##4, C##p##5) \
     ZIP("2", "3", C##p##0, C##p##1) ZIP("2", "4", C##p##2, C##p##3) ZIP("2", "5", C##p##4, C##p##5) \
     "add %[t], %[c], %[ldc]\n"                                              \
-    "cbz %w[add], 1f\n" ADD_ROW("c", "0", "1", "2") ADD_ROW("t", "3", "4", "5") \
+    "cbz %w[add], 1f\n" ADD_ROW(ADD_C, "c", "0", "1", "2") ADD_ROW(ADD_C, "t", "3", "4", "5") \
     "1:\n"                                                                  \
-    "cbz %[bias], 1f\n" ADD_ROW("bias", "0", "1", "2") ADD_ROW("bias", "3", "4", "5") \
+    "cbz %[bias], 1f\n" ADD_ROW(ADD_BIAS, "bias", "0", "1", "2") ADD_ROW(ADD_BIAS, "bias", "3", "4", "5") \
     "1:\n" STORE_ROW("c", "0", "1", "2") STORE_ROW("t", "3", "4", "5")      \
     "add %[c], %[t], %[ldc]\n"
 /* clang-format on */
