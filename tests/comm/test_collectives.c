@@ -141,8 +141,7 @@ static void shared(worker *w, ls_comm *c)
     float *common = all;
     for (int64_t i = part * r; i < part * (r + 1); i++) common[i] = (float)i;
     CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
-    for (int64_t i = 0; i < part * W; i++)
-        CHECK(&w->error, common[i] == (float)i);
+    for (int64_t i = 0; i < part * W; i++) CHECK(&w->error, common[i] == (float)i);
     const ls_view v = {common, part * W, LS_F32}, got = {x, part * W, LS_F32};
     if (r == W - 1) CHECK(&w->error, ls_send(c, v, 0, LS_SITE, NULL) == LS_OK); /* not from its own arena */
     if (r == 0) CHECK(&w->error, ls_recv(c, got, (int)W - 1, LS_SITE, NULL) == LS_OK && x[part] == (float)part);
