@@ -27,7 +27,7 @@ static const ls_opt table[] = {
     CLI_SWITCH("cpu_time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
     CLI_LIST(
         "kernels", kernels, "NAME...",
-        "kernels to compare; each name once [that of LS_GEMM, else the fastest; with bf16, also the fastest of fp32; and blas-own]"),
+        "kernels to compare, whatever LS_GEMM names; each name once [that of LS_GEMM, else the fastest; with bf16, also the fastest of fp32; and blas-own]"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
 

@@ -44,7 +44,9 @@ static const ls_opt table[] = {
     CLI_CHOICE(
         "precision", precision, "fp32|bf16|fp16|auto", NULL,
         "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]",
-        CLI_REFUSES("fp8", LS_PLANNER_NO_FP8)),
+        CLI_REFUSES(
+            "fp8",
+            "cluster files have no times of fp8; plan with --precision bf16, which needs less memory; train --device cuda --precision fp8 prints the memory of fp8 before it starts")),
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),
@@ -99,6 +101,8 @@ static const cli_page page = {
 
 enum { RANK = 1, MEASURE = 2, CHECK = 4, TIMES = 8 }; /* TIMES: this machine is measured for --cluster this */
 
+#define NOT_FOR_CHECK "is not for --check (the run records it)"
+
 /* Options that only some modes use: in another mode they are rejected. */
 static const struct {
     const char *words;
@@ -108,7 +112,7 @@ static const struct {
     {"is only for --measure", MEASURE, {"out"}},
     {"is only for --measure and --cluster this", MEASURE | TIMES, {"micro", "measure_workers", "seconds"}},
     {"is not for --check (the run records its data)", RANK | MEASURE, {"data"}},
-    {"is not for --check (the run records it)", RANK | MEASURE, {"vocab_size", "precision", "no_deterministic"}},
+    {NOT_FOR_CHECK, RANK | MEASURE, {"vocab_size", "precision", "no_deterministic"}},
     {"is not for --measure, which writes a cluster file", RANK | CHECK, {"cluster"}},
     {"is only for --measure and --cluster this (a cluster file or preset defines it)", MEASURE | TIMES, {"device"}},
     {"is not for --measure and --check",
@@ -311,7 +315,8 @@ static ls_status check_run(const options *o)
                           .no_deterministic = !r.cfg.deterministic};
     const int cores = ls_cores_usable(), asked = r.cfg.threads; /* cores per worker of the run */
     if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
-    ls_status st = open_cluster(o, &mo, &cl);
+    ls_status st = ls_planner_check_times(&r.cfg); /* before this machine is measured */
+    if (st == LS_OK) st = open_cluster(o, &mo, &cl);
     if (st == LS_OK && cl.cpu == mo.cuda)
         st = ls_fail(LS_E_CONFIG, "--cluster %s: %s ran on %s; give a cluster file of that machine (plan --measure)",
                      o->cluster, o->check, mo.cuda ? "GPUs" : "the CPU");
@@ -443,7 +448,12 @@ ls_status cmd_plan(int argc, char **argv)
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
     if (has(argc, argv, "--schedule")) return cli_plan_schedule(argc, argv);
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    const ls_status parsed = cli_parse(&page, &o, argc, argv, NULL, given);
+    if (parsed == LS_E_UNSUPPORTED && has(argc, argv, "--check")) { /* fp8 */
+        ls_err_clear();
+        return ls_fail(LS_E_ARG, "--precision " NOT_FOR_CHECK "; leave it out");
+    }
+    LS_TRY(parsed);
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
     if (o.tokens) LS_TRY(parse_tokens(o.tokens, &o.q.tokens));

@@ -158,6 +158,16 @@ const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
     return buf;
 }
 
+bool ls_compute_same_bits(const char *family, const char *other)
+{
+    static const char emulated[] = "-emulated";
+    const size_t n = sizeof emulated - 1;
+    while (*family && *family == *other) family++, other++;
+    if (!strncmp(family, emulated, n)) family += n;
+    else if (!strncmp(other, emulated, n)) other += n;
+    return !strcmp(family, other);
+}
+
 const char *ls_compute_cpu_family(const char *name, ls_dtype dtype, char buf[LS_COMPUTE_WORDS])
 {
     ls_compute c;

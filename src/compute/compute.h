@@ -384,7 +384,9 @@ const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 const char *ls_compute_kernel(const char *described, char name[LS_KERNEL_NAME]);
 /* What decides the bits of a result: the instruction set and the matmul kernel of a CPU; capability and cuDNN of a device. */
 const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
-/* The same of "cpu" or "cpu-ref", which need not be open; "": it cannot be opened. */
+/* Whether two families give the same bits: an emulated instruction gives those of the instruction. */
+bool ls_compute_same_bits(const char *family, const char *other);
+/* The family of "cpu" or "cpu-ref", which need not be open; "": it cannot be opened. */
 const char *ls_compute_cpu_family(const char *name, ls_dtype dtype, char buf[LS_COMPUTE_WORDS]);
 
 void ls_compute_close(ls_compute *c);

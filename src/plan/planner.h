@@ -121,10 +121,8 @@ ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, ls_worker
 int64_t ls_planner_comm_bytes(const ls_train_config *c);
 /* Memory of a GPU that is not available to layouts: about what the CUDA context, the code of the libraries and their own buffers take. */
 int64_t ls_planner_reserve(const ls_planner_query *q);
-/* Why --precision fp8 is LS_E_UNSUPPORTED. */
-#define LS_PLANNER_NO_FP8                                                                                           \
-    "cluster files have no times of fp8; plan with --precision bf16, which needs less memory; train --device cuda " \
-    "--precision fp8 prints the memory of fp8 before it starts"
+/* LS_E_UNSUPPORTED: cluster files have no times of what the run computes in. */
+ls_status ls_planner_check_times(const ls_train_config *c);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);

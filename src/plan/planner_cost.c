@@ -282,12 +282,19 @@ static void begin(planner_worker *w, const ls_cluster *cl, const ls_train_config
     w->threads = threads_asked(w);
 }
 
-ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
+ls_status ls_planner_check_times(const ls_train_config *c)
 {
     if (c->tf32)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
-    if (c->fp8.on) return ls_fail(LS_E_UNSUPPORTED, "--precision fp8: " LS_PLANNER_NO_FP8);
+                       "TF32: cluster files have no times of it; plan or check a run in fp32 or bf16");
+    if (c->fp8.on)
+        return ls_fail(LS_E_UNSUPPORTED, "fp8: cluster files have no times of it; plan or check a run in bf16");
+    return LS_OK;
+}
+
+ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
+{
+    LS_TRY(ls_planner_check_times(c));
     LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     if (c->offload) LS_TRY(ls_cluster_check_offload(cl, ls_cluster_crowd(cl, c->mesh.world).timed, c->dtype));

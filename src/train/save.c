@@ -254,12 +254,13 @@ ls_status train_save_begin(ls_trainer *t)
     /* what an earlier run in this folder left; a resumed run has looked */
     if (!c->resume) LS_TRY(ls_ckpt_memory_look(m, c->run_dir, t->comm));
     const int64_t usable = m->step <= t->state.step ? m->step : -1;
-    if (!c->resume || !m->any) train_save_forget(t);
-    else if (m->first && ls_ckpt_memory_noted(c->run_dir) > usable)
-        ls_ckpt_memory_note(m, c->run_dir,
-                            usable); /* no host has it, or it cannot be used: no supervisor expects it any more */
+    const bool kept = c->resume && m->any;
+    if (!kept) train_save_forget(t);
     ls_ckpt_memory_sweep(m);
-    return c->save_memory_every ? ls_ckpt_memory_open(m, c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->comm) : LS_OK;
+    if (c->save_memory_every) LS_TRY(ls_ckpt_memory_open(m, c->run_dir, ls_ckpt_writer_nbytes(t->writer), t->comm));
+    /* no host has it, or it cannot be used: no supervisor expects it any more; after a failed start the next attempt may use it */
+    if (kept && m->first && ls_ckpt_memory_noted(c->run_dir) > usable) ls_ckpt_memory_note(m, c->run_dir, usable);
+    return LS_OK;
 }
 
 void train_save_forget(ls_trainer *t)

@@ -328,12 +328,12 @@ static void computed_words(const char *precision, const char *device, const char
     snprintf(buf, COMPUTED_WORDS, "%s%s on the %s", precision, fp8, strcmp(device, "cuda") ? "CPU" : "GPU");
 }
 
-/* The same precision by other kernels has other last bits. */
+/* The same precision by other kernels may have other last bits. */
 static void note_kernels(const ls_trainer *t)
 {
     char now[LS_COMPUTE_WORDS];
     const char *then = t->cfg->before.kernels;
-    if (*then && strcmp(then, ls_compute_family(&t->compute, now)))
+    if (*then && !ls_compute_same_bits(then, ls_compute_family(&t->compute, now)))
         train_tell(t, "steps up to %lld were computed by other kernels: \"%s\", from here on \"%s\"\n",
                    (long long)t->state.step, then, now);
 }

@@ -122,6 +122,8 @@ expect 2 "LS_GEMM=abacus names no kernel: this CPU has .*plain.* for fp32 and .*
 expect 2 "that kernel is for --precision bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" bench gemm --device cpu --precision fp32
 small=(--seq 8 --width 16 --layers 1 --vocab 7 --turns 1 --threads 1)
 expect 0 "plain (fp32) *best .* blas-own (fp32) *best " bash -c 'LS_GEMM=plain "$0" bench gemm --batch 1 "$@" | tr "\n" " "' "$LOCKSTEP" "${small[@]}"
+expect 0 "plain (fp32) *best " env LS_GEMM=abacus "$LOCKSTEP" bench gemm --batch 1 "${small[@]}" --kernels plain
+expect 0 "kernels to compare, whatever LS_GEMM names" bench gemm --help
 for k in "" "--kernels plain"; do
   # shellcheck disable=SC2086
   expect 2 "is 1152921504606846976 rows: must be at most 2147483647" bench gemm "${small[@]}" --batch 1073741824 --seq 1073741824 $k

@@ -128,7 +128,7 @@ expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --prec
 expect 2 "--precision fp8: cluster files have no times of fp8; plan with --precision bf16" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 0 "per step, bf16, 1 workers\\? of h200" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --precision auto
 expect 0 "best: .*--precision fp16" plan --model gpt2 --global_batch 16 --cluster v100 --precision auto
-expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
+for p in bf16 fp8; do expect 2 "--precision is not for --check (the run records it); leave it out" plan --check "$SCRATCH" --precision $p; done
 expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global_batch 16 --cluster h200 --device cuda
 expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
 expect 2 "'tpu': must be auto, cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq_length 8

@@ -80,6 +80,17 @@ grep -q "^steps up to 4 were computed by other kernels: \"cpu: .* matmul\", from
   bad "other kernels: $(cat "$SCRATCH/kernels.log")"
 kernels "$mine" ""
 grep "other kernels" "$SCRATCH/kernels.log" && bad "a change is reported, but there is none"
+# an instruction and its emulation have the same bits, whichever of them computed the steps before
+native=$(sed -n 's/.*"kernels": ".* \([a-z0-9-]*\) matmul".*/\1/p' "$mine") && native=${native%-emulated}
+sed "s/\(\"kernels\": \".*, \).* matmul\"/\1$native matmul\"/" "$mine" >"$SCRATCH/native.json"
+sed "s/\(\"kernels\": \".*, \).* matmul\"/\1$native-emulated matmul\"/" "$mine" >"$SCRATCH/emulated.json"
+cmp -s "$SCRATCH/native.json" "$SCRATCH/emulated.json" && bad "the kernel of options.json: $(grep '"kernels"' "$mine")"
+for k in "native -emulated" "emulated $(grep -q emulated "$mine" && echo -emulated)"; do
+  kernels "$SCRATCH/${k% *}.json" "$native${k#* }"
+  grep "other kernels" "$SCRATCH/kernels.log" && bad "a change without other bits is reported"
+  [ -e "$SCRATCH/alike" ] || cp -r "$SCRATCH/kernels" "$SCRATCH/alike"
+  same "$SCRATCH/alike/epoch-1/model.safetensors" "$SCRATCH/kernels/epoch-1/model.safetensors"
+done
 python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); del d["computed"]["kernels"]; json.dump(d, open(sys.argv[2], "w"))' "$mine" "$SCRATCH/old.json"
 kernels "$SCRATCH/old.json" $other # of a version that did not record them
 grep "other kernels" "$SCRATCH/kernels.log" && bad "a change of kernels that are not known is reported"

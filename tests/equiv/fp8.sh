@@ -26,6 +26,7 @@ layout() { # NAME [options]: the bits of one worker
 run one --precision fp8 --max_steps 4
 value() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); l = d["lockstep"]; print(l["precision"], d["training_config"]["precision"], l["fp8_format"], l["fp8_amax_history_len"], l["fp8_margin"])' "$SCRATCH/$1/training_metrics.json"; }
 [ "$(value one)" = "fp8 fp8_mixed e4m3 16 0" ] || bad "the record of an fp8 run: $(value one)"
+expect 2 "fp8: cluster files have no times of it; plan or check a run in bf16" "$LOCKSTEP" plan --check "$SCRATCH/one"
 LS_CUDA_GRAPHS=0 layout direct
 layout zero3 -n 2 --strategy zero3 --audit 3
 # zero3 gathers blocks with one byte per element (two in the first step, which records), and embed with two

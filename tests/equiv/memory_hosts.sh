@@ -87,6 +87,7 @@ rm none.b
 alike full
 from full 9 "$copy-9"
 grep -q "attempt 2 failed before its first step: disk: .*/owner .*No space left" full.log || bad "full: $(grep attempt full.log)"
+[ "$(grep -c "restarting from step 9 in the memory of the hosts" full.log)" = 2 ] || bad "full: $(grep restarting full.log)"
 # a damaged copy on the host of rank 0: the other host has it
 touch bad.a
 run hurt 2 $fault --max_restarts 1 -- --save_every 8 || bad "hurt: exit code $?: $(tail -n 3 hurt.log)"

@@ -150,7 +150,7 @@ static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k
 
 /* ---- micro-tiles ---- */
 
-/* What comes into the caches while a micro-tile is multiplied: its place in C into the first, and n_line lines of B with each eighth of the sum
+/* What comes into the caches while a micro-tile is multiplied: where it is written into the first, and n_line lines of B with each eighth of the sum
  * into the second. */
 typedef struct fetch {
     const char *c, *b;
@@ -327,16 +327,8 @@ static bool usable(void)
 
 static void micro_edge(const gemm_block *b, const char *pa, const char *pb, int64_t i, int64_t j, const fetch *f)
 {
-    const int64_t m = LS_MIN(b->m - i, GEMM_MR), n = LS_MIN(b->n - j, GEMM_NR);
-    float *c = b->c + i * b->ldc + j;
     micro(gemm_ceil_div(b->kb, GROUP), pa, pb, b->tmp, GEMM_NR, NULL, false, f);
-    for (int64_t r = 0; r < m; r++)
-        for (int64_t s = 0; s < n; s++) {
-            float v = b->tmp[r * GEMM_NR + s];
-            if (b->add) v = c[r * b->ldc + s] + v;
-            if (b->bias) v = v + b->bias[j + s];
-            c[r * b->ldc + s] = v;
-        }
+    gemm_write_edge(b, i, j, GEMM_MR, GEMM_NR);
 }
 
 /* A panel of B stays in the first cache, panels of A stream from the second. The next panel of B comes into the second meanwhile, a piece with
@@ -351,7 +343,7 @@ static void block(const gemm_block *b)
         for (int64_t i = 0; i < b->m; i += GEMM_MR, pa += b->a_panel, f.b += EIGHTHS * LINE * n_line) {
             float *c = b->c + i * b->ldc + j;
             const bool whole = i + GEMM_MR <= b->m && j + GEMM_NR <= b->n;
-            f.c = (const char *)c;
+            f.c = (const char *)(whole ? c : b->tmp);
             f.n_line = f.b < end ? n_line : 0;
             if (whole) micro(n_group, pa, pb, c, b->ldc, b->bias ? b->bias + j : NULL, b->add, &f);
             else micro_edge(b, pa, pb, i, j, &f);

@@ -112,6 +112,21 @@ static inline int64_t gemm_round_up(int64_t a, int64_t b)
     return gemm_ceil_div(a, b) * b;
 }
 
+/* At the edges of C the whole micro-tile is computed into tmp, and the part that exists is added by element: the same operations on every
+ * element as inside. */
+static inline void gemm_write_edge(const gemm_block *b, int64_t i, int64_t j, int64_t mr, int64_t nr)
+{
+    const int64_t m = LS_MIN(b->m - i, mr), n = LS_MIN(b->n - j, nr);
+    float *c = b->c + i * b->ldc + j;
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t s = 0; s < n; s++) {
+            float v = b->tmp[r * nr + s];
+            if (b->add) v = c[r * b->ldc + s] + v;
+            if (b->bias) v = v + b->bias[j + s];
+            c[r * b->ldc + s] = v;
+        }
+}
+
 /* Bytes of kb steps of K of w rows (columns), a multiple of mr (nr). */
 static inline size_t gemm_packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
 {

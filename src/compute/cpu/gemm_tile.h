@@ -4,8 +4,7 @@
  *   GEMM_MR, GEMM_NR     the micro-tile; constants, so that copies of panels become a few vector moves
  *   GEMM_A_STAYS         1: a panel of A stays in the first cache while panels of B stream; 0: the other way round
  *
- * and then micro(). At the edges of C the whole micro-tile is computed into tmp and the part that exists is added by element: the same
- * operations on every element as inside. */
+ * and then micro(). */
 #ifndef LS_COMPUTE_CPU_GEMM_TILE_H
 #define LS_COMPUTE_CPU_GEMM_TILE_H
 
@@ -18,16 +17,8 @@ static void micro(int64_t kb, const float *pa, const float *pb, float *c, int64_
 
 static void micro_edge(const gemm_block *b, const float *pa, const float *pb, int64_t i, int64_t j)
 {
-    int64_t m = LS_MIN(b->m - i, GEMM_MR), n = LS_MIN(b->n - j, GEMM_NR);
-    float *c = b->c + i * b->ldc + j;
     micro(b->kb, pa, pb, b->tmp, GEMM_NR, NULL, false);
-    for (int64_t r = 0; r < m; r++)
-        for (int64_t s = 0; s < n; s++) {
-            float v = b->tmp[r * GEMM_NR + s];
-            if (b->add) v = c[r * b->ldc + s] + v;
-            if (b->bias) v = v + b->bias[j + s];
-            c[r * b->ldc + s] = v;
-        }
+    gemm_write_edge(b, i, j, GEMM_MR, GEMM_NR);
 }
 
 static inline void micro_at(const gemm_block *b, int64_t i, int64_t j)
