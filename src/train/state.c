@@ -182,8 +182,8 @@ static ls_status compare(const json_t *run, const char *key, const char *option,
         path, option, (long long)then, (long long)now, path);
 }
 
-/* Under the same rule the loss scale continues; under another rule it starts at its initial value. The number of skipped steps is kept in
- * both cases: the optimizer's t and the learning rate schedule count applied updates. */
+/* Under the same rule the loss scale continues; under another rule it starts at its initial value. A fixed scale is that of the configuration. The
+ * number of skipped steps is kept in all cases: the optimizer's t and the learning rate schedule count applied updates. */
 static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json_t *o, const char *path)
 {
     const char *rule = json_string_value(json_object_get(o, "rule"));
@@ -195,11 +195,13 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
             LS_E_FORMAT,
             "%s: inconsistent: %lld of %lld updates skipped, %lld of %lld in its epoch; resume from another checkpoint",
             path, (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped, (long long)s->epoch_step);
-    if (!rule || c->loss_scale.rule <= LS_SCALE_FIXED || strcmp(rule, ls_scale_rule_word(c->loss_scale.rule)))
+    if (!rule || c->loss_scale.rule == LS_SCALE_NONE || strcmp(rule, ls_scale_rule_word(c->loss_scale.rule)))
         return LS_OK;
     ls_loss_scale then = s->scale;
-    then.scale = get_real(o, "scale");
-    then.hysteresis = get_int(o, "hysteresis");
+    if (c->loss_scale.rule != LS_SCALE_FIXED) {
+        then.scale = get_real(o, "scale");
+        then.hysteresis = get_int(o, "hysteresis");
+    }
     then.it = get_int(o, "boundaries");
     then.last = get_int(o, "last_overflow");
     if (!(then.scale > 0) || then.it < 0 || then.last < -1 || then.last >= then.it || then.hysteresis < 0)
@@ -218,6 +220,10 @@ static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
     if (!f) return LS_OK;
     ls_fp8_history *h = &f->history;
     h->used = 0;
+    if (steps && !json_is_array(steps))
+        return ls_fail(LS_E_FORMAT,
+                       "%s: fp8_amax_history of the trainer's state is not a list; resume from another checkpoint",
+                       path);
     for (size_t s = 0; s < json_array_size(steps) && h->used < h->length; s++, h->used++) {
         const json_t *step = json_array_get(steps, s);
         for (int i = 0; i < h->n; i++) {

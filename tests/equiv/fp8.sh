@@ -83,6 +83,7 @@ PY
 echo '{"fp8": {"enabled": true}, "bf16": {"enabled": true, "check_grad_overflow": true}}' >"$SCRATCH/overflow.json"
 overflow=(--deepspeed_config "$SCRATCH/overflow.json" --lr 1e3 --clip 0)
 run skips "${overflow[@]}" --max_steps 4 && run skips "${overflow[@]}" --max_steps 5 --resume
+run skips-whole "${overflow[@]}" --max_steps 5 && bits skips skips-whole
 python3 - "$SCRATCH/skips" <<'PY' || bad "the history of a run with skipped steps"
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]

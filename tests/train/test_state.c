@@ -99,6 +99,13 @@ static void a_resumed_run_may_change_precision(void **state)
     a.t.state.scale.scale = 2;
     write_into(&a, &b);
     assert_true(ls_loss_scale_now(&b.t.state.scale) == 128);
+    run_open(&a, &fixed); /* but its counts continue: a resumed run writes the state of one that was not interrupted */
+    a.t.state.step = 9;
+    a.t.state.scale.it = 9;
+    a.t.state.scale.last = 4;
+    a.t.state.scale.scale = 64;
+    write_into(&a, &b);
+    assert_true(ls_loss_scale_now(&b.t.state.scale) == 128 && b.t.state.scale.it == 9 && b.t.state.scale.last == 4);
 }
 
 /* A state that is read replaces the history of the trainer. */
