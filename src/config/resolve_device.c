@@ -4,7 +4,7 @@
  *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
  *               products, and everything is stored in fp32. A run that is resumed keeps the precision of its steps, unless an option
- *               or a section of the JSON names one.
+ *               or a section of the JSON names one; a JSON that is typed overrides a --precision of the run.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
  *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
  *               the command line changes nothing, so that strategies compute the same. */
