@@ -117,6 +117,25 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
     assert_string_equal(was.fp8_format, "hybrid");
     assert_true(was.fp8_history == 16 && was.fp8_margin == 1);
+    static const struct {
+        const char *options, *computed;
+        bool tf32, stochastic;
+    } gpu[] = {
+        {"{\"tf32\": true}", "{\"precision\": \"fp32\", \"device\": \"cuda\"}", true, false},
+        {"{\"tf32\": false}", "{\"precision\": \"fp32\", \"device\": \"cuda\"}", false, false},
+        {"{\"tf32\": true}", "{\"precision\": \"fp32\", \"device\": \"cpu\"}", false, false}, /* left out */
+        {"{\"tf32\": true}", "{\"precision\": \"bf16\", \"device\": \"cuda\"}", false, false},
+        {"{\"stochastic_rounding\": true}", "{\"precision\": \"bf16\", \"device\": \"cuda\"}", false, true},
+        {"{\"stochastic_rounding\": true}", "{\"precision\": \"fp16\", \"device\": \"cuda\"}", false, false},
+    };
+    for (size_t i = 0; i < N_OF(gpu); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"version\": 1, \"options\": %s, \"computed\": %s}", gpu[i].options,
+                 gpu[i].computed);
+        write_options(text);
+        assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+        assert_true(was.tf32 == gpu[i].tf32 && was.stochastic == gpu[i].stochastic);
+    }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256];
         snprintf(text, sizeof text, "{\"version\": 1, \"options\": {}, \"computed\": %s}", wrong[i].computed);
@@ -140,6 +159,41 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_true(!was.precision && !*was.lost);
     assert_int_equal(ls_run_options_computed("/no/such/run", &was), LS_OK);
     assert_true(!was.precision && !*was.lost);
+}
+
+/* Without the file the newest checkpoint tells the precision. */
+static void a_checkpoint_tells_the_precision_of_a_lost_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *trainer, *precision;
+    } row[] = {
+        {"{\"run\": {\"precision\": \"bf16\"}}", "bf16"},
+        {"{\"run\": {\"precision\": \"fp32\"}, \"loss_scale\": {\"rule\": \"none\"}}", "fp32"},
+        {"{\"run\": {\"precision\": \"fp4\"}}", NULL},
+        {"{\"run\": {}, \"fp8_amax_history\": [[1]]}", "fp8"}, /* of an earlier version, as all that follow */
+        {"{\"run\": {}, \"loss_scale\": {\"rule\": \"zero\"}}", "fp16"},
+        {"{\"run\": {}, \"loss_scale\": {\"rule\": \"fixed\"}}", NULL}, /* also of bf16 */
+        {"{\"run\": {}}", NULL},
+    };
+    ls_run_computed was;
+    char *run = test_dir();
+    assert_int_equal(ls_fs_mkdirs(test_path(run, "step-2", NULL)), LS_OK);
+    for (size_t i = 0; i < N_OF(row); i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"format\": \"lockstep-checkpoint\", \"version\": 2, \"step\": 2, \"trainer\": %s}", row[i].trainer);
+        assert_int_equal(ls_fs_write(test_path(run, "step-2", "trainer_state.json"), text, strlen(text)), LS_OK);
+        for (int damaged = 0; damaged < 2; damaged++) {
+            if (damaged) assert_int_equal(ls_fs_write(test_path(run, LS_RUN_OPTIONS, NULL), "{", 1), LS_OK);
+            assert_int_equal(ls_run_options_computed(run, &was), LS_OK);
+            assert_true(*was.lost && !was.precision && was.damaged == damaged);
+            if (!was.saved || !row[i].precision) assert_ptr_equal(was.saved, row[i].precision);
+            else assert_string_equal(was.saved, row[i].precision);
+        }
+        assert_int_equal(unlink(test_path(run, LS_RUN_OPTIONS, NULL)), 0);
+    }
+    test_dir_close(run);
 }
 
 /* They are recorded, but no options of a resumed run. */
@@ -464,6 +518,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_precision_of_the_steps_reads_back),
+        cmocka_unit_test(a_checkpoint_tells_the_precision_of_a_lost_file),
         cmocka_unit_test(options_read_back_the_same),
         cmocka_unit_test(restarts_are_not_taken_over),
         cmocka_unit_test(paths_that_exist_become_absolute),
