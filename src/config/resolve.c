@@ -416,7 +416,8 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
                       : facts->several_hosts   ? "all workers on one host"
                       : c->audit               ? "a run without --audit, which compares the states of replicas"
                                                : NULL;
-    if (o->share_optimizer && ddp && why && !train_leaves_out(o, "share_optimizer", why, c))
+    const bool unusable = why && (ddp || (c->world_size == 1 && strcmp(c->device, "cpu")));
+    if (o->share_optimizer && unusable && !train_leaves_out(o, "share_optimizer", why, c))
         return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out%s", why,
                        audit_of_run(o, c) ? ", or add --audit 0: the run has --audit" : "");
     c->one_state = o->share_optimizer && ddp;
@@ -449,6 +450,9 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
+    if (o->share_optimizer && ddp && !c->one_state)
+        ls_str_addf(&c->notes, "--share_optimizer has no effect with one %s\n",
+                    c->world_size == 1 ? "worker" : "replica");
     if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
         ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
     if (ls_train_given(o, "profile_spans") && !c->profile)

@@ -204,8 +204,10 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
             ds->path ? ds->path : "the DeepSpeed JSON",
             *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
     if (!cuda && c->dtype == LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision fp16: the CPU supports only fp32 and bf16 (--precision fp32); %s",
-                       ls_device_no_gpu(d, no_gpu));
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision fp16: the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16; %s",
+            ls_device_no_gpu(d, no_gpu));
     if (!cuda && c->dtype == LS_BF16 && strcmp(c->compute, "cpu") != 0)
         return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",
                        c->compute);

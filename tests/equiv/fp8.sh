@@ -117,7 +117,7 @@ steps=8; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
 long=(--max_steps "$steps" --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
-run long-hybrid --precision fp8 --fp8_format hybrid --fp8_amax_history_len 4 "${long[@]}"
+run long-hybrid --precision fp8 --fp8_format HYBRID --fp8_amax_history_len 4 "${long[@]}"
 [ "$(value long-hybrid)" = "fp8 fp8_mixed hybrid 4 0" ] || bad "the record of a hybrid run: $(value long-hybrid)"
 python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
 import json, sys
