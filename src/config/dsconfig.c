@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { PLACE_MAX = 256, WORD_MAX = 128 };
 
@@ -47,8 +48,16 @@ void train_ds_note(ds_reader *r, const char *fmt, ...)
     group_line(&r->groups->ignored, text, reason + 1);
 }
 
-static const char *flag_of(const char *place)
+/* Of two values of a key only most_recent is an option: the other one is what a run always does. */
+static bool has_no_flag(const ds_reader *r, const char *place)
 {
+    return !strcmp(place, "fp8.amax_compute_algo") &&
+           strcasecmp(ls_ds_text(r->c, "fp8.amax_compute_algo", "max"), "most_recent");
+}
+
+static const char *flag_of(const ds_reader *r, const char *place)
+{
+    if (has_no_flag(r, place)) return NULL;
     for (size_t i = 0; i < train_ds_n_flags; i++)
         if (!strcmp(train_ds_flags[i].place, place)) return train_ds_flags[i].flag;
     return NULL;
@@ -56,7 +65,7 @@ static const char *flag_of(const char *place)
 
 void train_ds_used(ds_reader *r, const char *place)
 {
-    const char *flag = flag_of(place);
+    const char *flag = flag_of(r, place);
     if (r->groups) group_line(&r->groups->honoured, place, flag ? flag : "");
 }
 
@@ -92,7 +101,7 @@ void train_ds_ignored(ds_reader *r, const char *place, const char *words)
 ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
 {
     if (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED) return st;
-    const char *words = ls_err_words(), *flag = flag_of(place);
+    const char *words = ls_err_words(), *flag = flag_of(r, place);
     const size_t n = strlen(r->what);
     if (!r->n_refused++) {
         r->first = st;
@@ -138,8 +147,9 @@ static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row,
     }
     if (!near && !strcmp(place, "fp8")) return unknown_fp8_key(r, row, n, key);
     if (!near) return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
-    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'%s", r->what,
-                   dotted(where, place, key), dotted(full, in->place, near),
+    const bool fp8 = !strcmp(in->place, "fp8"); /* its names are TransformerEngine's */
+    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a %s key; the nearest one is '%s'%s", r->what,
+                   dotted(where, place, key), fp8 ? "known" : "DeepSpeed", dotted(full, in->place, near),
                    in == &here  ? ""
                    : *in->place ? ", inside that block"
                                 : " at the top level");

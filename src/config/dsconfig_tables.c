@@ -270,7 +270,7 @@ const ds_flag train_ds_flags[] = {
     {"fp8.format", "--fp8_format"},
     {"fp8.fp8_format", "--fp8_format"},
     {"fp8.amax_history_len", "--fp8_amax_history_len"},
-    {"fp8.amax_compute_algo", "--fp8_amax_history_len 1"},
+    {"fp8.amax_compute_algo", "--fp8_amax_history_len 1"}, /* most_recent */
     {"fp8.margin", "--fp8_margin"},
     {"zero_optimization.stage", "--strategy"},
     {"zero_optimization.reduce_bucket_size", "--bucket"},

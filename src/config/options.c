@@ -89,7 +89,7 @@ const ls_opt ls_train_opts[] = {
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16|fp8|auto", NULL,
         "number format of training; overrides fp16, bf16 and fp8 of the JSON; bf16, fp16 and fp8 keep fp32 master weights; fp16 and fp8 need a GPU; fp8: bf16, and linear layers of blocks with 8-bit operands; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; with --resume, if auto or not given: the precision of the run that is resumed [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
     ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "use TF32 for matrix products (with --precision fp32 on a GPU)"),
-    ROW("fp8_format", LS_OPT_CHOICE, fp8_format, "e4m3|hybrid", "e4m3", "with --precision fp8: the format of gradients: e4m3, or e5m2 (hybrid); activations and weights have e4m3"),
+    ROW("fp8_format", LS_OPT_CHOICE, fp8_format, "e4m3|hybrid", "e4m3", "with --precision fp8: the format of gradients: e4m3, or e5m2 (hybrid); activations and weights have e4m3", .any_case = true),
     ROW("fp8_amax_history_len", LS_OPT_INT, fp8_amax_history_len, "N", "16", "with --precision fp8: the number of steps whose largest magnitudes decide a scale", IN(1, LS_FP8_HISTORY)),
     ROW("fp8_margin", LS_OPT_INT, fp8_margin, "N", "0", "with --precision fp8: divide scales by 2^N", IN(0, LS_FP8_MARGIN)),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,

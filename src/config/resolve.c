@@ -416,7 +416,8 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
                       : facts->several_hosts   ? "all workers on one host"
                       : c->audit               ? "a run without --audit, which compares the states of replicas"
                                                : NULL;
-    if (o->share_optimizer && ddp && why && !train_leaves_out(o, "share_optimizer", why, c))
+    const bool unusable = why && (ddp || (c->world_size == 1 && strcmp(c->device, "cpu")));
+    if (o->share_optimizer && unusable && !train_leaves_out(o, "share_optimizer", why, c))
         return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out%s", why,
                        audit_of_run(o, c) ? ", or add --audit 0: the run has --audit" : "");
     c->one_state = o->share_optimizer && ddp;
@@ -449,6 +450,9 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
+    if (o->share_optimizer && ddp && !c->one_state)
+        ls_str_addf(&c->notes, "--share_optimizer has no effect with one %s\n",
+                    c->world_size == 1 ? "worker" : "replica");
     if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
         ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
     if (ls_train_given(o, "profile_spans") && !c->profile)
@@ -685,11 +689,27 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
     note_no_effect(ds, c);
 }
 
+/* A JSON that is typed when a run is resumed overrides what the options of the run, which nobody typed, say of the precision. */
+static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
+{
+    static const char *const fp8[][2] = {{"fp8_format", "fp8.format"},
+                                         {"fp8_amax_history_len", "fp8.amax_history_len"},
+                                         {"fp8_amax_history_len", "fp8.amax_compute_algo"},
+                                         {"fp8_margin", "fp8.margin"}};
+    const bool section = ls_ds_get(ds, "fp16") || ls_ds_get(ds, "bf16") || ls_ds_get(ds, "fp8");
+    if (!ds || !ls_train_given(o, "deepspeed_config") || ls_train_by_preset(o, "deepspeed_config")) return;
+    if (section && !ls_ds_precision_open(ds) && train_by_run(o, "precision")) ls_train_forget(o, "precision");
+    for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)
+        if (ls_ds_get(ds, fp8[i][1]) && train_by_run(o, fp8[i][0])) ls_train_forget(o, fp8[i][0]);
+}
+
 ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds, const ls_train_paths *paths,
                            const ls_train_facts *facts, ls_train_config *out)
 {
     const ls_train_facts nothing = {0};
-    ls_train_options mine = *given, *o = &mine; /* without what is left out */
+    ls_train_options all = *given;
+    forget_precision(ds, &all);
+    ls_train_options mine = all, *o = &mine; /* without what is left out */
     ls_train_config c = {0};
     ls_status st;
     if (!facts) facts = &nothing;
@@ -712,7 +732,7 @@ ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");
     train_settings_preset(o, &c);
-    ls_run_options_write(given, &c, &c.options); /* also what this machine or this layout leaves out */
+    ls_run_options_write(&all, &c, &c.options); /* also what this machine or this layout leaves out */
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);

@@ -46,10 +46,12 @@ typedef struct ls_run_computed {
     const char *precision, *device; /* "bf16", "cuda" */
     const char *fp8_format;         /* not NULL: its steps were computed in fp8, with the settings below */
     int fp8_history, fp8_margin;
+    bool tf32, stochastic;          /* of a GPU */
     char kernels[LS_COMPUTE_WORDS]; /* of a CPU (ls_compute_cpu_family); "": not known */
     /* why all this is not known of a run that has steps; "": it is known, or the run is of an earlier version */
     char lost[1024];
-    bool damaged; /* the file exists: its precision is not guessed, either */
+    bool damaged;      /* the file exists: its precision is not guessed, either */
+    const char *saved; /* if it is lost: the precision by the newest checkpoint; NULL: an earlier version wrote it */
 } ls_run_computed;
 
 /* What the caller knows about the world and the data; zero means not known. */

@@ -4,7 +4,7 @@
  *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
  *               products, and everything is stored in fp32. A run that is resumed keeps the precision of its steps, unless an option
- *               or a section of the JSON names one.
+ *               or a section of the JSON names one; a JSON that is typed overrides a --precision of the run.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
  *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
  *               the command line changes nothing, so that strategies compute the same. */
@@ -148,6 +148,23 @@ static void note_kept(const ls_train_options *o, const char *before, ls_train_co
         ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
 }
 
+/* options.json, which tells the precision of the steps, was deleted or is damaged: what is chosen now may be another one. */
+static ls_status check_lost(ls_train_config *c)
+{
+    const ls_run_computed *b = &c->before;
+    if (b->saved && strcmp(b->saved, c->precision))
+        return ls_fail(LS_E_FORMAT,
+                       "%s; the steps of this run were computed in %s, but this machine and these options choose %s: "
+                       "add --precision %s to continue in it, or --precision %s to change it",
+                       b->lost, b->saved, c->precision, b->saved, c->precision);
+    if (b->damaged)
+        return ls_fail(LS_E_FORMAT, "%s; add --precision%s%s", b->lost, b->saved ? " " : "", b->saved ? b->saved : "");
+    if (*b->lost && !b->saved) /* of an earlier version */
+        ls_str_addf(&c->notes, "%s; the precision of the steps of this run is not known: it continues in %s\n", b->lost,
+                    c->precision);
+    return LS_OK;
+}
+
 static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
@@ -163,7 +180,6 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                        ds->path ? ds->path : "the DeepSpeed JSON");
     const bool open = is_open(o, ds, json, left_open);
     const char *before = open ? c->before.precision : NULL;
-    if (open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
                    : o->precision      ? ls_precision_of_backend(o->precision, c->compute)
                    : json              ? (fp8    ? "fp8"
@@ -172,6 +188,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
+    if (open) LS_TRY(check_lost(c));
     note_kept(o, before, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
         return ls_fail(
@@ -187,8 +204,10 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
             ds->path ? ds->path : "the DeepSpeed JSON",
             *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
     if (!cuda && c->dtype == LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision fp16: the CPU supports only fp32 and bf16 (--precision fp32); %s",
-                       ls_device_no_gpu(d, no_gpu));
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision fp16: the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16; %s",
+            ls_device_no_gpu(d, no_gpu));
     if (!cuda && c->dtype == LS_BF16 && strcmp(c->compute, "cpu") != 0)
         return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",
                        c->compute);

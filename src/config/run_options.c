@@ -294,16 +294,26 @@ static bool get_number(const json_t *o, const char *key, int least, int most, in
     return json_is_integer(json_object_get(o, key)) && v >= least && v <= most;
 }
 
+static const char *const precisions[] = {"fp32", "bf16", "fp16", "fp8", NULL};
+
+/* Switches that change how a GPU computes in a precision. */
+static void get_switches(const json_t *options, ls_run_computed *out)
+{
+    const bool cuda = !strcmp(out->device, "cuda"), fp32 = !strcmp(out->precision, "fp32"),
+               fp16 = !strcmp(out->precision, "fp16");
+    out->tf32 = cuda && fp32 && json_is_true(json_object_get(options, "tf32"));
+    out->stochastic = cuda && !fp32 && !fp16 && json_is_true(json_object_get(options, "stochastic_rounding"));
+}
+
 /* Runs of earlier versions have no such member. */
 static ls_status get_computed(const char *file, const json_t *root, ls_run_computed *out)
 {
-    static const char *const precision[] = {"fp32", "bf16", "fp16", "fp8", NULL},
-                             *const device[] = {"cpu", "cuda", NULL}, *const format[] = {"e4m3", "hybrid", NULL};
+    static const char *const device[] = {"cpu", "cuda", NULL}, *const format[] = {"e4m3", "hybrid", NULL};
     const json_t *o = json_object_get(root, "computed");
     const char *wrong = NULL, *kernels = json_string_value(json_object_get(o, "kernels"));
     if (!o) return LS_OK;
     snprintf(out->kernels, sizeof out->kernels, "%s", kernels ? kernels : "");
-    out->precision = get_word(o, "precision", precision);
+    out->precision = get_word(o, "precision", precisions);
     out->device = get_word(o, "device", device);
     if (!out->precision) wrong = "precision";
     else if (!out->device) wrong = "device";
@@ -314,18 +324,45 @@ static ls_status get_computed(const char *file, const json_t *root, ls_run_compu
             wrong = "fp8_amax_history_len";
         else if (!get_number(o, "fp8_margin", 0, LS_FP8_MARGIN, &out->fp8_margin)) wrong = "fp8_margin";
     }
-    if (!wrong) return LS_OK;
+    if (!wrong) {
+        get_switches(json_object_get(root, "options"), out);
+        return LS_OK;
+    }
     return ls_fail(LS_E_FORMAT, "%s: \"computed\" has no \"%s\", or one that this program does not know", file, wrong);
 }
 
-/* The file of a run that has steps was deleted. */
-static ls_status check_missing(const char *run_dir, const char *file)
+/* The file of a run that has steps was deleted. *checkpoint: the newest one, to be freed. */
+static ls_status check_missing(const char *run_dir, const char *file, char **checkpoint)
 {
-    char *checkpoint = NULL;
-    LS_TRY(ls_ckpt_latest(run_dir, &checkpoint));
-    const bool has_steps = checkpoint != NULL;
-    ls_free(checkpoint);
-    return has_steps ? ls_fail(LS_E_IO, "%s: no such file", file) : LS_OK;
+    LS_TRY(ls_ckpt_latest(run_dir, checkpoint));
+    return *checkpoint ? ls_fail(LS_E_IO, "%s: no such file", file) : LS_OK;
+}
+
+/* The precision in which the state of a trainer was computed. Earlier versions did not record it, but what only fp8 or fp16 has tells it, too. */
+static const char *precision_of_state(const json_t *state)
+{
+    const char *rule = json_string_value(json_object_get(json_object_get(state, "loss_scale"), "rule"));
+    if (json_object_get(json_object_get(state, "run"), "precision"))
+        return get_word(json_object_get(state, "run"), "precision", precisions);
+    if (json_object_get(state, "fp8_amax_history")) return "fp8";
+    for (int i = LS_SCALE_FIXED + 1; rule && i <= LS_SCALE_AMP; i++) /* a fixed one may also be of bf16 */
+        if (!strcmp(rule, ls_scale_rule_word((ls_scale_rule)i))) return "fp16";
+    return NULL;
+}
+
+/* The same of a checkpoint; NULL: there is none, or it does not tell. One that cannot be read is reported when it is loaded. */
+static const char *precision_of_checkpoint(const char *checkpoint)
+{
+    char *text = NULL;
+    json_t *state = NULL;
+    const char *precision = NULL;
+    if (checkpoint && ls_ckpt_state(checkpoint, &text, NULL) == LS_OK &&
+        ls_json_parse(text, strlen(text), checkpoint, &state) == LS_OK)
+        precision = precision_of_state(state);
+    ls_err_clear();
+    json_decref(state);
+    ls_free(text);
+    return precision;
 }
 
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
@@ -333,8 +370,9 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
     const bool exists = ls_fs_exists(file.text);
     json_t *root = NULL;
+    char *checkpoint = NULL;
     *out = (ls_run_computed){0};
-    ls_status st = exists ? ls_json_load(file.text, &root) : check_missing(run_dir, file.text);
+    ls_status st = exists ? ls_json_load(file.text, &root) : check_missing(run_dir, file.text, &checkpoint);
     if (root) st = check_version(file.text, root);
     const bool other = st != LS_OK && json_is_integer(json_object_get(root, "version"));
     if (root && st == LS_OK) st = get_computed(file.text, root, out);
@@ -343,6 +381,9 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     *out = (ls_run_computed){.damaged = exists};
     snprintf(out->lost, sizeof out->lost, "%s", ls_err_words());
     ls_err_clear();
+    if (exists && ls_ckpt_latest(run_dir, &checkpoint) != LS_OK) ls_err_clear();
+    out->saved = precision_of_checkpoint(checkpoint);
+    ls_free(checkpoint);
     return LS_OK;
 }
 

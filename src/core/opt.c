@@ -140,7 +140,7 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
     case LS_OPT_CHOICE:
         if (row->refused && !strcmp(text, row->refused))
             return ls_fail(LS_E_UNSUPPORTED, "%s%s %s: %s", dashes(row), row->name, text, row->reason);
-        if (!ls_one_of(row->arg, text, false))
+        if (!ls_one_of(row->arg, text, row->any_case))
             return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;

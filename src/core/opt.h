@@ -52,7 +52,8 @@ typedef struct ls_opt {
     const char *word; /* of LS_OPT_INT: a word that is accepted, too, and stands for -1 ("auto") */
     bool common;      /* on the first help page; a table without common rows has one page */
     const char *refused,
-        *reason; /* of LS_OPT_CHOICE: a word of other commands that is LS_E_UNSUPPORTED here, and why; NULL: none */
+        *reason;   /* of LS_OPT_CHOICE: a word of other commands that is LS_E_UNSUPPORTED here, and why; NULL: none */
+    bool any_case; /* of LS_OPT_CHOICE: upper and lower case are equal */
 } ls_opt;
 
 /* What --help, --help_all (or --help=all) and --help=json ask for. */

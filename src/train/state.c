@@ -100,7 +100,8 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     ls_jsonw_put_open(&w, "run", '{');
     ls_jsonw_members(&w, LS_KV("seed", (int64_t)c->seed), LS_KV("seq_len", c->seq_len),
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
-                     LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps));
+                     LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps),
+                     LS_KV("precision", c->precision));
     if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
     ls_jsonw_put_int(&w, "train_hash", data_id(t));
     if (c->max_train_steps >= 0) {
@@ -323,15 +324,36 @@ static void note_length(const ls_trainer *t, int64_t then, const char *path)
         path, (long long)then, (long long)t->state.step + 1, ls_lr_word(c->lr.kind), (long long)c->total_steps);
 }
 
-enum { COMPUTED_WORDS = 128 };
+enum { COMPUTED_WORDS = 160 };
 
-static void computed_words(const char *precision, const char *device, const char *format, int history, int margin,
-                           char buf[COMPUTED_WORDS])
+static void computed_words(const ls_run_computed *b, char buf[COMPUTED_WORDS])
 {
     char fp8[96] = "";
-    if (format)
-        snprintf(fp8, sizeof fp8, " (fp8_format %s, fp8_amax_history_len %d, fp8_margin %d)", format, history, margin);
-    snprintf(buf, COMPUTED_WORDS, "%s%s on the %s", precision, fp8, strcmp(device, "cuda") ? "CPU" : "GPU");
+    if (b->fp8_format)
+        snprintf(fp8, sizeof fp8, " (fp8_format %s, fp8_amax_history_len %d, fp8_margin %d)", b->fp8_format,
+                 b->fp8_history, b->fp8_margin);
+    snprintf(buf, COMPUTED_WORDS, "%s%s%s%s", b->tf32 ? "tf32" : b->precision, fp8,
+             b->stochastic ? " with stochastic rounding" : "",
+             !b->device                  ? ""
+             : strcmp(b->device, "cuda") ? " on the CPU"
+                                         : " on the GPU");
+}
+
+static ls_run_computed computed_now(const ls_train_config *c)
+{
+    return (ls_run_computed){.precision = c->precision,
+                             .device = c->device,
+                             .fp8_format = c->fp8.on ? ls_fp8_format_word(&c->fp8) : NULL,
+                             .fp8_history = c->fp8.history,
+                             .fp8_margin = c->fp8.margin,
+                             .tf32 = c->tf32,
+                             .stochastic = c->stochastic};
+}
+
+/* Without options.json only the precision by the checkpoint is known. */
+static ls_run_computed computed_then(const ls_run_computed *b)
+{
+    return b->precision ? *b : (ls_run_computed){.precision = b->saved};
 }
 
 /* The same precision by other kernels may have other last bits. */
@@ -348,13 +370,13 @@ static void note_kernels(const ls_trainer *t)
 static void note_computed(const ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    const ls_run_computed *b = &c->before;
-    if (!b->precision || !b->device || t->state.step >= c->total_steps) return;
+    ls_run_computed b = computed_then(&c->before), d = computed_now(c);
+    if (!b.precision || t->state.step >= c->total_steps) return;
     char was[COMPUTED_WORDS], now[COMPUTED_WORDS];
-    const bool both = b->fp8_format && c->fp8.on;
-    computed_words(b->precision, b->device, both ? b->fp8_format : NULL, b->fp8_history, b->fp8_margin, was);
-    computed_words(c->precision, c->device, both ? ls_fp8_format_word(&c->fp8) : NULL, c->fp8.history, c->fp8.margin,
-                   now);
+    if (!b.fp8_format || !d.fp8_format) b.fp8_format = d.fp8_format = NULL;
+    if (!b.device) d = (ls_run_computed){.precision = d.precision};
+    computed_words(&b, was);
+    computed_words(&d, now);
     if (!strcmp(was, now)) note_kernels(t);
     else
         train_tell(t, "steps up to %lld were computed in %s, from here on in %s\n", (long long)t->state.step, was, now);

@@ -156,11 +156,17 @@ more fp8 1 5 --precision bf16
 said fp8 '^steps up to 4 were computed in fp8 on the GPU, from here on in bf16 on the GPU$'
 said fp8 '^--fp8_format of the earlier run needs --precision fp8: left out$'
 said fp8 '^--fp8_margin of the earlier run needs --precision fp8: left out$'
-t tf32 LS_PLUGIN_DIR="$emu" -- --precision fp32 --tf32
-more tf32 0 3 --precision bf16
+t tf32 LS_PLUGIN_DIR="$emu" -- --precision fp32
+more tf32 1 3 --tf32
+said tf32 '^steps up to 2 were computed in fp32 on the GPU, from here on in tf32 on the GPU$'
+more tf32 1 4
+grep -q 'were computed in' tf32.more && bad "a change is reported, but there is none: $(cat tf32.more)"
+more tf32 0 5 --precision bf16
+said tf32 '^steps up to 4 were computed in tf32 on the GPU, from here on in bf16 on the CPU$'
 said tf32 '^--tf32 of the earlier run needs --device cuda --precision fp32: left out$'
 t rounded LS_PLUGIN_DIR="$emu" -- --stochastic_rounding
 more rounded 1 3 --device cpu
+said rounded '^steps up to 2 were computed in bf16 with stochastic rounding on the GPU, from here on in bf16 on the CPU$'
 said rounded '^--stochastic_rounding of the earlier run needs --device cuda --precision bf16 or fp8: left out$'
 expect 2 "--stochastic_rounding needs --device cuda --precision bf16 or fp8, but this run uses bf16 on the CPU" \
   env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train --resume rounded --max_steps 4 --device cpu --stochastic_rounding

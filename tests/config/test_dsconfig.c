@@ -152,7 +152,9 @@ static void unknown_keys_name_the_nearest_one(void **state)
     must_fail("{\"fp8\": {\"enabled\": true, \"interval\": 1}}", LS_E_CONFIG,
               "'fp8.interval' is not a known key; the keys of the block fp8 are enabled, format, fp8_format, margin, "
               "amax_history_len, amax_compute_algo, reduce_amax");
-    must_fail("{\"fp8\": {\"Margin\": 1}}", LS_E_CONFIG, "the nearest one is 'fp8.margin'");
+    must_fail("{\"fp8\": {\"Margin\": 1}}", LS_E_CONFIG, "is not a known key; the nearest one is 'fp8.margin'");
+    must_fail("{\"amax_history_len\": 1}", LS_E_CONFIG,
+              "is not a known key; the nearest one is 'fp8.amax_history_len', inside that block");
     must_fail("{\"fp8\": {\"loss_scale\": 1}}", LS_E_CONFIG, "'fp16.loss_scale', inside that block");
     must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
     must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
@@ -347,6 +349,23 @@ static void keys_of_fp8_are_honoured_in_fp8(void **state)
     }
 }
 
+/* The largest of a history needs no option; the most recent is a history of one step. */
+static void the_option_of_a_key_follows_its_value(void **state)
+{
+    (void)state;
+    for (int recent = 0; recent < 2; recent++) {
+        char text[128];
+        ls_str s = {0};
+        snprintf(text, sizeof text,
+                 "{\"fp8\": {\"enabled\": true, \"amax_history_len\": 4, \"amax_compute_algo\": \"%s\"}}",
+                 recent ? "Most_Recent" : "max");
+        groups_of(text, &s);
+        const bool one_step = strstr(s.data, "--fp8_amax_history_len 1\n");
+        if (!strstr(s.data, "    fp8.amax_compute_algo ") || one_step != recent) fail_msg("%s:\n%s", text, s.data);
+        ls_str_fini(&s);
+    }
+}
+
 static void a_key_is_in_one_group(void **state)
 {
     (void)state;
@@ -426,6 +445,7 @@ int main(void)
         cmocka_unit_test(all_problems_are_listed_in_three_groups),
         cmocka_unit_test(a_key_is_in_one_group),
         cmocka_unit_test(keys_of_fp8_are_honoured_in_fp8),
+        cmocka_unit_test(the_option_of_a_key_follows_its_value),
         cmocka_unit_test(a_real_configuration_file_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

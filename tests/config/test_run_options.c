@@ -117,6 +117,25 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
     assert_string_equal(was.fp8_format, "hybrid");
     assert_true(was.fp8_history == 16 && was.fp8_margin == 1);
+    static const struct {
+        const char *options, *computed;
+        bool tf32, stochastic;
+    } gpu[] = {
+        {"{\"tf32\": true}", "{\"precision\": \"fp32\", \"device\": \"cuda\"}", true, false},
+        {"{\"tf32\": false}", "{\"precision\": \"fp32\", \"device\": \"cuda\"}", false, false},
+        {"{\"tf32\": true}", "{\"precision\": \"fp32\", \"device\": \"cpu\"}", false, false}, /* left out */
+        {"{\"tf32\": true}", "{\"precision\": \"bf16\", \"device\": \"cuda\"}", false, false},
+        {"{\"stochastic_rounding\": true}", "{\"precision\": \"bf16\", \"device\": \"cuda\"}", false, true},
+        {"{\"stochastic_rounding\": true}", "{\"precision\": \"fp16\", \"device\": \"cuda\"}", false, false},
+    };
+    for (size_t i = 0; i < N_OF(gpu); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"version\": 1, \"options\": %s, \"computed\": %s}", gpu[i].options,
+                 gpu[i].computed);
+        write_options(text);
+        assert_int_equal(ls_run_options_computed(dir, &was), LS_OK);
+        assert_true(was.tf32 == gpu[i].tf32 && was.stochastic == gpu[i].stochastic);
+    }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256];
         snprintf(text, sizeof text, "{\"version\": 1, \"options\": {}, \"computed\": %s}", wrong[i].computed);
@@ -140,6 +159,41 @@ static void the_precision_of_the_steps_reads_back(void **state)
     assert_true(!was.precision && !*was.lost);
     assert_int_equal(ls_run_options_computed("/no/such/run", &was), LS_OK);
     assert_true(!was.precision && !*was.lost);
+}
+
+/* Without the file the newest checkpoint tells the precision. */
+static void a_checkpoint_tells_the_precision_of_a_lost_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *trainer, *precision;
+    } row[] = {
+        {"{\"run\": {\"precision\": \"bf16\"}}", "bf16"},
+        {"{\"run\": {\"precision\": \"fp32\"}, \"loss_scale\": {\"rule\": \"none\"}}", "fp32"},
+        {"{\"run\": {\"precision\": \"fp4\"}}", NULL},
+        {"{\"run\": {}, \"fp8_amax_history\": [[1]]}", "fp8"}, /* of an earlier version, as all that follow */
+        {"{\"run\": {}, \"loss_scale\": {\"rule\": \"zero\"}}", "fp16"},
+        {"{\"run\": {}, \"loss_scale\": {\"rule\": \"fixed\"}}", NULL}, /* also of bf16 */
+        {"{\"run\": {}}", NULL},
+    };
+    ls_run_computed was;
+    char *run = test_dir();
+    assert_int_equal(ls_fs_mkdirs(test_path(run, "step-2", NULL)), LS_OK);
+    for (size_t i = 0; i < N_OF(row); i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"format\": \"lockstep-checkpoint\", \"version\": 2, \"step\": 2, \"trainer\": %s}", row[i].trainer);
+        assert_int_equal(ls_fs_write(test_path(run, "step-2", "trainer_state.json"), text, strlen(text)), LS_OK);
+        for (int damaged = 0; damaged < 2; damaged++) {
+            if (damaged) assert_int_equal(ls_fs_write(test_path(run, LS_RUN_OPTIONS, NULL), "{", 1), LS_OK);
+            assert_int_equal(ls_run_options_computed(run, &was), LS_OK);
+            assert_true(*was.lost && !was.precision && was.damaged == damaged);
+            if (!was.saved || !row[i].precision) assert_ptr_equal(was.saved, row[i].precision);
+            else assert_string_equal(was.saved, row[i].precision);
+        }
+        assert_int_equal(unlink(test_path(run, LS_RUN_OPTIONS, NULL)), 0);
+    }
+    test_dir_close(run);
 }
 
 /* They are recorded, but no options of a resumed run. */
@@ -266,9 +320,10 @@ static void an_option_that_is_forgotten_has_its_default(void **state)
     ls_argv_fini(&words);
 }
 
-/* Options of the run in `dir` with others that are typed. */
-static ls_status resume(const char *typed, ls_train_config *c)
+/* Options of the run in `dir` with others that are typed; json: what --deepspeed_config has, NULL: there is none. */
+static ls_status resume_with(const char *json, const char *typed, ls_train_config *c)
 {
+    ls_ds_config ds = {0};
     static const ls_train_paths data = {.train = (char *)(uintptr_t) "d/train.bin"};
     ls_argv words = {0};
     ls_train_options o;
@@ -277,9 +332,16 @@ static ls_status resume(const char *typed, ls_train_config *c)
     assert_int_equal(ls_argv_split(&words, typed), LS_OK);
     assert_int_equal(ls_argv_add(&words, "--resume"), LS_OK);
     assert_int_equal(ls_train_options_parse_preset(&run, words.n, words.word, &o), LS_OK);
-    const ls_status st = ls_train_resolve(&o, NULL, &data, NULL, c);
+    if (json) assert_int_equal(ls_ds_config_parse(json, strlen(json), "ds.json", &ds), LS_OK);
+    const ls_status st = ls_train_resolve(&o, json ? &ds : NULL, &data, NULL, c);
+    ls_ds_config_fini(&ds);
     ls_argv_fini(&words);
     return st;
+}
+
+static ls_status resume(const char *typed, ls_train_config *c)
+{
+    return resume_with(NULL, typed, c);
 }
 
 #define TINY "--model tiny --seq_length 64 "
@@ -410,10 +472,53 @@ static void a_typed_option_overrides_the_other_one_of_its_setting(void **state)
     }
 }
 
+/* It names what nobody typed: options of the run do not override it, and it stays when the run is resumed again. */
+static void a_typed_json_overrides_the_precision_of_the_run(void **state)
+{
+    (void)state;
+#define TYPED "--deepspeed_config ds.json "
+#define BF16  "{\"bf16\": {\"enabled\": true}}"
+    static const struct {
+        const char *had, *json, *typed, *precision;
+        bool kept; /* --precision is still an option of the run */
+    } row[] = {
+        {"--precision fp32", BF16, TYPED, "bf16", false},
+        {"--precision bf16", "{\"bf16\": {\"enabled\": false}}", TYPED, "fp32", false},
+        {"--precision auto", "{\"bf16\": {\"enabled\": false}}", TYPED, "fp32", false},
+        {"--precision bf16", "{}", TYPED, "bf16", true}, /* names none */
+        {"--precision bf16", "{\"fp16\": {\"enabled\": \"auto\"}}", TYPED, "bf16", true},
+        {"--precision fp32", BF16, TYPED "--precision fp32", "fp32", true}, /* typed, too */
+        {"--precision fp32 --deepspeed_config ds.json", BF16, "", "fp32", true},
+    };
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_train_config c;
+        char line[128];
+        snprintf(line, sizeof line, TINY "%s", row[i].had);
+        save(line, 2, 8);
+        if (resume_with(row[i].json, row[i].typed, &c) != LS_OK) fail_msg("%zu: %s", i, ls_err_words());
+        if (strcmp(c.precision, row[i].precision)) fail_msg("%zu: %s", i, c.precision);
+        const char *options = strstr(c.options.data, "\"options\""), *option = strstr(options, "\"precision\":"),
+                   *computed = strstr(options, "\"computed\"");
+        if ((option < computed) != row[i].kept) fail_msg("%zu: %s", i, c.options.data);
+        const bool told = c.notes.data && strstr(c.notes.data, "bf16 of the DeepSpeed JSON is overridden");
+        assert_int_equal(told, !strcmp(row[i].json, BF16) && row[i].kept);
+        ls_train_config_fini(&c);
+    }
+    ls_train_config c;
+    save(TINY "--device cuda --precision fp8 --fp8_format e4m3 --fp8_amax_history_len 3 --fp8_margin 1", 2, 8);
+    assert_int_equal(resume_with("{\"fp8\": {\"enabled\": true, \"format\": \"HYBRID\", \"margin\": 2}}", TYPED, &c),
+                     LS_OK);
+    assert_true(c.fp8.on && !c.fp8.e4m3 && c.fp8.history == 3 && c.fp8.margin == 2);
+    ls_train_config_fini(&c);
+#undef TYPED
+#undef BF16
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_precision_of_the_steps_reads_back),
+        cmocka_unit_test(a_checkpoint_tells_the_precision_of_a_lost_file),
         cmocka_unit_test(options_read_back_the_same),
         cmocka_unit_test(restarts_are_not_taken_over),
         cmocka_unit_test(paths_that_exist_become_absolute),
@@ -425,6 +530,7 @@ int main(void)
         cmocka_unit_test(a_layout_that_cannot_be_left_out_is_refused),
         cmocka_unit_test(only_audit_0_turns_an_audit_off),
         cmocka_unit_test(a_typed_option_overrides_the_other_one_of_its_setting),
+        cmocka_unit_test(a_typed_json_overrides_the_precision_of_the_run),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

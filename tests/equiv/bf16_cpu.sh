@@ -68,6 +68,26 @@ expect 3 'options.json.*; add --precision' "${resume[@]}"
 echo '{"version": 99, "options": {}}' >"$SCRATCH/back2/options.json"
 expect 3 'version 99 is not supported' "${resume[@]}" --precision fp32
 run back --precision fp32 --resume --max_steps 8
+# without the file, the checkpoint tells the precision: nothing else is chosen in silence
+cp -r "$SCRATCH/one" "$SCRATCH/gone" && rm "$SCRATCH/gone/options.json"
+resume=("$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/gone" --resume --max_steps 5)
+lost='gone/options.json: no such file; the steps of this run were computed in bf16, but .* choose fp32: add --precision bf16'
+expect 3 "$lost" "${resume[@]}"
+expect 3 "$lost" "${resume[@]}" -n 2
+run gone --resume --max_steps 5 --precision bf16
+[ "$(value gone)" = "bf16 bf16_mixed" ] || bad "without options.json: $(value gone)"
+rm "$SCRATCH/gone/options.json"
+run gone --resume --max_steps 6 --precision fp32
+grep -q '^steps up to 5 were computed in bf16, from here on in fp32$' "$SCRATCH/gone.log" || bad "a change: $(cat "$SCRATCH/gone.log")"
+# a JSON that is typed changes the precision, also of a run with --precision, and the next resume keeps it
+echo '{"bf16": {"enabled": true}}' >"$SCRATCH/bf16.json" && echo '{"bf16": {"enabled": false}}' >"$SCRATCH/off.json"
+more() { timeout 120 "$LOCKSTEP" train --resume "$SCRATCH/exact" "$@" >"$SCRATCH/more.log" 2>&1 || bad "exact: $(tail -3 "$SCRATCH/more.log")"; }
+more --max_steps 5 --deepspeed_config "$SCRATCH/bf16.json"
+grep -q '^steps up to 4 were computed in fp32 on the CPU, from here on in bf16 on the CPU$' "$SCRATCH/more.log" || bad "a JSON: $(cat "$SCRATCH/more.log")"
+more --max_steps 6
+[ "$(value exact)" = "bf16 bf16_mixed" ] || bad "resumed after a JSON: $(value exact)"
+more --max_steps 7 --precision auto && more --max_steps 8 --deepspeed_config "$SCRATCH/off.json"
+[ "$(value exact)" = "fp32 fp32" ] || bad "a JSON without bf16: $(value exact)"
 # other kernels are reported, in the same precision
 kernels() { # OPTIONS.JSON KERNEL: resumes the first run with them
   rm -rf "$SCRATCH/kernels" && cp -r "$SCRATCH/one" "$SCRATCH/kernels" && cp "$1" "$SCRATCH/kernels/options.json"
@@ -97,7 +117,7 @@ grep "other kernels" "$SCRATCH/kernels.log" && bad "a change of kernels that are
 expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
 expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json
 
-expect 2 "the CPU supports only fp32 and bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
+expect 2 "the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
 expect 2 "supports only fp32; use --compute cpu" "$LOCKSTEP" "${base[@]}" --precision bf16 --compute cpu-ref
 expect 2 "this CPU has .*bfmmla-emulated.* for bf16; that kernel is for --precision fp32" env LS_GEMM=plain "$LOCKSTEP" "${base[@]}" --precision bf16
 expect 2 "this CPU has .*plain.* for fp32; that kernel is for --precision bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" "${base[@]}" --precision fp32

@@ -108,6 +108,8 @@ sed 's/"hybrid"/"hybri"/' "$SCRATCH/whole.json" >"$SCRATCH/lost/options.json"
 expect 3 "the settings of fp8 are not known: add --fp8_format" "${resume[@]}" --fp8_format hybrid
 rm "$SCRATCH/lost/options.json"
 expect 3 "options.json: no such file; the settings of fp8 are not known" "${resume[@]}"
+resume=("$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/lost" --max_steps 3 --resume)
+expect 3 "options.json: no such file; the steps of this run were computed in fp8, but .*: add --precision fp8" "${resume[@]}"
 run lost --precision fp8 "${settings[@]}" --max_steps 3 --resume && bits kept lost
 run new --precision fp8 --max_steps 1 --resume # nothing to continue
 
@@ -116,7 +118,7 @@ steps=8; [ "${LS_TEST_ALL:-0}" = 1 ] && steps=40
 long=(--max_steps "$steps" --lr 3e-3)
 run long-bf16 --precision bf16 "${long[@]}"
 run long-fp8 --precision fp8 "${long[@]}"
-run long-hybrid --precision fp8 --fp8_format hybrid --fp8_amax_history_len 4 "${long[@]}"
+run long-hybrid --precision fp8 --fp8_format HYBRID --fp8_amax_history_len 4 "${long[@]}"
 [ "$(value long-hybrid)" = "fp8 fp8_mixed hybrid 4 0" ] || bad "the record of a hybrid run: $(value long-hybrid)"
 python3 - "$SCRATCH" $steps <<'PY' || bad "losses of fp8 and bf16"
 import json, sys

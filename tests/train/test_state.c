@@ -20,6 +20,8 @@ static void run_open(run *r, const ls_loss_scale_config *scale)
     *r = (run){
         .cfg = {.seed = 3, .seq_len = 8, .global_batch = 4, .micro_batch = 2, .epochs = 3, .steps_per_epoch = 50}};
     r->cfg.loss_scale = *scale;
+    r->cfg.precision = scale->rule > LS_SCALE_FIXED ? "fp16" : "bf16";
+    r->cfg.device = "cuda";
     r->t.cfg = &r->cfg;
     r->t.train.n_token = 1000;
     r->t.state.done = r->done;
@@ -80,6 +82,7 @@ static void a_resumed_run_may_change_precision(void **state)
     a.t.state.step = 9;
     ls_run_state_write(&a.t, &s);
     assert_null(strstr(s.data, "loss_scale"));
+    assert_non_null(strstr(s.data, "\"precision\": \"bf16\"")); /* if options.json is lost */
     ls_str_fini(&s);
     run_open(&b, &zero); /* fp32 or bf16, resumed in fp16: the initial scale */
     write_into(&a, &b);
