@@ -83,6 +83,8 @@ prints 'generate --task translate --json' generate --task translate --checkpoint
 prints 'eval --json' eval --checkpoint one --data data --max_steps 2 --json
 prints 'generate --json' generate --checkpoint one --prompt The --max_new_tokens 4 --speculate 2 --json
 echo The >prompts.txt
+stop=$("$LOCKSTEP" generate --checkpoint one --prompt The --max_new_tokens 4 --no_stop --json | sed -n 's/.*"stop": "\(.*\)".*/\1/p')
+grep -q "^| .*samples\[\].stop.*\`${stop:-none}\`" "$LS_SOURCE/docs/FORMATS.md" || bad "docs/FORMATS.md: samples[].stop has no '$stop'"
 prints 'generate --prompts --json' generate --checkpoint one --prompts prompts.txt --max_new_tokens 4 --json
 go export --checkpoint one --out hf
 for f in config.json generation_config.json tokenizer.json; do has $f hf/$f; done
