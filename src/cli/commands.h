@@ -103,7 +103,9 @@ typedef struct cli_device {
     int64_t threads;
     bool tf32;
 } cli_device;
-#define CLI_DEVICE_ROWS CLI_DEVICE_ROWS_OF("number format; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]")
+#define CLI_DEVICE_ROWS                                                                                       \
+    CLI_DEVICE_ROWS_OF("number format; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; fp16 " \
+                       "needs a GPU [fp32 on the CPU, bf16 on a GPU]")
 #define CLI_DEVICE_ROWS_OF(precision_help)                                                                           \
     CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                                          \
             "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"),                    \
@@ -115,11 +117,12 @@ typedef struct cli_device {
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
                "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
-#define CLI_WEIGHTS_ROW                                                                                           \
-    CLI_CHOICE(                                                                                                   \
-        "weights", on.weights, "fp32|bf16|int8", NULL,                                                            \
-        "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results " \
-        "slightly; on a GPU int8, or the format of --precision [CPU: fp32; GPU: that of --precision]")
+#define CLI_WEIGHTS_ROW                                                                                                   \
+    CLI_CHOICE(                                                                                                           \
+        "weights", on.weights, "fp32|bf16|int8", NULL,                                                                    \
+        "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results "         \
+        "slightly; on the CPU products with them are in fp32; on a GPU int8 (with --device cuda; auto is the CPU then), " \
+        "or the format of --precision [CPU: fp32; GPU: that of --precision]")
 
 /* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);

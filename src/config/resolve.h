@@ -118,6 +118,7 @@ typedef struct ls_train_config {
     double clip;              /* 0 = off                                                           */
 
     const char *precision;              /* "fp32", "bf16", "fp16", "fp8"                                     */
+    const char *precision_why;          /* why --precision auto chose it; NULL: it was not auto               */
     const char *precision_label;        /* training_config.precision of the metrics file                     */
     const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
     int device_index;                   /* of "cuda"; -1: by the local rank, round robin                      */

@@ -165,6 +165,15 @@ static ls_status check_lost(ls_train_config *c)
     return LS_OK;
 }
 
+/* Why --precision auto chose what it did. */
+static const char *auto_words(const char *before, const char *compute)
+{
+    if (before) return "the precision of the run";
+    if (!strcmp(compute, "cuda")) return "a GPU has bf16";
+    if (strcmp(compute, "cpu")) return "cpu-ref supports only fp32";
+    return ls_compute_cpu_bf16().native ? "this CPU has bf16 instructions" : "this CPU has no bf16 instructions";
+}
+
 static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
@@ -189,6 +198,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
     if (open) LS_TRY(check_lost(c));
+    c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
     note_kept(o, before, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
         return ls_fail(
@@ -217,6 +227,11 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
         before ? (train_origin){LS_FROM_RUN, "--precision"} : train_from(o, "--precision", json ? key : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
         from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables none of fp16, bf16 and fp8";
+    char detail[80];
+    if (c->precision_why && from.source == LS_FROM_CLI) {
+        snprintf(detail, sizeof detail, "--precision auto: %s", c->precision_why);
+        from.detail = detail;
+    }
     train_put_text(c, "precision", c->precision, from);
     c->tf32 = o->tf32 && cuda && c->dtype == LS_F32;
     c->stochastic = o->stochastic_rounding && cuda && c->dtype == LS_BF16;

@@ -127,6 +127,19 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
+/* The CPU multiplies copies in bf16 or int8 with fp32 numbers: auto is fp32 then, and bf16 is refused. */
+static ls_status check_packed(ls_session_opts *o, const char *asked, const char *weights)
+{
+    if (o->dtype != LS_BF16 || !weights || !strcmp(weights, "fp32")) return LS_OK;
+    if (strcmp(asked, "auto"))
+        return ls_fail(LS_E_CONFIG,
+                       "--weights %s: on the CPU its products are computed in fp32, but --precision is %s; leave "
+                       "--precision out, or use a GPU (--device cuda)",
+                       weights, asked);
+    o->dtype = LS_F32;
+    return LS_OK;
+}
+
 /* A GPU has its weights in the type in which it computes, or in int8, which it multiplies with 16-bit numbers. */
 static ls_status choose_weights(ls_session_opts *o, const ls_device_choice *d, const char *precision,
                                 const char *weights)
@@ -165,6 +178,7 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
+    if (!cuda) LS_TRY(check_packed(o, precision, weights));
     return choose_weights(o, d, chosen, weights);
 }
 

@@ -64,7 +64,7 @@ typedef struct ls_session {
 } ls_session;
 
 /* Sets the options from the chosen device, --precision, --compute, --tf32 and --weights (precision NULL: fp32 on the CPU, bf16 on a GPU;
- * weights NULL: that of precision). */
+ * weights NULL: that of precision). On the CPU, weights in bf16 or int8 need fp32. */
 ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
                            bool tf32, const char *weights);
 /* The type of the weights that the passes read (fp32, bf16, fp16, int8), and the bytes of their matrices. */

@@ -291,20 +291,28 @@ static void log_strategy(const ls_trainer *t)
                 n == 1 ? "" : "s", (long long)c->bucket, more);
 }
 
+/* Sizes, device, and the precision that --precision auto chose. */
+static void say_model(const ls_trainer *t, ls_str *s)
+{
+    const ls_train_config *c = t->cfg;
+    char words[LS_COMPUTE_WORDS];
+    ls_str_addf(s, "model %s (%s): %s, %.1f M parameters; %s%s", c->model.name, ls_variant_word(c->model.variant),
+                ls_model_size_words(&c->model, (char[96]){0}), (double)ls_model_n_param(&c->model) / 1e6,
+                ls_compute_describe(&t->compute, words), c->fp8.on ? "; fp8 in the linear layers of blocks" : "");
+    if (c->precision_why) ls_str_addf(s, "; precision %s (auto: %s)", c->precision, c->precision_why);
+    ls_str_addc(s, '\n');
+}
+
 static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
     ls_str s = {0};
-    char words[LS_COMPUTE_WORDS];
     ls_str_addf(&s, "data %.200s: %lld tokens, %lld %s", t->cfg->train_path, (long long)t->train.n_token,
                 (long long)t->train.n_seq, ls_tokens_paired(&t->train) ? "pairs" : "sequences");
     if (!ls_tokens_paired(&t->train)) ls_str_addf(&s, " of %d", t->cfg->seq_len);
     if (t->val.n_seq) ls_str_addf(&s, "; validation %lld tokens", (long long)t->val.n_token);
     ls_str_addc(&s, '\n');
-    ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s%s\n", t->cfg->model.name,
-                ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
-                (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words),
-                t->cfg->fp8.on ? "; fp8 in the linear layers of blocks" : "");
+    say_model(t, &s);
     if (t->schedule) say_stages(t, &s);
     const int64_t sums = ls_trainer_comm_bytes(t);
     if (t->cfg->verbose) ls_plan_print(&t->plan, &s);

@@ -88,8 +88,25 @@ for f in err many; do
     grep -q '^precision' fp32.$f auto.$f && bad "--stats with fp32 prints it"
 done
 
+# ---- help: what auto is, and where int8 runs ----
+words() { "$LOCKSTEP" "$@" --help | tr -s ' \n' ' '; }
+for command in eval "generate --task translate"; do # shellcheck disable=SC2086
+    words $command | grep -q -e "number format; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32;" || bad "$command --help: auto"
+done
+for command in eval generate; do words $command | grep -q -e "on a GPU int8 (with --device cuda; auto is the CPU then)" || bad "$command --help: int8"; done
+
 # ---- refused ----
 expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
 expect 2 "--speculate and --weights int8 cannot be combined" "$LOCKSTEP" "${gen[@]}" --weights int8 --speculate 2
 expect 2 "--weights has no meaning with --task bleu" "$LOCKSTEP" eval --task bleu --hyp text.txt --ref text.txt --weights int8
+for w in bf16 int8; do # products with them are in fp32 on the CPU: auto is that, and bf16 is not ignored
+    for command in generate eval; do
+        args=("${gen[@]}" --prompt more) && [ $command = eval ] && args=(eval --device cpu --checkpoint run --data data)
+        expect 2 "^lockstep: .*--weights $w: on the CPU its products are computed in fp32, but --precision is bf16; leave --precision out, or use a GPU (--device cuda)$" \
+          "$LOCKSTEP" "${args[@]}" --weights $w --precision bf16
+        expect 0 '"precision": "fp32"' "$LOCKSTEP" "${args[@]}" --weights $w --precision auto --json
+    done
+    expect 2 "but --precision is bf16" "$LOCKSTEP" generate --task translate --device cpu --checkpoint run --weights $w --precision bf16 --prompt x
+    expect 2 "but --precision is bf16" "$LOCKSTEP" eval --task translate --device cpu --checkpoint run --data text.txt --weights $w --precision bf16
+done
 done_tests

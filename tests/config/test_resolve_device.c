@@ -127,9 +127,18 @@ static void automatic_devices_resolve_as_if_named(void **state)
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--precision auto", &off, &c), LS_OK); /* never emulated */
     assert_true(c.dtype == (native ? LS_BF16 : LS_F32));
+    assert_string_equal(c.precision_why,
+                        native ? "this CPU has bf16 instructions" : "this CPU has no bf16 instructions");
+    assert_source(&c, "precision", LS_FROM_CLI,
+                  native ? "--precision auto: this CPU has bf16 instructions"
+                         : "--precision auto: this CPU has no bf16 instructions");
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--precision bf16", &off, &c), LS_OK);
+    assert_null(c.precision_why);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--precision auto --compute cpu-ref", &off, &c), LS_OK); /* it has only fp32 */
     assert_true(c.dtype == LS_F32);
+    assert_string_equal(c.precision_why, "cpu-ref supports only fp32");
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--precision fp8 --stochastic_rounding", &on, &c), LS_OK);
     assert_true(c.fp8.on && c.stochastic);

@@ -26,6 +26,13 @@ run tp --precision bf16 --max_steps 4 -n 2 --tp 2
 run tp2 --precision bf16 --max_steps 4 -n 4 --tp 2 --strategy zero3
 same "$SCRATCH/tp/epoch-1/model.safetensors" "$SCRATCH/tp2/epoch-1/model.safetensors"
 
+# auto: the line of the model names the choice, and so does --print_config; a precision that was typed is not repeated
+run auto --precision auto --max_steps 1
+chosen=$(value auto) && chosen=${chosen% *}
+grep -q "^model .* matmul.*, .* threads*; precision $chosen (auto: this CPU has [no ]*bf16 instructions)$" "$SCRATCH/auto.log" || bad "auto: $(cat "$SCRATCH/auto.log")"
+grep -q "precision" "$SCRATCH/one.log" && bad "--precision bf16: $(cat "$SCRATCH/one.log")"
+expect 0 "^ *precision  *$chosen .*(--precision auto: this CPU has" "$LOCKSTEP" "${base[@]}" --precision auto --print_config
+
 # more rows than the classifier takes at a time
 many=(--precision bf16 --num_layers 1 --micro_batch_size_per_gpu 66 --global_batch_size 132 --max_steps 1)
 run many "${many[@]}" --threads 1

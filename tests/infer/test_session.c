@@ -416,13 +416,16 @@ static void weights_are_chosen_or_refused(void **state)
                {"cuda", NULL, "bf16", LS_OK, LS_PACK_BF16}, {"cuda", "fp32", "fp32", LS_OK, LS_PACK_NONE},
                {"cuda", NULL, "int8", LS_OK, LS_PACK_INT8}, {"cuda", "fp16", "int8", LS_OK, LS_PACK_INT8},
                {"cuda", "fp32", "int8", LS_E_CONFIG, 0},    {"cuda", NULL, "fp32", LS_E_CONFIG, 0},
-               {"cuda", "fp16", "bf16", LS_E_CONFIG, 0}};
+               {"cuda", "fp16", "bf16", LS_E_CONFIG, 0},    {"cpu", "bf16", "fp32", LS_OK, LS_PACK_NONE},
+               {"cpu", "bf16", "int8", LS_E_CONFIG, 0},     {"cpu", "bf16", "bf16", LS_E_CONFIG, 0},
+               {"cpu", "auto", "int8", LS_OK, LS_PACK_INT8}};
     for (size_t i = 0; i < N_OF(row); i++) {
         ls_session_opts o = {.checkpoint = NULL};
         ls_device_choice d;
         assert_int_equal(ls_device_parse("--device", row[i].device, &d), LS_OK);
         assert_int_equal(ls_session_where(&o, &d, row[i].precision, "cpu", false, row[i].weights), row[i].st);
         if (row[i].st == LS_OK) assert_int_equal(o.weights, row[i].form);
+        if (row[i].st == LS_OK && !strcmp(row[i].device, "cpu") && o.weights) assert_int_equal(o.dtype, LS_F32);
         ls_err_clear();
     }
 }
