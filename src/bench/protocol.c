@@ -189,6 +189,8 @@ static ls_status read_settings(const char *path, ls_bench_side *s)
     s->grad_accum = whole(root, "grad_accum_steps");
     s->global_batch = whole(root, "global_batch_size");
     s->threads = (int)whole(root, "threads");
+    const char *precision = json_string_value(ls_json_at(root, "precision.value"));
+    snprintf(s->precision, sizeof s->precision, "%s", precision ? precision : "");
     s->steps = whole(root, "max_steps");
     if (!s->steps && s->grad_accum) s->steps = whole(root, "epochs") * (whole(root, "max_train_steps") / s->grad_accum);
     json_decref(root);

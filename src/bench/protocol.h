@@ -20,6 +20,7 @@ typedef struct ls_bench_side {
     ls_argv words;                                 /* arguments of `train`, without --checkpoint_path*/
     int64_t micro_batch, grad_accum, global_batch; /* as `train` resolves them; set by ls_bench_check            */
     int64_t steps;                                 /* maximum optimizer steps, 0: no limit; set by ls_bench_check */
+    char precision[8];                             /* "bf16"; set by ls_bench_check */
     int threads;                                   /* per worker, 0: all cores; set by ls_bench_check*/
     char *left_out;                                /* NULL, or the reason why it is skipped*/
     ls_status failed;                              /* status of a failed run; LS_OK: none failed */

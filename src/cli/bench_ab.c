@@ -132,9 +132,10 @@ typedef struct outcome {
     bool whole;            /* speeds are of whole epochs */
     bool paired,
         overlap; /* the paired test, of runs in turns; the unpaired test, and the intervals of A and B overlap */
-    bool no_update, commits; /* no sampled micro-batch has an update; the sides come from several commits */
-    bool allowed;            /* the runs are not comparable, and --allow_mismatch was given */
-    json_t *differs;         /* settings (cli_bench_differences) */
+    bool no_update, commits;  /* no sampled micro-batch has an update; the sides come from several commits */
+    bool allowed;             /* the runs are not comparable, and --allow_mismatch was given */
+    const char *precision[2]; /* of A and B, if the comparison is one of precisions; else NULL */
+    json_t *differs;          /* settings (cli_bench_differences) */
 } outcome;
 
 static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool median, outcome *out)
@@ -315,6 +316,7 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
         why(o, out);
         ls_str_add(out, ".\n");
     }
+    if (o->precision[0]) ls_str_addf(out, "Precisions are compared: A %s, B %s.\n", o->precision[0], o->precision[1]);
     cli_bench_difference_words(o->differs, out);
     if (o->steps) ls_str_addf(out, "Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
     else
@@ -397,6 +399,9 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     why(o, &line);
     ls_jsonw_put_str(&w, "words", line.data);
     ls_str_fini(&line);
+    ls_jsonw_put_open(&w, "compared", '[');
+    if (o->precision[0]) ls_jsonw_str(&w, "precision");
+    ls_jsonw_close(&w);
     ls_jsonw_put_value(&w, "different_settings", o->differs);
     ls_jsonw_key(&w, "same_losses");
     if (o->steps) ls_jsonw_bool(&w, o->same_loss);
@@ -420,6 +425,12 @@ static const char *first_without_steps(const ls_run_set *set)
     return "a run";
 }
 
+static const char *precision_of(const ls_run *r)
+{
+    const char *word = json_string_value(ls_json_at(r->metrics, "training_config.precision"));
+    return word ? word : "unknown";
+}
+
 static ls_status finish(const options *x, const ls_opt_list *paths)
 {
     ls_run_set set = {0};
@@ -440,6 +451,7 @@ static ls_status finish(const options *x, const ls_opt_list *paths)
     if (st != LS_OK) goto done;
     o.commits = a.several_commits;
     o.allowed = a.allowed;
+    for (int k = 0; k < 2 && a.other_precision; k++) o.precision[k] = precision_of(p.pair[0].run[k]);
     o.differs = cli_bench_differences(&p);
     outcome_json(&o, x, &a, &p, &json);
     outcome_table(&o, x, &text);
@@ -457,8 +469,9 @@ done:
 }
 
 /* Parses the options of a side (--a or --b). *workers is set to its own -n. A preset, of the side or of the common options, takes the flags
- * of its trainer out of both. */
-static ls_status own_options(side_name *name, const ls_argv *common, const char *flags, bool *preset, int *workers)
+ * of its trainer out of both. *precision: the options name one. */
+static ls_status own_options(side_name *name, const ls_argv *common, const char *flags, bool *preset, bool *precision,
+                             int *workers)
 {
     ls_train_options o = {0};
     LS_TRY(ls_argv_split(&name->words, flags));
@@ -466,6 +479,7 @@ static ls_status own_options(side_name *name, const ls_argv *common, const char 
     LS_TRY(ls_argv_add_all(&name->all, &name->words));
     LS_TRY(cli_bench_preset(&name->all, preset));
     LS_TRY(cli_bench_train_options(*preset ? &name->all : &name->words, true, &o));
+    *precision = *precision || ls_train_given(&o, "precision") || ls_train_given(&o, "tf32");
     if (!ls_train_given(&o, "n")) return LS_OK;
     if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "-n must be 1 to 1024");
     *workers = (int)o.n;
@@ -477,7 +491,7 @@ static ls_status both_options(options *x, int own[2])
     for (int k = 0; k < 2; k++) {
         const char *flags = k ? x->b : x->a;
         bool preset = false;
-        const ls_status st = own_options(&x->name[k], &x->s.given, flags, &preset, &own[k]);
+        const ls_status st = own_options(&x->name[k], &x->s.given, flags, &preset, &x->s.precisions, &own[k]);
         ls_err_kept why;
         x->preset = x->preset || preset;
         if (st == LS_OK) continue;
@@ -511,6 +525,11 @@ static ls_status add_sides(options *x, const int own[2])
             LS_E_CONFIG,
             "A would train %lld steps and B %lld, so they are not comparable; give both the same --max_steps",
             (long long)a->steps, (long long)b->steps);
+    if (!s->precisions && strcmp(a->precision, b->precision) && !s->o.allow_mismatch)
+        return ls_fail(
+            LS_E_CONFIG,
+            "A would train in %s and B in %s, so they are not comparable; to compare precisions, add --precision to --a and --b",
+            a->precision, b->precision);
     return LS_OK;
 }
 

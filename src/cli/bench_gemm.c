@@ -33,7 +33,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "bench gemm [OPTIONS]",
-    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step and, for the kernels neon, bfmmla, amx-bf16 and avx512-bf16, their share of the peak of the CPU's multiply instruction on registers alone (median, measured in turns with the products). The type after a name is that of the operands; --precision selects the first kernel. blas-own is CBLAS with its own threads, in fp32.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
+    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step and, for the kernels neon, bfmmla, amx-bf16 and avx512-bf16, their share of the peak of the CPU's multiply instruction on registers alone (median, measured in turns with the products). The type after a name is that of the operands; --precision selects the first kernel. blas-own is CBLAS with its own threads, in fp32; those of OpenBLAS still spin when the next kernel begins and slow it down: --kernels NAME measures a kernel without them.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
     "the bare product, \"step\" includes what a training step fuses with it: bias, GELU, residual and bias gradient."};
 
 typedef struct gemm_job {
@@ -183,6 +183,9 @@ ls_status cli_bench_gemm(int argc, char **argv)
     b->where = gemm_where;
     b->row = gemm_row;
     b->ctx = &j;
+    if (!device && !b->cpu_time)
+        cli_bench_note_busy(cli_bench_load(), ls_gemm_bench_cores(),
+                            "expect lower speeds; --cpu_time --threads 1 counts processor time");
     ls_status st = ls_gemm_bench_run(b);
     begin_rows(&j);
     ls_jsonw_close(j.w);

@@ -31,6 +31,7 @@ typedef struct bench_session {
     int64_t enforce;    /* --enforce_global_batch_size of the train options; 0: not given */
     char layout[16];    /* of the train options (--strategy) or their DeepSpeed JSON; "": none */
     bool own_strategy;  /* layout is from --strategy */
+    bool precisions;    /* --a or --b has --precision or --tf32: a difference of these is what is compared */
     bool own_workers;   /* the train options may have -n */
     int cores;
     double
@@ -79,6 +80,10 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
                          int64_t global, bool or_leave_out);
 /* The side with the most threads, if it has more threads than the machine has cores; else NULL. */
 const ls_bench_side *cli_bench_crowded(const bench_session *s);
+/* Runnable processes of the machine; NaN: unknown. */
+double cli_bench_load(void);
+/* Prints a note with what to expect if more than half of the cores are busy. */
+void cli_bench_note_busy(double load, int cores, const char *expect);
 /* Appends the command line of a run. */
 ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out);
 /* Prints the commands (--dry_run), or runs them with progress on stderr. */

@@ -9,6 +9,7 @@
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
+#include "report/read/benches.h"
 
 static void say_mismatches(const ls_analysis *a)
 {
@@ -60,7 +61,7 @@ static int drop_profiled(ls_run_set *set)
 }
 
 /* Sorts and compares the runs of a set; prints mismatches to stderr. LS_E_FORMAT if no run can be compared. */
-static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
+static ls_status compare(const bench_session *s, bool weak, bool precisions, ls_run_set *set, ls_analysis *a)
 {
     bool any = false;
     const int n_profiled = drop_profiled(set);
@@ -72,7 +73,9 @@ static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_
     if (!any)
         return ls_fail(LS_E_FORMAT, "no run to compare%s%s", set->notes.n ? ": " : "",
                        set->notes.n ? set->notes.text[0] : "");
-    LS_TRY(ls_analyse(set, &(ls_compare_opts){.allow_mismatch = s->o.allow_mismatch, .weak = weak, .steady = true}, a));
+    const ls_compare_opts how = {
+        .allow_mismatch = s->o.allow_mismatch, .weak = weak, .precisions = precisions, .steady = true};
+    LS_TRY(ls_analyse(set, &how, a));
     say_mismatches(a);
     if (a->several_commits) fprintf(stderr, "note: the runs come from more than one commit\n");
     return LS_OK;
@@ -84,7 +87,7 @@ ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool 
     for (int i = 0; i < paths->n; i++) LS_TRY(ls_run_set_add(set, paths->word[i]));
     for (int i = 0; i < s->bench.n_side && !paths->n; i++) LS_TRY(add_side(s, &s->bench.side[i], set));
     print_notes(set);
-    return compare(s, weak, set, a);
+    return compare(s, weak, false, set, a);
 }
 
 /* --- pairs --- */
@@ -207,8 +210,8 @@ static bool lists_folder(const json_t *report, const char *side, const char *pat
     return run && json_object_get(own, "flags") && strstr(run, part);
 }
 
-/* The folders are the two sides of one `bench ab`, which runs in turns, and runs with one number are the pairs. */
-static bool of_one_bench(const ls_opt_list *paths, const bench_pairs *p)
+/* The folders are the two sides of one `bench ab`, which runs in turns, and runs with one number are the pairs. *precisions: as in its report. */
+static bool of_one_bench(const ls_opt_list *paths, const bench_pairs *p, bool *precisions)
 {
     size_t n[2], skip;
     char dir[4096];
@@ -223,6 +226,7 @@ static bool of_one_bench(const ls_opt_list *paths, const bench_pairs *p)
     if (ls_json_load(file.text, &report) != LS_OK) ls_err_clear();
     const bool yes = (lists_folder(report, "a", paths->word[0]) && lists_folder(report, "b", paths->word[1])) ||
                      (lists_folder(report, "a", paths->word[1]) && lists_folder(report, "b", paths->word[0]));
+    *precisions = yes && ls_compares_precisions(report);
     json_decref(report);
     return yes;
 }
@@ -270,12 +274,14 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
         pair_up(s, paths, set, end[0], partner);
         select_pairs(set, end[0], partner, p);
         remove_unpaired(set, partner);
-        if (p->n) st = compare(s, false, set, a);
+        bool precisions = s->precisions;
+        const bool own = paths->n && of_one_bench(paths, p, &precisions);
+        if (p->n) st = compare(s, false, precisions, set, a);
         else
             st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
                          first_reason(&p->left_out));
         find_runs(set, p);
-        p->in_turns = st == LS_OK && (!paths->n || of_one_bench(paths, p) || alternate(p));
+        p->in_turns = st == LS_OK && (!paths->n || own || alternate(p));
     }
     ls_free(partner);
     return st;

@@ -132,7 +132,7 @@ ls_status cli_bench_begin(bench_session *s)
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
     s->cores = ls_cores_usable();
-    if (getloadavg(&s->load, 1) != 1) s->load = NAN;
+    s->load = cli_bench_load();
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
@@ -268,6 +268,18 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s)
     return worst;
 }
 
+double cli_bench_load(void)
+{
+    double load;
+    return getloadavg(&load, 1) == 1 ? load : NAN;
+}
+
+void cli_bench_note_busy(double load, int cores, const char *expect)
+{
+    if (load > 0.5 * cores)
+        fprintf(stderr, "note: the machine is busy (load %.1f on %d cores); %s\n", load, cores, expect);
+}
+
 /* What will be run, and where. */
 static void say_work(const bench_session *s)
 {
@@ -294,9 +306,7 @@ static void say_plan(const bench_session *s)
     if (!s->o.dry_run) say_work(s);
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "skipped: %s: %s\n", b->side[i].name, b->side[i].left_out);
-    if (s->load > 0.5 * s->cores)
-        fprintf(stderr, "note: the machine is busy (load %.1f on %d cores); expect wide confidence intervals\n",
-                s->load, s->cores);
+    cli_bench_note_busy(s->load, s->cores, "expect wide confidence intervals");
     if (worst) {
         const int threads = worst->threads > 1 ? worst->threads : 1;
         fprintf(stderr, "note: %d worker%s of %d thread%s share%s %d cores: expect no more than ", worst->workers,

@@ -96,6 +96,20 @@ cp -r ab2/2gpu_b moved
 sed -i 's/"timestamp_utc": "[^"]*"/"timestamp_utc": "2026-01-28T01:23:44Z"/' moved/run_*/training_metrics.json
 expect 0 "B compared with A.*, unpaired (Welch) test" bench ab --warmup 1 ab2/2gpu_a moved
 expect 1 "invalid comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
+# precisions that --a or --b names are what is compared, also by the report of the folders; others are refused before a run
+bench ab -n 1 --repeat 2 --steps 3 --warmup 1 --a "--precision fp32" --b "--precision bf16" --out ab5 -- --device cpu "${train[@]}" >out 2>err || bad "ab of precisions: $(cat err)"
+grep -q "^Precisions are compared: A fp32, B bf16_mixed.$" out || bad "ab of precisions: $(cat out)"
+expect 0 "^Precisions are compared: A fp32, B bf16_mixed.$" bench ab --warmup 1 ab5/1gpu_a ab5/1gpu_b
+expect 0 "between A and B\|^B is " "$LOCKSTEP" report ab5 --out ab5/report --no_png
+python3 -c 'import json, sys; r = [json.load(open(f"{d}/ab_report.json")) for d in ("ab2", "ab5")]; sys.exit([(x["status"], x["compared"]) for x in r] != [("ok", []), ("ok", ["precision"])])' ||
+  bad "compared in ab_report.json"
+cp -r ab5 ab6 && rm ab6/ab_report.json
+expect 1 'not comparable: .* precision is "bf16_mixed", but .* has "fp32"' bench ab --warmup 1 ab6/1gpu_a ab6/1gpu_b
+expect 1 "not comparable: .* model_size" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1 --precision bf16" --out ab7 -- --device cpu "${train[@]}"
+echo '{"bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1}' >bf16.json
+expect 2 "A would train in fp32 and B in bf16, so they are not comparable; to compare precisions, add --precision" \
+  bench ab -n 1 --a "" --b "--deepspeed_config bf16.json" --out ab8 -- --device cpu "${train[@]}"
+[ ! -e ab8 ] || bad "there are runs of a comparison that is refused"
 
 # --- ceilings ---
 bench comm -n 2 --min 1K --max 64K --rounds 2 --json >out 2>err || bad "comm: $(cat err)"
@@ -115,6 +129,12 @@ expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
 expect 2 "were started with local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
+# a busy machine is noted; between the limits, the load may have changed meanwhile
+case $(python3 -c 'import os; x = os.getloadavg()[0] / len(os.sched_getaffinity(0)); print("busy" if x > 0.7 else "idle" if x < 0.3 else "")') in
+  busy) expect 0 "^note: the machine is busy (load [0-9.]* on [0-9]* cores*); expect lower speeds; --cpu_time --threads 1 counts" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --turns 1 ;;
+  idle) bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --turns 1 2>&1 | grep "^note" && bad "an idle machine is busy" ;;
+esac
+expect 0 "OpenBLAS" bench gemm --help
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
 expect 2 "--kernels plain is for fp32, but --precision is bf16; leave --precision out" bench gemm --kernels plain --precision bf16
 expect 2 "--kernels has plain twice; leave one out" bench gemm --kernels plain blas-own plain

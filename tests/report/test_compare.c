@@ -95,6 +95,11 @@ static void runs_that_differ_are_not_compared(void **state)
     assert_null(strstr(html.data, "is the fastest"));
     ls_analysis_fini(&a);
     ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    /* precisions that are what is compared are no mismatch; the batch still is one */
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.precisions = true}, &a), LS_OK);
+    assert_true(a.n_mismatch == 1 && a.other_precision && !a.comparable);
+    assert_string_equal(a.mismatch[0].field, "global_batch_size");
+    ls_analysis_fini(&a);
     /* if allowed, they are compared and marked */
     assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a), LS_OK);
     assert_true(a.comparable);

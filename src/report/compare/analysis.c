@@ -77,8 +77,9 @@ static void compare_run(ls_analysis *a, int i, int baseline)
                  *other = json_object_get(r->metrics, "training_config");
     for (int k = 0; k < N_FIELD; k++) {
         const json_t *x = json_object_get(base, fields[k]), *y = json_object_get(other, fields[k]);
-        if (!alike(x, y) && !excused(a, fields[k], first, r))
-            a->mismatch[a->n_mismatch++] = (ls_mismatch){fields[k], x, y, i, baseline};
+        if (alike(x, y) || excused(a, fields[k], first, r)) continue;
+        if (a->precisions && !strcmp(fields[k], "precision")) a->other_precision = true;
+        else a->mismatch[a->n_mismatch++] = (ls_mismatch){fields[k], x, y, i, baseline};
     }
     if (first->n_update_json && r->n_update_json && first->n_update != r->n_update &&
         !excused(a, "optimizer_steps", first, r))
@@ -620,6 +621,7 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
                      .baseline = -1,
                      .n_kind = o->apart ? LS_N_KIND : 1,
                      .weak = o->weak,
+                     .precisions = o->precisions,
                      .steady = o->steady,
                      .short_of = o->short_of};
     ls_status st = LS_OK;

@@ -73,7 +73,8 @@ typedef struct ls_analysis {
     int baseline;    /* run that the others are compared with, or -1; of the first kind if there are several */
     bool comparable; /* at least two groups, and no mismatch unless allowed       */
     bool allowed;    /* mismatches were allowed                                   */
-    int n_kind;      /* 1, or LS_N_KIND: pipelines are compared apart             */
+    bool precisions, other_precision; /* precisions may differ, as asked; they do */
+    int n_kind;                       /* 1, or LS_N_KIND: pipelines are compared apart             */
     ls_ranking top[LS_N_KIND];
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
@@ -87,9 +88,10 @@ typedef struct ls_compare_opts {
     bool allow_mismatch;
     bool
         weak; /* the global batch grows with the workers: it must be equal by worker. Epochs, or the steps of equal data, may differ */
-    bool apart;   /* R3's protocol: pipelines are compared with one another alone */
-    bool steady;  /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
-    int short_of; /* not steady because a run has no more steps than this warm-up; 0: another reason */
+    bool precisions; /* they may differ: they are what is compared (bench ab) */
+    bool apart;      /* R3's protocol: pipelines are compared with one another alone */
+    bool steady;     /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
+    int short_of;    /* not steady because a run has no more steps than this warm-up; 0: another reason */
 } ls_compare_opts;
 
 /* set must be sorted and outlive the analysis. Fails only with LS_E_NOMEM. */

@@ -197,7 +197,7 @@ static void tell(const ls_analysis *a, ls_report_result *r)
 
 typedef struct protocol {
     int warm; /* steps that were left out, the largest of several; 0: unknown */
-    bool weak, apart;
+    bool weak, apart, precisions;
 } protocol;
 
 static void read_protocol(const json_t *root, protocol *p)
@@ -207,6 +207,7 @@ static void read_protocol(const json_t *root, protocol *p)
     const char *scaling = report_str(&d, "protocol.scaling");
     if (warm > p->warm && warm < 1000000) p->warm = (int)warm;
     if (scaling && !strcmp(scaling, "weak")) p->weak = true;
+    if (ls_compares_precisions(root)) p->precisions = true;
 }
 
 /* The protocol of a benchmark, from the report next to its runs: scaling reports were read with the runs, the others are in the
@@ -261,6 +262,7 @@ static ls_status read_alike(report_part *part, ls_compare_opts *c)
     if (shorter) LS_TRY(read_runs(part, 0));
     *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch,
                            .weak = o->weak || p.weak,
+                           .precisions = p.precisions,
                            .apart = p.apart,
                            .steady = !shorter,
                            .short_of = shorter ? asked : 0};

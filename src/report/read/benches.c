@@ -55,6 +55,16 @@ static int results_in(const char *dir)
     return n;
 }
 
+bool ls_compares_precisions(const json_t *root)
+{
+    const json_t *list = json_object_get(root, "compared");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *word = json_string_value(json_array_get(list, i));
+        if (word && !strcmp(word, "precision")) return true;
+    }
+    return false;
+}
+
 bool ls_is_bench(const char *dir)
 {
     return !is_report(dir) && (results_in(dir) || has_folder(dir, is_setting, is_repeat));

@@ -33,6 +33,8 @@ typedef struct ls_found_benches {
     int n, cap;
 } ls_found_benches;
 
+/* Of an ab_report.json (NULL: false): --a or --b chose the precision, so that it is what is compared. */
+bool ls_compares_precisions(const json_t *root);
 bool ls_is_bench(const char *dir);
 /* Adds the benchmarks at or below path that are not in the list yet. LS_E_NOMEM alone. */
 ls_status ls_benches_find(ls_found_benches *b, const char *path);
