@@ -416,8 +416,7 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
                       : facts->several_hosts   ? "all workers on one host"
                       : c->audit               ? "a run without --audit, which compares the states of replicas"
                                                : NULL;
-    const bool unusable = why && (ddp || (c->world_size == 1 && strcmp(c->device, "cpu")));
-    if (o->share_optimizer && unusable && !train_leaves_out(o, "share_optimizer", why, c))
+    if (o->share_optimizer && ddp && why && !train_leaves_out(o, "share_optimizer", why, c))
         return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out%s", why,
                        audit_of_run(o, c) ? ", or add --audit 0: the run has --audit" : "");
     c->one_state = o->share_optimizer && ddp;
@@ -696,7 +695,7 @@ static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
                                          {"fp8_amax_history_len", "fp8.amax_history_len"},
                                          {"fp8_amax_history_len", "fp8.amax_compute_algo"},
                                          {"fp8_margin", "fp8.margin"}};
-    const bool section = ls_ds_get(ds, "fp16") || ls_ds_get(ds, "bf16") || ls_ds_get(ds, "fp8");
+    const bool section = ls_ds_get(ds, "fp16.enabled") || ls_ds_get(ds, "bf16.enabled") || ls_ds_get(ds, "fp8.enabled");
     if (!ds || !ls_train_given(o, "deepspeed_config") || ls_train_by_preset(o, "deepspeed_config")) return;
     if (section && !ls_ds_precision_open(ds) && train_by_run(o, "precision")) ls_train_forget(o, "precision");
     for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)

@@ -50,8 +50,7 @@ typedef struct ls_run_computed {
     char kernels[LS_COMPUTE_WORDS]; /* of a CPU (ls_compute_cpu_family); "": not known */
     /* why all this is not known of a run that has steps; "": it is known, or the run is of an earlier version */
     char lost[1024];
-    bool damaged;      /* the file exists: its precision is not guessed, either */
-    const char *saved; /* if it is lost: the precision by the newest checkpoint; NULL: an earlier version wrote it */
+    bool damaged; /* the file exists: its precision is not guessed, either */
 } ls_run_computed;
 
 /* What the caller knows about the world and the data; zero means not known. */
@@ -118,6 +117,7 @@ typedef struct ls_train_config {
     double clip;              /* 0 = off                                                           */
 
     const char *precision;              /* "fp32", "bf16", "fp16", "fp8"                                     */
+    bool precision_open;                /* neither an option nor a section of the JSON names it              */
     const char *precision_why;          /* why --precision auto chose it; NULL: it was not auto               */
     const char *precision_label;        /* training_config.precision of the metrics file                     */
     const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */

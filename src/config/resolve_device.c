@@ -80,7 +80,7 @@ static ls_status check_fp8_lost(const ls_train_config *c)
         if (!strncmp(c->setting[i].name, "fp8_", 4) && c->setting[i].source == LS_FROM_DEFAULT)
             return ls_fail(LS_E_FORMAT,
                            "%s; the settings of fp8 are not known: add --fp8_format, --fp8_amax_history_len and "
-                           "--fp8_margin as the run had them",
+                           "--fp8_margin (as the run had them, if it was computed in fp8)",
                            c->before.lost);
     return LS_OK;
 }
@@ -148,23 +148,6 @@ static void note_kept(const ls_train_options *o, const char *before, ls_train_co
         ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
 }
 
-/* options.json, which tells the precision of the steps, was deleted or is damaged: what is chosen now may be another one. */
-static ls_status check_lost(ls_train_config *c)
-{
-    const ls_run_computed *b = &c->before;
-    if (b->saved && strcmp(b->saved, c->precision))
-        return ls_fail(LS_E_FORMAT,
-                       "%s; the steps of this run were computed in %s, but this machine and these options choose %s: "
-                       "add --precision %s to continue in it, or --precision %s to change it",
-                       b->lost, b->saved, c->precision, b->saved, c->precision);
-    if (b->damaged)
-        return ls_fail(LS_E_FORMAT, "%s; add --precision%s%s", b->lost, b->saved ? " " : "", b->saved ? b->saved : "");
-    if (*b->lost && !b->saved) /* of an earlier version */
-        ls_str_addf(&c->notes, "%s; the precision of the steps of this run is not known: it continues in %s\n", b->lost,
-                    c->precision);
-    return LS_OK;
-}
-
 /* Why --precision auto chose what it did. */
 static const char *auto_words(const char *before, const char *compute)
 {
@@ -189,6 +172,8 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                        ds->path ? ds->path : "the DeepSpeed JSON");
     const bool open = is_open(o, ds, json, left_open);
     const char *before = open ? c->before.precision : NULL;
+    c->precision_open = open;
+    if (open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
                    : o->precision      ? ls_precision_of_backend(o->precision, c->compute)
                    : json              ? (fp8    ? "fp8"
@@ -197,7 +182,6 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                    : cuda && left_open ? "bf16"
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
-    if (open) LS_TRY(check_lost(c));
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
     note_kept(o, before, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))

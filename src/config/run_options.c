@@ -331,38 +331,14 @@ static ls_status get_computed(const char *file, const json_t *root, ls_run_compu
     return ls_fail(LS_E_FORMAT, "%s: \"computed\" has no \"%s\", or one that this program does not know", file, wrong);
 }
 
-/* The file of a run that has steps was deleted. *checkpoint: the newest one, to be freed. */
-static ls_status check_missing(const char *run_dir, const char *file, char **checkpoint)
+/* The file of a run that has steps was deleted. */
+static ls_status check_missing(const char *run_dir, const char *file)
 {
-    LS_TRY(ls_ckpt_latest(run_dir, checkpoint));
-    return *checkpoint ? ls_fail(LS_E_IO, "%s: no such file", file) : LS_OK;
-}
-
-/* The precision in which the state of a trainer was computed. Earlier versions did not record it, but what only fp8 or fp16 has tells it, too. */
-static const char *precision_of_state(const json_t *state)
-{
-    const char *rule = json_string_value(json_object_get(json_object_get(state, "loss_scale"), "rule"));
-    if (json_object_get(json_object_get(state, "run"), "precision"))
-        return get_word(json_object_get(state, "run"), "precision", precisions);
-    if (json_object_get(state, "fp8_amax_history")) return "fp8";
-    for (int i = LS_SCALE_FIXED + 1; rule && i <= LS_SCALE_AMP; i++) /* a fixed one may also be of bf16 */
-        if (!strcmp(rule, ls_scale_rule_word((ls_scale_rule)i))) return "fp16";
-    return NULL;
-}
-
-/* The same of a checkpoint; NULL: there is none, or it does not tell. One that cannot be read is reported when it is loaded. */
-static const char *precision_of_checkpoint(const char *checkpoint)
-{
-    char *text = NULL;
-    json_t *state = NULL;
-    const char *precision = NULL;
-    if (checkpoint && ls_ckpt_state(checkpoint, &text, NULL) == LS_OK &&
-        ls_json_parse(text, strlen(text), checkpoint, &state) == LS_OK)
-        precision = precision_of_state(state);
-    ls_err_clear();
-    json_decref(state);
-    ls_free(text);
-    return precision;
+    char *checkpoint = NULL;
+    LS_TRY(ls_ckpt_latest(run_dir, &checkpoint));
+    const bool has_steps = checkpoint != NULL;
+    ls_free(checkpoint);
+    return has_steps ? ls_fail(LS_E_IO, "%s: no such file", file) : LS_OK;
 }
 
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
@@ -370,9 +346,8 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
     const bool exists = ls_fs_exists(file.text);
     json_t *root = NULL;
-    char *checkpoint = NULL;
     *out = (ls_run_computed){0};
-    ls_status st = exists ? ls_json_load(file.text, &root) : check_missing(run_dir, file.text, &checkpoint);
+    ls_status st = exists ? ls_json_load(file.text, &root) : check_missing(run_dir, file.text);
     if (root) st = check_version(file.text, root);
     const bool other = st != LS_OK && json_is_integer(json_object_get(root, "version"));
     if (root && st == LS_OK) st = get_computed(file.text, root, out);
@@ -381,9 +356,6 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     *out = (ls_run_computed){.damaged = exists};
     snprintf(out->lost, sizeof out->lost, "%s", ls_err_words());
     ls_err_clear();
-    if (exists && ls_ckpt_latest(run_dir, &checkpoint) != LS_OK) ls_err_clear();
-    out->saved = precision_of_checkpoint(checkpoint);
-    ls_free(checkpoint);
     return LS_OK;
 }
 

@@ -31,7 +31,7 @@ ls_status ls_run_options_read(const char *run_dir, bool launched, ls_argv *out);
 ls_status ls_run_options_damaged(const char *run_dir);
 
 /* How the steps of a run folder were computed. Nothing is known of a run without steps, or of an earlier version. A damaged or deleted file is no
- * error here: out->lost has it for those whom it concerns, and out->saved the precision by the newest checkpoint. LS_E_FORMAT: the file has another version. */
+ * error here: out->lost has it for those whom it concerns. LS_E_FORMAT: the file has another version. */
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out);
 
 /* What restarts the run of a folder after failures, as it is typed ("--max_restarts 3"): a resumed run does not take it over. Appends nothing if

@@ -102,6 +102,8 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
                      LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
                      LS_KV("train_tokens", t->train.n_token), LS_KV("total_steps", c->total_steps),
                      LS_KV("precision", c->precision));
+    if (c->tf32) ls_jsonw_put_bool(&w, "tf32", true);
+    if (c->stochastic) ls_jsonw_put_bool(&w, "stochastic_rounding", true);
     if (ls_tokens_blend_id(&t->train)) ls_jsonw_put_int(&w, "train_blend", ls_tokens_blend_id(&t->train));
     ls_jsonw_put_int(&w, "train_hash", data_id(t));
     if (c->max_train_steps >= 0) {
@@ -350,10 +352,41 @@ static ls_run_computed computed_now(const ls_train_config *c)
                              .stochastic = c->stochastic};
 }
 
-/* Without options.json only the precision by the checkpoint is known. */
-static ls_run_computed computed_then(const ls_run_computed *b)
+/* What the state says of its last step. Earlier versions did not record it, but what only fp8 or fp16 has tells it, too. */
+static ls_run_computed computed_of_state(const json_t *state)
 {
-    return b->precision ? *b : (ls_run_computed){.precision = b->saved};
+    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
+    const json_t *run = json_object_get(state, "run");
+    const char *word = json_string_value(json_object_get(run, "precision"));
+    const char *rule = json_string_value(json_object_get(json_object_get(state, "loss_scale"), "rule"));
+    ls_run_computed out = {.tf32 = json_is_true(json_object_get(run, "tf32")),
+                           .stochastic = json_is_true(json_object_get(run, "stochastic_rounding"))};
+    if (!word && json_object_get(state, "fp8_amax_history")) word = "fp8";
+    for (int i = LS_SCALE_FIXED + 1; !word && rule && i <= LS_SCALE_AMP; i++) /* a fixed one may also be of bf16 */
+        if (!strcmp(rule, ls_scale_rule_word((ls_scale_rule)i))) word = "fp16";
+    for (size_t i = 0; word && i < sizeof known / sizeof *known; i++)
+        if (!strcmp(word, known[i])) out.precision = known[i];
+    return out;
+}
+
+/* options.json, which tells the precision of the steps, was deleted. One that nobody names must be that of the state. */
+static ls_status check_computed(const ls_trainer *t, const ls_run_computed *then, const char *path)
+{
+    const ls_train_config *c = t->cfg;
+    if (c->before.precision || !c->precision_open || t->state.step >= c->total_steps) return LS_OK;
+    if (!then->precision && *c->before.lost)
+        train_tell(t, "%s; the precision of the steps of this run is not known: it continues in %s\n", c->before.lost,
+                   c->precision);
+    if (!then->precision || !strcmp(then->precision, c->precision)) return LS_OK;
+    const bool fp8 = !strcmp(then->precision, "fp8"), gpu = fp8 || !strcmp(then->precision, "fp16");
+    return ls_fail(LS_E_FORMAT,
+                   "%s: its steps were computed in %s, but without the options.json of the run this machine and these "
+                   "options choose %s; add --precision %s to continue in it%s%s, or --precision %s to change it",
+                   path, then->precision, c->precision, then->precision, gpu ? " (on a GPU" : "",
+                   fp8   ? ", with --fp8_format, --fp8_amax_history_len and --fp8_margin as before)"
+                   : gpu ? ")"
+                         : "",
+                   c->precision);
 }
 
 /* The same precision by other kernels may have other last bits. */
@@ -367,14 +400,14 @@ static void note_kernels(const ls_trainer *t)
 }
 
 /* Where a run continues in another precision, on another device, with other settings of fp8 or other kernels, than its steps were computed. */
-static void note_computed(const ls_trainer *t)
+static void note_computed(const ls_trainer *t, ls_run_computed b)
 {
     const ls_train_config *c = t->cfg;
-    ls_run_computed b = computed_then(&c->before), d = computed_now(c);
+    ls_run_computed d = computed_now(c);
     if (!b.precision || t->state.step >= c->total_steps) return;
     char was[COMPUTED_WORDS], now[COMPUTED_WORDS];
     if (!b.fp8_format || !d.fp8_format) b.fp8_format = d.fp8_format = NULL;
-    if (!b.device) d = (ls_run_computed){.precision = d.precision};
+    if (!b.device) d.device = NULL; /* not known */
     computed_words(&b, was);
     computed_words(&d, now);
     if (!strcmp(was, now)) note_kernels(t);
@@ -474,7 +507,9 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);
     note_length(t, get_int(run, "total_steps"), path);
-    note_computed(t);
+    const ls_run_computed then = c->before.precision ? c->before : computed_of_state(o);
+    LS_TRY_GOTO(st, out, check_computed(t, &then, path));
+    note_computed(t, then);
 out:
     json_decref(o);
     return st;

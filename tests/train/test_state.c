@@ -111,6 +111,50 @@ static void a_resumed_run_may_change_precision(void **state)
     assert_true(ls_loss_scale_now(&b.t.state.scale) == 128 && b.t.state.scale.it == 9 && b.t.state.scale.last == 4);
 }
 
+/* Of a run whose options.json was deleted. */
+static void a_precision_that_nobody_names_is_that_of_the_state(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0};
+    static const struct {
+        const char *then, *now, *before;
+        bool fp16, named, complete, earlier, refused; /* earlier: a version that did not record it */
+    } row[] = {
+        {"bf16", "fp32", NULL, .refused = true},
+        {"fp8", "bf16", NULL, .refused = true},
+        {"bf16", "bf16", NULL, .refused = false},
+        {"bf16", "fp32", NULL, .named = true},
+        {"bf16", "fp32", "bf16", .refused = false}, /* options.json has it */
+        {"bf16", "fp32", NULL, .complete = true},
+        {"bf16", "fp32", NULL, .earlier = true},
+        {"fp16", "bf16", NULL, .fp16 = true, .earlier = true, .refused = true}, /* by its loss scale */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        run a, b;
+        ls_str s = {0}, times = {0};
+        run_open(&a, row[i].fp16 ? &zero : &none);
+        run_open(&b, &none);
+        a.cfg.precision = row[i].then;
+        a.t.state.step = 9;
+        b.cfg.precision = row[i].now;
+        b.cfg.precision_open = !row[i].named;
+        b.cfg.before.precision = row[i].before;
+        b.cfg.before.device = row[i].before ? "cuda" : NULL;
+        b.cfg.total_steps = row[i].complete ? 9 : 20;
+        ls_run_state_write(&a.t, &s);
+        ls_run_timings_write(&a.t, &times);
+        char *key = strstr(s.data, "\"precision\"");
+        assert_non_null(key);
+        if (row[i].earlier) key[1] = 'x';
+        const ls_status st = ls_run_state_read(&b.t, s.data, times.data, 9, "there");
+        if (st != (row[i].refused ? LS_E_FORMAT : LS_OK)) fail_msg("%zu: %s", i, ls_err_words());
+        if (st != LS_OK) assert_contains(ls_err_words(), "there: its steps were computed in ");
+        if (st != LS_OK) assert_contains(ls_err_words(), row[i].then);
+        ls_str_fini(&s);
+        ls_str_fini(&times);
+    }
+}
+
 /* A state that is read replaces the history of the trainer. */
 static void an_fp8_history_is_replaced(void **state)
 {
@@ -298,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_resumed_loss_scale_continues_unchanged),
                                        cmocka_unit_test(a_resumed_run_may_change_precision),
+                                       cmocka_unit_test(a_precision_that_nobody_names_is_that_of_the_state),
                                        cmocka_unit_test(an_fp8_history_is_replaced),
                                        cmocka_unit_test(a_state_without_its_position_is_refused),
                                        cmocka_unit_test(measurements_are_apart_from_what_equal_runs_share),
