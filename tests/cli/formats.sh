@@ -157,6 +157,12 @@ if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_n
     --device cuda --precision fp8 --checkpoint_path fp8
   folder fp8
   checkpoint fp8/epoch-1
+  for how in "fp32 --tf32" "bf16 --stochastic_rounding"; do
+    # shellcheck disable=SC2086
+    go train --data data --model tiny --num_layers 1 --num_heads 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1 --max_val_steps 0 --threads 1 \
+      --device cuda --precision $how --checkpoint_path "${how% *}"
+    checkpoint "${how% *}/epoch-1"
+  done
   prints 'bench comm --json' bench comm -n 2 --device cuda --comm nccl --min 1K --max 1K --rounds 2 --json
   prints 'bench gemm --json' bench gemm --device cuda --turns 1 --batch 1 --seq 16 --width 64 --layers 1 --vocab 100 --json
   for word in GPU NCCL fp16 fp8; do has met $word; done

@@ -48,12 +48,12 @@ expect 3 "slots=N" launch --hostfile <(echo "a b c") -n 1 -- doctor
 expect 2 "launch cannot start itself" launch --hosts a -n 1 -- launch
 expect 3 "no job" "$LOCKSTEP" launch --agent <<<"hello, this is not a job"
 
-# one Ctrl-C while a remote shell hangs
+# one Ctrl-C while a remote shell hangs (-o: a process that launch has just forked has its command line, too)
 launch --hosts a,hangs -n 2 -- "${base[@]}" --max_steps 1 --checkpoint_path "$SCRATCH/hangs" >"$SCRATCH/hangs.log" 2>&1 &
 job=$!
 await $job pgrep -f "^$LOCKSTEP train .*$SCRATCH/hangs( |$)" >/dev/null || bad "hangs: no worker starts: $(cat "$SCRATCH/hangs.log")"
 SECONDS=0
-kill -INT "$(pgrep -f "^$LOCKSTEP launch .*$SCRATCH/hangs( |$)")"
+kill -INT "$(pgrep -o -f "^$LOCKSTEP launch .*$SCRATCH/hangs( |$)")"
 wait $job
 got=$?
 [ $got = 130 ] && [ $SECONDS -lt 60 ] || bad "a shell that hangs: exit code $got after $SECONDS s: $(cat "$SCRATCH/hangs.log")"
@@ -69,7 +69,7 @@ fault() {
   case $who in
     rank) victim=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$name( |$)" | shuf -n 1) ;;
     agent) victim=$(pgrep -f "^$LOCKSTEP train .*$SCRATCH/$name( |$)" | shuf -n 1); victim=$(ps -o ppid= -p "$victim") ;;
-    launch) victim=$(pgrep -f "^$LOCKSTEP launch .*$SCRATCH/$name( |$)") ;;
+    launch) victim=$(pgrep -o -f "^$LOCKSTEP launch .*$SCRATCH/$name( |$)") ;;
   esac
   # shellcheck disable=SC2086
   kill -"$sig" $victim
