@@ -87,14 +87,6 @@ rm "$SCRATCH/gone/options.json"
 run gone --resume --max_steps 6 --precision fp32
 grep -q '^steps up to 5 were computed in bf16, from here on in fp32$' "$SCRATCH/gone.log" || bad "a change: $(cat "$SCRATCH/gone.log")"
 run gone --resume --max_steps 6 && rm "$SCRATCH/gone/options.json" && run gone --resume --max_steps 6 # nothing left to compute
-# of a copy in memory, too
-cp -r "$SCRATCH/one" "$SCRATCH/copy"
-timeout 120 env LOCKSTEP_FAULT=kind=kill,rank=0,step=8 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/copy" --resume --max_steps 20 --save_memory_every 1 --precision fp32 >"$SCRATCH/copy.log" 2>&1 &&
-  bad "copy: no fault"
-rm "$SCRATCH/copy/options.json"
-expect 3 'step-[0-9]*: its steps were computed in fp32, but .* choose bf16; add --precision fp32' "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/copy" --resume --max_steps 20 --save_memory_every 1 --precision auto
-run copy --resume --max_steps 20 --save_memory_every 1
-grep -q 'resumed from .*/step-' "$SCRATCH/copy.log" || bad "copy: $(cat "$SCRATCH/copy.log")"
 # a JSON that is typed changes the precision, also of a run with --precision, and the next resume keeps it
 echo '{"bf16": {"enabled": true}}' >"$SCRATCH/bf16.json" && echo '{"bf16": {"enabled": false}}' >"$SCRATCH/off.json"
 more() { timeout 120 "$LOCKSTEP" train --resume "$SCRATCH/exact" "$@" >"$SCRATCH/more.log" 2>&1 || bad "exact: $(tail -3 "$SCRATCH/more.log")"; }
