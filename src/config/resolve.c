@@ -688,6 +688,14 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
     note_no_effect(ds, c);
 }
 
+/* Whether the JSON names another precision than the --precision of the run: it enables one, or disables that one. */
+static bool names_precision(const ls_ds_config *ds, const char *of_run)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%s.enabled", !strcmp(of_run, "auto") ? "bf16" : of_run);
+    return ls_ds_precision(ds) || (ls_ds_get(ds, key) && !ls_ds_bool(ds, key, true));
+}
+
 /* A JSON that is typed when a run is resumed overrides what the options of the run, which nobody typed, say of the precision. */
 static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
 {
@@ -695,9 +703,9 @@ static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
                                          {"fp8_amax_history_len", "fp8.amax_history_len"},
                                          {"fp8_amax_history_len", "fp8.amax_compute_algo"},
                                          {"fp8_margin", "fp8.margin"}};
-    const bool section = ls_ds_get(ds, "fp16.enabled") || ls_ds_get(ds, "bf16.enabled") || ls_ds_get(ds, "fp8.enabled");
     if (!ds || !ls_train_given(o, "deepspeed_config") || ls_train_by_preset(o, "deepspeed_config")) return;
-    if (section && !ls_ds_precision_open(ds) && train_by_run(o, "precision")) ls_train_forget(o, "precision");
+    if (train_by_run(o, "precision") && !ls_ds_precision_open(ds) && names_precision(ds, o->precision))
+        ls_train_forget(o, "precision");
     for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)
         if (ls_ds_get(ds, fp8[i][1]) && train_by_run(o, fp8[i][0])) ls_train_forget(o, fp8[i][0]);
 }

@@ -172,8 +172,8 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                        ds->path ? ds->path : "the DeepSpeed JSON");
     const bool open = is_open(o, ds, json, left_open);
     const char *before = open ? c->before.precision : NULL;
-    c->precision_open = open;
-    if (open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
+    c->precision_open = open || (!o->precision && !json); /* a section that enables nothing names none */
+    if (c->precision_open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
                    : o->precision      ? ls_precision_of_backend(o->precision, c->compute)
                    : json              ? (fp8    ? "fp8"

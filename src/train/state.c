@@ -507,7 +507,9 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);
     note_length(t, get_int(run, "total_steps"), path);
-    const ls_run_computed then = c->before.precision ? c->before : computed_of_state(o);
+    const ls_run_computed of = computed_of_state(o);
+    const bool known = c->before.precision && (!of.precision || !strcmp(of.precision, c->before.precision));
+    const ls_run_computed then = known ? c->before : of; /* an attempt that wrote options.json may have saved nothing */
     LS_TRY_GOTO(st, out, check_computed(t, &then, path));
     note_computed(t, then);
 out:

@@ -257,6 +257,9 @@ static void lost_settings_are_refused_where_they_decide(void **state)
         assert_int_equal(c.precision_open, !cases[i].precision);
         ls_train_config_fini(&c);
     }
+    assert_int_equal(resolve_with("{\"fp16\": {\"enabled\": false}}", "", &deleted, &c), LS_OK);
+    assert_true(c.precision_open);
+    ls_train_config_fini(&c);
     for (int i = 0; i < 2; i++) {
         const ls_train_facts *f = i ? &deleted : &damaged;
         assert_int_equal(resolve_with(NULL, "--precision fp8 --fp8_format hybrid --fp8_margin 1", f, &c), LS_E_FORMAT);

@@ -452,6 +452,7 @@ static void a_typed_json_overrides_the_precision_of_the_run(void **state)
         {"--precision auto", "{\"bf16\": {\"enabled\": false}}", TYPED, "fp32", false},
         {"--precision bf16", "{}", TYPED, "bf16", true}, /* names none */
         {"--precision bf16", "{\"fp16\": {\"loss_scale\": 128}}", TYPED, "bf16", true},
+        {"--precision bf16", "{\"fp16\": {\"enabled\": false}}", TYPED, "bf16", true},
         {"--precision bf16", "{\"fp16\": {\"enabled\": \"auto\"}}", TYPED, "bf16", true},
         {"--precision fp32", BF16, TYPED "--precision fp32", "fp32", true}, /* typed, too */
         {"--precision fp32 --deepspeed_config ds.json", BF16, "", "fp32", true},
