@@ -68,6 +68,8 @@ struct ls_local_world {
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
     _Atomic int early[MAX_RANK];   /* the signal that ended them before the first step (ls_stop_note) */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
+    _Atomic int held[MAX_RANK];    /* who uses the cores that one of them has to itself (lend.c) */
+    _Atomic double free_since[MAX_RANK];
     char abort_words[2048];
 };
 

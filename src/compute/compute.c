@@ -3,6 +3,7 @@
 
 #include "compute/cpu/cpu_impl.h"
 #include "core/cores.h"
+#include "core/minmax.h"
 #include "core/log.h"
 #include "core/plugin.h"
 
@@ -117,7 +118,7 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
     if (!n_thread) n_thread = ls_cores_usable();
     if (strncmp(name, "cpu", 3) == 0) LS_TRY(open_cpu(name, o->dtype, n_thread, c));
     else LS_TRY(open_plugin(name, o, c));
-    c->n_thread = n_thread; /* of a device: what the host does for it */
+    c->n_thread = c->n_own = c->n_most = n_thread; /* of a device: what the host does for it */
     ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
     return LS_OK;
 }
@@ -126,8 +127,29 @@ ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *k
 {
     const void *named = cpu_fast_named(dtype == LS_BF16, kernel);
     if (!named) return ls_compute_open(c, ls_compute_cpu.name, &(ls_compute_open_opts){.dtype = dtype}, n_thread);
-    *c = (ls_compute){.ops = &ls_compute_cpu, .n_thread = n_thread, .impl = (void *)(uintptr_t)named, .backend = &fast};
+    *c = (ls_compute){.ops = &ls_compute_cpu,
+                      .n_thread = n_thread,
+                      .n_own = n_thread,
+                      .n_most = n_thread,
+                      .impl = (void *)(uintptr_t)named,
+                      .backend = &fast};
     return LS_OK;
+}
+
+void ls_compute_may_grow(ls_compute *c, int most)
+{
+    if (c->backend == &fast && most > c->n_most) c->n_most = most;
+}
+
+/* Threads that are no longer in the team end now, in the parallel region that does not have them: they would spin on cores that others need. */
+void ls_compute_borrow(ls_compute *c, int n, const int *cpu)
+{
+    const int own = c->n_own, more = LS_MIN(n, c->n_most - own);
+    if (c->n_thread == own + more) return;
+    c->n_thread = own + more;
+    ls_debug("device", "computes with %d threads, %d of them on cores of other workers", c->n_thread, more);
+#pragma omp parallel num_threads(c->n_thread)
+    if (omp_get_thread_num() >= own) ls_cores_stay(cpu[omp_get_thread_num() - own]);
 }
 
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)

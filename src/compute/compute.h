@@ -333,7 +333,11 @@ typedef struct ls_compute_ops {
 
 struct ls_compute {
     const ls_compute_ops *ops;
-    int n_thread;
+    int n_thread;      /* that compute now                                    */
+    int n_own, n_most; /* its own; at most, with those on cores of other workers */
+    void (*look)(
+        void *ctx); /* (optional) called before a long operation of a CPU, by its caller: may call ls_compute_borrow */
+    void *look_ctx;
     void *scratch; /* workspace of ls_compute_scratch bytes, owned by the caller */
     size_t scratch_nbytes;
     const ls_device *device;                 /* NULL: host memory           */
@@ -372,6 +376,11 @@ ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *k
 
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
+
+/* A CPU backend computes with up to `most` threads from now on; call it before ls_compute_scratch. */
+void ls_compute_may_grow(ls_compute *c, int most);
+/* From the next operation on it computes with its own threads and one more on each of n other CPUs. Results do not depend on it. */
+void ls_compute_borrow(ls_compute *c, int n, const int *cpu);
 
 /* Bytes of a packed copy of a (K,N) matrix. */
 int64_t ls_packed_nbytes(ls_pack form, int64_t K, int64_t N);

@@ -98,7 +98,7 @@ const ls_opt ls_train_opts[] = {
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "data-parallel strategy [single; ddp with several workers]", COMMON),
     ROW("bucket", LS_OPT_INT, bucket, "N", NULL,
-        "gradient bucket size in elements [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "]", IN(1, 1e15)),
+        "gradient bucket size in elements [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "; with --share_optimizer " TEXT_OF(LS_BUCKET_SHARED) "]", IN(1, 1e15)),
     ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", TEXT_OF(LS_GATHER_BUCKET),
         "zero1, zero2: parameter bucket size in elements (JSON: allgather_bucket_size)", IN(1, 1e15)),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),

@@ -238,12 +238,12 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
 
 static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const int64_t by_device = !strcmp(c->device, "cuda") ? LS_BUCKET_GPU : LS_BUCKET;
+    const int64_t usual = c->one_state ? LS_BUCKET_SHARED : !strcmp(c->device, "cuda") ? LS_BUCKET_GPU : LS_BUCKET;
     const struct {
         const char *flag, *key;
         int64_t typed, lo, *field;
     } all[] = {
-        {"--bucket", "zero_optimization.reduce_bucket_size", ls_train_given(o, "bucket") ? o->bucket : by_device, 1,
+        {"--bucket", "zero_optimization.reduce_bucket_size", ls_train_given(o, "bucket") ? o->bucket : usual, 1,
          &c->bucket},
         {"--gather_bucket", "zero_optimization.allgather_bucket_size", o->gather_bucket, 1, &c->gather_bucket},
         {"--prefetch_bucket", "zero_optimization.stage3_prefetch_bucket_size", o->prefetch_bucket, 0,
@@ -731,10 +731,10 @@ ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_machine(o, ds, &c));
     LS_TRY_GOTO(st, done, train_resolve_monitor(o, ds, &c));
-    LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     LS_TRY_GOTO(st, done, resolve_offload(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_state(o, facts, &c));
+    LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     LS_TRY_GOTO(st, done, check_unused(o, &c));
     if (ds) note_json(o, ds, &c);
     if (!c.val_path) ls_str_add(&c.notes, "no validation data; only the training loss is reported\n");

@@ -155,16 +155,34 @@ bool ls_cores_owned(void)
     return n_own > 0;
 }
 
-void ls_cores_keep(int i)
+int ls_cores_list(int *cpu)
+{
+    for (int i = 0; i < n_own; i++) cpu[i] = own_cpu[i];
+    return n_own;
+}
+
+void ls_cores_stay(int cpu)
 {
     cpu_set_t one;
-    if (i >= n_own) {
-        ls_cores_roam();
-        return;
-    }
     CPU_ZERO(&one);
-    CPU_SET(own_cpu[i], &one);
+    CPU_SET(cpu, &one);
     (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+bool ls_cores_may_use(int cpu)
+{
+    cpu_set_t before, one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_getaffinity(0, sizeof before, &before)) return false;
+    const bool may = !sched_setaffinity(0, sizeof one, &one);
+    return !sched_setaffinity(0, sizeof before, &before) && may;
+}
+
+void ls_cores_keep(int i)
+{
+    if (i < n_own) ls_cores_stay(own_cpu[i]);
+    else ls_cores_roam();
 }
 
 void ls_cores_roam(void)

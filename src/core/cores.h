@@ -24,8 +24,13 @@ int ls_cores_usable(void);
 void ls_cores_own(int first, int last);
 /* Whether this worker has cores that no other worker uses. */
 bool ls_cores_owned(void);
+/* Lists them (room for CPU_SETSIZE, 1024); returns their number. */
+int ls_cores_list(int *cpu);
 /* The calling thread: stays on the i-th of them in the order of ls_cores_apart, or may use all where there are not as many. Nothing when none are owned. */
 void ls_cores_keep(int i);
+/* The calling thread stays on this CPU, of whatever worker it is; whether it could. */
+void ls_cores_stay(int cpu);
+bool ls_cores_may_use(int cpu);
 /* The calling thread may use all of them. A thread inherits its maker's cores, so whoever is not computing begins with this. */
 void ls_cores_roam(void);
 /* The calling thread works little and often, and others wait for it: it requests short scheduler time slices (Linux 6.12 lets a

@@ -18,6 +18,8 @@
  *      barrier of step_due and that of step_done, or between bind and publish; nobody reads them then. */
 #include "parallel/parallel_impl.h"
 
+#include "core/cores.h"
+
 static ls_status post(ls_strategy *s, int u)
 {
     const ls_unit *unit = &s->model->unit[u];
@@ -33,10 +35,40 @@ const ls_strategy_ops ls_strategy_ddp = {.name = "ddp", .post = post};
 
 /* ---- one state ---- */
 
+/* A worker that is late computes with the cores of those that wait for it. */
+static void borrow(void *ctx)
+{
+    ls_strategy *s = ctx;
+    int cpu[LS_LEND_ROOM];
+    const int n = ls_lend_take(s->lend, cpu, LS_LEND_ROOM);
+    ls_compute_borrow(s->model->compute, n, cpu);
+}
+
+static ls_status open_lend(ls_strategy *s)
+{
+    int own[LS_LEND_ROOM];
+    const int n_own = ls_cores_list(own);
+    LS_TRY(ls_lend_open(s->comm, own, n_own, ls_cores_may_use, LS_SITE, &s->lend));
+    if (!s->lend) return LS_OK;
+    s->model->compute->look = borrow;
+    s->model->compute->look_ctx = s;
+    return LS_OK;
+}
+
 /* The barrier keeps apart, in the statistics, the wait for the slowest worker and the sums. */
+static ls_status meet(ls_strategy *s)
+{
+    if (!s->lend) return ls_barrier(s->comm, LS_SITE);
+    ls_compute_borrow(s->model->compute, 0, NULL);
+    ls_lend_give(s->lend);
+    LS_TRY(ls_barrier(s->comm, LS_SITE));
+    ls_lend_back(s->lend);
+    return LS_OK;
+}
+
 static ls_status reduce_all(ls_strategy *s)
 {
-    LS_TRY(ls_barrier(s->comm, LS_SITE));
+    LS_TRY(meet(s));
     for (int u = s->model->n_unit - 1; u >= 0; u--)
         if (ls_strategy_here(s, u)) LS_TRY(parallel_scatter_post(s, u));
     return LS_OK;
@@ -47,5 +79,9 @@ static ls_status all_updated(ls_strategy *s)
     return ls_barrier(s->comm, LS_SITE);
 }
 
-const ls_strategy_ops ls_strategy_ddp_one_state = {
-    .name = "ddp", .parts = LS_SHARD_OPT, .common = true, .step_due = reduce_all, .step_done = all_updated};
+const ls_strategy_ops ls_strategy_ddp_one_state = {.name = "ddp",
+                                                   .parts = LS_SHARD_OPT,
+                                                   .common = true,
+                                                   .bound = open_lend,
+                                                   .step_due = reduce_all,
+                                                   .step_done = all_updated};

@@ -249,6 +249,7 @@ ls_status ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
     parallel_offload_bind(s, plan);
+    if (s->ops->bound) LS_TRY(s->ops->bound(s));
     ls_debug("parallel", "%s: buffers for %lld gradient elements in flight and %lld gathered parameter elements",
              s->ops->name, (long long)s->grads.capacity, (long long)s->params.capacity);
     return LS_OK;
@@ -261,6 +262,8 @@ void ls_strategy_destroy(ls_strategy **sp)
     parallel_early_close(s);
     parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
+    if (s->lend) s->model->compute->look = NULL;
+    ls_lend_close(&s->lend);
     ls_free(s->unit);
     ls_free(s->many.n);
     ls_free(s->many.n_block);

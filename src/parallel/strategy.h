@@ -33,6 +33,7 @@
 #define LS_PARALLEL_STRATEGY_H
 
 #include "comm/comm.h"
+#include "comm/lend.h"
 #include "model/model.h"
 #include "parallel/gradtree.h"
 
@@ -46,6 +47,7 @@ typedef struct ls_strategy_ops {
     const char *name;
     unsigned parts;                                            /* what is sharded: LS_SHARD_*                  */
     bool master;                                               /* only rank 0 has moments and updates          */
+    ls_status (*bound)(ls_strategy *s);                        /* (optional) the end of ls_strategy_bind       */
     ls_status (*acquire)(ls_strategy *s, int u, ls_pass pass); /* (optional) makes unit[u].param complete      */
     ls_status (*release)(ls_strategy *s, int u, ls_pass pass); /* (optional)                                   */
     /* gradients are accumulated locally first: u's sum is complete, post its reduction; called in buckets, in backward order */
@@ -148,6 +150,7 @@ struct ls_strategy {
     int64_t n_waiting; /* their elements                                           */
     int n_bucket;      /* posted in this step                                      */
     ls_ticket last;    /* of the latest gradient bucket                            */
+    ls_lend *lend;     /* ddp with one state: cores of workers that wait; NULL: none */
     ls_window params;  /* zero3: gathered units                                    */
     void *params_at;
     ls_window grads; /* zero2, zero3: gradients in flight                        */

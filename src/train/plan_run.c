@@ -111,6 +111,7 @@ static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_
 ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, ls_run_parts *out)
 {
     if (!out->schedule) LS_TRY(ls_run_stages(c, NULL, out->stages, &out->schedule));
+    if (c->one_state) ls_compute_may_grow(compute, compute->n_own * ls_comm_size(g->dp));
     LS_TRY(make_model(c, compute, g, &out->model));
     return plan_strategy(c, g, out);
 }

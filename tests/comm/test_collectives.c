@@ -1,8 +1,9 @@
 /* Collectives with workers as threads of one process, on one host and on several (joined by a fake transport): every kind, worlds of 1 to 8, sums
  * bit for bit in the order of the documented tree, counted bytes equal to those of a dry communicator, tickets that overlap, splits; a mismatch, an
- * abort and a hang, whose messages name the rank. Memory in common, teams and huge pages. */
+ * abort and a hang, whose messages name the rank. Memory in common, teams, lent cores and huge pages. */
 /* ls-test: long */
 #include "cmocka_all.h"
+#include "comm/lend.h"
 #include "comm/net_impl.h"
 #include "comm_checks.h"
 #include "core/clock.h"
@@ -167,6 +168,82 @@ static void workers_of_several_hosts_have_none(void **state)
     (void)state;
     worker w[MAX_W];
     run_hosts((const int[]){2, 1, 0}, far, w);
+}
+
+static bool any_cpu(int cpu)
+{
+    return cpu >= 0;
+}
+
+static bool not_the_first(int cpu)
+{
+    return cpu > 1;
+}
+
+static int take_after_a_while(ls_lend *l, int *cpu)
+{
+    usleep(5000); /* a worker that waits only for a moment keeps its cores */
+    return ls_lend_take(l, cpu, 16);
+}
+
+/* Workers 0 and 1 of four wait, then 2; each has two CPUs. */
+static void lending(worker *w, ls_comm *c)
+{
+    const int r = w->rank, own[2] = {2 * r, 2 * r + 1};
+    int cpu[16] = {-1};
+    ls_lend *l = NULL, *none = NULL;
+    CHECK(&w->error, ls_lend_open(c, own, 0, any_cpu, LS_SITE, &none) == LS_OK && !none); /* nobody has CPUs */
+    CHECK(&w->error, ls_lend_open(c, (const int[]){5}, 1, any_cpu, LS_SITE, &none) == LS_OK && !none); /* the same */
+    CHECK(&w->error, ls_lend_open(c, own, 2, any_cpu, LS_SITE, &l) == LS_OK && l);
+    if (!l) return;
+    CHECK(&w->error, take_after_a_while(l, cpu) == 0);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (r < 2) ls_lend_give(l);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (r >= 2) { /* a half of what is free, whoever asks first and however often */
+        CHECK(&w->error, take_after_a_while(l, cpu) == 2 && cpu[0] / 2 < 2 && cpu[1] == cpu[0] + 1);
+        CHECK(&w->error, take_after_a_while(l, cpu) == 2);
+    }
+    const int first = cpu[0];
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (r == 2) ls_lend_give(l);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (r == 3) {
+        bool seen[8] = {false};
+        CHECK(&w->error, take_after_a_while(l, cpu) == 6 && cpu[0] == first); /* what it had comes first */
+        for (int i = 0; i < 6; i++) seen[cpu[i]] = true;
+        for (int k = 0; k < 6; k++) CHECK(&w->error, seen[k]);
+        CHECK(&w->error, ls_lend_take(l, cpu, 3) == 3);
+        ls_lend_give(l);
+    }
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    ls_lend_back(l);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    CHECK(&w->error, take_after_a_while(l, cpu) == 0);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    ls_lend_close(&l);
+    CHECK(&w->error, ls_lend_open(c, own, 2, not_the_first, LS_SITE, &l) == LS_OK && l);
+    if (l && r < 3) ls_lend_give(l);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (l && r == 3) CHECK(&w->error, take_after_a_while(l, cpu) == 4 && cpu[0] / 2 && cpu[2] / 2);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    ls_lend_close(&l);
+}
+
+static void lends_nothing(worker *w, ls_comm *c)
+{
+    const int own[1] = {w->rank};
+    ls_lend *l = NULL;
+    CHECK(&w->error, ls_lend_open(c, own, 1, any_cpu, LS_SITE, &l) == LS_OK && !l);
+}
+
+static void cores_of_workers_that_wait_are_shared(void **state)
+{
+    (void)state;
+    worker w[MAX_W];
+    run_world(4, lending, w);
+    run_world(1, lends_nothing, w);
+    run_hosts((const int[]){2, 2, 0}, lends_nothing, w);
 }
 
 /* The caller's team has the bits of one thread; a request that was posted before is done before. */
@@ -377,6 +454,7 @@ int main(void)
                                        cmocka_unit_test(counted_bytes_match_the_formulas),
                                        cmocka_unit_test(workers_have_memory_in_common),
                                        cmocka_unit_test(workers_of_several_hosts_have_none),
+                                       cmocka_unit_test(cores_of_workers_that_wait_are_shared),
                                        cmocka_unit_test(a_team_gives_the_bits_of_one_thread),
                                        cmocka_unit_test(large_blocks_have_huge_pages),
                                        cmocka_unit_test(a_failure_names_the_rank),

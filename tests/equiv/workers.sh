@@ -23,6 +23,14 @@ for s in ddp dp zero1 zero2 zero3 shared; do
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
   for r in 0 1 2 3; do grep -q "^\[Rank $r\] EXITING cleanly" "$SCRATCH/$s.log" || bad "$s: rank $r did not print its last line"; done
 done
+# The cores of a worker that waits are used by one that is late; the bits stay.
+if [ "$(nproc)" -ge 2 ]; then
+  LS_LOG=device=debug LOCKSTEP_FAULT="kind=slow,rank=1,step=3,phase=forward,seconds=1" run lent -n 2 --threads 1 --strategy ddp --share_optimizer "${steps[@]}" ||
+    bad "lent cores: $(tail -3 "$SCRATCH/lent.log")"
+  grep -q "r1 .*computes with 2 threads, 1 of them on cores of other workers" "$SCRATCH/lent.log" || bad "the late worker did not use the core of the other one"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/lent/epoch-1/model.safetensors"
+  same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/lent/epoch-1/optimizer.safetensors"
+fi
 python3 - "$SCRATCH" <<'PY' || bad "metrics of 4 workers differ from those of one"
 import json, sys
 def load(n): return json.load(open(f"{sys.argv[1]}/{n}/training_metrics.json"))

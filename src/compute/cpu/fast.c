@@ -28,7 +28,7 @@ const gemm_kernel *fast_kernel(const ls_compute *c)
 
 size_t fast_gemm_scratch(const ls_compute *c)
 {
-    return (gemm_scratch(fast_kernel(c), c->n_thread) + 63) & ~(size_t)63;
+    return (gemm_scratch(fast_kernel(c), c->n_most) + 63) & ~(size_t)63;
 }
 
 int64_t fast_logit_rows(const ls_compute *c, int64_t R, int64_t n_part)
@@ -50,7 +50,7 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     int64_t rows = fast_logit_rows(c, R, s->n_part);
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
-    int64_t alone = D > 0 ? c->n_thread * LS_MAX(attn_floats(c, s, D), s->T + 16) : 0;
+    int64_t alone = D > 0 ? c->n_most * LS_MAX(attn_floats(c, s, D), s->T + 16) : 0;
     if (s->backward) {
         after_gemm = LS_MAX(after_gemm, fast_blocks(R) * N);
         alone = LS_MAX(alone, fast_blocks(R) * 2 * s->C);

@@ -31,10 +31,11 @@ static void each_head(ls_compute *c, simd_attn all, int64_t B, int64_t T, int64_
     all.T = T;
     all.D = D;
     all.drop = simd_drop_of(drop);
+    fast_look(c);
 #pragma omp parallel num_threads(c->n_thread) if (B * H * T * T > 256)
     {
         if (bf16 && g->enter) g->enter();
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
         for (int64_t bh = 0; bh < B * H; bh++) {
             const int64_t b = bh / H, h = bh % H, at = b * T * C + h * D, at_qkv = b * T * 3 * C + h * D;
             const int64_t first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* head of the sequence */

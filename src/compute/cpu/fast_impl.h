@@ -44,6 +44,12 @@ static inline int64_t fast_logit_ld(int64_t V)
     return (V + 15) / 16 * 16;
 }
 
+/* Before a long operation: it may get more threads. */
+static inline void fast_look(ls_compute *c)
+{
+    if (c->look) c->look(c->look_ctx);
+}
+
 /* out[j] [+]= sum over blocks of part[block*ld + j], j < n; serial code, starts its own threads */
 void fast_add_blocks(const ls_compute *c, float *out, const float *part, int64_t n_block, int64_t ld, int64_t n,
                      bool acc);

@@ -21,6 +21,7 @@ static void matmul(ls_compute *c, gemm_args a)
     if (!a.lda) a.lda = a.ta ? a.M : a.K;
     if (!a.ldb) a.ldb = a.tb ? a.K : a.N;
     if (!a.ldc) a.ldc = a.N;
+    fast_look(c);
     gemm_run(fast_kernel(c), &a, c->n_thread, c->scratch);
 }
 
