@@ -54,6 +54,8 @@ def options():
     o = a.parse_args()
     if not os.access(o.lockstep, os.X_OK):
         a.error(f"no program {o.lockstep}: build it, or name it with --lockstep")
+    if min(o.workers, o.micro, o.global_batch, o.steps, o.rounds, o.alone_batch, o.seq) < 1:
+        a.error("--workers, --micro, --global_batch, --alone_batch, --seq, --steps and --rounds must be at least 1")
     o.cores = compare.cores()
     o.threads = max(1, o.cores // o.workers)
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))

@@ -33,12 +33,14 @@ p.add_argument("--model", default="gpt2")
 p.add_argument("--batch", type=int, default=16)
 p.add_argument("--seq", type=int, default=512)
 p.add_argument("--steps", type=int, default=2000)
-p.add_argument("--last", type=int, default=100, help="training steps at the end whose losses are averaged")
+p.add_argument("--last", type=int, help="training steps at the end whose losses are averaged [100, or all if there are fewer]")
 p.add_argument("--seeds", default="1337", help="of weights and data order; one set of runs for each")
 p.add_argument("--limit", type=float, default=0.01)
 p.add_argument("--out", help="JSON file")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
 a = p.parse_args()
+if a.last is None:
+    a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
 

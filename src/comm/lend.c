@@ -20,6 +20,17 @@ struct ls_lend {
     int held[MAX_RANK], n_held; /* of those, the ones that it has borrowed from, in that order */
 };
 
+/* Whether no other worker has one of the CPUs of worker p. */
+static bool alone(const lender *all, int n, int p)
+{
+    for (int q = 0; q < n; q++) {
+        cpu_set_t both;
+        CPU_AND(&both, &all[p].cpus, &all[q].cpus);
+        if (q != p && CPU_COUNT(&both)) return false;
+    }
+    return true;
+}
+
 static bool may_use_all(const cpu_set_t *cpus, bool (*may_use)(int cpu))
 {
     for (int k = 0; k < CPU_SETSIZE; k++)
@@ -38,11 +49,8 @@ ls_status ls_lend_open(ls_comm *c, const int *own, int n_own, bool (*may_use)(in
     ls_lend *l = ls_alloc(sizeof *l);
     if (!l) return ls_nomem(sizeof *l, "the table of lent cores");
     *l = (ls_lend){.world = c->world, .me = (int)mine.rank};
-    for (int p = 0; p < c->size && n_own; p++) {
-        cpu_set_t both;
-        CPU_AND(&both, &all[p].cpus, &mine.cpus);
-        if (!CPU_COUNT(&both) && may_use_all(&all[p].cpus, may_use)) l->of[l->n++] = all[p];
-    }
+    for (int p = 0; p < c->size && n_own; p++)
+        if (p != c->rank && alone(all, c->size, p) && may_use_all(&all[p].cpus, may_use)) l->of[l->n++] = all[p];
     if (!l->n) ls_lend_close(&l);
     *out = l;
     return LS_OK;

@@ -138,10 +138,11 @@ ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *k
 
 void ls_compute_may_grow(ls_compute *c, int most)
 {
-    if (c->backend == &fast && most > c->n_most) c->n_most = most;
+    if (c->backend == &fast) c->n_most = LS_MAX(c->n_most, LS_MIN(most, c->n_own + LS_BORROW_MOST));
 }
 
-/* Threads that are no longer in the team end now, in the parallel region that does not have them: they would spin on cores that others need. */
+/* Threads that are no longer in the team end now, in the parallel region that does not have them: they would spin on cores that others need. A region
+ * of one thread leaves them alone, so that they are ended otherwise. */
 void ls_compute_borrow(ls_compute *c, int n, const int *cpu)
 {
     const int own = c->n_own, more = LS_MIN(n, c->n_most - own);
@@ -150,6 +151,7 @@ void ls_compute_borrow(ls_compute *c, int n, const int *cpu)
     ls_debug("device", "computes with %d threads, %d of them on cores of other workers", c->n_thread, more);
 #pragma omp parallel num_threads(c->n_thread)
     if (omp_get_thread_num() >= own) ls_cores_stay(cpu[omp_get_thread_num() - own]);
+    if (c->n_thread == 1) (void)omp_pause_resource(omp_pause_soft, omp_get_initial_device());
 }
 
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
@@ -160,7 +162,7 @@ size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
 const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     c->backend->describe(c, buf);
-    const int n = c->backend == &ref ? 1 : c->backend == &fast ? c->n_thread : 0;
+    const int n = c->backend == &ref ? 1 : c->backend == &fast ? c->n_own : 0;
     const size_t at = strlen(buf);
     if (n) snprintf(buf + at, LS_COMPUTE_WORDS - at, ", %d thread%s", n, n == 1 ? "" : "s");
     return buf;

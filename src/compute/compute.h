@@ -377,7 +377,8 @@ ls_status ls_compute_open_cpu_sizes(ls_compute *c, ls_dtype dtype, const char *k
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
 
-/* A CPU backend computes with up to `most` threads from now on; call it before ls_compute_scratch. */
+/* A CPU backend computes with up to `most` threads from now on, and with LS_BORROW_MOST more than its own (each takes memory); call it before ls_compute_scratch. */
+#define LS_BORROW_MOST 16
 void ls_compute_may_grow(ls_compute *c, int most);
 /* From the next operation on it computes with its own threads and one more on each of n other CPUs. Results do not depend on it. */
 void ls_compute_borrow(ls_compute *c, int n, const int *cpu);

@@ -262,7 +262,10 @@ void ls_strategy_destroy(ls_strategy **sp)
     parallel_early_close(s);
     parallel_offload_close(s);
     ls_gradtree_destroy(&s->tree);
-    if (s->lend) s->model->compute->look = NULL;
+    if (s->lend) {
+        s->model->compute->look = NULL;
+        ls_compute_borrow(s->model->compute, 0, NULL);
+    }
     ls_lend_close(&s->lend);
     ls_free(s->unit);
     ls_free(s->many.n);

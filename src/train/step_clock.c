@@ -38,7 +38,7 @@ static double cpu_seconds(void)
 static double utilisation(const ls_trainer *t, double cpu, double wall)
 {
     const double used = cpu_seconds() - cpu, passed = ls_now() - wall;
-    return passed > 0 ? used / passed / t->compute.n_thread : 0;
+    return passed > 0 ? used / passed / t->compute.n_own : 0;
 }
 
 double ls_step_clock_cpu(const ls_trainer *t)
