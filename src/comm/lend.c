@@ -4,7 +4,8 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
-#define LEND_AFTER 0.002 /* seconds that a worker waits before its cores are taken: a new thread costs some of them */
+#define LEND_AFTER \
+    0.002 /* seconds that a worker waits before others take its cores: starting threads does not pay for less */
 
 enum { AT_WORK = 0, FREE = -1 }; /* else held, by world rank + 1 */
 

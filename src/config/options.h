@@ -24,8 +24,8 @@ typedef struct ls_train_preset {
 /* Elements of a bucket unless asked otherwise: gradients, parameters that are gathered, parameters ahead of use. */
 #define LS_BUCKET     1048576
 #define LS_BUCKET_GPU 6553600 /* the same on GPUs, where each request launches kernels */
-#define LS_BUCKET_SHARED \
-    67108864 /* the same with --share_optimizer: nothing overlaps, so whole units, and few meetings */
+/* The same with --share_optimizer: nothing overlaps these sums, and all workers wait for each other at every bucket. */
+#define LS_BUCKET_SHARED   67108864
 #define LS_GATHER_BUCKET   6553600
 #define LS_PREFETCH_BUCKET 6553600
 

@@ -28,8 +28,9 @@ bool ls_cores_owned(void);
 int ls_cores_list(int *cpu);
 /* The calling thread: stays on the i-th of them in the order of ls_cores_apart, or may use all where there are not as many. Nothing when none are owned. */
 void ls_cores_keep(int i);
-/* The calling thread stays on this CPU, of whatever worker it is; whether it could. */
+/* The calling thread stays on this CPU, of whatever worker it is. */
 void ls_cores_stay(int cpu);
+/* Whether the system lets it. */
 bool ls_cores_may_use(int cpu);
 /* The calling thread may use all of them. A thread inherits its maker's cores, so whoever is not computing begins with this. */
 void ls_cores_roam(void);
