@@ -9,6 +9,12 @@ the order of sums end with losses that differ, too, so one pair decides little: 
   python perf/precision_loss.py --data DIR --precisions bf16,fp8 --device cuda [--seeds 1,2,3] [--steps 2000] [--model gpt2] [--batch 16] [--seq 512]
   python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --steps 1000 --model tiny --batch 4 --seq 128
 
+With --reference FILE the losses are compared with those of another call's --out: its first precision, of the same seeds, model, batch, steps and text. It can have run
+on another device, for example fp32 on a GPU for bf16 on a CPU, where the same steps in fp32 would take hours.
+
+  python perf/precision_loss.py --data DIR --precisions fp32 --device cuda --steps 1000 --batch 4 --out fp32.json
+  python perf/precision_loss.py --data DIR --precisions bf16 --device cpu --steps 1000 --batch 4 --reference fp32.json
+
 DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference (with several seeds: a mean) is above --limit.
 """
 import argparse
@@ -37,12 +43,49 @@ p.add_argument("--last", type=int, help="training steps at the end whose losses 
 p.add_argument("--seeds", default="1337", help="of weights and data order; one set of runs for each")
 p.add_argument("--limit", type=float, default=0.01)
 p.add_argument("--out", help="JSON file")
+p.add_argument("--reference", help="--out of another call: its first precision is the reference, also for the first one of --precisions")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
 a = p.parse_args()
 if a.last is None:
     a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
+
+
+def text():
+    """What says that two calls used the same text."""
+    try:
+        with open(os.path.join(a.data, "meta.json")) as f:
+            meta = json.load(f)
+    except (OSError, ValueError) as e:
+        p.error(f"{a.data} is not an output folder of `lockstep prepare`: {e}")
+    return {k: meta.get(k, {}).get("sha256") for k in ("train", "val")}
+
+
+SAME = {"model": a.model, "batch": a.batch, "seq": a.seq, "steps": a.steps, "options": a.more, "text": text()}
+
+
+def reference():
+    """Runs of the other call by seed, and what they are."""
+    try:
+        with open(a.reference) as f:
+            other = json.load(f)
+        precision = other["runs"][0]["precision"]
+    except (OSError, ValueError, LookupError, TypeError) as e:
+        p.error(f"{a.reference} is not a file of --out: {e}")
+    for k, v in SAME.items():
+        if other.get(k) != v:
+            p.error(f"{a.reference} has {k} {other.get(k)}, this call {v}: give the same to both")
+    found = {r["seed"]: r for r in other["runs"] if r["precision"] == precision}
+    missing = [x for x in a.seeds.split(",") if x not in found]
+    if missing:
+        p.error(f"{a.reference} has no run with seed {', '.join(missing)}")
+    for r in found.values():
+        r["train"] = sum(r["losses"][-a.last:]) / a.last
+    return found, f"{precision} on {other['device']}"
+
+
+given, what = reference() if a.reference else ({}, None)
 
 
 def run(work, precision, seed):
@@ -80,21 +123,25 @@ work = tempfile.mkdtemp(prefix="lockstep-precision-")
 try:
     for seed in seeds:
         first = len(runs)
+        if given:
+            of = given[seed]
+            print(f"| {seed} | {what} | {of['first']:.4f} | {of['train']:.4f} | | {of['val']:.4f} | | |", flush=True)
         for precision in precisions:
             r = run(work, precision, seed)
             runs.append(r)
-            of = runs[first]
+            of = given.get(seed, runs[first])
             r["train_diff"], r["val_diff"] = r["train"] - of["train"], r["val"] - of["val"]
             step = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
             print(f"| {seed} | {precision} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
 finally:
     shutil.rmtree(work)
-for precision in precisions[1:]:
+for precision in precisions[0 if given else 1:]:
     train, val = (mean([r[k] for r in runs if r["precision"] == precision]) for k in ("train_diff", "val_diff"))
     wrong |= not (abs(train[0]) <= a.limit and abs(val[0]) <= a.limit)
-    print(f"{precision} - {precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
-print(f"limit {a.limit:g}: {'exceeded' if wrong else 'kept'}")
+    print(f"{precision} - {what or precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
+if given or precisions[1:]:
+    print(f"limit {a.limit:g}: {'exceeded' if wrong else 'kept'}")
 if a.out:
     with open(a.out, "w") as f:
-        json.dump({"model": a.model, "batch": a.batch, "seq": a.seq, "steps": a.steps, "limit": a.limit, "runs": runs}, f)
+        json.dump({**SAME, "device": a.device, "limit": a.limit, "runs": runs}, f)
 sys.exit(wrong)
