@@ -356,6 +356,10 @@ typedef struct ls_compute_open_opts {
     bool deterministic; /* every sum has a fixed order: equal runs give equal bits          */
 } ls_compute_open_opts;
 
+/* Whether the backend multiplies bf16 copies (pack) by the matrix-product kernel of --precision bf16, with x rounded to bf16 and the bits of products of
+ * the matrix itself. Other CPU backends multiply them in fp32. */
+bool ls_compute_multiplies_copies(const ls_compute *c);
+
 /* Products in bf16 on this CPU: the kernel, and whether the CPU has its instructions. Without them it is emulated: slow, same definition. */
 typedef struct ls_cpu_bf16 {
     const char *kernel;

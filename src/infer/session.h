@@ -25,9 +25,11 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
-    /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cuda": INT8 with LS_BF16 or LS_F16, BF16
-     * with LS_BF16, which passes over one column read by a kernel for few rows */
+    /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cpu" with LS_BF16: BF16 where it multiplies
+     * them. "cuda": INT8 with LS_BF16 or LS_F16, BF16 with LS_BF16, which passes over one column read by a kernel for few rows */
     ls_pack weights;
+    bool
+        weights_open; /* nobody named them: bf16 copies on the CPU in bf16, if it multiplies them (ls_compute_multiplies_copies) */
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
     /* of one pass; T is limited to the positions of the model and to cache_len; 0: chosen by the device */
     int64_t B, T;
@@ -64,7 +66,7 @@ typedef struct ls_session {
 } ls_session;
 
 /* Sets the options from the chosen device, --precision, --compute, --tf32 and --weights (precision NULL: fp32 on the CPU, bf16 on a GPU;
- * weights NULL: that of precision). On the CPU, weights in bf16 or int8 need fp32. */
+ * weights NULL: that of precision). On the CPU, weights in int8 need fp32. */
 ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
                            bool tf32, const char *weights);
 /* The type of the weights that the passes read (fp32, bf16, fp16, int8), and the bytes of their matrices. */

@@ -99,14 +99,28 @@ for command in eval generate; do words $command | grep -q -e "on a GPU int8 (wit
 expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
 expect 2 "--speculate and --weights int8 cannot be combined" "$LOCKSTEP" "${gen[@]}" --weights int8 --speculate 2
 expect 2 "--weights has no meaning with --task bleu" "$LOCKSTEP" eval --task bleu --hyp text.txt --ref text.txt --weights int8
-for w in bf16 int8; do # products with them are in fp32 on the CPU: auto is that, and bf16 is not ignored
+for w in bf16 int8; do # with auto, products with them are in fp32 on the CPU
     for command in generate eval; do
         args=("${gen[@]}" --prompt more) && [ $command = eval ] && args=(eval --device cpu --checkpoint run --data data)
-        expect 2 "^lockstep: .*--weights $w: on the CPU its products are computed in fp32, but --precision is bf16; leave --precision out, or use a GPU (--device cuda)$" \
-          "$LOCKSTEP" "${args[@]}" --weights $w --precision bf16
         expect 0 '"precision": "fp32"' "$LOCKSTEP" "${args[@]}" --weights $w --precision auto --json
+        [ $w = bf16 ] && why="--weights bf16: with --precision bf16 it needs a CPU with AMX, but the kernel of this run is bfmmla-emulated; leave --weights out, or --precision (then products are computed in fp32)"
+        [ $w = int8 ] && why="--weights int8: on the CPU its products are computed in fp32, but --precision is bf16; leave --precision out, or use a GPU (--device cuda)"
+        LS_GEMM=bfmmla-emulated expect 2 "^lockstep: .*$why$" "$LOCKSTEP" "${args[@]}" --weights $w --precision bf16
     done
-    expect 2 "but --precision is bf16" "$LOCKSTEP" generate --task translate --device cpu --checkpoint run --weights $w --precision bf16 --prompt x
-    expect 2 "but --precision is bf16" "$LOCKSTEP" eval --task translate --device cpu --checkpoint run --data text.txt --weights $w --precision bf16
+    LS_GEMM=bfmmla-emulated expect 2 "$why" "$LOCKSTEP" generate --task translate --device cpu --checkpoint run --weights $w --precision bf16 --prompt x
+    LS_GEMM=bfmmla-emulated expect 2 "$why" "$LOCKSTEP" eval --task translate --device cpu --checkpoint run --data text.txt --weights $w --precision bf16
 done
+
+# ---- --precision bf16 with AMX: the products of bf16 copies, with the bits of products of the matrices ----
+export LS_GEMM=amx-bf16-emulated
+"$LOCKSTEP" "${gen[@]}" --precision bf16 --prompt more --json --stats >copies.json 2>copies.txt || bad "generate with copies failed"
+"$LOCKSTEP" "${gen[@]}" --precision bf16 --weights fp32 --speculate 0 --prompt more --json --stats >matrices.json 2>matrices.txt || bad "generate without copies failed"
+grep -q '^weights: bf16,' copies.txt && grep -q '^weights: fp32,' matrices.txt || bad "--stats: $(cat copies.txt matrices.txt)"
+[ "$(grep -o '"text": .*' copies.json)" = "$(grep -o '"text": .*' matrices.json)" ] || bad "copies change the text: $(cat copies.json matrices.json)"
+for w in bf16 fp32; do
+    "$LOCKSTEP" eval --device cpu --checkpoint run --data data --precision bf16 --weights $w --json >eval-$w.json || bad "eval with --weights $w failed"
+done
+[ "$(grep -o '"loss": [^,]*' eval-bf16.json)" = "$(grep -o '"loss": [^,]*' eval-fp32.json)" ] || bad "copies change the loss: $(cat eval-bf16.json eval-fp32.json)"
+grep -q '"precision": "bf16"' eval-bf16.json || bad "precision: $(cat eval-bf16.json)"
+unset LS_GEMM
 done_tests

@@ -46,7 +46,7 @@ struct matrix {
                 const float f = (float)v;
                 uint32_t u;
                 memcpy(&u, &f, sizeof u);
-                const int64_t word = (j / PACKED_PANEL * ((K + 1) / 2) + i / 2) * PACKED_PANEL + j % PACKED_PANEL;
+                const int64_t word = (j / PACKED_PANEL * packed_pairs(K) + i / 2) * PACKED_PANEL + j % PACKED_PANEL;
                 to[word] |= u >> 16 << (i % 2 * 16);
             }
     }

@@ -4,6 +4,7 @@
 #include "compute/cpu/simd.h"
 #include "core/half.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "core/rng.h"
 
 #include <math.h>
@@ -130,6 +131,76 @@ static void rows_have_the_bits_of_single_rows(void **state)
     unsetenv("LS_SIMD");
 }
 
+/* With --precision bf16 the matrix-product kernel of AMX multiplies the copies: the bits of products of the matrix itself, and of a row alone. */
+static void check_copies(const char *kernel, int threads, int64_t K, int64_t N)
+{
+    static const int64_t rows[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, MOST};
+    setenv("LS_GEMM", kernel, 1);
+    ls_compute c;
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_BF16}, threads), LS_OK);
+    assert_true(ls_compute_multiplies_copies(&c));
+    const ls_compute_shapes shapes = {.B = 1, .T = MOST, .C = K, .V = N, .ffn = LS_MAX(K, N), .packed = true};
+    const size_t room = ls_compute_scratch(&c, &shapes);
+    unsigned char *scratch = c.scratch = ls_alloc(room + 64);
+    memset(scratch + room, 0x5a, 64);
+    float *fw = some(K * N, 1), *t = some(K * N, 1), *x = some(MOST * K, 2), *b = some(N, 3);
+    double loss[2][MOST];
+    int32_t target[MOST];
+    float *want = some(MOST * N, 4), *got = some(MOST * N, 5);
+    void *w = ls_alloc((size_t)ls_packed_nbytes(LS_PACK_BF16, K, N));
+    for (int r = 0; r < MOST; r++) target[r] = (int32_t)(r % N);
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t n = 0; n < N; n++) t[n * K + k] = fw[k * N + n];
+    c.ops->pack(&c, LS_PACK_BF16, w, fw, K, N, false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const float *bias = i % 2 ? b : NULL;
+        c.ops->linear_fwd(&c, want, x, fw, bias, rows[i], K, N);
+        c.ops->linear_packed(&c, LS_PACK_BF16, got, x, w, bias, rows[i], K, N);
+        assert_memory_equal(want, got, (size_t)(rows[i] * N) * sizeof *got);
+    }
+    for (int r = 0; r < MOST; r++) {
+        c.ops->linear_packed(&c, LS_PACK_BF16, want, x + r * K, w, b, 1, K, N);
+        assert_memory_equal(want, got + r * N, (size_t)N * sizeof *got);
+    }
+    for (int i = 0; i < 2; i++) {
+        const ls_classifier a = {.row_loss = loss[i],
+                                 .x = x,
+                                 .w = t,
+                                 .target = target,
+                                 .R = MOST,
+                                 .C = K,
+                                 .V = N,
+                                 .n_part = 1,
+                                 .packed = i ? w : NULL,
+                                 .form = LS_PACK_BF16};
+        assert_int_equal(c.ops->classifier(&c, &a), LS_OK);
+    }
+    assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
+    for (int i = 0; i < 64; i++) assert_int_equal(scratch[room + (size_t)i], 0x5a);
+    ls_free(fw);
+    ls_free(t);
+    ls_free(x);
+    ls_free(b);
+    ls_free(want);
+    ls_free(got);
+    ls_free(w);
+    close_cpu(&c);
+    unsetenv("LS_GEMM");
+}
+
+static void bf16_kernels_multiply_copies_as_the_matrix(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{1, 1}, {5, 7}, {31, 16}, {32, 17}, {33, 48}, {64, 33}, {131, 260}, {1100, 65}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int threads = 1; threads <= 3; threads += 2) {
+            check_copies("amx-bf16-emulated", threads, sizes[i][0], sizes[i][1]);
+            const ls_cpu_bf16 best = ls_compute_cpu_bf16();
+            if (best.native && !strcmp(best.kernel, "amx-bf16"))
+                check_copies("amx-bf16", threads, sizes[i][0], sizes[i][1]);
+        }
+}
+
 /* A number that is not finite, in the matrix or in a row, is not hidden by rounding: generate reports damaged weights by it. */
 static void damaged_numbers_stay_visible(void **state)
 {
@@ -160,8 +231,8 @@ static void damaged_numbers_stay_visible(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_copy_represents_the_rounded_matrix),
-                                       cmocka_unit_test(rows_have_the_bits_of_single_rows),
-                                       cmocka_unit_test(damaged_numbers_stay_visible)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_copy_represents_the_rounded_matrix), cmocka_unit_test(rows_have_the_bits_of_single_rows),
+        cmocka_unit_test(bf16_kernels_multiply_copies_as_the_matrix), cmocka_unit_test(damaged_numbers_stay_visible)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -417,7 +417,7 @@ static void weights_are_chosen_or_refused(void **state)
                {"cuda", NULL, "int8", LS_OK, LS_PACK_INT8}, {"cuda", "fp16", "int8", LS_OK, LS_PACK_INT8},
                {"cuda", "fp32", "int8", LS_E_CONFIG, 0},    {"cuda", NULL, "fp32", LS_E_CONFIG, 0},
                {"cuda", "fp16", "bf16", LS_E_CONFIG, 0},    {"cpu", "bf16", "fp32", LS_OK, LS_PACK_NONE},
-               {"cpu", "bf16", "int8", LS_E_CONFIG, 0},     {"cpu", "bf16", "bf16", LS_E_CONFIG, 0},
+               {"cpu", "bf16", "int8", LS_E_CONFIG, 0},     {"cpu", "bf16", "bf16", LS_OK, LS_PACK_BF16},
                {"cpu", "auto", "int8", LS_OK, LS_PACK_INT8}};
     for (size_t i = 0; i < N_OF(row); i++) {
         ls_session_opts o = {.checkpoint = NULL};
@@ -425,7 +425,10 @@ static void weights_are_chosen_or_refused(void **state)
         assert_int_equal(ls_device_parse("--device", row[i].device, &d), LS_OK);
         assert_int_equal(ls_session_where(&o, &d, row[i].precision, "cpu", false, row[i].weights), row[i].st);
         if (row[i].st == LS_OK) assert_int_equal(o.weights, row[i].form);
-        if (row[i].st == LS_OK && !strcmp(row[i].device, "cpu") && o.weights) assert_int_equal(o.dtype, LS_F32);
+        const bool bf16 =
+            row[i].precision && !strcmp(row[i].precision, "bf16"); /* else copies are multiplied in fp32 */
+        if (row[i].st == LS_OK && !strcmp(row[i].device, "cpu") && o.weights)
+            assert_int_equal(o.dtype, bf16 ? LS_BF16 : LS_F32);
         ls_err_clear();
     }
 }

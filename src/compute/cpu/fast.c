@@ -57,7 +57,7 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     }
     size_t with_gemm = fast_gemm_scratch(c) + (size_t)after_gemm * sizeof(float);
     size_t without = (size_t)alone * sizeof(float);
-    size_t packed = s->packed ? packed_scratch(LS_MAX(s->C, s->ffn)) + (size_t)after_gemm * sizeof(float) : 0;
+    size_t packed = s->packed ? packed_scratch(c, LS_MAX(s->C, s->ffn)) + (size_t)after_gemm * sizeof(float) : 0;
     return LS_MAX(packed, LS_MAX(with_gemm, without));
 }
 
@@ -142,6 +142,11 @@ const void *cpu_fast_named(bool bf16, const char *kernel)
         if (n && !strcmp(gemm_name(k) + n, "-emulated")) emulated = k;
     }
     return emulated;
+}
+
+bool ls_compute_multiplies_copies(const ls_compute *c)
+{
+    return c->ops == &ls_compute_cpu && gemm_takes_panels(fast_kernel(c));
 }
 
 ls_cpu_bf16 ls_compute_cpu_bf16(void)

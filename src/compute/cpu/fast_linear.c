@@ -152,7 +152,7 @@ static ls_status loss_rows(ls_compute *c, const ls_classifier *a, float *logits,
 ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
 {
     const float *x = a->x;
-    float *dx = a->dx, *p = a->packed ? (float *)(void *)((char *)c->scratch + packed_scratch(a->C)) : after_gemm(c);
+    float *dx = a->dx, *p = a->packed ? (float *)(void *)((char *)c->scratch + packed_scratch(c, a->C)) : after_gemm(c);
     const int64_t C = a->C, V = a->V, ld = fast_logit_ld(V), rows = fast_logit_rows(c, a->R, a->n_part);
     cpu_row *parts = (cpu_row *)(void *)(p + rows * ld);
     /* the gradient of the logits in their place: p, or half as large numbers in rows as long */

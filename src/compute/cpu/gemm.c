@@ -10,6 +10,8 @@
  * packed once for every block of columns, but the time is hidden, and the panels are in the thread's own cache. Only B is packed and shared
  * by all, and M is not cut.
  *
+ * Where op(B) is a packed copy (B_panels), such a kernel multiplies its panels where they are, and nothing is packed together.
+ *
  * Packed blocks are shared, so 16 threads pack no more than one; blocks of C are small enough that the last ones leave
  * nobody waiting long, and the A and B panels of one block fit the second cache together.
  *
@@ -20,6 +22,7 @@
 #include "compute/cpu/gemm.h"
 
 #include "compute/cpu/gemm_impl.h"
+#include "compute/cpu/packed.h"
 #include "core/clock.h"
 
 #include <omp.h>
@@ -91,6 +94,11 @@ int64_t gemm_logit_rows(const gemm_kernel *k)
 bool gemm_takes_bf16(const gemm_kernel *k)
 {
     return k->narrow != NULL;
+}
+
+bool gemm_takes_panels(const gemm_kernel *k)
+{
+    return k->takes_panels;
 }
 
 void gemm_narrow(const gemm_kernel *k, uint16_t *y, const float *x, int64_t n, float by)
@@ -298,11 +306,15 @@ static gemm_block block_at(const member *me, const area *r, place at)
     const span p = turn_block(r->turn, at.q);
     const size_t panel_b = gemm_packed_nbytes(k, k->nr, p.n), panel_a = gemm_packed_nbytes(k, k->mr, p.n);
     const int64_t m = LS_MIN(r->c.mt, r->i.n - at.row);
+    const size_t wide = a->B_panels ? (size_t)packed_panel_nbytes(LS_PACK_BF16, a->K) : 0; /* 16 columns */
     return (gemm_block){
         .pa = k->packs_a ? NULL : t->pa + (size_t)at.q * r->turn->a_block + (size_t)(at.row / k->mr) * panel_a,
-        .pb = t->pb + (size_t)at.q * r->turn->b_block + (size_t)(at.col / k->nr) * panel_b,
+        .pb = a->B_panels ? (const char *)a->B_panels + (size_t)(at.col / PACKED_PANEL) * wide +
+                                (size_t)(p.at / 2 * PACKED_PANEL) * sizeof(uint32_t)
+                          : t->pb + (size_t)at.q * r->turn->b_block + (size_t)(at.col / k->nr) * panel_b,
         .a_panel = panel_a,
-        .b_panel = panel_b,
+        .b_panel = a->B_panels ? (size_t)(k->nr / PACKED_PANEL) * wide : panel_b,
+        .b_half = wide,
         .m = m,
         .n = LS_MIN(r->c.nt, r->j.n - at.col),
         .kb = p.n,
@@ -368,6 +380,10 @@ static void work(team *t, int id)
     int64_t fit = t->l.turn * t->l.nc / gemm_round_up(nc, k->nr);
     if (!k->packs_a) fit = LS_MIN(fit, t->l.turn * t->l.mc / gemm_round_up(mc, k->mr));
     int64_t step = kb * (fit > 1 ? fit : 1);
+    if (a->B_panels) { /* nothing is packed by all threads: one phase */
+        nc = a->N;
+        step = a->K;
+    }
     if (k->enter) k->enter();
     for (int64_t jc = 0; jc < a->N; jc += nc)
         for (int64_t pc = 0; pc < a->K; pc += step)
@@ -377,9 +393,11 @@ static void work(team *t, int id)
                 p.n_block = gemm_ceil_div(p.n, kb);
                 p.a_block = gemm_packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
                 p.b_block = gemm_packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
-                phase_open(&me);
-                pack_phase(&me, j, i, &p, ic == 0);
-                phase_close(&me);
+                if (!a->B_panels) {
+                    phase_open(&me);
+                    pack_phase(&me, j, i, &p, ic == 0);
+                    phase_close(&me);
+                }
                 phase_open(&me);
                 compute_phase(&me, j, i, &p);
                 phase_close(&me);

@@ -36,6 +36,8 @@ bool gemm_runs_on(const gemm_kernel *k);
 int64_t gemm_logit_rows(const gemm_kernel *k);
 /* Whether A may be bf16 numbers (gemm_args.A16), which gemm_narrow makes. */
 bool gemm_takes_bf16(const gemm_kernel *k);
+/* Whether op(B) may be a bf16 copy of packed.h (gemm_args.B_panels), whose panels are multiplied where they are. The bits are those of B. */
+bool gemm_takes_panels(const gemm_kernel *k);
 /* y = x * by, rounded as the kernel rounds operands. y may be where x is. */
 void gemm_narrow(const gemm_kernel *k, uint16_t *y, const float *x, int64_t n, float by);
 /* i-th kernel compiled into this program (usable here or not), NULL past the end; usable tells which work on this CPU. */
@@ -45,7 +47,8 @@ typedef struct gemm_args {
     bool ta, tb; /* A stored (K,M) when ta, B stored (N,K) when tb */
     int64_t M, N, K;
     const float *A, *B;
-    const uint16_t *A16; /* bf16 numbers in place of A, or NULL */
+    const uint16_t *A16;  /* bf16 numbers in place of A, or NULL */
+    const void *B_panels; /* op(B) as a bf16 copy of packed.h in place of B (gemm_takes_panels), or NULL */
     int64_t lda, ldb, ldc;
     float *C;
     const float *bias; /* (N) added once to every row, or NULL */

@@ -4,7 +4,7 @@
  *
  *        the first 16 | the last 16         tile of A: 16 rows x 32 k;  of B: 16 pairs of k x 16 columns x 2
  *
- * Four tiles hold 32 x 32 of C, over all of kb: they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
+ * Four tiles hold 32 x 32 of C, over all of kb (a bf16 copy of packed.h has the same tiles, 16 columns after 16 columns): they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
  * (64 cycles) and 4 tile loads (32 cycles of two load ports). C is fp32 and comes from the third cache or from memory, which costs more than
  * the panels of A do: kc = 1024 makes most products of GPT-2 touch C once, although a panel of A (64 KiB) is larger than the first cache. While
  * a tile of C is computed, its right neighbour is fetched.
@@ -15,7 +15,7 @@
  * 124M take 0.90 of the time that they took with A packed by all and narrow blocks; most of it comes from the blocks.
  *
  * Invariants: as in gemm_amx.c, and
- *   1. at the edges of C the four tiles go through tmp: the same operations on every element as inside;
+ *   1. at the edges of C the tiles go through tmp: the same operations on every element as inside;
  *   2. C is added to by the tiles themselves, so blocks of K are one running sum.
  *
  * With GEMM_EMULATE (gemm_bf16_amx_emulated.c) the tiles are memory and the instructions those of gemm_bf16_emulate.h. */
@@ -121,11 +121,18 @@ static packer packer_of(gemm_rows from, char *to, int64_t n_turn)
 
 /* ---- products ---- */
 
+/* The tiles of B: those of the first 16 columns, and those of the last 16 `half` bytes further; `step` bytes from one chunk to the next. */
+typedef struct tiles_b {
+    const char *at;
+    int64_t half, step;
+} tiles_b;
+
 /* 32 x 32 of C, rows `stride` bytes apart, = or += n_chunk chunks of a panel of A and one of B. next: the tile that follows, fetched meanwhile, or
  * NULL. p: what is packed meanwhile, or NULL */
-static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_t stride, bool add, const char *next,
+static void micro(int64_t n_chunk, const char *a, tiles_b from, char *c, int64_t stride, bool add, const char *next,
                   packer *p)
 {
+    const char *b = from.at;
     char *below = c + 16 * stride;
     if (add) {
         tile_load(0, c, stride);
@@ -140,7 +147,7 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_
     }
     const int64_t each = (W + n_chunk - 1) / n_chunk;
     int64_t row = 0;
-    for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += CHUNK_NBYTES) {
+    for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += from.step) {
         if (next)
             for (int64_t end = LS_MIN(row + each, W); row < end; row++) {
                 __builtin_prefetch(next + row * stride, 1);
@@ -151,7 +158,7 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, int64_
         tile_load(4, a, 64);
         tile_load(6, b, 64);
         tile_dp(0, 4, 6);
-        tile_load(7, b + TILE, 64);
+        tile_load(7, b + from.half, 64);
         tile_dp(1, 4, 7);
         tile_load(5, a + TILE, 64);
         tile_dp(2, 5, 6);
@@ -175,6 +182,30 @@ static void add_bias(float *c, int64_t ldc, const float *bias, int64_t m, int64_
         for (int64_t j = 0; j < n; j++) c[j] += bias[j];
 }
 
+/* The same for up to 16 rows, with half of the tiles. C is in the thread's own memory. */
+static void micro_low(int64_t n_chunk, const char *a, tiles_b from, char *c, int64_t stride, bool add, packer *p)
+{
+    const char *b = from.at;
+    if (add) {
+        tile_load(0, c, stride);
+        tile_load(1, c + 64, stride);
+    } else {
+        tile_zero(0);
+        tile_zero(1);
+    }
+    for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += from.step) {
+        if (p)
+            for (p->debt += p->n_unit; p->debt >= p->n_turn; p->debt -= p->n_turn) pack_next(p);
+        tile_load(4, a, 64);
+        tile_load(6, b, 64);
+        tile_dp(0, 4, 6);
+        tile_load(7, b + from.half, 64);
+        tile_dp(1, 4, 7);
+    }
+    tile_store(0, c, stride);
+    tile_store(1, c + 64, stride);
+}
+
 /* A row of micro-tiles: a panel of A and all panels of B. */
 static void row_of_tiles(const gemm_block *b, const char *pa, int64_t i, packer *p)
 {
@@ -183,15 +214,19 @@ static void row_of_tiles(const gemm_block *b, const char *pa, int64_t i, packer 
     for (int64_t j = 0; j < b->n; j += W, pb += b->b_panel) {
         const int64_t m = LS_MIN(b->m - i, W), n = LS_MIN(b->n - j, W);
         float *c = b->c + i * b->ldc + j;
+        /* a copy in panels of 16 columns ends after the last column */
+        const tiles_b from =
+            b->b_half ? (tiles_b){pb, n > 16 ? (int64_t)b->b_half : 0, TILE} : (tiles_b){pb, TILE, CHUNK_NBYTES};
         if (m == W && n == W) {
-            micro(n_chunk, pa, pb, (char *)c, b->ldc * (int64_t)sizeof *c, b->add,
+            micro(n_chunk, pa, from, (char *)c, b->ldc * (int64_t)sizeof *c, b->add,
                   b->n - j >= 2 * W ? (const char *)(c + W) : NULL, p);
         } else {
             if (b->add) {
                 memset(b->tmp, 0, W * W * sizeof *b->tmp);
                 copy_rows(b->tmp, W, c, b->ldc, m, n);
             }
-            micro(n_chunk, pa, pb, (char *)b->tmp, W * (int64_t)sizeof *c, b->add, NULL, p);
+            if (m > 16) micro(n_chunk, pa, from, (char *)b->tmp, W * (int64_t)sizeof *c, b->add, NULL, p);
+            else micro_low(n_chunk, pa, from, (char *)b->tmp, W * (int64_t)sizeof *c, b->add, p);
             copy_rows(c, b->ldc, b->tmp, W, m, n);
         }
         if (b->bias) add_bias(c, b->ldc, b->bias + j, m, n);
@@ -270,6 +305,7 @@ const gemm_kernel GEMM_BF16_KERNEL(amx) = {
     .pack_group = 1,
     .pack_a = pack_a,
     .packs_a = true,
+    .takes_panels = true,
     .logit_rows = 2048,
     .narrow = narrow,
     .pack_b = pack_b,

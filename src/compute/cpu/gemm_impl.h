@@ -30,6 +30,8 @@ typedef struct gemm_ahead {
 typedef struct gemm_block {
     const char *pa, *pb;     /* first panel of A and of B; pa NULL: the kernel packs `rows` (packs_a) */
     size_t a_panel, b_panel; /* bytes from one panel to the next                                */
+    size_t
+        b_half; /* takes_panels: bytes from 16 columns of B to the next 16, each with all of K; 0: panels of the kernel */
     int64_t m, n, kb;
     float *c;
     int64_t ldc;
@@ -60,7 +62,8 @@ struct gemm_kernel {
     int cut_n;            /* so many columns of a block take as long as what comes with each block; 0 = 8 */
     size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
-    bool packs_a; /* block packs A itself, a panel while the one before it is multiplied         */
+    bool packs_a;      /* block packs A itself, a panel while the one before it is multiplied         */
+    bool takes_panels; /* with packs_a: B may be panels of packed.h (gemm_block.b_half)          */
     void (*pack_a16)(void *dst, size_t panel, const uint16_t *src, int64_t ld, bool k_contig, int64_t w, int64_t kb);
     /* gemm_narrow; only with packs_a or pack_a16, which packs bf16 numbers */
     void (*narrow)(uint16_t *y, const float *x, int64_t n, float by);

@@ -2,7 +2,10 @@
  *
  * A product takes PACKED_ROWS rows at a time. Their numbers are first put into the order in which the kernels read them (scratch): tiles of
  * a few rows, (K,rows) each, or groups of int8. Then each thread takes panels, and for each panel all tiles, so that the matrix is read
- * once from memory for all these rows. One row for bf16 is read where it is. */
+ * once from memory for all these rows. One row for bf16 is read where it is.
+ *
+ * With --precision bf16 and AMX the panels of a bf16 copy are what the matrix-product kernel multiplies: nothing is packed for a product but the
+ * rows, whatever their number. */
 #include "compute/cpu/packed.h"
 
 #include "compute/cpu/fast_impl.h"
@@ -24,9 +27,12 @@ int64_t ls_packed_nbytes(ls_pack form, int64_t K, int64_t N)
     return packed_panels(N) * packed_panel_nbytes(form, K);
 }
 
-size_t packed_scratch(int64_t K)
+size_t packed_scratch(const ls_compute *c, int64_t K)
 {
-    return PACKED_ROWS * LS_MAX((size_t)K * sizeof(float), (size_t)packed_groups(K) * sizeof(q8_row_group));
+    const size_t gemm = gemm_takes_panels(fast_kernel(c)) ? fast_gemm_scratch(c) : 0;
+    const size_t rows =
+        PACKED_ROWS * LS_MAX((size_t)K * sizeof(float), (size_t)packed_groups(K) * sizeof(q8_row_group));
+    return LS_MAX(gemm, (rows + 63) & ~(size_t)63);
 }
 
 static void q8_panel_plain(float *y, int64_t ldy, const q8_group *w, const q8_row_group *x, int64_t n_group, int rows)
@@ -253,6 +259,11 @@ static void columns(const job *a, fast_range s)
 void packed_product(ls_compute *c, ls_pack form, float *y, int64_t ldy, const float *x, const void *w, const float *b,
                     int64_t R, int64_t K, int64_t N)
 {
+    if (form == LS_PACK_BF16 && gemm_takes_panels(fast_kernel(c))) {
+        const gemm_args a = {.M = R, .N = N, .K = K, .A = x, .lda = K, .B_panels = w, .C = y, .ldc = ldy, .bias = b};
+        gemm_run(fast_kernel(c), &a, c->n_thread, c->scratch);
+        return;
+    }
     const simd_ops *simd = simd_pick();
     const int64_t most = form == LS_PACK_INT8 ? Q8_ROWS : simd->panel_rows;
     for (int64_t r0 = 0; r0 < R; r0 += PACKED_ROWS) {

@@ -4,7 +4,8 @@
  * so a product with one row reads memory in order. Columns beyond N, and rows beyond K up to the end of a group, are zero.
  *
  *   bf16   k 0,1: (w[0] w[1]) of col 0, of col 1, ... col 15   k 2,3: ...        64 bytes for two k: one word for each column,
- *                                                                                even k in its lower half, odd k in the upper
+ *                                                                                even k in its lower half, odd k in the upper; k is padded to
+ *                                                                                a multiple of 32, so that 1 KiB is a tile of AMX
  *   int8   group 0: scale[16], then quads of k: four bytes of col 0 ... col 15   1088 bytes for 64 k
  *
  * int8: both factors are cut into groups of 64 along k, each group with its own scale:
@@ -25,6 +26,7 @@
 
 #define PACKED_PANEL 16  /* columns */
 #define PACKED_GROUP 64  /* int8: numbers along k with one scale */
+#define PACKED_STEPS 32  /* bf16: k is padded to a multiple of it */
 #define PACKED_ROWS  128 /* rows that share one reading of the matrix */
 
 #if defined(__x86_64__)
@@ -55,17 +57,24 @@ static inline int64_t packed_panels(int64_t N)
     return (N + PACKED_PANEL - 1) / PACKED_PANEL;
 }
 
+/* bf16: pairs of k in one panel. */
+static inline int64_t packed_pairs(int64_t K)
+{
+    return (K + PACKED_STEPS - 1) / PACKED_STEPS * (PACKED_STEPS / 2);
+}
+
 /* Bytes of one panel. */
 static inline int64_t packed_panel_nbytes(ls_pack form, int64_t K)
 {
     if (form == LS_PACK_INT8) return packed_groups(K) * (int64_t)sizeof(q8_group);
-    return (K + 1) / 2 * PACKED_PANEL * (int64_t)sizeof(uint32_t);
+    return packed_pairs(K) * PACKED_PANEL * (int64_t)sizeof(uint32_t);
 }
 
 /* Bytes of scratch for products with rows of up to K numbers. */
-size_t packed_scratch(int64_t K);
+size_t packed_scratch(const ls_compute *c, int64_t K);
 
-/* y[r*ldy + n] = the product, for rows r < R: linear_packed with a distance between rows of y. */
+/* y[r*ldy + n] = the product, for rows r < R: linear_packed with a distance between rows of y. On a backend opened for bf16 whose matrix-product
+ * kernel takes panels (gemm.h), a bf16 matrix is multiplied by that kernel, with x rounded to bf16. */
 void packed_product(ls_compute *c, ls_pack form, float *y, int64_t ldy, const float *x, const void *w, const float *b,
                     int64_t R, int64_t K, int64_t N);
 

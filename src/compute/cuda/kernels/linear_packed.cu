@@ -32,6 +32,7 @@ template <class T> struct job {
     const T *x, *b, *add;
     const void *w;
     int64_t R, K, N, ldy;
+    int64_t room; /* bf16: pairs along K from one panel to the next */
     int n_panel, n_group, n_warp, then;
     bool even; /* rows of x can be read 16 bytes at a time */
 };
@@ -79,7 +80,7 @@ template <class T> struct piece<T, LS_PACK_BF16> {
     __device__ __forceinline__ void load(const job<T> &a, int panel, int g, int r, int q)
     {
         const int pairs = (int)((a.K + 1) / 2); /* along K */
-        const uint32_t *w = (const uint32_t *)a.w + (int64_t)panel * pairs * PACKED_PANEL + 2 * r;
+        const uint32_t *w = (const uint32_t *)a.w + (int64_t)panel * a.room * PACKED_PANEL + 2 * r;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int k = g * (PACKED_GROUP / 2) + 8 * q + i;
@@ -276,6 +277,7 @@ template <class T> job<T> job_of(const cu_packed *p)
     a.y = (T *)p->y, a.x = (const T *)p->x, a.b = (const T *)p->b, a.add = (const T *)p->add, a.w = p->w;
     a.R = p->R, a.K = p->K, a.N = p->N, a.ldy = p->ldy ? p->ldy : p->N;
     a.n_panel = (int)packed_panels(p->N);
+    a.room = packed_pairs(p->K);
     a.n_group = (int)packed_groups(p->K);
     a.n_warp = order_warps(a.n_group);
     a.then = p->add ? ADD : !p->gelu ? PLAIN : p->kind == LS_GELU_TANH ? GELU_TANH : GELU_ERF;
