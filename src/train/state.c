@@ -355,7 +355,6 @@ static ls_run_computed computed_now(const ls_train_config *c)
 /* What the state says of its last step. Earlier versions did not record it, but what only fp8 or fp16 has tells it, too. */
 static ls_run_computed computed_of_state(const json_t *state)
 {
-    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
     const json_t *run = json_object_get(state, "run");
     const char *word = json_string_value(json_object_get(run, "precision"));
     const char *rule = json_string_value(json_object_get(json_object_get(state, "loss_scale"), "rule"));
@@ -364,8 +363,7 @@ static ls_run_computed computed_of_state(const json_t *state)
     if (!word && json_object_get(state, "fp8_amax_history")) word = "fp8";
     for (int i = LS_SCALE_FIXED + 1; !word && rule && i <= LS_SCALE_AMP; i++) /* a fixed one may also be of bf16 */
         if (!strcmp(rule, ls_scale_rule_word((ls_scale_rule)i))) word = "fp16";
-    for (size_t i = 0; word && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(word, known[i])) out.precision = known[i];
+    out.precision = ls_precision_named(word);
     return out;
 }
 
