@@ -424,6 +424,18 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
     return LS_OK;
 }
 
+/* Why options of a strategy have no effect. True: there is one replica, and nobody chose its strategy, which is "single". */
+static bool strategy_words(const ls_train_options *o, const ls_train_config *c, char buf[96])
+{
+    const bool chosen = o->strategy || strcmp(c->strategy, "single"); /* a JSON chooses none for one replica */
+    if (chosen) snprintf(buf, 96, "with strategy %s", c->strategy);
+    else if (c->world_size == 1) snprintf(buf, 96, "with one worker");
+    else
+        snprintf(buf, 96, "with one replica (%d workers, --pp %d x --tp %d)", c->world_size, c->mesh.n[LS_AXIS_PP],
+                 c->mesh.n[LS_AXIS_TP]);
+    return !chosen;
+}
+
 /* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
  * that one command line works for all numbers of workers; --max_val_steps 0 turns --eval_every off. */
 static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
@@ -431,6 +443,8 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     const char *s = c->strategy;
     const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
                reduces = strcmp(s, "single") && strcmp(s, "dp"), ddp = !strcmp(s, "ddp");
+    char with[96];
+    const bool alone = strategy_words(o, c, with);
     const struct {
         const char *name, *users;
         bool used;
@@ -442,10 +456,12 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         if (row[i].used || !ls_train_given(o, row[i].name)) continue;
         const bool typed =
             !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
+        if (c->world_size > 1 && typed && alone)
+            return ls_fail(LS_E_CONFIG, "--%s has no effect %s; use %d workers or more (%s), or leave it out",
+                           row[i].name, with, 2 * c->world_size, row[i].users);
         if (c->world_size > 1 && typed)
-            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", row[i].name, s,
-                           row[i].users);
-        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", row[i].name, s);
+            return ls_fail(LS_E_CONFIG, "--%s has no effect %s; %s; leave it out", row[i].name, with, row[i].users);
+        ls_str_addf(&c->notes, "--%s has no effect %s\n", row[i].name, with);
     }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
         ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
