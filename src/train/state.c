@@ -367,7 +367,8 @@ static ls_run_computed computed_of_state(const json_t *state)
     return out;
 }
 
-/* options.json, which tells the precision of the steps, was deleted. One that nobody names must be that of the state. */
+/* options.json, which tells the precision of the steps, was deleted. One that nobody names must be that of the state. The checkpoint is whole:
+ * what is wrong is the command (LS_E_CONFIG), which a supervisor does not repeat. */
 static ls_status check_computed(const ls_trainer *t, const ls_run_computed *then, const char *path)
 {
     const ls_train_config *c = t->cfg;
@@ -377,7 +378,7 @@ static ls_status check_computed(const ls_trainer *t, const ls_run_computed *then
                    c->precision);
     if (!then->precision || !strcmp(then->precision, c->precision)) return LS_OK;
     const bool fp8 = !strcmp(then->precision, "fp8"), gpu = fp8 || !strcmp(then->precision, "fp16");
-    return ls_fail(LS_E_FORMAT,
+    return ls_fail(LS_E_CONFIG,
                    "%s: its steps were computed in %s, but without the options.json of the run this machine and these "
                    "options choose %s; add --precision %s to continue in it%s%s, or --precision %s to change it",
                    path, then->precision, c->precision, then->precision, gpu ? " (on a GPU" : "",
