@@ -30,6 +30,7 @@ void ls_bench_fini(ls_bench *b)
     for (int i = 0; i < b->n_side; i++) {
         ls_argv_fini(&b->side[i].words);
         ls_free(b->side[i].left_out);
+        ls_free(b->side[i].data);
     }
     ls_free(b->side);
     b->side = NULL;
@@ -191,9 +192,18 @@ static ls_status read_settings(const char *path, ls_bench_side *s)
     s->threads = (int)whole(root, "threads");
     const char *precision = json_string_value(ls_json_at(root, "precision.value"));
     snprintf(s->precision, sizeof s->precision, "%s", precision ? precision : "");
+    const char *data = json_string_value(ls_json_at(root, "train_data_path.value"));
+    ls_free(s->data);
+    s->data = ls_strdup(data ? data : "");
+    s->seq_len = whole(root, "seq_length");
+    s->n_layer = whole(root, "n_layer");
+    s->n_head = whole(root, "n_head");
+    s->n_embd = whole(root, "n_embd");
+    s->epochs = whole(root, "epochs");
     s->steps = whole(root, "max_steps");
     if (!s->steps && s->grad_accum) s->steps = whole(root, "epochs") * (whole(root, "max_train_steps") / s->grad_accum);
     json_decref(root);
+    if (!s->data) return ls_nomem(64, "the name of the data");
     if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config printed no batch size");
     return LS_OK;
 }

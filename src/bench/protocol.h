@@ -17,13 +17,15 @@
 typedef struct ls_bench_side {
     char name[96]; /* its folder: "2gpu_ddp" */
     int workers;
-    ls_argv words;                                 /* arguments of `train`, without --checkpoint_path*/
-    int64_t micro_batch, grad_accum, global_batch; /* as `train` resolves them; set by ls_bench_check            */
-    int64_t steps;                                 /* maximum optimizer steps, 0: no limit; set by ls_bench_check */
-    char precision[8];                             /* "bf16"; set by ls_bench_check */
-    int threads;                                   /* per worker, 0: all cores; set by ls_bench_check*/
-    char *left_out;                                /* NULL, or the reason why it is skipped*/
-    ls_status failed;                              /* status of a failed run; LS_OK: none failed */
+    ls_argv words;                                    /* arguments of `train`, without --checkpoint_path*/
+    int64_t micro_batch, grad_accum, global_batch;    /* as `train` resolves them; set by ls_bench_check            */
+    int64_t steps;                                    /* maximum optimizer steps, 0: no limit; set by ls_bench_check */
+    int64_t epochs, seq_len, n_layer, n_head, n_embd; /* set by ls_bench_check */
+    char precision[8];                                /* "bf16"; set by ls_bench_check */
+    char *data;                                       /* the training data; set by ls_bench_check */
+    int threads;                                      /* per worker, 0: all cores; set by ls_bench_check*/
+    char *left_out;                                   /* NULL, or the reason why it is skipped*/
+    ls_status failed;                                 /* status of a failed run; LS_OK: none failed */
     int n_done; /* finished runs; `seconds` is the time of the n_timed runs made now*/
     double seconds;
     int n_timed;

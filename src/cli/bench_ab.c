@@ -2,6 +2,7 @@
 #include "cli/bench_impl.h"
 
 #include "bench/ab.h"
+#include "data/sources.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -509,6 +510,31 @@ static ls_status take_whole(bench_session *s, const side_name *name)
     return ls_argv_add_all(&s->given, &name->all);
 }
 
+/* The fields that are compared after the runs (report/compare/analysis.c), as far as they are known before. */
+static ls_status check_work(const ls_bench_side *a, const ls_bench_side *b)
+{
+    const struct {
+        const char *name;
+        int64_t a, b;
+    } row[] = {{"seq_length", a->seq_len, b->seq_len},   {"global_batch_size", a->global_batch, b->global_batch},
+               {"num_layers", a->n_layer, b->n_layer},   {"num_heads", a->n_head, b->n_head},
+               {"embedding_size", a->n_embd, b->n_embd}, {"epochs", a->epochs, b->epochs}};
+    for (size_t i = 0; i < CLI_COUNT(row); i++)
+        if (row[i].a != row[i].b)
+            return ls_fail(LS_E_CONFIG,
+                           "A would have --%s %lld and B %lld, so they are not comparable; give both the same "
+                           "--%s, or add --allow_mismatch",
+                           row[i].name, (long long)row[i].a, (long long)row[i].b, row[i].name);
+    char data[2][256];
+    ls_sources_name(a->data, data[0], sizeof data[0]);
+    ls_sources_name(b->data, data[1], sizeof data[1]);
+    if (!strcmp(data[0], data[1])) return LS_OK;
+    return ls_fail(LS_E_CONFIG,
+                   "A would train on %s and B on %s, so they are not comparable; give both the same --data, or add "
+                   "--allow_mismatch",
+                   data[0], data[1]);
+}
+
 /* Adds the sides. With a preset, each is the whole command line. */
 static ls_status add_sides(options *x, const int own[2])
 {
@@ -530,7 +556,7 @@ static ls_status add_sides(options *x, const int own[2])
             LS_E_CONFIG,
             "A would train in %s and B in %s, so they are not comparable; to compare precisions, add --precision to --a and --b",
             a->precision, b->precision);
-    return LS_OK;
+    return s->o.allow_mismatch ? LS_OK : check_work(a, b);
 }
 
 static ls_status run(options *x, int argc, char **argv)

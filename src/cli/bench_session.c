@@ -167,6 +167,7 @@ ls_status cli_bench_learn(bench_session *s)
     if (st == LS_OK) st = name_model(&one.words);
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
+    ls_free(one.data);
     LS_TRY(st);
     s->micro = one.micro_batch;
     s->one = one.micro_batch * one.grad_accum;

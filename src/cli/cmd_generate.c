@@ -38,7 +38,8 @@ static const ls_opt table[] = {
         "number format of matrix products. CPU with AMX: bf16 is the fastest; other CPUs: it speeds up batches of --prompts and slows single prompts down, for which --weights bf16 is fast; auto: fp32 on the CPU, bf16 on a GPU; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
-    CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights and accepted drafts on stderr", "Output"),
+    CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights, precision and accepted drafts on stderr",
+               "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of text (--prompts: one per line of output)"),
 };
 
@@ -213,7 +214,7 @@ void generate_print_weights(const ls_session *s, const ls_session_opts *how)
     fprintf(stderr, "weights: %s, %.1f MB", name, (double)nbytes / 1e6);
     if (s->draft) fprintf(stderr, "; drafts: int8, %.1f MB", (double)s->draft->nbytes / 1e6);
     fputc('\n', stderr);
-    if (strcmp(cli_precision_word(how), "fp32")) fprintf(stderr, "precision: %s\n", cli_precision_word(how));
+    fprintf(stderr, "precision: %s\n", cli_precision_word(how));
 }
 
 static void print_stats(const text *t)

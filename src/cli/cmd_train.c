@@ -82,6 +82,19 @@ static void print_notes(const ls_train_options *o, const ls_train_config *c)
     ls_str_fini(&s);
 }
 
+/* More threads than this worker has CPUs: --threads was typed, for this run or an earlier one. n_core: as for work(). */
+static void note_threads(const ls_train_options *o, const ls_train_config *c, int n_core)
+{
+    const int cpus = n_core ? n_core : ls_cores_usable();
+    char text[256], each[48] = "this process";
+    if (c->threads <= cpus) return;
+    if (c->world_size > 1) snprintf(each, sizeof each, "each of the %d workers", c->world_size);
+    snprintf(text, sizeof text, "--threads %d%s: %s has only %d CPU%s; steps may be slower than with --threads %d\n",
+             c->threads, ls_train_by_preset(o, "threads") ? " of the earlier run" : "", each, cpus,
+             cpus == 1 ? "" : "s", cpus);
+    ls_progress_print(stderr, LS_COLOUR_NONE, text);
+}
+
 typedef struct job {
     const ls_train_options *o;
     const ls_ds_config *ds;
@@ -217,6 +230,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank) print_device(j);
         if (!rank) print_notes(j->o, &c);
+        if (!rank) note_threads(j->o, &c, n_core);
         ls_info("config",
                 "strategy %s, dp %d x pp %d x tp %d, %s; batch %lld = %d per micro-batch x %d accumulated x dp",
                 c.strategy, c.mesh.n[LS_AXIS_DP], c.mesh.n[LS_AXIS_PP], c.mesh.n[LS_AXIS_TP], c.precision,

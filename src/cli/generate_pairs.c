@@ -22,7 +22,7 @@ static const ls_opt table[] = {
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
-    CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
+    CLI_SWITCH("stats", stats, "print tokens/s and the precision on stderr", "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of lines"),
 };
 
@@ -58,10 +58,11 @@ static ls_status print(const options *o, const ls_session_opts *how, const ls_se
 {
     const char *precision = cli_precision_word(how);
     cli_json j;
-    if (o->stats)
+    if (o->stats) {
         fprintf(stderr, "%zu sentences, %lld new tokens in %.3f s: %.1f tokens/s\n", set->n, (long long)set->n_token,
                 set->seconds, set->seconds > 0 ? (double)set->n_token / set->seconds : 0);
-    if (o->stats && strcmp(precision, "fp32")) fprintf(stderr, "precision: %s\n", precision);
+        fprintf(stderr, "precision: %s\n", precision);
+    }
     if (!o->json) {
         for (size_t i = 0; i < set->n; i++) print_line(set->item[i].gen);
         return LS_OK;

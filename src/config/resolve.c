@@ -21,11 +21,15 @@ bool train_by_run(const ls_train_options *o, const char *name)
     return ls_train_by_preset(o, name) && (!o->preset || !strcmp(o->preset, "run"));
 }
 
+const char *train_whose(const ls_train_options *o, const char *name)
+{
+    return !ls_train_by_preset(o, name) ? "" : train_by_run(o, name) ? " of the earlier run" : " of the preset";
+}
+
 bool train_leaves_out(ls_train_options *o, const char *name, const char *needs, ls_train_config *c)
 {
     if (!ls_train_by_preset(o, name)) return false;
-    ls_str_addf(&c->notes, "--%s of the %s needs %s: left out\n", name,
-                train_by_run(o, name) ? "earlier run" : "preset", needs);
+    ls_str_addf(&c->notes, "--%s%s needs %s: left out\n", name, train_whose(o, name), needs);
     ls_train_forget(o, name);
     return true;
 }
@@ -424,6 +428,18 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
     return LS_OK;
 }
 
+/* Why options of a strategy have no effect. True: there is one replica, and nobody chose its strategy, which is "single". */
+static bool strategy_words(const ls_train_options *o, const ls_train_config *c, char buf[96])
+{
+    const bool chosen = o->strategy || strcmp(c->strategy, "single"); /* a JSON chooses none for one replica */
+    if (chosen) snprintf(buf, 96, "with strategy %s", c->strategy);
+    else if (c->world_size == 1) snprintf(buf, 96, "with one worker");
+    else
+        snprintf(buf, 96, "with one replica (%d workers, --pp %d x --tp %d)", c->world_size, c->mesh.n[LS_AXIS_PP],
+                 c->mesh.n[LS_AXIS_TP]);
+    return !chosen;
+}
+
 /* Options of the command line that this run would ignore are refused. With one worker those of communication are only noted, so
  * that one command line works for all numbers of workers; --max_val_steps 0 turns --eval_every off. */
 static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
@@ -431,6 +447,8 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
     const char *s = c->strategy;
     const bool zero3 = !strcmp(s, "zero3"), gathers = !strcmp(s, "zero1") || !strcmp(s, "zero2"),
                reduces = strcmp(s, "single") && strcmp(s, "dp"), ddp = !strcmp(s, "ddp");
+    char with[96];
+    const bool alone = strategy_words(o, c, with);
     const struct {
         const char *name, *users;
         bool used;
@@ -442,18 +460,21 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         if (row[i].used || !ls_train_given(o, row[i].name)) continue;
         const bool typed =
             !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
+        if (c->world_size > 1 && typed && alone)
+            return ls_fail(LS_E_CONFIG, "--%s has no effect %s; use %d workers or more (%s), or leave it out",
+                           row[i].name, with, 2 * c->world_size, row[i].users);
         if (c->world_size > 1 && typed)
-            return ls_fail(LS_E_CONFIG, "--%s has no effect with strategy %s; %s; leave it out", row[i].name, s,
-                           row[i].users);
-        ls_str_addf(&c->notes, "--%s has no effect with strategy %s\n", row[i].name, s);
+            return ls_fail(LS_E_CONFIG, "--%s has no effect %s; %s; leave it out", row[i].name, with, row[i].users);
+        ls_str_addf(&c->notes, "--%s%s has no effect %s\n", row[i].name, train_whose(o, row[i].name), with);
     }
     if (ls_train_given(o, "comm_timeout") && c->world_size == 1)
-        ls_str_add(&c->notes, "--comm_timeout has no effect with one worker\n");
+        ls_str_addf(&c->notes, "--comm_timeout%s has no effect with one worker\n", train_whose(o, "comm_timeout"));
     if (o->share_optimizer && ddp && !c->one_state)
-        ls_str_addf(&c->notes, "--share_optimizer has no effect with one %s\n",
+        ls_str_addf(&c->notes, "--share_optimizer%s has no effect with one %s\n", train_whose(o, "share_optimizer"),
                     c->world_size == 1 ? "worker" : "replica");
     if (ls_train_given(o, "eval_every") && c->eval_every && !c->max_val_steps)
-        ls_str_add(&c->notes, "--eval_every has no effect with --max_val_steps 0\n");
+        ls_str_addf(&c->notes, "--eval_every%s has no effect with --max_val_steps 0%s\n", train_whose(o, "eval_every"),
+                    train_whose(o, "max_val_steps"));
     if (ls_train_given(o, "profile_spans") && !c->profile)
         return ls_fail(LS_E_CONFIG, "--profile_spans needs --profile; add it, or leave --profile_spans out");
     return LS_OK;
@@ -561,7 +582,7 @@ static ls_status resolve_machine(ls_train_options *o, const ls_ds_config *ds, ls
                        audit_of_run(o, c) ? "add --audit 0 (the run has --audit), or leave --no_deterministic out"
                                           : "leave one of them out");
     if (o->no_deterministic)
-        ls_str_addf(&c->notes, "--no_deterministic%s\n",
+        ls_str_addf(&c->notes, "--no_deterministic%s%s\n", train_whose(o, "no_deterministic"),
                     c->deterministic ? " has no effect: one worker is always deterministic"
                     : cpu            ? ": results may differ between numbers of workers"
                                      : ": results may differ between runs");
@@ -669,18 +690,18 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
     const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
     const bool scheduler = ls_ds_get(ds, "scheduler");
     if (bits && o->precision && strcmp(bits, c->precision))
-        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s\n", bits,
+        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s%s\n", bits,
                     strcmp(o->precision, "auto") ? ""
                     : c->before.precision        ? "auto, which keeps that of the run: "
                                                  : "auto, here ",
-                    c->precision);
+                    c->precision, strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
     if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",
                     sent);
     if (scheduler && (o->lr_schedule || o->lr_scheduler_type))
-        ls_str_addf(&c->notes, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s\n",
-                    ls_lr_word(c->lr.kind));
+        ls_str_addf(&c->notes, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s%s\n",
+                    ls_lr_word(c->lr.kind), train_whose(o, o->lr_schedule ? "lr_schedule" : "lr_scheduler_type"));
     else if (scheduler && o->run_type && !c->engine)
         ls_str_add(
             &c->notes,
@@ -708,6 +729,22 @@ static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
         ls_train_forget(o, "precision");
     for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)
         if (ls_ds_get(ds, fp8[i][1]) && train_by_run(o, fp8[i][0])) ls_train_forget(o, fp8[i][0]);
+}
+
+/* Completes a refusal of an option that nobody typed, because it is of the run that is resumed. Some refusals name the run themselves. */
+static ls_status name_run(const ls_train_options *o, ls_status st)
+{
+    ls_err_kept why;
+    ls_err_keep(&why);
+    if (!o->resume || st == LS_E_NOMEM || strncmp(why.words, "--", 2)) return st;
+    if (strstr(why.words, " run that is resumed") || strstr(why.words, "the run has")) return st;
+    const size_t n = strcspn(why.words + 2, " :,;");
+    for (size_t i = 0; i < ls_train_n_opts; i++) {
+        const char *name = ls_train_opts[i].name;
+        if (strlen(name) != n || strncmp(name, why.words + 2, n) || !train_by_run(o, name)) continue;
+        return ls_fail(st, "%s (--%s is an option of the earlier run; a typed one overrides it)", why.words, name);
+    }
+    return st;
 }
 
 ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds, const ls_train_paths *paths,
@@ -742,9 +779,12 @@ ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds
     ls_run_options_write(&all, &c, &c.options); /* also what this machine or this layout leaves out */
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
-    if (st != LS_OK) ls_train_config_fini(&c);
-    else *out = c;
-    return st;
+    if (st == LS_OK) {
+        *out = c;
+        return LS_OK;
+    }
+    ls_train_config_fini(&c);
+    return name_run(&all, st);
 }
 
 ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs)

@@ -181,6 +181,8 @@ const char *ls_precision_choose(const char *asked, bool cuda);
 const char *ls_precision_of_backend(const char *asked, const char *compute);
 /* "fp32", "bf16", "fp16", "fp8" of --precision; fp8 is LS_BF16, as all but the operands of products are. */
 ls_dtype ls_precision_dtype(const char *precision);
+/* Our own text of one of these words, which is never freed; NULL: the word is no precision, or NULL. */
+const char *ls_precision_named(const char *word);
 /* How a run opens its backend, c->compute; local_rank must be set. */
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);
 

@@ -22,6 +22,14 @@ ls_dtype ls_precision_dtype(const char *precision)
                                                                    : LS_F32;
 }
 
+const char *ls_precision_named(const char *word)
+{
+    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
+    for (size_t i = 0; i < sizeof known / sizeof *known && word; i++)
+        if (!strcmp(word, known[i])) return known[i];
+    return NULL;
+}
+
 const char *ls_precision_of_backend(const char *asked, const char *compute)
 {
     const bool cuda = !strcmp(compute, "cuda");

@@ -31,6 +31,8 @@ void train_settings_preset(const ls_train_options *o, ls_train_config *c);
 
 /* Whether an option is one of the run that is resumed, and was not typed. */
 bool train_by_run(const ls_train_options *o, const char *name);
+/* Who gave an option, in a note that begins with it: "", " of the earlier run" or " of the preset". */
+const char *train_whose(const ls_train_options *o, const char *name);
 /* An option that other options, or the device, exclude: it needs `needs`. One that nobody typed, because it is of the run that is resumed (or
  * of a preset), is forgotten with a note; nobody could leave it out by hand. False: it was typed, and the caller refuses it. */
 bool train_leaves_out(ls_train_options *o, const char *name, const char *needs, ls_train_config *c);

@@ -294,8 +294,6 @@ static bool get_number(const json_t *o, const char *key, int least, int most, in
     return json_is_integer(json_object_get(o, key)) && v >= least && v <= most;
 }
 
-static const char *const precisions[] = {"fp32", "bf16", "fp16", "fp8", NULL};
-
 /* Switches that change how a GPU computes in a precision. */
 static void get_switches(const json_t *options, ls_run_computed *out)
 {
@@ -313,7 +311,7 @@ static ls_status get_computed(const char *file, const json_t *root, ls_run_compu
     const char *wrong = NULL, *kernels = json_string_value(json_object_get(o, "kernels"));
     if (!o) return LS_OK;
     snprintf(out->kernels, sizeof out->kernels, "%s", kernels ? kernels : "");
-    out->precision = get_word(o, "precision", precisions);
+    out->precision = ls_precision_named(json_string_value(json_object_get(o, "precision")));
     out->device = get_word(o, "device", device);
     if (!out->precision) wrong = "precision";
     else if (!out->device) wrong = "device";

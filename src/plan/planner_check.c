@@ -39,15 +39,12 @@ static ls_status read_options(ls_run_record *r)
 /* What `auto` was then, whatever it is here. */
 static ls_status read_choices(const char *file, const json_t *root, ls_run_record *r)
 {
-    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
     const char *device = json_string_value(ls_json_at(root, "lockstep.device")),
                *precision = json_string_value(ls_json_at(root, "lockstep.precision")),
                *compute = json_string_value(ls_json_at(root, "lockstep.compute"));
     if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
     if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
-    r->options.precision = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof known[0] && precision; i++)
-        if (!strcmp(precision, known[i])) r->options.precision = known[i];
+    r->options.precision = ls_precision_named(precision);
     if (!r->options.precision) return ls_fail(LS_E_FORMAT, "%s: lockstep.precision is missing or unknown", file);
     snprintf(r->compute, sizeof r->compute, "%s", compute ? compute : "");
     ls_compute_kernel(r->compute, r->kernel);

@@ -355,7 +355,6 @@ static ls_run_computed computed_now(const ls_train_config *c)
 /* What the state says of its last step. Earlier versions did not record it, but what only fp8 or fp16 has tells it, too. */
 static ls_run_computed computed_of_state(const json_t *state)
 {
-    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
     const json_t *run = json_object_get(state, "run");
     const char *word = json_string_value(json_object_get(run, "precision"));
     const char *rule = json_string_value(json_object_get(json_object_get(state, "loss_scale"), "rule"));
@@ -364,12 +363,12 @@ static ls_run_computed computed_of_state(const json_t *state)
     if (!word && json_object_get(state, "fp8_amax_history")) word = "fp8";
     for (int i = LS_SCALE_FIXED + 1; !word && rule && i <= LS_SCALE_AMP; i++) /* a fixed one may also be of bf16 */
         if (!strcmp(rule, ls_scale_rule_word((ls_scale_rule)i))) word = "fp16";
-    for (size_t i = 0; word && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(word, known[i])) out.precision = known[i];
+    out.precision = ls_precision_named(word);
     return out;
 }
 
-/* options.json, which tells the precision of the steps, was deleted. One that nobody names must be that of the state. */
+/* options.json, which tells the precision of the steps, was deleted. One that nobody names must be that of the state. The checkpoint is whole:
+ * what is wrong is the command (LS_E_CONFIG), which a supervisor does not repeat. */
 static ls_status check_computed(const ls_trainer *t, const ls_run_computed *then, const char *path)
 {
     const ls_train_config *c = t->cfg;
@@ -379,7 +378,7 @@ static ls_status check_computed(const ls_trainer *t, const ls_run_computed *then
                    c->precision);
     if (!then->precision || !strcmp(then->precision, c->precision)) return LS_OK;
     const bool fp8 = !strcmp(then->precision, "fp8"), gpu = fp8 || !strcmp(then->precision, "fp16");
-    return ls_fail(LS_E_FORMAT,
+    return ls_fail(LS_E_CONFIG,
                    "%s: its steps were computed in %s, but without the options.json of the run this machine and these "
                    "options choose %s; add --precision %s to continue in it%s%s, or --precision %s to change it",
                    path, then->precision, c->precision, then->precision, gpu ? " (on a GPU" : "",

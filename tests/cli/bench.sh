@@ -95,7 +95,6 @@ expect 0 "B compared with A.*, paired test" bench ab --warmup 1 ab2/2gpu_a ab2/2
 cp -r ab2/2gpu_b moved
 sed -i 's/"timestamp_utc": "[^"]*"/"timestamp_utc": "2026-01-28T01:23:44Z"/' moved/run_*/training_metrics.json
 expect 0 "B compared with A.*, unpaired (Welch) test" bench ab --warmup 1 ab2/2gpu_a moved
-expect 1 "invalid comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
 # precisions that --a or --b names are what is compared, also by the report of the folders; others are refused before a run
 bench ab -n 1 --repeat 2 --steps 3 --warmup 1 --a "--precision fp32" --b "--precision bf16" --out ab5 -- --device cpu "${train[@]}" >out 2>err || bad "ab of precisions: $(cat err)"
 grep -q "^Precisions are compared: A fp32, B bf16_mixed.$" out || bad "ab of precisions: $(cat out)"
@@ -105,7 +104,14 @@ python3 -c 'import json, sys; r = [json.load(open(f"{d}/ab_report.json")) for d 
   bad "compared in ab_report.json"
 cp -r ab5 ab6 && rm ab6/ab_report.json
 expect 1 'not comparable: .* precision is "bf16_mixed", but .* has "fp32"' bench ab --warmup 1 ab6/1gpu_a ab6/1gpu_b
-expect 1 "not comparable: .* model_size" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1 --precision bf16" --out ab7 -- --device cpu "${train[@]}"
+expect 1 "invalid comparison" bench ab --warmup 1 ab6/1gpu_a ab6/1gpu_b
+# so is what the options make different
+ab7=(bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --out ab7 --a "")
+expect 2 "A would have --num_layers 2 and B 1, so they are not comparable; give both the same --num_layers" "${ab7[@]}" --b "--num_layers 1 --precision bf16" -- --device cpu "${train[@]}"
+expect 2 "A would have --seq_length 16 and B 8" "${ab7[@]}" --b "--seq_length 8" -- --device cpu "${train[@]}"
+expect 2 "A would have --global_batch_size 1 and B 2" "${ab7[@]}" --b "--grad_accum_steps 2" -- --device cpu "${train[@]}"
+expect 2 "A would train on train and B on val" "${ab7[@]}" --b "--train_data_path d/val.bin" -- --device cpu "${train[@]:2}" --train_data_path d/train.bin
+[ ! -e ab7 ] || bad "there are runs of a comparison that is refused"
 echo '{"bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1}' >bf16.json
 expect 2 "A would train in fp32 and B in bf16, so they are not comparable; to compare precisions, add --precision" \
   bench ab -n 1 --a "" --b "--deepspeed_config bf16.json" --out ab8 -- --device cpu "${train[@]}"

@@ -57,6 +57,18 @@ expect 2 "schedule foo: neither a schedule (naive, gpipe, 1f1b, interleaved, zb)
 expect 2 "RANK is 1 but WORLD_SIZE is not set" env RANK=1 "$LOCKSTEP" train --data "$d" "${base[@]}"
 expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 99999999999
 
+# more threads than CPUs: one line, unless nobody asked for them
+cpus=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+expect 0 "^--threads $((cpus + 1)): this process has only $cpus CPUs*; steps may be slower than with --threads $cpus$" \
+  t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/many" --max_steps 1 --threads $((cpus + 1))
+expect 0 "^--threads $((cpus + 1)): each of the 2 workers has only" t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/many2" --max_steps 1 --threads $((cpus + 1)) -n 2
+[ "$(cat "$SCRATCH/out" "$SCRATCH/err" | grep -c "^--threads")" = 1 ] || bad "not one line: $(cat "$SCRATCH/err")"
+expect 0 "^--threads $((cpus + 1)) of the earlier run: this process" t --resume "$SCRATCH/many" --max_steps 2
+for n in 1 $((cpus + 1)); do
+  expect 0 "step" t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/default$n" --max_steps 1 -n $n
+  grep -q "^--threads" "$SCRATCH/out" "$SCRATCH/err" && bad "a note about threads with -n $n: $(cat "$SCRATCH/err")"
+done
+
 # numbers that are not finite: one line for all workers
 t --data "$d" "${base[@]}" --max_steps 30 -n 2 --lr 1e6 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan" >"$SCRATCH/out" 2>"$SCRATCH/err"
 [ $? = 1 ] || bad "a loss that is not finite: $(tail -3 "$SCRATCH/err")"

@@ -84,8 +84,10 @@ done
 cmp fp32.jsonl auto.jsonl || bad "--prompts --precision auto is not fp32"
 cmp -s fp32.jsonl bf16.jsonl && bad "--prompts --precision bf16 is fp32"
 for f in err many; do
-    grep -q '^precision: bf16$' bf16.$f || bad "--stats has no precision: $(cat bf16.$f)"
-    grep -q '^precision' fp32.$f auto.$f && bad "--stats with fp32 prints it"
+    for p in bf16 fp32; do
+        grep -q "^precision: $p$" $p.$f || bad "--stats has no precision: $(cat $p.$f)"
+    done
+    grep -q '^precision: fp32$' auto.$f || bad "--stats has no precision: $(cat auto.$f)"
 done
 
 # ---- help: what auto is, and where int8 runs ----

@@ -554,7 +554,7 @@ static void options_that_a_run_does_not_use_are_refused(void **state)
     must_fail(NULL, "--model tiny --keep_last 2", LS_E_CONFIG, "--keep_last needs --save_every");
     /* the same command line works for all numbers of workers */
     must(NULL, "--model tiny --bucket 10 --eval_every 3 --max_val_steps 0 --comm_timeout 9", &c);
-    assert_true(noted(&c, "--bucket has no effect with strategy single"));
+    assert_true(noted(&c, "--bucket has no effect with one worker"));
     assert_true(noted(&c, "--eval_every has no effect with --max_val_steps 0"));
     assert_true(noted(&c, "--comm_timeout has no effect with one worker"));
     ls_train_config_fini(&c);
@@ -657,6 +657,11 @@ static void cpu_workers_of_a_host_can_share_a_state(void **state)
     assert_int_equal(resolve_with(NULL, "--strategy ddp --share_optimizer --gather_bucket 5000", &two, &c),
                      LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(), "--gather_bucket has no effect with strategy ddp; zero1 and zero2 use it"));
+    assert_int_equal(resolve_with(NULL, "--pp 2 --share_optimizer", &two, &c),
+                     LS_E_CONFIG); /* nobody typed a strategy */
+    assert_non_null(strstr(ls_err_words(),
+                           "--share_optimizer has no effect with one replica (2 workers, --pp 2 x --tp 1); "
+                           "use 4 workers or more (ddp uses it), or leave it out"));
     const struct {
         const char *line, *words;
         const ls_train_facts *facts;

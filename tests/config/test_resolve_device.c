@@ -386,9 +386,24 @@ static void the_launchers_environment_is_read_and_checked(void **state)
     clean_environment(NULL);
 }
 
+/* All of --precision without auto. */
+static void files_have_the_precisions_of_the_option(void **state)
+{
+    (void)state;
+    static const char *const known[] = {"fp32", "bf16", "fp16", "fp8"};
+    char word[8];
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        snprintf(word, sizeof word, "%s", known[i]);
+        const char *own = ls_precision_named(word);
+        assert_true(own && own != word && !strcmp(own, word));
+    }
+    assert_true(!ls_precision_named("fp33") && !ls_precision_named("auto") && !ls_precision_named(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_have_the_precisions_of_the_option),
         cmocka_unit_test(a_gpu_run_defaults_to_bf16),
         cmocka_unit_test(automatic_devices_resolve_as_if_named),
         cmocka_unit_test(a_resumed_run_keeps_its_precision),

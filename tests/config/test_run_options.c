@@ -394,6 +394,54 @@ static void a_layout_that_cannot_be_left_out_is_refused(void **state)
     }
 }
 
+/* Notes and refusals name the earlier run where an option of it is meant. */
+static void options_of_the_run_are_not_taken_for_typed_ones(void **state)
+{
+    (void)state;
+#define SCHEDULER "{\"scheduler\": {\"type\": \"WarmupLR\"}, \"bf16\": {\"enabled\": true}}"
+    static const struct {
+        const char *had, *json, *typed, *words;
+        bool refused;
+    } row[] = {
+        {"-n 2 --strategy ddp --share_optimizer", NULL, "--strategy zero3",
+         "--share_optimizer of the earlier run has no effect with strategy zero3\n", false},
+        {"-n 2 --strategy ddp --share_optimizer", NULL, "-n 1",
+         "--share_optimizer of the earlier run has no effect with one worker\n", false},
+        {"-n 2 --comm_timeout 60", NULL, "-n 1", "--comm_timeout of the earlier run has no effect with one worker\n",
+         false},
+        {"--comm_timeout 60", NULL, "--comm_timeout 50", "--comm_timeout has no effect with one worker\n", false},
+        {"--eval_every 2", NULL, "--max_val_steps 0",
+         "--eval_every of the earlier run has no effect with --max_val_steps 0\n", false},
+        {"--no_deterministic", NULL, "", "--no_deterministic of the earlier run has no effect: one worker", false},
+        {"--lr_schedule cosine --deepspeed_config ds.json", SCHEDULER, "",
+         "is overridden by --lr_schedule cosine of the earlier run\n", false},
+        {"--precision fp32 --deepspeed_config ds.json", SCHEDULER, "",
+         "is overridden by --precision fp32 of the earlier run\n", false},
+        {"", NULL, "--max_position_embeddings 32",
+         "(--seq_length is an option of the earlier run; a typed one overrides it)", true},
+        {"--compute cpu-ref --precision fp32", NULL, "--precision bf16",
+         "(--compute is an option of the earlier run; a typed one overrides it)", true},
+    };
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_train_config c = {0};
+        char line[256];
+        snprintf(line, sizeof line, TINY "%s", row[i].had);
+        save(line, 2, 8);
+        const ls_status st = resume_with(row[i].json, row[i].typed, &c);
+        const char *words = row[i].refused ? ls_err_words() : c.notes.data ? c.notes.data : "";
+        if (st != (row[i].refused ? LS_E_CONFIG : LS_OK) && !(row[i].refused && st == LS_E_UNSUPPORTED))
+            fail_msg("%zu: %s", i, ls_err_words());
+        if (!strstr(words, row[i].words)) fail_msg("%zu: no '%s' in: %s", i, row[i].words, words);
+        if (st == LS_OK) ls_train_config_fini(&c);
+        if (row[i].refused) { /* the same one, typed */
+            snprintf(line, sizeof line, "%s --seq_length 64 --compute cpu-ref", row[i].typed);
+            assert_int_equal(resume(line, &c), st);
+            assert_null(strstr(ls_err_words(), "earlier run"));
+        }
+        ls_err_clear();
+    }
+}
+
 /* An audit is turned off by its own option alone; the message names it. */
 static void only_audit_0_turns_an_audit_off(void **state)
 {
@@ -494,6 +542,7 @@ int main(void)
         cmocka_unit_test(an_option_that_is_forgotten_has_its_default),
         cmocka_unit_test(options_that_typed_ones_exclude_are_left_out),
         cmocka_unit_test(a_layout_that_cannot_be_left_out_is_refused),
+        cmocka_unit_test(options_of_the_run_are_not_taken_for_typed_ones),
         cmocka_unit_test(only_audit_0_turns_an_audit_off),
         cmocka_unit_test(a_typed_option_overrides_the_other_one_of_its_setting),
         cmocka_unit_test(a_typed_json_overrides_the_precision_of_the_run),

@@ -71,7 +71,7 @@ await $pid [ -d "$SCRATCH/chain/step-4" ] || bad "chain on 4: no step-4: $(tail 
 pkill -TERM -f "checkpoint_path $SCRATCH/chain" ; wait $pid
 # its own options, but another strategy, or audits: what nobody typed is left out
 cp -r "$SCRATCH/chain" "$SCRATCH/other"
-expect 0 "share_optimizer has no effect with strategy zero3" timeout 120 "$LOCKSTEP" train --resume "$SCRATCH/other" -n 2 --strategy zero3
+expect 0 "share_optimizer of the earlier run has no effect with strategy zero3" timeout 120 "$LOCKSTEP" train --resume "$SCRATCH/other" -n 2 --strategy zero3
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/other/epoch-1/model.safetensors"
 rm -rf "$SCRATCH/other"; cp -r "$SCRATCH/chain" "$SCRATCH/other"
 expect 0 "share_optimizer of the earlier run needs a run without --audit" timeout 120 "$LOCKSTEP" train --resume "$SCRATCH/other" -n 2 --audit 2

@@ -147,7 +147,7 @@ static void a_precision_that_nobody_names_is_that_of_the_state(void **state)
         assert_non_null(key);
         if (row[i].earlier) key[1] = 'x';
         const ls_status st = ls_run_state_read(&b.t, s.data, times.data, 9, "there");
-        if (st != (row[i].refused ? LS_E_FORMAT : LS_OK)) fail_msg("%zu: %s", i, ls_err_words());
+        if (st != (row[i].refused ? LS_E_CONFIG : LS_OK)) fail_msg("%zu: %s", i, ls_err_words());
         if (st != LS_OK) assert_contains(ls_err_words(), "there: its steps were computed in ");
         if (st != LS_OK) assert_contains(ls_err_words(), row[i].then);
         ls_str_fini(&s);
