@@ -69,11 +69,15 @@ int ls_lend_take(ls_lend *l, int *cpu, int most)
     for (int i = 0; i < l->n; i++) n_wait += atomic_load(&l->world->held[l->of[i].rank]) != AT_WORK;
     const int n_work = l->n + 1 - n_wait, share = (n_wait + n_work - 1) / n_work;
     const double before = l->n_held < share ? ls_now() - LEND_AFTER : 0;
-    for (int i = 0; i < l->n && l->n_held < share; i++) {
+    int n_cpu = 0;
+    for (int i = 0; i < l->n_held; i++) n_cpu += CPU_COUNT(&l->of[l->held[i]].cpus);
+    for (int i = 0; i < l->n && l->n_held < share && n_cpu < most; i++) {
         const int64_t p = l->of[i].rank;
         int expected = FREE;
         if (atomic_load(&l->world->free_since[p]) > before) continue;
-        if (atomic_compare_exchange_strong(&l->world->held[p], &expected, l->me + 1)) l->held[l->n_held++] = i;
+        if (!atomic_compare_exchange_strong(&l->world->held[p], &expected, l->me + 1)) continue;
+        l->held[l->n_held++] = i;
+        n_cpu += CPU_COUNT(&l->of[i].cpus);
     }
     for (int i = 0; i < l->n_held; i++)
         for (int k = 0; k < CPU_SETSIZE && n < most; k++)

@@ -27,8 +27,8 @@ ls_status ls_lend_open(ls_comm *c, const int *own, int n_own, bool (*may_use)(in
                        ls_lend **out);
 void ls_lend_close(ls_lend **l);
 
-/* Takes free cores: those of all workers that wait are shared equally by those that do not. cpu = at most `most` CPUs that are borrowed now, those of earlier
- * calls first; returns their number. */
+/* Takes free cores, those of a waiting worker together, until this worker has `most`: what it cannot use stays free for others. The workers that wait are
+ * shared equally by those that do not. cpu = at most `most` CPUs that are borrowed now, those of earlier calls first; returns their number. */
 int ls_lend_take(ls_lend *l, int *cpu, int most);
 /* This worker has nothing to compute until the next barrier: its cores, and those that it has borrowed, are free. */
 void ls_lend_give(ls_lend *l);

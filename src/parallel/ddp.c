@@ -19,6 +19,7 @@
 #include "parallel/parallel_impl.h"
 
 #include "core/cores.h"
+#include "core/minmax.h"
 
 static ls_status post(ls_strategy *s, int u)
 {
@@ -39,9 +40,10 @@ const ls_strategy_ops ls_strategy_ddp = {.name = "ddp", .post = post};
 static void borrow(void *ctx)
 {
     ls_strategy *s = ctx;
+    ls_compute *c = s->model->compute;
     int cpu[LS_LEND_ROOM];
-    const int n = ls_lend_take(s->lend, cpu, LS_LEND_ROOM);
-    ls_compute_borrow(s->model->compute, n, cpu);
+    const int most = LS_MIN(c->n_most - c->n_own, LS_LEND_ROOM), n = ls_lend_take(s->lend, cpu, most);
+    ls_compute_borrow(c, n, cpu);
 }
 
 static ls_status open_lend(ls_strategy *s)

@@ -230,6 +230,28 @@ static void lending(worker *w, ls_comm *c)
     ls_lend_close(&l);
 }
 
+/* Three of five workers wait, each with two CPUs: a half is two of them, but worker 3 can use the CPUs of one only. */
+static void taking_what_it_can_use(worker *w, ls_comm *c)
+{
+    const int r = w->rank, own[2] = {2 * r, 2 * r + 1};
+    int cpu[16];
+    ls_lend *l = NULL;
+    CHECK(&w->error, ls_lend_open(c, own, 2, any_cpu, LS_SITE, &l) == LS_OK && l);
+    if (!l) return;
+    if (r < 3) ls_lend_give(l);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    usleep(5000);
+    if (r == 3) {
+        CHECK(&w->error, ls_lend_take(l, cpu, 0) == 0);
+        CHECK(&w->error, ls_lend_take(l, cpu, 1) == 1);
+        CHECK(&w->error, ls_lend_take(l, cpu, 2) == 2);
+    }
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    if (r == 4) CHECK(&w->error, ls_lend_take(l, cpu, 16) == 4);
+    CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    ls_lend_close(&l);
+}
+
 static void lends_nothing(worker *w, ls_comm *c)
 {
     const int own[1] = {w->rank};
@@ -242,6 +264,7 @@ static void cores_of_workers_that_wait_are_shared(void **state)
     (void)state;
     worker w[MAX_W];
     run_world(4, lending, w);
+    run_world(5, taking_what_it_can_use, w);
     run_world(1, lends_nothing, w);
     run_hosts((const int[]){2, 2, 0}, lends_nothing, w);
 }
