@@ -424,7 +424,9 @@ static ls_status resolve_state(ls_train_options *o, const ls_train_facts *facts,
         return ls_fail(LS_E_CONFIG, "--share_optimizer needs %s; leave it out%s", why,
                        audit_of_run(o, c) ? ", or add --audit 0: the run has --audit" : "");
     c->one_state = o->share_optimizer && ddp;
-    train_put_bool(c, "share_optimizer", c->one_state, train_from(o, "--share_optimizer", NULL));
+    const bool unused = o->share_optimizer && !c->one_state;
+    train_put_bool(c, "share_optimizer", c->one_state,
+                   unused ? train_rule("it has no effect in this run") : train_from(o, "--share_optimizer", NULL));
     return LS_OK;
 }
 

@@ -103,21 +103,21 @@ static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const 
     const bool recent = !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent");
     for (size_t i = 0; i < sizeof flag / sizeof *flag && !on; i++)
         if (ls_train_given(o, flag[i])) LS_TRY(refuse(o, flag[i], "--precision fp8", c));
-    if (on && !d->cuda)
-        return ls_fail(
-            LS_E_UNSUPPORTED,
-            "%s%s needs a GPU of compute capability 8.9 or later, and the CPU supports only fp32 and bf16; add "
-            "--precision fp32 or --precision bf16; %s",
-            o->precision ? "--precision fp8"
-            : ds->path   ? ds->path
-                         : "the DeepSpeed JSON",
-            o->precision ? "" : " enables fp8, which", ls_device_no_gpu(d, no_gpu));
     if (on && !ls_ds_bool(ds, "fp8.reduce_amax", true))
         return ls_fail(
             LS_E_UNSUPPORTED,
             "%s: 'fp8.reduce_amax' is false, but scales always follow from the magnitudes of all workers, so "
             "that all have the same weights; set it to true",
             ds->path ? ds->path : "the DeepSpeed JSON");
+    if (on && !d->cuda)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s%s needs a GPU of compute capability 8.9 or later, and the CPU supports only fp32 and bf16; %s "
+            "--precision fp32 or --precision bf16; %s",
+            o->precision ? "--precision fp8"
+            : ds->path   ? ds->path
+                         : "the DeepSpeed JSON",
+            o->precision ? "" : " enables fp8, which", o->precision ? "use" : "add", ls_device_no_gpu(d, no_gpu));
     c->fp8.on = on;
     const train_origin from = fp8_from(o, ds, "--fp8_format", ls_ds_name_given(ds, "fp8.format"), c);
     const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, "fp8.format", o->fp8_format)
@@ -208,7 +208,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     if (!cuda && c->dtype == LS_F16)
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "--precision fp16: the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16; %s",
+            "--precision fp16: the CPU supports only fp32 and bf16; use --precision fp32 or --precision bf16; %s",
             ls_device_no_gpu(d, no_gpu));
     if (!cuda && c->dtype == LS_BF16 && strcmp(c->compute, "cpu") != 0)
         return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",

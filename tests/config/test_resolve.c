@@ -475,6 +475,8 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
         assert_false(c.fp8.on);
         ls_train_config_fini(&c);
     }
+    must_fail(amax[0], "--device cpu", LS_E_UNSUPPORTED, "'fp8.reduce_amax' is false"); /* before the missing GPU */
+    must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "supports only fp32 and bf16; use --precision fp32");
     must_fail(NULL, "--precision fp8", LS_E_UNSUPPORTED, "--precision fp8 needs a GPU");
     must_fail("{\"fp8\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "enables fp8, which needs a GPU");
     must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");

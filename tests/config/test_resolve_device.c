@@ -109,7 +109,7 @@ static void automatic_devices_resolve_as_if_named(void **state)
     ls_train_config_fini(&c);
     const char *const cases[][2] = {
         {"", "add --precision fp32 or --precision bf16; --device auto found no GPU: no driver"},
-        {"--precision fp16", "add --precision fp32 or --precision bf16; --device auto found no GPU: no driver"},
+        {"--precision fp16", "use --precision fp32 or --precision bf16; --device auto found no GPU: no driver"},
         {"--precision bf16 --stochastic_rounding",
          "needs --device cuda --precision bf16 or fp8, but this run uses bf16 on the CPU"},
         {"--precision bf16 --compute cpu-ref", "--compute cpu-ref: it supports only fp32"},

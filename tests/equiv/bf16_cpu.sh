@@ -125,7 +125,7 @@ grep "other kernels" "$SCRATCH/kernels.log" && bad "a change of kernels that are
 expect 0 "^precision bf16$" "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16
 expect 0 '"precision": *"bf16"' "$LOCKSTEP" eval --checkpoint "$SCRATCH/one" --data "$SCRATCH/d" --precision bf16 --json
 
-expect 2 "the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
+expect 2 "the CPU supports only fp32 and bf16; use --precision fp32 or --precision bf16" "$LOCKSTEP" "${base[@]}" --precision fp16
 expect 2 "supports only fp32; use --compute cpu" "$LOCKSTEP" "${base[@]}" --precision bf16 --compute cpu-ref
 expect 2 "this CPU has .*bfmmla-emulated.* for bf16; that kernel is for --precision fp32" env LS_GEMM=plain "$LOCKSTEP" "${base[@]}" --precision bf16
 expect 2 "this CPU has .*plain.* for fp32; that kernel is for --precision bf16" env LS_GEMM=bfmmla-emulated "$LOCKSTEP" "${base[@]}" --precision fp32

@@ -88,8 +88,8 @@ static void add_kernels(char *list, size_t size, bool bf16)
 {
     bool usable;
     const gemm_kernel *k;
-    for (int i = 0; (k = gemm_list(i, &usable)); i++)
-        if (usable && gemm_is_bf16(k) == bf16) add_name(list, size, gemm_name(k));
+    for (int i = 0; (k = gemm_list(i, &usable)); i++) /* of kernels with one name the first is used */
+        if (usable && gemm_is_bf16(k) == bf16 && gemm_pick(bf16, gemm_name(k)) == k) add_name(list, size, gemm_name(k));
 }
 
 /* LS_GEMM, which names no kernel of this type. */
