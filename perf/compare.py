@@ -3,6 +3,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 
 T95 = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 
@@ -74,3 +75,9 @@ def machine():
 
 def load():
     return f"load average before the run {os.getloadavg()[0]:.1f}"
+
+
+def has_bf16(lockstep):
+    """Whether the CPU has bf16 instructions; without them --precision bf16 is emulated."""
+    r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True)
+    return "no bf16 instructions" not in r.stdout

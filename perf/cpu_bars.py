@@ -73,11 +73,6 @@ def has_module(name):
     return g.wait(60)
 
 
-def has_bf16(o):
-    r = subprocess.run([o.lockstep, "doctor", "--json"], capture_output=True, text=True)
-    return "no bf16 instructions" not in r.stdout
-
-
 def torch_alone(o, data, mode, limit=1e9):
     """perf/torch_gpt2.py on all cores."""
     precision, how = mode.split()
@@ -254,7 +249,7 @@ def fp32_workers(o, ours, measure):
 
 
 def find_what_is_missing(o, t):
-    native = has_bf16(o)
+    native = compare.has_bf16(o.lockstep)
     o.bf16 = native or o.emulated
     if not native:
         t.missing["bf16"] = "this CPU has no bf16 instructions" + ("; emulated, so no figure of bf16 means anything" if o.emulated else "")

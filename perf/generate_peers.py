@@ -1,4 +1,5 @@
-"""Tokens/s of `lockstep generate --weights fp32|bf16|int8`, transformers and llama.cpp, same weights, interleaved.
+"""Tokens/s of `lockstep generate --weights fp32|bf16|int8`, with `--precision bf16` on a CPU with bf16 instructions, transformers and llama.cpp,
+same weights, interleaved.
 
 GPT-2 124M with random weights. `lockstep export` writes what the others read: a folder of transformers (fp32) and GGUF files (F32 and F16);
 llama.cpp's own quantizer makes Q8_0 of the F32 file. Every program continues prompts of the same number of tokens greedily with a
@@ -15,6 +16,7 @@ recorded while it loads. Needs torch, neither transformers nor tokenizers.
   python perf/generate_peers.py --device cuda --lockstep build/lockstep [--batches 1,8,64] [--rounds 2] [--no_compile] [--json]
 """
 import argparse
+import functools
 import json
 import os
 import re
@@ -27,6 +29,7 @@ import time
 import compare
 from generate_vs_transformers import make_folder  # which imports transformers only when it is called
 
+MANY = 16
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -96,7 +99,7 @@ def write_folder(folder):
 
 
 def ours_on_gpu(o, folder, weights, batch):
-    """Batch 1: the last of three texts. Else four batches."""
+    """Batch 1: the last of three texts. Else MANY batches, of which the first also loads the kernels of prompts."""
     args = [o.lockstep, "generate", "--device", "cuda", "--checkpoint", folder, "--max_new_tokens", o.new, "--greedy", "--no_stop",
             "--precision", "bf16", "--stats"] + (["--weights", weights] if weights in ("bf16", "int8") else [])
     if batch == 1:
@@ -104,7 +107,7 @@ def ours_on_gpu(o, folder, weights, batch):
     else:
         path = os.path.join(folder, f"prompts_{batch}.txt")
         with open(path, "w") as f:
-            f.writelines(prompt_text(o.prompt, k) + "\n" for k in range(4 * batch))
+            f.writelines(prompt_text(o.prompt, k) + "\n" for k in range(MANY * batch))
         args += ["--prompts", path, "--batch", batch]
     p = subprocess.run([str(a) for a in args], capture_output=True)
     err = p.stderr.decode(errors="replace")
@@ -112,7 +115,7 @@ def ours_on_gpu(o, folder, weights, batch):
         raise SystemExit(f"failed ({p.returncode}): {' '.join(map(str, args))}\n{err[-2000:]}")
     found = re.findall(r"(\d+) prompt tokens in ([\d.]+) s .*?, (\d+) new (?:tokens )?in ([\d.]+) s", err)[-1]
     n_prompt, prompt_s, n_new, new_s = (float(x) for x in found)
-    assert n_new == (1 if batch == 1 else 4) * batch * o.new, err
+    assert n_new == (1 if batch == 1 else MANY) * batch * o.new, err
     return {"prompt_tokens": n_prompt, "prompt_s": prompt_s, "new_tokens": n_new, "new_s": new_s}
 
 
@@ -186,9 +189,13 @@ def report_on_gpu(o, work):
               f"{1e6 * batch / new:.0f} | {ratio} |")
 
 
+PRODUCTS = "bf16, products too"  # --precision bf16
+
+
 def ours(o, folder, weights, batch, more=()):
+    kind = ["--precision", "bf16"] if weights == PRODUCTS else ["--weights", weights]
     args = [o.lockstep, "generate", "--device", "cpu", "--checkpoint", folder, "--max_new_tokens", o.new, "--greedy", "--no_stop",
-            "--threads", o.threads, "--weights", weights, "--stats", *more]
+            "--threads", o.threads, *kind, "--stats", *more]
     if batch == 1:
         args += ["--prompt", prompt_text(o.prompt, 0)]
     else:
@@ -230,8 +237,9 @@ def peer_transformers(o, folder, dtype, batch):
             "version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
 
-def peer_llama(o, folder, path, batch):
-    """llama.cpp through the C interface of llama-cpp-python: one llama_decode for the prompts, then one for each column of all rows."""
+def peer_llama(o, folder, path, batch, plain=False):
+    """llama.cpp through the C interface of llama-cpp-python: one llama_decode for the prompts, then one for each column of all rows. plain: without
+    copies of the weights in the layout of the CPU's instructions (use_extra_bufts)."""
     import ctypes
 
     import llama_cpp as c
@@ -243,7 +251,9 @@ def peer_llama(o, folder, path, batch):
 
     c.llama_log_set(silent, ctypes.c_void_p(0))
     c.llama_backend_init()
-    model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
+    how = c.llama_model_default_params()
+    how.use_extra_bufts = not plain
+    model = c.llama_model_load_from_file(path.encode(), how)
     if not model:
         raise SystemExit(f"llama.cpp cannot load {path}")
     n_vocab = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
@@ -278,15 +288,19 @@ def peer_llama(o, folder, path, batch):
         ids = run([[x] for x in ids], o.prompt + i)
     end = time.perf_counter()
     return {"prompt_tokens": batch * o.prompt, "prompt_s": middle - begin, "new_tokens": batch * o.new, "new_s": end - middle,
-            "version": f"llama-cpp-python {c.__version__}"}
+            "version": f"llama-cpp-python {c.__version__}{', without use_extra_bufts' if plain else ''}"}
 
 
 def child(o, *args):
     """A measurement in its own process; None and the reason on stderr if the program is not available."""
     p = subprocess.run([sys.executable, os.path.abspath(__file__), "--prompt", str(o.prompt), "--new", str(o.new), "--threads",
                         str(o.threads), "--peer", *map(str, args)], capture_output=True, text=True)
+    if p.returncode < 0 and args[0] == "llama.cpp":
+        print(f"{' '.join(map(str, args[:1] + args[2:]))}: ended by signal {-p.returncode}; measured without use_extra_bufts", file=sys.stderr)
+        return child(o, "llama.cpp plain", *args[1:])
     if p.returncode:
-        print(f"left out: {' '.join(map(str, args[:1] + args[2:]))}: {p.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        why = p.stderr.strip().splitlines()[-1:] or [f"exit code {p.returncode}"]
+        print(f"left out: {' '.join(map(str, args[:1] + args[2:]))}: {why[0]}", file=sys.stderr)
         return None
     return json.loads(p.stdout.splitlines()[-1])
 
@@ -349,7 +363,7 @@ def main():
         if what == "quantize":
             print(json.dumps(quantize(*rest)))
         else:
-            run = {"transformers": peer_transformers, "llama.cpp": peer_llama}[what]
+            run = {"transformers": peer_transformers, "llama.cpp": peer_llama, "llama.cpp plain": functools.partial(peer_llama, plain=True)}[what]
             print(json.dumps(run(o, rest[0], rest[1], int(rest[2]))))
         return
     with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
@@ -359,10 +373,10 @@ def main():
         begin = compare.load()
         jobs = {}
         for batch in (1, o.batch):
-            for w in ("fp32", "bf16", "int8"):
+            for w in ("fp32", "bf16", "int8", *([PRODUCTS] if compare.has_bf16(o.lockstep) else ())):
                 more = ("--speculate", 0) if batch == 1 else ()
                 jobs["lockstep", w, batch] = lambda w=w, b=batch, m=more: ours(o, folder, w, b, m)
-                if batch == 1 and w != "int8":
+                if batch == 1 and w in ("fp32", "bf16"):
                     jobs["lockstep, drafts", w, batch] = lambda w=w: ours(o, folder, w, 1)
             for dtype in ("float32", "bfloat16"):
                 jobs["transformers", dtype, batch] = lambda d=dtype, b=batch: child(o, "transformers", folder, d, b)
