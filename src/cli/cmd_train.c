@@ -89,9 +89,9 @@ static void note_threads(const ls_train_options *o, const ls_train_config *c, in
     char text[256], each[48] = "this process";
     if (c->threads <= cpus) return;
     if (c->world_size > 1) snprintf(each, sizeof each, "each of the %d workers", c->world_size);
-    snprintf(text, sizeof text, "--threads %d%s: %s has only %d CPU%s; steps may be slower than with --threads %d\n",
-             c->threads, ls_train_by_preset(o, "threads") ? " of the earlier run" : "", each, cpus,
-             cpus == 1 ? "" : "s", cpus);
+    snprintf(text, sizeof text,
+             "--threads %d%s: %s can use only %d CPU%s; steps may be slower than with --threads %d\n", c->threads,
+             ls_train_by_preset(o, "threads") ? " of the earlier run" : "", each, cpus, cpus == 1 ? "" : "s", cpus);
     ls_progress_print(stderr, LS_COLOUR_NONE, text);
 }
 

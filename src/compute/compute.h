@@ -356,16 +356,16 @@ typedef struct ls_compute_open_opts {
     bool deterministic; /* every sum has a fixed order: equal runs give equal bits          */
 } ls_compute_open_opts;
 
-/* Whether the backend multiplies bf16 copies (pack) by the matrix-product kernel of --precision bf16, with x rounded to bf16 and the bits of products of
- * the matrix itself. Other CPU backends multiply them in fp32. */
-bool ls_compute_multiplies_copies(const ls_compute *c);
-
 /* Products in bf16 on this CPU: the kernel, and whether the CPU has its instructions. Without them it is emulated: slow, same definition. */
 typedef struct ls_cpu_bf16 {
     const char *kernel;
     bool native;
+    bool
+        copies; /* it multiplies bf16 copies (pack), with x rounded to bf16 and the bits of products of the matrix; else they are multiplied in fp32 */
 } ls_cpu_bf16;
 ls_cpu_bf16 ls_compute_cpu_bf16(void);
+/* That of the backend "cpu" opened for bf16: the one that LS_GEMM names, else the same. kernel NULL: LS_GEMM names none for bf16. */
+ls_cpu_bf16 ls_compute_cpu_bf16_used(void);
 
 /* name: "cpu", "cpu-ref", or a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED lists the
  * available backends, or the reason why a plugin does not work. */

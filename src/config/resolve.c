@@ -463,7 +463,8 @@ static ls_status check_unused(const ls_train_options *o, ls_train_config *c)
         const bool typed =
             !ls_train_by_preset(o, row[i].name); /* else of the run that is resumed: nobody can leave it out */
         if (c->world_size > 1 && typed && alone)
-            return ls_fail(LS_E_CONFIG, "--%s has no effect %s; use %d workers or more (%s), or leave it out",
+            return ls_fail(LS_E_CONFIG,
+                           "--%s has no effect %s; with several replicas (%d workers or more) %s; leave it out",
                            row[i].name, with, 2 * c->world_size, row[i].users);
         if (c->world_size > 1 && typed)
             return ls_fail(LS_E_CONFIG, "--%s has no effect %s; %s; leave it out", row[i].name, with, row[i].users);

@@ -127,36 +127,26 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
-/* The CPU multiplies copies in int8, and those in bf16 unless --precision bf16 is given, with fp32 numbers: auto is fp32 then. */
-static ls_status check_packed(ls_session_opts *o, const char *asked, const char *weights)
+/* --precision bf16 on the CPU: a kernel that multiplies bf16 copies reads them unless --weights says otherwise. Other copies are multiplied in fp32,
+ * which auto then means. */
+static ls_status choose_copies(ls_session_opts *o, const char *asked, const char *weights)
 {
-    if (o->dtype != LS_BF16) return LS_OK;
-    o->weights_open = !weights;
-    if (!weights || !strcmp(weights, "fp32")) return LS_OK;
-    if (!strcmp(asked, "auto")) o->dtype = LS_F32;
-    else if (!strcmp(weights, "int8"))
+    const ls_cpu_bf16 cpu = ls_compute_cpu_bf16_used();
+    const bool int8 = weights && !strcmp(weights, "int8");
+    if (o->dtype != LS_BF16 || (weights && !strcmp(weights, "fp32"))) return LS_OK;
+    if (cpu.copies && !int8) o->weights = LS_PACK_BF16;
+    else if (weights && !strcmp(asked, "auto")) o->dtype = LS_F32;
+    else if (int8)
         return ls_fail(LS_E_CONFIG,
-                       "--weights %s: on the CPU its products are computed in fp32, but --precision is %s; leave "
+                       "--weights int8: on the CPU its products are computed in fp32, but --precision is %s; leave "
                        "--precision out, or use a GPU (--device cuda)",
-                       weights, asked);
-    return LS_OK;
-}
-
-/* With --precision bf16 a CPU reads bf16 copies if its kernel multiplies them; other kernels round the matrices for each product. */
-static ls_status choose_copies(const ls_compute *c, ls_session_opts *o)
-{
-    char about[LS_COMPUTE_WORDS], name[LS_KERNEL_NAME];
-    if (c->device || o->dtype != LS_BF16) return LS_OK;
-    if (ls_compute_multiplies_copies(c)) {
-        if (o->weights_open) o->weights = LS_PACK_BF16;
-    } else if (o->weights) {
-        ls_compute_describe(c, about);
+                       asked);
+    else if (weights)
         return ls_fail(
             LS_E_CONFIG,
             "--weights bf16: with --precision bf16 it needs a CPU with AMX, but the kernel of this run is %s; leave "
             "--weights out, or --precision (then products are computed in fp32)",
-            ls_compute_kernel(about, name));
-    }
+            cpu.kernel ? cpu.kernel : "not one for bf16 (LS_GEMM)");
     return LS_OK;
 }
 
@@ -198,7 +188,7 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
-    if (!cuda) LS_TRY(check_packed(o, precision, weights));
+    if (!cuda && !strcmp(compute, "cpu")) LS_TRY(choose_copies(o, precision, weights));
     return choose_weights(o, d, chosen, weights);
 }
 
@@ -213,10 +203,9 @@ const char *ls_session_weights(const ls_session *s, int64_t *nbytes)
     return dt == LS_BF16 ? "bf16" : dt == LS_F16 ? "fp16" : "fp32";
 }
 
-static ls_status set_up(ls_session *s, const ls_session_opts *asked)
+static ls_status set_up(ls_session *s, const ls_session_opts *o)
 {
     ls_model_config cfg;
-    ls_session_opts opts = *asked, *o = &opts;
     LS_ASSERT(o->speculate >= LS_SPECULATE_AUTO && o->speculate <= LS_SPECULATE_MAX);
     LS_TRY(ls_ckpt_resolve("--checkpoint", o->checkpoint, &s->path));
     LS_TRY(ls_ckpt_config(s->path, &cfg));
@@ -224,7 +213,6 @@ static ls_status set_up(ls_session *s, const ls_session_opts *asked)
     if (o->opened) s->compute = *o->opened;
     const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
     if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
-    LS_TRY(choose_copies(&s->compute, o));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
     s->n_choice = s->tokenizer ? LS_MIN(cfg.vocab_size, ls_tokenizer_n_vocab(s->tokenizer)) : cfg.vocab_size;
     LS_TRY(make_memory(s, o));

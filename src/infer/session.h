@@ -28,8 +28,6 @@ typedef struct ls_session_opts {
     /* Copies of the matrices that every pass reads; NONE: the matrices as they are. "cpu" with LS_BF16: BF16 where it multiplies
      * them. "cuda": INT8 with LS_BF16 or LS_F16, BF16 with LS_BF16, which passes over one column read by a kernel for few rows */
     ls_pack weights;
-    bool
-        weights_open; /* nobody named them: bf16 copies on the CPU in bf16, if it multiplies them (ls_compute_multiplies_copies) */
     const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
     /* of one pass; T is limited to the positions of the model and to cache_len; 0: chosen by the device */
     int64_t B, T;

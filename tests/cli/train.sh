@@ -59,9 +59,9 @@ expect 2 "epochs 99999999999: must be 1 to" t --data "$d" "${base[@]}" --epochs 
 
 # more threads than CPUs: one line, unless nobody asked for them
 cpus=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-expect 0 "^--threads $((cpus + 1)): this process has only $cpus CPUs*; steps may be slower than with --threads $cpus$" \
+expect 0 "^--threads $((cpus + 1)): this process can use only $cpus CPUs*; steps may be slower than with --threads $cpus$" \
   t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/many" --max_steps 1 --threads $((cpus + 1))
-expect 0 "^--threads $((cpus + 1)): each of the 2 workers has only" t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/many2" --max_steps 1 --threads $((cpus + 1)) -n 2
+expect 0 "^--threads $((cpus + 1)): each of the 2 workers can use only" t --data "$d" "${base[@]}" --checkpoint_path "$SCRATCH/many2" --max_steps 1 --threads $((cpus + 1)) -n 2
 [ "$(cat "$SCRATCH/out" "$SCRATCH/err" | grep -c "^--threads")" = 1 ] || bad "not one line: $(cat "$SCRATCH/err")"
 expect 0 "^--threads $((cpus + 1)) of the earlier run: this process" t --resume "$SCRATCH/many" --max_steps 2
 for n in 1 $((cpus + 1)); do

@@ -104,7 +104,7 @@ expect 2 "--weights has no meaning with --task bleu" "$LOCKSTEP" eval --task ble
 for w in bf16 int8; do # with auto, products with them are in fp32 on the CPU
     for command in generate eval; do
         args=("${gen[@]}" --prompt more) && [ $command = eval ] && args=(eval --device cpu --checkpoint run --data data)
-        expect 0 '"precision": "fp32"' "$LOCKSTEP" "${args[@]}" --weights $w --precision auto --json
+        LS_GEMM=bfmmla-emulated expect 0 '"precision": "fp32"' "$LOCKSTEP" "${args[@]}" --weights $w --precision auto --json
         [ $w = bf16 ] && why="--weights bf16: with --precision bf16 it needs a CPU with AMX, but the kernel of this run is bfmmla-emulated; leave --weights out, or --precision (then products are computed in fp32)"
         [ $w = int8 ] && why="--weights int8: on the CPU its products are computed in fp32, but --precision is bf16; leave --precision out, or use a GPU (--device cuda)"
         LS_GEMM=bfmmla-emulated expect 2 "^lockstep: .*$why$" "$LOCKSTEP" "${args[@]}" --weights $w --precision bf16
@@ -123,6 +123,7 @@ for w in bf16 fp32; do
     "$LOCKSTEP" eval --device cpu --checkpoint run --data data --precision bf16 --weights $w --json >eval-$w.json || bad "eval with --weights $w failed"
 done
 [ "$(grep -o '"loss": [^,]*' eval-bf16.json)" = "$(grep -o '"loss": [^,]*' eval-fp32.json)" ] || bad "copies change the loss: $(cat eval-bf16.json eval-fp32.json)"
+expect 0 '"precision": "bf16"' "$LOCKSTEP" eval --device cpu --checkpoint run --data data --precision auto --weights bf16 --json
 grep -q '"precision": "bf16"' eval-bf16.json || bad "precision: $(cat eval-bf16.json)"
 unset LS_GEMM
 done_tests

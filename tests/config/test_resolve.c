@@ -663,7 +663,7 @@ static void cpu_workers_of_a_host_can_share_a_state(void **state)
                      LS_E_CONFIG); /* nobody typed a strategy */
     assert_non_null(strstr(ls_err_words(),
                            "--share_optimizer has no effect with one replica (2 workers, --pp 2 x --tp 1); "
-                           "use 4 workers or more (ddp uses it), or leave it out"));
+                           "with several replicas (4 workers or more) ddp uses it; leave it out"));
     const struct {
         const char *line, *words;
         const ls_train_facts *facts;

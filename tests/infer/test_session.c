@@ -417,20 +417,48 @@ static void weights_are_chosen_or_refused(void **state)
                {"cuda", NULL, "int8", LS_OK, LS_PACK_INT8}, {"cuda", "fp16", "int8", LS_OK, LS_PACK_INT8},
                {"cuda", "fp32", "int8", LS_E_CONFIG, 0},    {"cuda", NULL, "fp32", LS_E_CONFIG, 0},
                {"cuda", "fp16", "bf16", LS_E_CONFIG, 0},    {"cpu", "bf16", "fp32", LS_OK, LS_PACK_NONE},
-               {"cpu", "bf16", "int8", LS_E_CONFIG, 0},     {"cpu", "bf16", "bf16", LS_OK, LS_PACK_BF16},
-               {"cpu", "auto", "int8", LS_OK, LS_PACK_INT8}};
+               {"cpu", "bf16", "int8", LS_E_CONFIG, 0},     {"cpu", "auto", "int8", LS_OK, LS_PACK_INT8}};
     for (size_t i = 0; i < N_OF(row); i++) {
         ls_session_opts o = {.checkpoint = NULL};
         ls_device_choice d;
         assert_int_equal(ls_device_parse("--device", row[i].device, &d), LS_OK);
         assert_int_equal(ls_session_where(&o, &d, row[i].precision, "cpu", false, row[i].weights), row[i].st);
         if (row[i].st == LS_OK) assert_int_equal(o.weights, row[i].form);
-        const bool bf16 =
-            row[i].precision && !strcmp(row[i].precision, "bf16"); /* else copies are multiplied in fp32 */
-        if (row[i].st == LS_OK && !strcmp(row[i].device, "cpu") && o.weights)
-            assert_int_equal(o.dtype, bf16 ? LS_BF16 : LS_F32);
+        if (row[i].st == LS_OK && !strcmp(row[i].device, "cpu") && o.weights) assert_int_equal(o.dtype, LS_F32);
         ls_err_clear();
     }
+}
+
+/* --precision bf16 on the CPU: with AMX copies in bf16 are multiplied in bf16; else auto means fp32 with --weights, and bf16 is refused. */
+static void copies_follow_from_the_kernel(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kernel, *precision, *weights;
+        ls_status st;
+        ls_pack form;
+        ls_dtype dtype;
+    } row[] = {{"amx-bf16-emulated", "bf16", NULL, LS_OK, LS_PACK_BF16, LS_BF16},
+               {"amx-bf16-emulated", "bf16", "bf16", LS_OK, LS_PACK_BF16, LS_BF16},
+               {"amx-bf16-emulated", "bf16", "fp32", LS_OK, LS_PACK_NONE, LS_BF16},
+               {"amx-bf16-emulated", "auto", NULL, LS_OK, LS_PACK_BF16, LS_BF16},
+               {"amx-bf16-emulated", "auto", "bf16", LS_OK, LS_PACK_BF16, LS_BF16},
+               {"amx-bf16-emulated", "auto", "int8", LS_OK, LS_PACK_INT8, LS_F32},
+               {"amx-bf16-emulated", "bf16", "int8", LS_E_CONFIG, 0, 0},
+               {"bfmmla-emulated", "bf16", NULL, LS_OK, LS_PACK_NONE, LS_BF16},
+               {"bfmmla-emulated", "auto", "bf16", LS_OK, LS_PACK_BF16, LS_F32},
+               {"bfmmla-emulated", "bf16", "bf16", LS_E_CONFIG, 0, 0},
+               {"bfmmla-emulated", "bf16", "int8", LS_E_CONFIG, 0, 0}};
+    for (size_t i = 0; i < N_OF(row); i++) {
+        ls_session_opts o = {.checkpoint = NULL};
+        ls_device_choice d;
+        setenv("LS_GEMM", row[i].kernel, 1);
+        assert_int_equal(ls_device_parse("--device", "cpu", &d), LS_OK);
+        assert_int_equal(ls_session_where(&o, &d, row[i].precision, "cpu", false, row[i].weights), row[i].st);
+        if (row[i].st == LS_OK) assert_true(o.weights == row[i].form && o.dtype == row[i].dtype);
+        ls_err_clear();
+    }
+    unsetenv("LS_GEMM");
 }
 
 static void flags_choose_where_to_compute(void **state)
@@ -460,6 +488,7 @@ int main(void)
                                        cmocka_unit_test(a_device_gives_the_bits_of_the_host),
                                        cmocka_unit_test(packed_weights_give_a_row_the_same_bits_in_any_batch),
                                        cmocka_unit_test(weights_are_chosen_or_refused),
+                                       cmocka_unit_test(copies_follow_from_the_kernel),
                                        cmocka_unit_test(flags_choose_where_to_compute),
                                        cmocka_unit_test(speculation_changes_no_id)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,13 +144,18 @@ const void *cpu_fast_named(bool bf16, const char *kernel)
     return emulated;
 }
 
-bool ls_compute_multiplies_copies(const ls_compute *c)
+static ls_cpu_bf16 describe_bf16(const gemm_kernel *k)
 {
-    return c->ops == &ls_compute_cpu && gemm_takes_panels(fast_kernel(c));
+    if (!k) return (ls_cpu_bf16){NULL, false, false};
+    return (ls_cpu_bf16){gemm_name(k), !gemm_is_emulated(k), gemm_takes_panels(k)};
 }
 
 ls_cpu_bf16 ls_compute_cpu_bf16(void)
 {
-    const gemm_kernel *k = gemm_best(true);
-    return (ls_cpu_bf16){.kernel = gemm_name(k), .native = !gemm_is_emulated(k)};
+    return describe_bf16(gemm_best(true));
+}
+
+ls_cpu_bf16 ls_compute_cpu_bf16_used(void)
+{
+    return describe_bf16(gemm_pick(true, NULL));
 }

@@ -124,7 +124,7 @@ static void pack_bf16(uint32_t *to, const float *w, int64_t K, int64_t N, int64_
     memset(to, 0, (size_t)packed_panel_nbytes(LS_PACK_BF16, K));
     for (int64_t k = 0; k < K; k++)
         for (int64_t j = 0; j < n; j++)
-            to[k / 2 * PACKED_PANEL + j] |= (uint32_t)ls_to_bf16(w[place(k, n0 + j, K, N, by_column)]) << (k % 2 * 16);
+            to[k / 2 * PACKED_PANEL + j] |= (uint32_t)packed_bf16(w[place(k, n0 + j, K, N, by_column)]) << (k % 2 * 16);
 }
 
 static void pack_q8(q8_group *to, const float *w, int64_t K, int64_t N, int64_t n0, bool by_column)

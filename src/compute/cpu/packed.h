@@ -21,7 +21,10 @@
 #define LS_COMPUTE_CPU_PACKED_H
 
 #include "compute/compute.h"
+#include "core/half.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 
 #define PACKED_PANEL 16  /* columns */
@@ -55,6 +58,12 @@ static inline int64_t packed_groups(int64_t K)
 static inline int64_t packed_panels(int64_t N)
 {
     return (N + PACKED_PANEL - 1) / PACKED_PANEL;
+}
+
+/* bf16: a number as the kernels of --precision bf16 round it; one that is smaller than the smallest normal number is 0. */
+static inline uint16_t packed_bf16(float w)
+{
+    return ls_to_bf16(fabsf(w) < FLT_MIN ? 0 * w : w);
 }
 
 /* bf16: pairs of k in one panel. */
