@@ -101,6 +101,12 @@ static void say(row *x, verdict v, const char *fmt, ...)
     x->verdict = v;
 }
 
+/* The sign of a not-a-number depends on the CPU's instructions, and means nothing. */
+static double unsigned_nan(double x)
+{
+    return isnan(x) ? fabs(x) : x;
+}
+
 /* Whether a worker contradicts itself. */
 static void judge_alone(row *x)
 {
@@ -112,7 +118,8 @@ static void judge_alone(row *x)
         say(x, WRONG, "WRONG: %lld of %lld rounds gave other bits, first round %lld", (long long)r->n_wrong,
             (long long)r->n_round, (long long)r->first_wrong);
     } else if (far(loss, reference)) {
-        say(x, WRONG, "WRONG: loss %.6g, reference %.6g", loss[LS_BURN_STEPS - 1], reference[LS_BURN_STEPS - 1]);
+        say(x, WRONG, "WRONG: loss %.6g, reference %.6g", unsigned_nan(loss[LS_BURN_STEPS - 1]),
+            unsigned_nan(reference[LS_BURN_STEPS - 1]));
         x->heard = false;
     }
 }

@@ -201,6 +201,10 @@ static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
     const double narrow = k->cut_n ? k->cut_n : 8;
     cut best = {0};
     double best_cost = 0;
+    if (k->packs_a && m <= k->mr) { /* few rows: each thread packs them once, and reads its columns of B once */
+        const int64_t nt = gemm_round_up(gemm_ceil_div(n, n_thread), k->nr);
+        return (cut){k->mr, nt, 1, gemm_ceil_div(n, nt)};
+    }
     for (int dm = 1; dm <= 8; dm *= 2)
         for (int dn = 1; dn <= 8; dn *= 2) {
             cut c = {gemm_round_up(k->mt / dm, k->mr), gemm_round_up(k->nt / dn, k->nr), 0, 0};

@@ -107,7 +107,11 @@ static void pack_next(packer *p)
 {
     const gemm_rows *r = &p->from;
     const int64_t k = p->done / 2 * CHUNK, i = p->done % 2 * 16, nbytes = r->half ? 2 : 4;
-    const int64_t room = LS_MAX(LS_MIN(r->w, W) - i, 0), kb = LS_MIN(r->kb - k, CHUNK);
+    if (i >= r->w) { /* up to 16 rows: micro_low reads the first ones only */
+        p->done++;
+        return;
+    }
+    const int64_t room = LS_MIN(r->w, W) - i, kb = LS_MIN(r->kb - k, CHUNK);
     const char *from = (const char *)r->at + (r->k_contig ? i * r->ld + k : k * r->ld + i) * nbytes;
     char *to = p->to + p->done++ * TILE;
     if (r->k_contig) (r->half ? half_unit_of_rows : unit_of_rows)(to, from, r->ld, room, kb);
