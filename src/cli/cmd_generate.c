@@ -35,7 +35,7 @@ static const ls_opt table[] = {
         "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are fp32 and larger than 64 MiB, else 0"),
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS_OF(
-        "number format of matrix products. CPU with AMX: bf16 is the fastest; other CPUs: it speeds up batches of --prompts and slows single prompts down, for which --weights bf16 is fast; auto: fp32 on the CPU, bf16 on a GPU; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
+        "number format of matrix products. CPU: bf16 speeds up batches of --prompts and, with AMX, reading prompts; for the new tokens of a single prompt --weights bf16 or int8 is faster; auto: fp32 on the CPU, bf16 on a GPU; fp16 needs a GPU [fp32 on the CPU, bf16 on a GPU]"),
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
     CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights, precision and accepted drafts on stderr",
