@@ -360,8 +360,8 @@ typedef struct ls_compute_open_opts {
 typedef struct ls_cpu_bf16 {
     const char *kernel;
     bool native;
-    bool
-        copies; /* it multiplies bf16 copies (pack), with x rounded to bf16 and the bits of products of the matrix; else they are multiplied in fp32 */
+    /* It multiplies bf16 copies (pack), with x rounded to bf16 and the bits of products of the matrix. Other kernels: the products of copies are fp32. */
+    bool copies;
 } ls_cpu_bf16;
 ls_cpu_bf16 ls_compute_cpu_bf16(void);
 /* That of the backend "cpu" opened for bf16: the one that LS_GEMM names, else the same. kernel NULL: LS_GEMM names none for bf16. */

@@ -4,7 +4,9 @@
  *
  *        the first 16 | the last 16         tile of A: 16 rows x 32 k;  of B: 16 pairs of k x 16 columns x 2
  *
- * Four tiles hold 32 x 32 of C, over all of kb (a bf16 copy of packed.h has the same tiles, 16 columns after 16 columns): they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
+ * A bf16 copy of B (packed.h) has the same tiles, those of 16 columns after those of the 16 before.
+ *
+ * Four tiles hold 32 x 32 of C, over all of kb: they begin with C where it is added to, and are stored into it. A chunk is 4 tile products
  * (64 cycles) and 4 tile loads (32 cycles of two load ports). C is fp32 and comes from the third cache or from memory, which costs more than
  * the panels of A do: kc = 1024 makes most products of GPT-2 touch C once, although a panel of A (64 KiB) is larger than the first cache. While
  * a tile of C is computed, its right neighbour is fetched.
@@ -118,6 +120,13 @@ static void pack_next(packer *p)
     else (r->half ? half_unit_of_columns : unit_of_columns)(to, from, r->ld, room, kb);
 }
 
+/* What is packed with one chunk; p NULL: nothing. */
+GEMM_INLINE void pack_turn(packer *p)
+{
+    if (!p) return;
+    for (p->debt += p->n_unit; p->debt >= p->n_turn; p->debt -= p->n_turn) pack_next(p);
+}
+
 static packer packer_of(gemm_rows from, char *to, int64_t n_turn)
 {
     return (packer){.from = from, .to = to, .n_unit = 2 * gemm_ceil_div(from.kb, CHUNK), .n_turn = n_turn};
@@ -157,8 +166,7 @@ static void micro(int64_t n_chunk, const char *a, tiles_b from, char *c, int64_t
                 __builtin_prefetch(next + row * stride, 1);
                 __builtin_prefetch(next + row * stride + 64, 1);
             }
-        if (p)
-            for (p->debt += p->n_unit; p->debt >= p->n_turn; p->debt -= p->n_turn) pack_next(p);
+        pack_turn(p);
         tile_load(4, a, 64);
         tile_load(6, b, 64);
         tile_dp(0, 4, 6);
@@ -198,8 +206,7 @@ static void micro_low(int64_t n_chunk, const char *a, tiles_b from, char *c, int
         tile_zero(1);
     }
     for (int64_t k = 0; k < n_chunk; k++, a += CHUNK_NBYTES, b += from.step) {
-        if (p)
-            for (p->debt += p->n_unit; p->debt >= p->n_turn; p->debt -= p->n_turn) pack_next(p);
+        pack_turn(p);
         tile_load(4, a, 64);
         tile_load(6, b, 64);
         tile_dp(0, 4, 6);

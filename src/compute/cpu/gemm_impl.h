@@ -30,8 +30,8 @@ typedef struct gemm_ahead {
 typedef struct gemm_block {
     const char *pa, *pb;     /* first panel of A and of B; pa NULL: the kernel packs `rows` (packs_a) */
     size_t a_panel, b_panel; /* bytes from one panel to the next                                */
-    size_t
-        b_half; /* takes_panels: bytes from 16 columns of B to the next 16, each with all of K; 0: panels of the kernel */
+    /* takes_panels: bytes from 16 columns of B to the next 16, each with all of K; 0: panels of the kernel */
+    size_t b_half;
     int64_t m, n, kb;
     float *c;
     int64_t ldc;
