@@ -95,13 +95,6 @@ kill -9 "$(workers $pid | tail -n 1)"
 ends 0 live
 alike live
 grep -q "resumed from /dev/shm/.*/step-12" live.err || bad "live: not from its own memory: $(grep resumed live.err)"
-# keep RUN: other tests do not remove its copies in memory when it is killed (each run that starts removes those that nobody works on)
-keep() {
-  (
-    until [ -s "$1/memory_copy" ]; do sleep 0.01; done
-    exec flock "/dev/shm/lockstep-$(id -u)/$(head -c 16 "$1/memory_copy")"-* sleep 10
-  ) &
-}
 # the model of a run whose only checkpoint is in memory
 keep held
 LOCKSTEP_FAULT="kind=kill,rank=0,step=12" "$LOCKSTEP" train --train_data_path t.bin --init_from one --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --max_steps 24 --threads 1 \

@@ -65,8 +65,8 @@ alike wrong
 [ "$(grep -o "^lockstep: [a-z ]*host 127.*" wrong.log | sed 's/127.0.0//' | xargs)" = "lockstep: host .1 is avoided from now on: its numbers were wrong lockstep: spare host .3 is used lockstep: host .2 is avoided from now on: its numbers were wrong lockstep: host .1 is used again, although it computed wrong numbers: no other host is left" ] ||
   bad "wrong: $(grep lockstep: wrong.log)"
 # a resumed run, every checkpoint on the disk is damaged: the hosts are asked for copies in their memory; without any nothing begins again
+keep copies 2
 LOCKSTEP_FAULT="kind=kill,rank=1,step=25" launch --hosts a,b -n 2 -- "${base[@]}" --save_memory_every 3 --checkpoint_path "$SCRATCH/copies" >copies.log 2>&1
-for d in "/dev/shm/lockstep-$(id -u)/$(head -c 16 copies/memory_copy)"-*; do exec {fd}<"$d" && flock -n "$fd"; done # other runs leave them alone
 for k in copies/step-*; do printf X | dd of="$k/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null; done
 cp -a copies lacking # copies in memory belong to the other folder
 expect 0 "resumed from /dev/shm/.*/step-24" launch --hosts a,b -n 2 --max_restarts 1 -- "${base[@]}" --checkpoint_path "$SCRATCH/copies" --resume
