@@ -372,7 +372,7 @@ static bool is_honoured(const ds_reader *r, const char *place)
 static void list_idle(ds_reader *r, const char *precision)
 {
     ls_ds_idle idle[LS_DS_IDLE_MAX];
-    if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c)) return; /* not known yet */
+    if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c) != NULL) return; /* not known yet */
     if (!precision) precision = ls_ds_precision(r->c);
     const int n = ls_ds_idle_keys(r->c, precision ? precision : "fp32", idle);
     for (int i = 0; i < n; i++)

@@ -518,9 +518,12 @@ bool ls_ds_auto(const ls_ds_config *ds, const char *key)
     return text && !strcmp(text, "auto");
 }
 
-bool ls_ds_precision_open(const ls_ds_config *ds)
+const char *ls_ds_precision_open(const ls_ds_config *ds)
 {
-    return ls_ds_auto(ds, "fp16.enabled") || ls_ds_auto(ds, "bf16.enabled") || ls_ds_auto(ds, "fp8.enabled");
+    return ls_ds_auto(ds, "fp8.enabled")    ? "fp8.enabled"
+           : ls_ds_auto(ds, "fp16.enabled") ? "fp16.enabled"
+           : ls_ds_auto(ds, "bf16.enabled") ? "bf16.enabled"
+                                            : NULL;
 }
 
 bool ls_ds_checks_overflow(const ls_ds_config *ds)

@@ -156,6 +156,16 @@ static void note_kept(const ls_train_options *o, const char *before, ls_train_co
         ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
 }
 
+/* The JSON leaves the choice to the program. */
+static void note_auto(const ls_train_options *o, const ls_ds_config *ds, bool chosen, ls_train_config *c)
+{
+    const char *key = ls_ds_precision_open(ds);
+    if (key && !chosen && !o->precision)
+        ls_str_addf(&c->notes,
+                    "%s of the DeepSpeed JSON is \"auto\": this run computes in %s, the default %s; --precision chooses\n",
+                    key, c->precision, strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU");
+}
+
 /* Why --precision auto chose what it did. */
 static const char *auto_words(const char *before, const char *compute)
 {
@@ -192,6 +202,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->dtype = ls_precision_dtype(c->precision);
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
     note_kept(o, before, c);
+    note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
         return ls_fail(
             LS_E_UNSUPPORTED,

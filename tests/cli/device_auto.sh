@@ -79,6 +79,8 @@ is "$(metric bf16-cpu device) $(metric bf16-cpu precision)" "cpu bf16" "a JSON w
 printf '{"bf16": {"enabled": "auto"}}' >open.json # as Hugging Face's trainer writes it: the default of the device
 expect 0 "precision  *bf16  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --print_config
 expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --device cpu --print_config
+expect 0 'bf16.enabled of the DeepSpeed JSON is "auto": this run computes in fp32, the default on the CPU; --precision chooses' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" \
+  --deepspeed_config open.json --device cpu
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
 
