@@ -46,7 +46,7 @@ static const ls_opt table[] = {
         "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]",
         CLI_REFUSES(
             "fp8",
-            "cluster files have no times of fp8; plan with --precision bf16, which needs less memory; train --device cuda --precision fp8 prints the memory of fp8 before it starts")),
+            "cluster files have no times of fp8; plan with --precision bf16: fp8 takes more memory than that plan; train --device cuda --precision fp8 prints the memory of fp8 before it starts")),
     CLI_STR(
         "tokens", tokens, "N", NULL,
         "tokens of the whole training, also as 300B (K, M, B, T); prints its time and, if the power is known, its energy"),

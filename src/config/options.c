@@ -245,6 +245,9 @@ static const ls_opt elsewhere[] = {
     {.name = "dtype", .help = "--precision bf16, fp16 or fp32"},
     {.name = "torch_dtype", .help = "--precision bf16, fp16 or fp32"},
     {.name = "mixed_precision", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "bf16_full_eval", .help = "--precision bf16, which validation has, too"},
+    {.name = "fp16_full_eval", .help = "--precision fp16, which validation has, too"},
+    {.name = "fp8_amax_compute_algo", .help = "--fp8_amax_history_len 1 for most_recent; max is the rule of longer histories"},
     {.name = "logging_steps", .help = "--steps_per_print N, which counts micro-batches"},
     {.name = "resume_from_checkpoint", .help = "--resume RUN, with the folder of the run"},
     {.name = "warmup_ratio", .help = "--warmup_steps N, the ratio times the steps of the run"},
@@ -361,6 +364,13 @@ void ls_train_put(ls_train_options *o, const char *name, int64_t value)
 bool ls_train_given(const ls_train_options *o, const char *name)
 {
     return o->given[row_of(name)];
+}
+
+bool ls_train_off(const ls_train_options *o, const char *precision)
+{
+    const size_t i = ls_opt_row(ls_train_opts, ls_train_n_opts, precision);
+    if (i == ls_train_n_opts || o->given[i] != LS_GIVEN_TYPED) return false;
+    return o->given[row_of("precision")] != LS_GIVEN_TYPED || strcmp(o->precision, precision) != 0;
 }
 
 bool ls_train_by_preset(const ls_train_options *o, const char *name)

@@ -95,6 +95,8 @@ ls_status ls_train_options_parse_preset(const ls_train_preset *p, int argc, char
 bool ls_train_given(const ls_train_options *o, const char *name);
 /* Whether its value is a default of o->preset. */
 bool ls_train_by_preset(const ls_train_options *o, const char *name);
+/* Whether --bf16, --fp16 or --fp8, the name of this precision, was typed as false. */
+bool ls_train_off(const ls_train_options *o, const char *precision);
 
 /* Sets an integer option as if it had been typed. */
 void ls_train_put(ls_train_options *o, const char *name, int64_t value);

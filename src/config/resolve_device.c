@@ -166,6 +166,21 @@ static void note_auto(const ls_train_options *o, const ls_ds_config *ds, bool ch
                     key, c->precision, strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU");
 }
 
+/* --bf16 False, and the run would compute in bf16. */
+static ls_status check_off(const ls_train_options *o, const ls_ds_config *ds, const char *before, const char *key,
+                           const ls_train_config *c)
+{
+    char why[256];
+    if (!ls_train_off(o, c->precision)) return LS_OK;
+    if (before) snprintf(why, sizeof why, "the steps of the run were computed in it");
+    else if (o->precision && train_by_run(o, "precision")) snprintf(why, sizeof why, "the run has --precision %s", o->precision);
+    else if (o->precision) snprintf(why, sizeof why, "--precision %s chooses it", o->precision);
+    else if (key) snprintf(why, sizeof why, "%.180s enables it", ds->path ? ds->path : "the DeepSpeed JSON");
+    else snprintf(why, sizeof why, "it is the default on a GPU");
+    return ls_fail(LS_E_ARG, "--%s False, but this run would compute in %s: %s; use --precision %s", c->precision,
+                   c->precision, why, strcmp(c->compute, "cuda") ? "fp32" : "fp32, or another");
+}
+
 /* Why --precision auto chose what it did. */
 static const char *auto_words(const char *before, const char *compute)
 {
@@ -201,6 +216,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
+    LS_TRY(check_off(o, ds, before, json ? key : NULL, c));
     note_kept(o, before, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))

@@ -238,8 +238,8 @@ static ls_status take_list(const ls_opt *row, void *target, int argc, char **arg
 
 /* ---- names of one row ---- */
 
-/* given[] while words are parsed: the row was set; it was set under this name. */
-enum { SET = 1, NAMED = 2 };
+/* given[] while words are parsed: the row was set; it was set under this name; the name stands for a value of another row, and was false. */
+enum { SET = 1, NAMED = 2, OFF = 4 };
 
 typedef union opt_value {
     bool on;
@@ -284,12 +284,17 @@ static ls_status check_names(const ls_opt *table, size_t n, const void *target, 
     return LS_OK;
 }
 
-/* A switch that stands for a value of another row is false: as if it were left out, unless that row has the value. */
-static ls_status check_false(const ls_opt *row, const ls_opt *name, const void *target, const char *word)
+/* A switch that stands for a value of another row was false, and that row was given the value. */
+static ls_status check_false(const ls_opt *table, size_t n, const void *target, const unsigned char *given)
 {
-    const char *text = value_of(row, target).text;
-    if (!text || strcmp(text, name->value) != 0) return LS_OK;
-    return ls_fail(LS_E_ARG, "--%s %s contradicts --%s %s; leave one out", name->name, word, row->name, text);
+    for (size_t k = 0; given && k < n; k++) {
+        if (!(given[k] & OFF)) continue;
+        const size_t real = ls_opt_row(table, n, table[k].of);
+        if ((given[real] & SET) && !strcmp(value_of(&table[real], target).text, table[k].value))
+            return ls_fail(LS_E_ARG, "--%s False contradicts --%s %s; leave one out", table[k].name, table[real].name,
+                           table[k].value);
+    }
+    return LS_OK;
 }
 
 /* Sets the row of argv[i], an option; *last: the place of its last word. */
@@ -316,8 +321,10 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
-    if (table[k].value && (!strcasecmp(value, "false") || !strcmp(value, "0")))
-        return check_false(&table[real], &table[k], target, value);
+    if (table[k].value && (!strcasecmp(value, "false") || !strcmp(value, "0"))) {
+        if (given) given[k] |= OFF;
+        return LS_OK;
+    }
     if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))
         return ls_fail(LS_E_ARG, "%s%s %s: it stands for --%s %s; use --%s with another value", typed, row.name, value,
                        table[real].name, table[k].value, table[real].name);
@@ -351,6 +358,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         }
         LS_TRY(take_option(table, n, target, given, argc, argv, i, &i));
     }
+    LS_TRY(check_false(table, n, target, given));
     for (size_t r = 0; given && r < n; r++) given[r] = given[r] != 0;
     if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
     return LS_OK;

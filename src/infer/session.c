@@ -183,6 +183,9 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     if (!cuda && o->dtype == LS_F16)
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 and bf16; use one of them; %s",
                        precision, ls_device_no_gpu(d, no_gpu));
+    if (!cuda && o->dtype == LS_BF16 && strcmp(compute, "cpu"))
+        return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",
+                       compute);
     if (cuda && strcmp(compute, "cpu"))
         return ls_fail(LS_E_CONFIG, "--compute %s is a CPU backend, but --device is %s; remove one of them", compute,
                        d->asked);

@@ -82,6 +82,13 @@ expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${ba
 expect 0 'bf16.enabled of the DeepSpeed JSON is "auto": this run computes in fp32, the default on the CPU; --precision chooses' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" \
   --deepspeed_config open.json --device cpu
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
+# a switch that is off is not ignored
+t bf16-off LS_PLUGIN_DIR="$SCRATCH/none" -- --precision bf16
+off() { expect 2 "$1 False, but this run would compute in ${1#--}: $2" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train "${@:3}" "$1" False; }
+off --bf16 "bf16.json enables it; use --precision fp32" "${base[@]:1}" --deepspeed_config bf16.json --device cpu
+off --bf16 "it is the default on a GPU; use --precision fp32, or another" "${base[@]:1}"
+off --bf16 "the run has --precision bf16" --resume bf16-off
+expect 2 "bf16 False contradicts --precision bf16; leave one out" "$LOCKSTEP" "${base[@]}" --bf16 False --precision bf16
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
 
 # --- several workers: forked workers inherit the choice, and open the device themselves ---

@@ -89,7 +89,7 @@ expect 2 "unknown command '--helpfoo'" "$LOCKSTEP" --helpfoo
 expect 2 "unknown benchmark '--helpx'" "$LOCKSTEP" bench --helpx
 # a precision of train alone, and which one to use instead
 for command in generate eval "bench gemm"; do
-  expect 2 "--precision fp8: only train and verify compute in fp8; a model that was trained in fp8 is used with --precision bf16" "$LOCKSTEP" $command --precision fp8
+  expect 2 "--precision fp8: only train and verify compute in fp8; use --precision bf16, also for a model that was trained in fp8" "$LOCKSTEP" $command --precision fp8
 done
 
 # The reader is gone: the command ends without a message, by SIGPIPE (141).

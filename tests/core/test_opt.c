@@ -102,16 +102,21 @@ static void another_name_sets_the_same_value(void **state)
     assert_string_equal(ls_err_words(), "--on_gpu maybe: it stands for --device cuda; use --device with another value");
 }
 
-static void a_false_name_of_a_value_is_as_if_it_were_left_out(void **state)
+static void a_false_name_of_a_value_sets_nothing(void **state)
 {
     (void)state;
     target t;
     unsigned char given[N_ROW] = {0};
     assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "False"), LS_OK);
     assert_string_equal(t.device, "cpu");
-    assert_memory_equal(given, "\0\0\0\0\0\0\0\0\0\0", N_ROW);
+    assert_memory_equal(given, "\0\0\0\0\0\0\0\1\0\0", N_ROW); /* the name was typed, the option was not */
+    memset(given, 0, sizeof given);
     assert_int_equal(PARSE(&t, given, NULL, NULL, "--device", "cuda", "--on_gpu=0"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "--on_gpu 0 contradicts --device cuda; leave one out");
+    assert_string_equal(ls_err_words(), "--on_gpu False contradicts --device cuda; leave one out");
+    memset(given, 0, sizeof given);
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "false", "--device", "cuda"), LS_E_ARG);
+    memset(given, 0, sizeof given);
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "false", "--device", "cpu"), LS_OK);
 }
 
 static void two_names_with_different_values_are_refused(void **state)
@@ -305,7 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_option_is_parsed),
         cmocka_unit_test(both_spellings_are_accepted_and_names_are_never_abbreviated),
-        cmocka_unit_test(a_false_name_of_a_value_is_as_if_it_were_left_out),
+        cmocka_unit_test(a_false_name_of_a_value_sets_nothing),
         cmocka_unit_test(two_names_with_different_values_are_refused),
         cmocka_unit_test(only_whole_words_ask_for_help),
         cmocka_unit_test(another_name_sets_the_same_value),
