@@ -5,6 +5,7 @@
 #include "model/layers_fp8.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- scales ---- */
@@ -19,19 +20,33 @@ float ls_fp8_scale(float amax, ls_fp8 form, int margin)
     return ldexpf(1, k < -120 ? -120 : k > 120 ? 120 : k); /* its inverse is a number, too */
 }
 
-void ls_fp8_push(ls_fp8_history *h, const float *amax)
-{
-    const size_t step = (size_t)h->n * sizeof *h->amax;
-    if (h->used < h->length) h->used++;
-    memmove(h->amax + h->n, h->amax, (size_t)(h->used - 1) * step);
-    memcpy(h->amax, amax, step);
-}
-
 static float largest(const ls_fp8_history *h, int i)
 {
     float most = 0;
     for (int s = 0; s < h->used; s++) most = fmaxf(most, h->amax[s * h->n + i]);
     return most;
+}
+
+int ls_fp8_push(ls_fp8_history *h, const float *amax)
+{
+    const size_t step = (size_t)h->n * sizeof *h->amax;
+    if (h->used < h->length) h->used++;
+    memmove(h->amax + h->n, h->amax, (size_t)(h->used - 1) * step);
+    memcpy(h->amax, amax, step);
+    for (int i = 0; i < h->n; i++)
+        if (!(largest(h, i) > 0)) {
+            h->used = 0;
+            return i;
+        }
+    return -1;
+}
+
+void ls_fp8_name(int i, char *text, size_t size)
+{
+    static const char *const layer[LS_FP8_LAYERS] = {"qkv", "attention projection", "fc", "fc projection"};
+    static const char *const operand[LS_N_FP8_OPERAND] = {"input", "weight", "gradient"};
+    snprintf(text, size, "the %s of the %s of block %d", operand[i % LS_N_FP8_OPERAND],
+             layer[i / LS_N_FP8_OPERAND % LS_FP8_LAYERS], i / (LS_FP8_LAYERS * LS_N_FP8_OPERAND));
 }
 
 /* ---- making ---- */

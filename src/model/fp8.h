@@ -7,7 +7,7 @@
  * Everything else, and every pass that does not train, computes in bf16. An operand is stored as v * scale. Its scale is constant during a step
  * and follows from the history: the largest magnitude of the operand in each of the last steps, on all workers. So the scale is a function of
  * state that is saved, equal on all workers and for any number of them. A model without a history (new, or trained in another precision)
- * computes one step in bf16, which records the magnitudes.
+ * computes one step in bf16, which records the magnitudes; so does one with an operand that was 0 in the whole history.
  *
  * Products need both operands along the summed dimension, so each operand has a transposed copy, too: those of the weights are made once per
  * step (`stale`), those of activations with the operand.
@@ -49,8 +49,11 @@ typedef struct ls_fp8_history {
 
 /* The largest power of two that keeps amax * scale * 2^margin within the format; 1 for 0. amax is finite. */
 float ls_fp8_scale(float amax, ls_fp8 form, int margin);
-/* Adds a step; the oldest is dropped. */
-void ls_fp8_push(ls_fp8_history *h, const float *amax);
+/* Adds a step; the oldest is dropped. An operand that was 0 in all of them has no scale: its number is returned, and the history is emptied, so that
+ * the next step records. Else -1. */
+int ls_fp8_push(ls_fp8_history *h, const float *amax);
+/* The words of operand i of the history: "the gradient of the fc of block 3". */
+void ls_fp8_name(int i, char *text, size_t size);
 
 enum { LS_FP8_APART = 4 }; /* cuBLASLt reads factors at multiples of 16 bytes only */
 

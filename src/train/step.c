@@ -320,7 +320,14 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
         if (!isfinite(most)) return end_run(t, "an operand of a product in fp8", most, true);
         all[i] = most;
     }
-    ls_fp8_push(h, all);
+    const int zero = ls_fp8_push(h, all);
+    if (zero >= 0 && !t->fp8_zero) {
+        char name[80];
+        ls_fp8_name(zero, name, sizeof name);
+        train_tell(t, "step %lld is computed in bf16, too: %s is 0, so it has no scale in fp8; this is printed once\n",
+                   (long long)t->state.step + 2, name);
+    }
+    t->fp8_zero |= zero >= 0;
     return ls_fp8_set(t->model);
 }
 

@@ -175,6 +175,7 @@ typedef struct ls_trainer {
     bool gpu_shared;                 /* two ranks of the run use one GPU                                 */
     double *micro_loss;              /* (loss sum, rows counted) of every micro-batch of a step          */
     float *fp8_amax;                 /* fp8: the magnitudes of every worker (model/fp8.h), else NULL     */
+    bool fp8_zero;                   /* a step found an operand that was always 0                        */
     double *val_loss;                /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_audit *audit; /* NULL: --audit 0 */

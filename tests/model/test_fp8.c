@@ -40,6 +40,23 @@ static void the_history_drops_its_oldest_step(void **state)
     for (int i = 0; i < 6; i++) assert_true(room[i] == want[i]);
 }
 
+static void an_operand_that_was_always_0_has_no_scale(void **state)
+{
+    (void)state;
+    float room[2 * 2] = {0};
+    ls_fp8_history h = {.n = 2, .length = 2, .amax = room};
+    assert_int_equal(ls_fp8_push(&h, (float[]){1, 0}), 1);
+    assert_int_equal(h.used, 0); /* the next step records */
+    assert_int_equal(ls_fp8_push(&h, (float[]){1, 2}), -1);
+    assert_int_equal(ls_fp8_push(&h, (float[]){0, 2}), -1); /* the step before decides */
+    assert_int_equal(h.used, 2);
+    assert_int_equal(ls_fp8_push(&h, (float[]){0, 2}), 0);
+    assert_int_equal(h.used, 0);
+    char name[80];
+    ls_fp8_name(2 * LS_FP8_LAYERS * LS_N_FP8_OPERAND + 5, name, sizeof name);
+    assert_string_equal(name, "the gradient of the attention projection of block 2");
+}
+
 /* One block on the CPU, which computes nothing here: only its scales are set. */
 typedef struct scaled {
     ls_compute compute;
@@ -109,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_scale_is_the_largest_power_of_two_that_fits),
                                        cmocka_unit_test(the_history_drops_its_oldest_step),
+        cmocka_unit_test(an_operand_that_was_always_0_has_no_scale),
                                        cmocka_unit_test(a_scale_is_that_of_the_largest_magnitude_of_the_history)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
