@@ -194,6 +194,7 @@ typedef struct ls_trainer {
     ls_live live;            /* events.jsonl is rank 0's */
     ls_coll_log coll;        /* DIST_DEBUG=1 */
     ls_pace pace;            /* of this process */
+    bool busy_noted;         /* that other processes use its cores */
     ls_progress_line status; /* of the newest step that was shown */
     ls_telemetry gpu;        /* rank 0's */
     int64_t watched_tokens;
