@@ -106,13 +106,13 @@ typedef struct cli_device {
 #define CLI_DEVICE_ROWS                                                                                       \
     CLI_DEVICE_ROWS_OF("number format; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; fp16 " \
                        "needs a GPU [fp32 on the CPU, bf16 on a GPU]")
-#define CLI_DEVICE_ROWS_OF(precision_help)                                                                           \
-    CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                                          \
-            "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"),                    \
-        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16|auto", NULL, precision_help,                           \
-                   CLI_REFUSES("fp8",                                                                                \
-                               "only train and verify compute in fp8; use --precision bf16, also for a model that "  \
-                               "was trained in fp8")),                                                               \
+#define CLI_DEVICE_ROWS_OF(precision_help)                                                                          \
+    CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                                         \
+            "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"),                   \
+        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16|auto", NULL, precision_help,                          \
+                   CLI_REFUSES("fp8",                                                                               \
+                               "only train and verify compute in fp8; use --precision bf16, also for a model that " \
+                               "was trained in fp8")),                                                              \
         CLI_SWITCH("tf32", on.tf32, "use TF32 for matrix products (fp32 on a GPU)")
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \

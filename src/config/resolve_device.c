@@ -161,9 +161,10 @@ static void note_auto(const ls_train_options *o, const ls_ds_config *ds, bool ch
 {
     const char *key = ls_ds_precision_open(ds);
     if (key && !chosen && !o->precision)
-        ls_str_addf(&c->notes,
-                    "%s of the DeepSpeed JSON is \"auto\": this run computes in %s, the default %s; --precision chooses\n",
-                    key, c->precision, strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU");
+        ls_str_addf(
+            &c->notes,
+            "%s of the DeepSpeed JSON is \"auto\": this run computes in %s, the default %s; --precision chooses\n", key,
+            c->precision, strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU");
 }
 
 /* --bf16 False, and the run would compute in bf16. */
@@ -173,7 +174,8 @@ static ls_status check_off(const ls_train_options *o, const ls_ds_config *ds, co
     char why[256];
     if (!ls_train_off(o, c->precision)) return LS_OK;
     if (before) snprintf(why, sizeof why, "the steps of the run were computed in it");
-    else if (o->precision && train_by_run(o, "precision")) snprintf(why, sizeof why, "the run has --precision %s", o->precision);
+    else if (o->precision && train_by_run(o, "precision"))
+        snprintf(why, sizeof why, "the run has --precision %s", o->precision);
     else if (o->precision) snprintf(why, sizeof why, "--precision %s chooses it", o->precision);
     else if (key) snprintf(why, sizeof why, "%.180s enables it", ds->path ? ds->path : "the DeepSpeed JSON");
     else snprintf(why, sizeof why, "it is the default on a GPU");
@@ -217,6 +219,11 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->dtype = ls_precision_dtype(c->precision);
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
     LS_TRY(check_off(o, ds, before, json ? key : NULL, c));
+    if (open && !before && !o->precision && ls_ds_get(ds, "bf16.enabled") && !ls_ds_auto(ds, "bf16.enabled") &&
+        !ls_ds_bool(ds, "bf16.enabled", false) && c->dtype == LS_BF16)
+        return ls_fail(LS_E_CONFIG,
+                       "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp16 or fp32",
+                       ds->path ? ds->path : "the DeepSpeed JSON", ls_ds_precision_open(ds));
     note_kept(o, before, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))

@@ -290,6 +290,9 @@ static ls_status check_false(const ls_opt *table, size_t n, const void *target, 
     for (size_t k = 0; given && k < n; k++) {
         if (!(given[k] & OFF)) continue;
         const size_t real = ls_opt_row(table, n, table[k].of);
+        if (given[k] & NAMED)
+            return ls_fail(LS_E_ARG, "--%s and --%s False are one option and have different values; leave one out",
+                           table[k].name, table[k].name);
         if ((given[real] & SET) && !strcmp(value_of(&table[real], target).text, table[k].value))
             return ls_fail(LS_E_ARG, "--%s False contradicts --%s %s; leave one out", table[k].name, table[real].name,
                            table[k].value);
@@ -334,7 +337,7 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     if (!given) return LS_OK;
     LS_TRY(check_names(table, n, target, given, k, real, before));
     given[real] |= SET;
-    given[k] |= SET | NAMED;
+    given[k] = (unsigned char)((given[k] & ~OFF) | SET | NAMED); /* the last value of a name wins */
     return LS_OK;
 }
 

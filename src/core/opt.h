@@ -47,8 +47,7 @@ typedef struct ls_opt {
      * be outside. */
     double lo, hi;
     /* Another name of the row `of`, which gives kind, place, range and help. With `value` it is a switch that stands for
-     * `--of value`, and false sets nothing; beside
-     * that value it is refused. Both rows count as given; false: only this one. */
+     * `--of value`, and false sets nothing; beside that value it is refused. Both rows count as given; false: only this one. */
     const char *of, *value;
     const char *word; /* of LS_OPT_INT: a word that is accepted, too, and stands for -1 ("auto") */
     bool common;      /* on the first help page; a table without common rows has one page */

@@ -1,11 +1,13 @@
 /* progress.c - what a run shows while it trains (core/progress.h): the status of the newest step, and lines for events: validations,
  * checkpoints, epochs. With reference output (reference_log.c) events have the lines of R1 instead. */
-#include "core/clock.h"
+#include "core/cores.h"
 #include "train/train_impl.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 bool train_shows_events(const ls_trainer *t)
 {
@@ -66,26 +68,34 @@ static bool is_asked_for(const ls_trainer *t)
     return n > 0 && end / n != (end - c->grad_accum) / n;
 }
 
-/* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. */
-static void note_busy_cores(ls_trainer *t)
+/* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. Only steps are
+ * counted, no validation and no saves; decided once. */
+static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
 {
     enum { SECONDS = 10 };
-    const double used = ls_step_clock_cpu(t);
-    if (t->busy_noted || t->compute.device || ls_comm_size(t->comm) > 1 || t->compute.n_own < 2 || !t->clock.n_step ||
-        ls_now() - t->clock.wall_begin < SECONDS || used > 0.75)
+    const int n = t->compute.n_own;
+    if (t->busy.decided) return;
+    t->busy.seconds += r->t_total;
+    t->busy.used += r->cpu * r->t_total;
+    if (t->busy.seconds < SECONDS) return;
+    t->busy.decided = true;
+    const double used = t->busy.used / t->busy.seconds;
+    if (used > 0.75 || n < 2 || n > ls_cores_usable() || ls_comm_size(t->comm) > 1 || getenv("OMP_WAIT_POLICY") ||
+        strcmp(t->cfg->compute, "cpu") != 0)
         return;
-    t->busy_noted = true;
-    train_tell(t,
-               "%d threads had %.0f %% of %d cores in the first %.0f s: other processes use them, and threads that wait for "
-               "each other can be many times slower then; --threads %d or OMP_WAIT_POLICY=passive may be faster\n",
-               t->compute.n_own, 100 * used, t->compute.n_own, ls_now() - t->clock.wall_begin, t->compute.n_own / 2);
+    train_tell(
+        t,
+        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, probably because other processes use "
+        "them; threads that wait for each other can be many times slower then: --threads %d or "
+        "OMP_WAIT_POLICY=passive may be faster\n",
+        n, 100 * used, n, t->busy.seconds, n / 2);
 }
 
 static void see_step(ls_trainer *t, const ls_step_result *r)
 {
     const bool last = t->state.step >= t->cfg->total_steps;
     keep_pace(&t->pace, r->t_total);
-    note_busy_cores(t);
+    note_busy_cores(t, r);
     if (!t->io.progress || t->cfg->profile_mode) return;
     const bool asked = is_asked_for(t);
     const bool due = t->cfg->print_every && !ls_progress_live() ? asked : ls_progress_due(t->state.step);

@@ -324,8 +324,9 @@ static ls_status set_fp8_scales(ls_trainer *t, const ls_step_result *r)
     if (zero >= 0 && !t->fp8_zero) {
         char name[80];
         ls_fp8_name(zero, name, sizeof name);
-        train_tell(t, "step %lld is computed in bf16, too: %s is 0, so it has no scale in fp8; this is printed once\n",
-                   (long long)t->state.step + 2, name);
+        train_tell(
+            t, "step %lld: %s was always 0, so it has no scale in fp8; steps are computed in bf16 until it is not 0\n",
+            (long long)t->state.step + 1, name);
     }
     t->fp8_zero |= zero >= 0;
     return ls_fp8_set(t->model);

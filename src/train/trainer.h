@@ -188,13 +188,16 @@ typedef struct ls_trainer {
     /* what the observers keep, in the order in which they are called (observe.h) */
     ls_observer observer; /* a further one */
     ls_step_clock clock;
-    ls_step_spans span;      /* of the trace */
-    ls_metrics_log log;      /* rank 0's */
-    ls_monitor monitor;      /* rank 0's */
-    ls_live live;            /* events.jsonl is rank 0's */
-    ls_coll_log coll;        /* DIST_DEBUG=1 */
-    ls_pace pace;            /* of this process */
-    bool busy_noted;         /* that other processes use its cores */
+    ls_step_spans span; /* of the trace */
+    ls_metrics_log log; /* rank 0's */
+    ls_monitor monitor; /* rank 0's */
+    ls_live live;       /* events.jsonl is rank 0's */
+    ls_coll_log coll;   /* DIST_DEBUG=1 */
+    ls_pace pace;       /* of this process */
+    struct {
+        double seconds, used; /* of the first steps; their CPU utilisation times their seconds */
+        bool decided;
+    } busy;
     ls_progress_line status; /* of the newest step that was shown */
     ls_telemetry gpu;        /* rank 0's */
     int64_t watched_tokens;

@@ -82,6 +82,9 @@ expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${ba
 expect 0 'bf16.enabled of the DeepSpeed JSON is "auto": this run computes in fp32, the default on the CPU; --precision chooses' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" \
   --deepspeed_config open.json --device cpu
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
+printf '{"fp16": {"enabled": "auto"}, "bf16": {"enabled": false}}' >mixed.json
+expect 2 'mixed.json disables bf16 and has fp16.enabled "auto", which is bf16 on a GPU; add --precision fp16 or fp32' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json
+expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json --device cpu --print_config
 # a switch that is off is not ignored
 t bf16-off LS_PLUGIN_DIR="$SCRATCH/none" -- --precision bf16
 off() { expect 2 "$1 False, but this run would compute in ${1#--}: $2" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train "${@:3}" "$1" False; }

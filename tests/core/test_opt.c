@@ -117,6 +117,11 @@ static void a_false_name_of_a_value_sets_nothing(void **state)
     assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "false", "--device", "cuda"), LS_E_ARG);
     memset(given, 0, sizeof given);
     assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "false", "--device", "cpu"), LS_OK);
+    memset(given, 0, sizeof given);
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "false", "--on_gpu", "true"), LS_OK); /* the last wins */
+    assert_string_equal(t.device, "cuda");
+    memset(given, 0, sizeof given);
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--on_gpu", "--on_gpu", "false"), LS_E_ARG);
 }
 
 static void two_names_with_different_values_are_refused(void **state)

@@ -126,7 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_scale_is_the_largest_power_of_two_that_fits),
                                        cmocka_unit_test(the_history_drops_its_oldest_step),
-        cmocka_unit_test(an_operand_that_was_always_0_has_no_scale),
+                                       cmocka_unit_test(an_operand_that_was_always_0_has_no_scale),
                                        cmocka_unit_test(a_scale_is_that_of_the_largest_magnitude_of_the_history)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,12 +43,13 @@ await() {
 # works on). For 20 s after its end.
 keep() {
   (
-    copies=()
-    until [ ${#copies[@]} = "${2:-1}" ]; do
+    copies=() end=$((SECONDS + 100))
+    until [ ${#copies[@]} -ge "${2:-1}" ]; do
+      [ $SECONDS -lt $end ] || exit
       sleep 0.01
       [ ! -s "$1/memory_copy" ] || mapfile -t copies < <(compgen -G "/dev/shm/lockstep-$(id -u)/$(head -c 16 "$1/memory_copy")-*")
     done
-    for c in "${copies[@]}"; do flock "$c" sleep 20 & done
+    for c in "${copies[@]}"; do (exec 9<"$c" && flock 9 && exec sleep 20) & done
   ) >/dev/null 2>&1 &
 }
 
