@@ -15,6 +15,12 @@ on another device, for example fp32 on a GPU for bf16 on a CPU, where the same s
   python perf/precision_loss.py --data DIR --precisions fp32 --device cuda --steps 1000 --batch 4 --out fp32.json
   python perf/precision_loss.py --data DIR --precisions bf16 --device cpu --steps 1000 --batch 4 --reference fp32.json
 
+--control NAME=VALUE runs the first precision once more for each seed, with this environment variable, which changes the order of sums and nothing else: LS_GEMM=blas
+or LS_GEMM=avx2 in fp32 on a CPU, LS_GEMM_TUNE=0 on a GPU. Its differences say how far two runs in the same precision are apart: what a precision adds cannot be
+told from a pair if its difference is no larger. They do not count for --limit.
+
+  python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --control LS_GEMM=blas --steps 1000 --batch 1 --seq 128 --seeds 1,2,3
+
 DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference (with several seeds: a mean) is above --limit.
 """
 import argparse
@@ -44,12 +50,17 @@ p.add_argument("--seeds", default="1337", help="of weights and data order; one s
 p.add_argument("--limit", type=float, default=0.01)
 p.add_argument("--out", help="JSON file")
 p.add_argument("--reference", help="--out of another call: its first precision is the reference, also for the first one of --precisions")
+p.add_argument("--control", metavar="NAME=VALUE", help="also run the first precision with this environment variable, which only changes the order of sums")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
 a = p.parse_args()
 if a.last is None:
     a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
+if a.control and (a.reference or "=" not in a.control.lstrip("=")):
+    p.error("--control takes NAME=VALUE, and compares runs of this call: leave out --reference")
+if a.control and os.environ.get(a.control.partition("=")[0]) == a.control.partition("=")[2]:
+    p.error(f"{a.control} is set for all runs, so the control would be the same run twice")
 
 
 def text():
@@ -76,7 +87,7 @@ def reference():
     for k, v in SAME.items():
         if other.get(k) != v:
             p.error(f"{a.reference} has {k} {other.get(k)}, this call {v}: give the same to both")
-    found = {r["seed"]: r for r in other["runs"] if r["precision"] == precision}
+    found = {r["seed"]: r for r in other["runs"] if r["precision"] == precision and not r.get("control")}
     missing = [x for x in a.seeds.split(",") if x not in found]
     if missing:
         p.error(f"{a.reference} has no run with seed {', '.join(missing)}")
@@ -88,13 +99,16 @@ def reference():
 given, what = reference() if a.reference else ({}, None)
 
 
-def run(work, precision, seed):
+def run(work, precision, seed, control=None):
     folder = os.path.join(work, precision)
     args = [a.lockstep, "train", "--data", a.data, "--device", a.device, "--precision", precision, "--model", a.model, "--seq_length", a.seq,
             "--micro_batch_size_per_gpu", a.batch, "--global_batch_size", a.batch, "--max_steps", a.steps, "--save_every", 0,
             "--seed", seed, "--checkpoint_path", folder, *a.more]
-    begin = time.time()
-    done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    begin, env = time.time(), dict(os.environ)
+    if control:
+        name, _, value = control.partition("=")
+        env[name] = value
+    done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     if done.returncode:
         sys.exit(f"{precision}: exit code {done.returncode}\n{done.stdout[-2000:]}")
     with open(os.path.join(folder, "metrics.jsonl")) as f:
@@ -106,7 +120,7 @@ def run(work, precision, seed):
     if val is None:
         sys.exit(f"{precision}: no validation was made: {a.data} has no val.bin, or too short a one")
     shutil.rmtree(folder)
-    return {"precision": precision, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
+    return {"precision": precision, "control": control, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
             "losses": losses}
 
 
@@ -116,7 +130,14 @@ def mean(x):
     return m, f"{m:+.4f}" + (f" ({math.log(i[0]):+.4f} to {math.log(i[1]):+.4f})" if i else "")
 
 
+def named(precision, control):
+    return f"{precision} with {control}" if control else precision
+
+
 precisions, seeds, runs, wrong = a.precisions.split(","), a.seeds.split(","), [], False
+sides = [(x, None) for x in precisions]
+if a.control:
+    sides.insert(1, (precisions[0], a.control))
 print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| seed | precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
       "\n| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
 work = tempfile.mkdtemp(prefix="lockstep-precision-")
@@ -126,19 +147,23 @@ try:
         if given:
             of = given[seed]
             print(f"| {seed} | {what} | {of['first']:.4f} | {of['train']:.4f} | | {of['val']:.4f} | | |", flush=True)
-        for precision in precisions:
-            r = run(work, precision, seed)
+        for precision, control in sides:
+            r = run(work, precision, seed, control)
             runs.append(r)
             of = given.get(seed, runs[first])
             r["train_diff"], r["val_diff"] = r["train"] - of["train"], r["val"] - of["val"]
-            step = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
-            print(f"| {seed} | {precision} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
+            step = r["step_diff"] = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
+            print(f"| {seed} | {named(precision, control)} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
 finally:
     shutil.rmtree(work)
-for precision in precisions[0 if given else 1:]:
-    train, val = (mean([r[k] for r in runs if r["precision"] == precision]) for k in ("train_diff", "val_diff"))
-    wrong |= not (abs(train[0]) <= a.limit and abs(val[0]) <= a.limit)
-    print(f"{precision} - {what or precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
+for precision, control in sides[0 if given else 1:]:
+    of_side = [r for r in runs if (r["precision"], r["control"]) == (precision, control)]
+    train, val = (mean([r[k] for r in of_side]) for k in ("train_diff", "val_diff"))
+    wrong |= not control and not (abs(train[0]) <= a.limit and abs(val[0]) <= a.limit)
+    if control and not any(r["step_diff"] for r in of_side):
+        print(f"{control} changed nothing: the runs have the same losses at every step, so there is no control")
+        continue
+    print(f"{named(precision, control)} - {what or precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
 if given or precisions[1:]:
     print(f"limit {a.limit:g}: {'exceeded' if wrong else 'kept'}")
 if a.out:

@@ -243,8 +243,8 @@ static ls_status pick(side *s, const char *name, int n_thread)
         for (int i = 0; (k = gemm_list(i, &usable)); i++)
             if (usable &&
                 gemm_pick(gemm_is_bf16(k), gemm_name(k)) == k) /* of kernels with one name the first is used */
-                ls_str_addf(&there, "%s, ", gemm_name(k));
-        ls_status st = ls_fail(LS_E_ARG, "kernel '%s' is not available on this CPU; available: %sblas-own", name,
+                ls_str_addf(&there, "%s (%s), ", gemm_name(k), gemm_is_bf16(k) ? "bf16" : "fp32");
+        ls_status st = ls_fail(LS_E_ARG, "kernel '%s' is not available on this CPU; available: %sblas-own (fp32)", name,
                                there.data ? there.data : "");
         ls_str_fini(&there);
         return st;

@@ -74,7 +74,7 @@ ls_status ls_device_choose(const char *asked, const char *cpu_only, int workers,
 const char *ls_device_no_gpu(const ls_device_choice *d, char buf[LS_DEVICE_WORDS])
 {
     if (*d->why) snprintf(buf, LS_DEVICE_WORDS, "--device auto found no GPU: %.300s", d->why);
-    else snprintf(buf, LS_DEVICE_WORDS, "a GPU is needed (--device cuda)");
+    else snprintf(buf, LS_DEVICE_WORDS, "--device cuda chooses a GPU");
     return buf;
 }
 

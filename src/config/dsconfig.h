@@ -38,6 +38,10 @@ const char *ls_ds_precision(const ls_ds_config *ds);
 
 /* The key that leaves the precision open ("enabled": "auto"), of several the first of fp8, fp16 and bf16; NULL: none. */
 const char *ls_ds_precision_open(const ls_ds_config *ds);
+
+/* Whether the block of that precision has "enabled": false; "auto" disables nothing. */
+bool ls_ds_disables(const ls_ds_config *ds, const char *precision);
+
 /* Whether a run in bf16 or fp8 skips updates whose gradients are not finite: bf16.check_grad_overflow of a block that is enabled, or "auto". */
 bool ls_ds_checks_overflow(const ls_ds_config *ds);
 /* The name of a key, or its other name if the file has that. */

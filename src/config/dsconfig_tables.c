@@ -526,6 +526,13 @@ const char *ls_ds_precision_open(const ls_ds_config *ds)
                                             : NULL;
 }
 
+bool ls_ds_disables(const ls_ds_config *ds, const char *precision)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%s.enabled", precision);
+    return ls_ds_get(ds, key) && !ls_ds_bool(ds, key, true); /* "auto" has the default */
+}
+
 bool ls_ds_checks_overflow(const ls_ds_config *ds)
 {
     return ls_ds_bool(ds, "bf16.check_grad_overflow", false) &&
@@ -540,6 +547,9 @@ int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle ou
     int n = 0;
     for (size_t i = 0; i < COUNT(fp8) && !in_fp8; i++)
         if (ls_ds_get(ds, fp8[i])) out[n++] = (ls_ds_idle){ls_ds_name_given(ds, fp8[i]), "only fp8 uses it"};
+    if (in_fp8 && !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent") &&
+        ls_ds_int(ds, "fp8.amax_history_len", 1) != 1)
+        out[n++] = (ls_ds_idle){"fp8.amax_history_len", "amax_compute_algo most_recent means 1"};
     if (ls_ds_bool(ds, "bf16.check_grad_overflow", false) && !(in_bf16 && ls_ds_checks_overflow(ds)))
         out[n++] = (ls_ds_idle){ls_ds_get(ds, "bfloat16") ? "bfloat16.check_grad_overflow" : "bf16.check_grad_overflow",
                                 in_bf16 ? "bf16.enabled is not true" : "only bf16 and fp8 use it"};

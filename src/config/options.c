@@ -84,7 +84,7 @@ const ls_opt ls_train_opts[] = {
 
     ROW("n", LS_OPT_INT, n, "N", "1", "number of workers on this machine; -n N is the same", .section = "Machine", IN(1, 65536), COMMON),
     ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
-        "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu", COMMON),
+        "compute device; cuda: one GPU per worker; cuda:N: GPU N for all workers; auto: cuda if a GPU is available, else cpu; LS_DEVICE names another default", COMMON),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)"),
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16|fp8|auto", NULL,
         "number format of training; overrides fp16, bf16 and fp8 of the JSON; bf16, fp16 and fp8 keep fp32 master weights; fp16 and fp8 need a GPU; fp8: bf16, and linear layers of blocks with 8-bit operands; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; with --resume, if auto or not given: the precision of the run that is resumed [JSON, else fp32 on the CPU, bf16 on a GPU]", COMMON),
@@ -242,9 +242,9 @@ static size_t row_of(const char *name)
 
 /* Options of other trainers whose values mean something else here, and what to use. */
 static const ls_opt elsewhere[] = {
-    {.name = "dtype", .help = "--precision bf16, fp16 or fp32"},
-    {.name = "torch_dtype", .help = "--precision bf16, fp16 or fp32"},
-    {.name = "mixed_precision", .help = "--precision bf16, fp16 or fp32"},
+    {.name = "dtype", .help = "--precision bf16, fp16, fp8 or fp32"},
+    {.name = "torch_dtype", .help = "--precision bf16, fp16, fp8 or fp32"},
+    {.name = "mixed_precision", .help = "--precision bf16, fp16, fp8 or fp32"},
     {.name = "bf16_full_eval", .help = "--precision, which validation has, too"},
     {.name = "fp16_full_eval", .help = "--precision, which validation has, too"},
     {.name = "fp8_amax_compute_algo",

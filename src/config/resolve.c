@@ -698,6 +698,12 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                     : c->before.precision        ? "auto, which keeps that of the run: "
                                                  : "auto, here ",
                     c->precision, strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
+    if (!bits && o->precision && ls_ds_disables(ds, c->precision))
+        ls_str_addf(&c->notes, "the DeepSpeed JSON disables %s, but --precision %s%s\n", c->precision,
+                    strcmp(o->precision, "auto") ? "names it"
+                    : c->before.precision        ? "auto keeps it, the precision of the run"
+                                                 : "auto chooses it",
+                    strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
     if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",
@@ -715,9 +721,7 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
 /* Whether the JSON names another precision than the --precision of the run: it enables one, or disables that one. */
 static bool names_precision(const ls_ds_config *ds, const char *of_run)
 {
-    char key[32];
-    snprintf(key, sizeof key, "%s.enabled", !strcmp(of_run, "auto") ? "bf16" : of_run);
-    return ls_ds_precision(ds) || (ls_ds_get(ds, key) && !ls_ds_bool(ds, key, true));
+    return ls_ds_precision(ds) || ls_ds_disables(ds, !strcmp(of_run, "auto") ? "bf16" : of_run);
 }
 
 /* A JSON that is typed when a run is resumed overrides what the options of the run, which nobody typed, say of the precision. */
@@ -728,8 +732,7 @@ static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
                                          {"fp8_amax_history_len", "fp8.amax_compute_algo"},
                                          {"fp8_margin", "fp8.margin"}};
     if (!ds || !ls_train_given(o, "deepspeed_config") || ls_train_by_preset(o, "deepspeed_config")) return;
-    if (train_by_run(o, "precision") && !ls_ds_precision_open(ds) && names_precision(ds, o->precision))
-        ls_train_forget(o, "precision");
+    if (train_by_run(o, "precision") && names_precision(ds, o->precision)) ls_train_forget(o, "precision");
     for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)
         if (ls_ds_get(ds, fp8[i][1]) && train_by_run(o, fp8[i][0])) ls_train_forget(o, fp8[i][0]);
 }

@@ -180,7 +180,11 @@ static ls_status check_off(const ls_train_options *o, const ls_ds_config *ds, co
     else if (key) snprintf(why, sizeof why, "%.180s enables it", ds->path ? ds->path : "the DeepSpeed JSON");
     else snprintf(why, sizeof why, "it is the default on a GPU");
     return ls_fail(LS_E_ARG, "--%s False, but this run would compute in %s: %s; use --precision %s", c->precision,
-                   c->precision, why, strcmp(c->compute, "cuda") ? "fp32" : "fp32, or another");
+                   c->precision, why,
+                   strcmp(c->compute, "cuda")      ? "fp32"
+                   : !strcmp(c->precision, "bf16") ? "fp32, fp16 or fp8"
+                   : !strcmp(c->precision, "fp16") ? "fp32, bf16 or fp8"
+                                                   : "fp32, bf16 or fp16");
 }
 
 /* Why --precision auto chose what it did. */
@@ -206,7 +210,8 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
                        ds->path ? ds->path : "the DeepSpeed JSON");
     const bool open = is_open(o, ds, json, left_open);
-    const char *before = open ? c->before.precision : NULL;
+    const bool disabled = !o->precision && c->before.precision && ls_ds_disables(ds, c->before.precision);
+    const char *before = open && !disabled ? c->before.precision : NULL;
     c->precision_open = open || (!o->precision && !json); /* a section that enables nothing names none */
     if (c->precision_open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
@@ -219,11 +224,11 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->dtype = ls_precision_dtype(c->precision);
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
     LS_TRY(check_off(o, ds, before, json ? key : NULL, c));
-    if (open && !before && !o->precision && ls_ds_get(ds, "bf16.enabled") && !ls_ds_auto(ds, "bf16.enabled") &&
-        !ls_ds_bool(ds, "bf16.enabled", false) && c->dtype == LS_BF16)
-        return ls_fail(LS_E_CONFIG,
-                       "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp16 or fp32",
-                       ds->path ? ds->path : "the DeepSpeed JSON", ls_ds_precision_open(ds));
+    if (open && !before && !o->precision && ls_ds_disables(ds, "bf16") && c->dtype == LS_BF16)
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp32, fp16 or fp8",
+            ds->path ? ds->path : "the DeepSpeed JSON", ls_ds_precision_open(ds));
     note_kept(o, before, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))

@@ -218,6 +218,12 @@ static bool is_truth(const char *word)
     return !strcasecmp(word, "true") || !strcasecmp(word, "false");
 }
 
+/* The words of other trainers for a switch that has a value of ours: 1, 0 and -1 (neither). */
+static int truth_of(const char *word)
+{
+    return ls_one_of("true|1|yes|y|t|on", word, true) ? 1 : ls_one_of("false|0|no|n|f|off", word, true) ? 0 : -1;
+}
+
 /* argv[i] is the name of a list: takes its words; returns the place of the last. */
 static ls_status take_list(const ls_opt *row, void *target, int argc, char **argv, int i, int *last)
 {
@@ -291,8 +297,8 @@ static ls_status check_false(const ls_opt *table, size_t n, const void *target, 
         if (!(given[k] & OFF)) continue;
         const size_t real = ls_opt_row(table, n, table[k].of);
         if (given[k] & NAMED)
-            return ls_fail(LS_E_ARG, "--%s and --%s False are one option and have different values; leave one out",
-                           table[k].name, table[k].name);
+            return ls_fail(LS_E_ARG, "--%s and --%s False contradict each other; leave one out", table[k].name,
+                           table[k].name);
         if ((given[real] & SET) && !strcmp(value_of(&table[real], target).text, table[k].value))
             return ls_fail(LS_E_ARG, "--%s False contradicts --%s %s; leave one out", table[k].name, table[real].name,
                            table[k].value);
@@ -320,15 +326,18 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     const bool alone = row.kind == LS_OPT_SWITCH || table[k].value;
     *last = i;
     if (name[len]) value = name + len + 1;
-    else if (alone) value = i + 1 < argc && is_truth(argv[i + 1]) ? argv[++*last] : "true";
+    else if (alone)
+        value = i + 1 < argc && (table[k].value ? truth_of(argv[i + 1]) >= 0 : is_truth(argv[i + 1])) ? argv[++*last]
+                                                                                                      : "true";
     else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
-    if (table[k].value && (!strcasecmp(value, "false") || !strcmp(value, "0"))) {
+    const int truth = table[k].value ? truth_of(value) : -1;
+    if (!truth) {
         if (given) given[k] |= OFF;
         return LS_OK;
     }
-    if (table[k].value && strcasecmp(value, "true") && strcmp(value, "1"))
+    if (table[k].value && truth < 0)
         return ls_fail(LS_E_ARG, "%s%s %s: it stands for --%s %s; use --%s with another value", typed, row.name, value,
                        table[real].name, table[k].value, table[real].name);
     const opt_value before = value_of(&row, target);

@@ -83,13 +83,23 @@ expect 0 'bf16.enabled of the DeepSpeed JSON is "auto": this run computes in fp3
   --deepspeed_config open.json --device cpu
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
 printf '{"fp16": {"enabled": "auto"}, "bf16": {"enabled": false}}' >mixed.json
-expect 2 'mixed.json disables bf16 and has fp16.enabled "auto", which is bf16 on a GPU; add --precision fp16 or fp32' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json
+expect 2 'mixed.json disables bf16 and has fp16.enabled "auto", which is bf16 on a GPU; add --precision fp32, fp16 or fp8' env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json
 expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json --device cpu --print_config
-# a switch that is off is not ignored
+expect 0 "the DeepSpeed JSON disables bf16, but --precision auto chooses it" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config mixed.json --precision auto
+# a resumed run, too, obeys a typed JSON that disables its precision, also where the JSON leaves another one open
+for start in --bf16 "--deepspeed_config bf16.json"; do
+  t disabled LS_PLUGIN_DIR="$SCRATCH/none" -- $start
+  LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train --resume disabled --max_steps 3 --deepspeed_config mixed.json >disabled.log 2>&1 || bad "disabled: $(tail -n 3 disabled.log)"
+  grep -q '^steps up to 2 were computed in bf16 on the CPU, from here on in fp32 on the CPU$' disabled.log || bad "a JSON that disables bf16 ($start): $(cat disabled.log)"
+  rm -r disabled
+done
+# a switch that is off is not ignored; the words of other trainers
+expect 0 "precision  *bf16" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 yes --print_config
+expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 0 --print_config
 t bf16-off LS_PLUGIN_DIR="$SCRATCH/none" -- --precision bf16
 off() { expect 2 "$1 False, but this run would compute in ${1#--}: $2" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train "${@:3}" "$1" False; }
 off --bf16 "bf16.json enables it; use --precision fp32" "${base[@]:1}" --deepspeed_config bf16.json --device cpu
-off --bf16 "it is the default on a GPU; use --precision fp32, or another" "${base[@]:1}"
+off --bf16 "it is the default on a GPU; use --precision fp32, fp16 or fp8" "${base[@]:1}"
 off --bf16 "the run has --precision bf16" --resume bf16-off
 expect 2 "bf16 False contradicts --precision bf16; leave one out" "$LOCKSTEP" "${base[@]}" --bf16 False --precision bf16
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl

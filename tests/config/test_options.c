@@ -100,7 +100,7 @@ static void wrong_flags_and_values_are_refused(void **state)
     assert_int_equal(PARSE(&o, "--n_chunk", "4"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "--n_chunk; it is an option of R3: add --preset r3 "));
     assert_int_equal(PARSE(&o, "--dtype", "bfloat16"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "unknown option --dtype; use --precision bf16, fp16 or fp32");
+    assert_string_equal(ls_err_words(), "unknown option --dtype; use --precision bf16, fp16, fp8 or fp32");
     assert_int_equal(PARSE(&o, "--resume-from-checkpoint=x"), LS_E_ARG);
     assert_string_equal(ls_err_words(),
                         "unknown option --resume-from-checkpoint; use --resume RUN, with the folder of the run");

@@ -287,7 +287,7 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
         const char *line, *part;
     } all[] = {
         {"--precision fp16", "--precision fp32"},
-        {"--precision fp16", "a GPU is needed (--device cuda)"},
+        {"--precision fp16", "--device cuda chooses a GPU"},
         {"--device cpu --precision fp16", "fp16"},
         {"-n 2 --comm nccl", "add --device cuda"},
         {"--comm mpi", "mpi"},
