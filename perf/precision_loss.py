@@ -16,8 +16,8 @@ on another device, for example fp32 on a GPU for bf16 on a CPU, where the same s
   python perf/precision_loss.py --data DIR --precisions bf16 --device cpu --steps 1000 --batch 4 --reference fp32.json
 
 --control NAME=VALUE runs the first precision once more for each seed, with this environment variable, which changes the order of sums and nothing else: LS_GEMM=blas
-or LS_GEMM=avx2 in fp32 on a CPU, LS_GEMM_TUNE=0 on a GPU. Its differences say how far two runs in the same precision are apart: what a precision adds cannot be
-told from a pair if its difference is no larger. They do not count for --limit.
+or LS_GEMM=avx2 in fp32 on a CPU, LS_GEMM_TUNE=0 on a GPU. Its differences show how far two runs in the same precision are apart: a pair with a difference no larger
+shows no effect of the precision. They do not count for --limit.
 
   python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --control LS_GEMM=blas --steps 1000 --batch 1 --seq 128 --seeds 1,2,3
 

@@ -218,7 +218,7 @@ static bool is_truth(const char *word)
     return !strcasecmp(word, "true") || !strcasecmp(word, "false");
 }
 
-/* The words of other trainers for a switch that has a value of ours: 1, 0 and -1 (neither). */
+/* 1 for true, 0 for false, as other trainers write them; -1: neither. */
 static int truth_of(const char *word)
 {
     return ls_one_of("true|1|yes|y|t|on", word, true) ? 1 : ls_one_of("false|0|no|n|f|off", word, true) ? 0 : -1;
@@ -276,7 +276,8 @@ static bool is_other_value(const ls_opt *row, opt_value a, opt_value b)
     return false;
 }
 
-/* Row k has just set row `real`, which was `before`. Of one name the last value wins; two names with two values are a mistake. */
+/* Row k has just set row `real`, which was `before`. Of one name the last value wins (but false cannot take back
+ * the value that a switch stands for: check_false); two names with two values are a mistake. */
 static ls_status check_names(const ls_opt *table, size_t n, const void *target, const unsigned char *given, size_t k,
                              size_t real, opt_value before)
 {

@@ -52,7 +52,7 @@ float ls_fp8_scale(float amax, ls_fp8 form, int margin);
 /* Adds a step; the oldest is dropped. An operand that was 0 in all of them has no scale: its number is returned, and the history is emptied, so that
  * the next step records. Else -1. */
 int ls_fp8_push(ls_fp8_history *h, const float *amax);
-/* The words of operand i of the history: "the gradient of the fc of block 3". */
+/* The name of operand i of the history: "the gradient of the fc of block 3". */
 void ls_fp8_name(int i, char *text, size_t size);
 
 enum { LS_FP8_APART = 4 }; /* cuBLASLt reads factors at multiples of 16 bytes only */

@@ -93,7 +93,7 @@ for start in --bf16 "--deepspeed_config bf16.json"; do
   grep -q '^steps up to 2 were computed in bf16 on the CPU, from here on in fp32 on the CPU$' disabled.log || bad "a JSON that disables bf16 ($start): $(cat disabled.log)"
   rm -r disabled
 done
-# a switch that is off is not ignored; the words of other trainers
+# a switch that is off is not ignored; true and false as other trainers write them
 expect 0 "precision  *bf16" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 yes --print_config
 expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 0 --print_config
 t bf16-off LS_PLUGIN_DIR="$SCRATCH/none" -- --precision bf16
