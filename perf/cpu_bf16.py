@@ -21,8 +21,9 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
-import compare
 import train_vs_torch as base
+
+import compare
 
 MODES = ("fp32 eager", "fp32 compile", "bf16 eager", "bf16 compile")
 

@@ -26,8 +26,9 @@ import sys
 import tempfile
 import time
 
-import compare
 from generate_vs_transformers import make_folder  # which imports transformers only when it is called
+
+import compare
 
 MANY = 16
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

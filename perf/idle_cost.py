@@ -29,7 +29,22 @@ the wall time of steps and of all CPU seconds of the run, its start included. Th
 with the same weights.
 
 A bar is met if the whole interval is below it, and missed if it is above; else there are too few samples. The defaults should take about 12 minutes on two quiet cores of a server."""
-import argparse, concurrent.futures, hashlib, itertools, json, math, os, random, resource, shutil, signal, statistics, subprocess, sys, tempfile, time
+import argparse
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))

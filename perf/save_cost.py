@@ -6,7 +6,17 @@
 Each round runs the variants one after the other, so that slow times of the machine hit all of them; the ratio is taken within a round, and
 the median over rounds is printed with the range. Time is that of the epoch without its first two steps: what a step shows, plus
 what lies between steps. All runs must end with the same weights."""
-import argparse, hashlib, json, os, random, shutil, statistics, struct, subprocess, sys, tempfile
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("--rounds", type=int, default=5)

@@ -161,11 +161,11 @@ for lr in 1e-3 5e-3; do
     --max_steps 2 --learning_rate $lr --model_max_length 40 "${size[@]}" --checkpoint_path noval-$lr --workdir noval
 done
 [ -e noval/earlier-1/gen_epoch0.json ] || bad "the results of another pipeline were kept: $(ls noval)"
-files() { find noval -type f -printf '%p %i %T@\n' | sort; }
-files >before.txt
+noval_files() { find noval -type f -printf '%p %i %T@\n' | sort; }
+noval_files >before.txt
 expect 0 'translations and results exist' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
   --max_steps 2 --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path noval-5e-3 --workdir noval --resume
-files >after.txt; same before.txt after.txt
+noval_files >after.txt; same before.txt after.txt
 # sources that leave no room for a target: refused if it is so for all pairs, else counted; no loss without a token
 python3 - <<'PY'
 import json

@@ -50,7 +50,7 @@ for w in bf16 int8; do
     done <prompts.txt
     for batch in 2 11; do
         "$LOCKSTEP" "${gen[@]}" --weights $w --threads 3 --prompts prompts.txt --batch $batch --json >many.jsonl || bad "--prompts failed"
-        python3 -c 'import json; [print(json.loads(x)["ids"]) for x in open("many.jsonl")]' >batch
+        python3 -c 'import json; [print(json.loads(x)["ids"]) for x in open("many.jsonl")]' >./batch
         diff alone batch >diff.txt || bad "$w: alone and in a batch of $batch: $(cat diff.txt)"
     done
     "$LOCKSTEP" "${gen[@]}" --weights $w --threads 2 --prompt more --json >one.json || bad "generate failed"

@@ -73,7 +73,8 @@ expect 2 "comm local" env MASTER_ADDR=127.0.0.1 RANK=0 WORLD_SIZE=4 LOCAL_RANK=0
 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) expect 4 "ranks 1, 2 and 3 of 4 did not connect within 1 s" env RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 \
   "$LOCKSTEP" "${base[@]}" --comm_timeout 1 --checkpoint_path "$SCRATCH/x"
 # the refusal of a token is reported, also by a rank whose last try came after rank 0 had ended
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port)
+MASTER_PORT=$(free_port)
+export MASTER_ADDR=127.0.0.1 MASTER_PORT
 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 LOCKSTEP_TOKEN=one "$LOCKSTEP" "${base[@]}" --comm_timeout 2 --checkpoint_path "$SCRATCH/x" >/dev/null 2>&1 &
 expect 4 "rank 1 could not connect .*another LOCKSTEP_TOKEN" env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 LOCKSTEP_TOKEN=two \
   "$LOCKSTEP" "${base[@]}" --comm_timeout 4 --checkpoint_path "$SCRATCH/x"

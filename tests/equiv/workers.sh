@@ -17,7 +17,7 @@ steps=(--max_steps 8)
 
 run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
 for s in ddp dp zero1 zero2 zero3 shared; do
-  how=(--strategy $s); [ $s = shared ] && how=(--strategy ddp --share_optimizer)
+  how=(--strategy "$s"); [ "$s" = shared ] && how=(--strategy ddp --share_optimizer)
   run $s -n 4 "${how[@]}" --reference_output "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
