@@ -221,7 +221,7 @@ static bool is_truth(const char *word)
 /* 1 for true, 0 for false, as other trainers write them; -1: neither. */
 static int truth_of(const char *word)
 {
-    return ls_one_of("true|1|yes|y|t|on", word, true) ? 1 : ls_one_of("false|0|no|n|f|off", word, true) ? 0 : -1;
+    return ls_one_of("true|1|yes", word, true) ? 1 : ls_one_of("false|0|no", word, true) ? 0 : -1;
 }
 
 /* argv[i] is the name of a list: takes its words; returns the place of the last. */
