@@ -57,6 +57,10 @@ if a.last is None:
     a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
+for name in ("precisions", "seeds"):
+    listed = getattr(a, name).split(",")
+    if len(set(listed)) < len(listed):
+        p.error(f"--{name} {getattr(a, name)}: give each of them once, because each run counts as one sample")
 if a.control and (a.reference or "=" not in a.control.lstrip("=")):
     p.error("--control takes NAME=VALUE, and compares runs of this call: leave out --reference")
 if a.control and os.environ.get(a.control.partition("=")[0]) == a.control.partition("=")[2]:

@@ -136,7 +136,7 @@ ls_status ckpt_part_write(ckpt_part *p, struct ckpt_stage *stage, const char *pa
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash);
 
 /* Creates a file and reserves its space, so that a full disk is reported at the start. */
-ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
+ls_status ckpt_file_create(const char *path, int64_t nbytes, int *out);
 ls_status ckpt_write_at(int fd, const char *path, const char *data, size_t n, int64_t at);
 /* Creates, writes and syncs a file. from: a file with the same bytes, whose blocks the new one shares where the file system can; or NULL. */
 ls_status ckpt_file_put(const char *path, const void *data, size_t n, const char *from);

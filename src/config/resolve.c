@@ -724,6 +724,11 @@ static bool names_precision(const ls_ds_config *ds, const char *of_run)
     return ls_ds_precision(ds) || ls_ds_disables(ds, !strcmp(of_run, "auto") ? "bf16" : of_run);
 }
 
+bool train_json_typed(const ls_train_options *o, const ls_ds_config *ds)
+{
+    return ds && ls_train_given(o, "deepspeed_config") && !ls_train_by_preset(o, "deepspeed_config");
+}
+
 /* A JSON that is typed when a run is resumed overrides what the options of the run, which nobody typed, say of the precision. */
 static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
 {
@@ -731,7 +736,7 @@ static void forget_precision(const ls_ds_config *ds, ls_train_options *o)
                                          {"fp8_amax_history_len", "fp8.amax_history_len"},
                                          {"fp8_amax_history_len", "fp8.amax_compute_algo"},
                                          {"fp8_margin", "fp8.margin"}};
-    if (!ds || !ls_train_given(o, "deepspeed_config") || ls_train_by_preset(o, "deepspeed_config")) return;
+    if (!train_json_typed(o, ds)) return;
     if (train_by_run(o, "precision") && names_precision(ds, o->precision)) ls_train_forget(o, "precision");
     for (size_t i = 0; i < sizeof fp8 / sizeof *fp8; i++)
         if (ls_ds_get(ds, fp8[i][1]) && train_by_run(o, fp8[i][0])) ls_train_forget(o, fp8[i][0]);

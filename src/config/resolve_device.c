@@ -149,6 +149,13 @@ static bool is_of_run(const ls_train_options *o, const char *before)
     return before || (o->precision && train_by_run(o, "precision"));
 }
 
+/* A JSON that is typed when a run is resumed disables the precision of its steps. */
+static bool is_disabled(const ls_train_options *o, const ls_ds_config *ds, const char *before)
+{
+    return before && train_json_typed(o, ds) && ls_ds_disables(ds, before) &&
+           (!o->precision || train_by_run(o, "precision"));
+}
+
 /* --precision auto would choose another one. */
 static void note_kept(const ls_train_options *o, const char *before, ls_train_config *c)
 {
@@ -210,8 +217,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
                        ds->path ? ds->path : "the DeepSpeed JSON");
     const bool open = is_open(o, ds, json, left_open);
-    const bool disabled = !o->precision && c->before.precision && ls_ds_disables(ds, c->before.precision);
-    const char *before = open && !disabled ? c->before.precision : NULL;
+    const char *before = open && !is_disabled(o, ds, c->before.precision) ? c->before.precision : NULL;
     c->precision_open = open || (!o->precision && !json); /* a section that enables nothing names none */
     if (c->precision_open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before

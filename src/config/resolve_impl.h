@@ -31,6 +31,8 @@ void train_settings_preset(const ls_train_options *o, ls_train_config *c);
 
 /* Whether an option is one of the run that is resumed, and was not typed. */
 bool train_by_run(const ls_train_options *o, const char *name);
+/* Whether the DeepSpeed JSON was typed, and is not that of the run that is resumed or of a preset. */
+bool train_json_typed(const ls_train_options *o, const ls_ds_config *ds);
 /* Who gave an option, in a note that begins with it: "", " of the earlier run" or " of the preset". */
 const char *train_whose(const ls_train_options *o, const char *name);
 /* An option that other options, or the device, exclude: it needs `needs`. One that nobody typed, because it is of the run that is resumed (or

@@ -93,6 +93,10 @@ for start in --bf16 "--deepspeed_config bf16.json"; do
   grep -q '^steps up to 2 were computed in bf16 on the CPU, from here on in fp32 on the CPU$' disabled.log || bad "a JSON that disables bf16 ($start): $(cat disabled.log)"
   rm -r disabled
 done
+t open-copy LS_PLUGIN_DIR="$SCRATCH/none" -- --deepspeed_config bf16.json # the JSON of the run, which nobody typed, changes nothing
+cp mixed.json open-copy/options.deepspeed.json
+LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train --resume open-copy --max_steps 3 >open-copy.log 2>&1 || bad "open-copy: $(tail -n 3 open-copy.log)"
+grep -q 'were computed in' open-copy.log && bad "the JSON of a run changed its precision: $(cat open-copy.log)"
 # a switch that is off is not ignored; true and false as other trainers write them
 expect 0 "precision  *bf16" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 yes --print_config
 expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 0 --print_config
