@@ -699,11 +699,9 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                                                  : "auto, here ",
                     c->precision, strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
     if (!bits && o->precision && ls_ds_disables(ds, c->precision))
-        ls_str_addf(&c->notes, "the DeepSpeed JSON disables %s, but --precision %s%s\n", c->precision,
-                    strcmp(o->precision, "auto") ? "names it"
-                    : c->before.precision        ? "auto keeps it, the precision of the run"
-                                                 : "auto chooses it",
-                    strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
+        ls_str_addf(&c->notes, "the DeepSpeed JSON disables %s, but --precision %s%s %s it\n", c->precision,
+                    o->precision, train_whose(o, "precision"),
+                    c->before.precision && !strcmp(o->precision, "auto") ? "keeps" : "chooses");
     if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",

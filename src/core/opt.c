@@ -115,15 +115,21 @@ static const char *dashes(const ls_opt *row)
     return row->name[1] ? "--" : "-";
 }
 
+/* 1 for true, 0 for false, as other trainers write them; -1: neither. */
+static int truth_of(const char *word)
+{
+    return ls_one_of("true|1|yes", word, true) ? 1 : ls_one_of("false|0|no", word, true) ? 0 : -1;
+}
+
 /* Sets one row from text; error messages name the option. */
 static ls_status set(const ls_opt *row, void *target, const char *text)
 {
     char *at = (char *)target + row->offset;
     switch (row->kind) {
     case LS_OPT_SWITCH:
-        if (!strcasecmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
-        else if (!strcasecmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
-        else return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
+        if (truth_of(text) < 0)
+            return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
+        *(bool *)(void *)at = truth_of(text);
         return LS_OK;
     case LS_OPT_INT:
         if (row->word && !strcmp(text, row->word)) *(int64_t *)(void *)at = -1;
@@ -213,15 +219,10 @@ static bool is_number(const char *word)
     return *word && !word[strspn(word, "0123456789")];
 }
 
-static bool is_truth(const char *word)
+/* Whether the word after a switch is its value. After a plain switch 1, 0, yes and no may be files. */
+static bool is_truth(const ls_opt *row, const char *word)
 {
-    return !strcasecmp(word, "true") || !strcasecmp(word, "false");
-}
-
-/* 1 for true, 0 for false, as other trainers write them; -1: neither. */
-static int truth_of(const char *word)
-{
-    return ls_one_of("true|1|yes", word, true) ? 1 : ls_one_of("false|0|no", word, true) ? 0 : -1;
+    return row->value ? truth_of(word) >= 0 : ls_one_of("true|false", word, true);
 }
 
 /* argv[i] is the name of a list: takes its words; returns the place of the last. */
@@ -327,9 +328,7 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     const bool alone = row.kind == LS_OPT_SWITCH || table[k].value;
     *last = i;
     if (name[len]) value = name + len + 1;
-    else if (alone)
-        value = i + 1 < argc && (table[k].value ? truth_of(argv[i + 1]) >= 0 : is_truth(argv[i + 1])) ? argv[++*last]
-                                                                                                      : "true";
+    else if (alone) value = i + 1 < argc && is_truth(&table[k], argv[i + 1]) ? argv[++*last] : "true";
     else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
