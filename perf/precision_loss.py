@@ -9,7 +9,7 @@ the order of sums end with losses that differ, too, so one pair decides little: 
   python perf/precision_loss.py --data DIR --precisions bf16,fp8 --device cuda [--seeds 1,2,3] [--steps 2000] [--model gpt2] [--batch 16] [--seq 512]
   python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --steps 1000 --model tiny --batch 4 --seq 128
 
-With --reference FILE the losses are compared with those of another call's --out: its first precision, of the same seeds, model, batch, steps and text. It can have run
+With --reference FILE... the losses are compared with those of other calls' --out: their first precision, of the same seeds, model, batch, steps and text. They can have run
 on another device, for example fp32 on a GPU for bf16 on a CPU, where the same steps in fp32 would take hours.
 
   python perf/precision_loss.py --data DIR --precisions fp32 --device cuda --steps 1000 --batch 4 --out fp32.json
@@ -20,6 +20,10 @@ or LS_GEMM=avx2 in fp32 on a CPU, LS_GEMM_TUNE=0 on a GPU. Its differences show 
 shows no effect of the precision. They do not count for --limit.
 
   python perf/precision_loss.py --data DIR --precisions fp32,bf16 --device cpu --control LS_GEMM=blas --steps 1000 --batch 1 --seq 128 --seeds 1,2,3
+
+With --done FILE... the runs of earlier calls (their --out) are not made again, so that the seeds can be divided among several calls and machines:
+
+  python perf/precision_loss.py --data DIR --precisions bf16 --device cpu --steps 1000 --batch 4 --seeds 1,2,3,4 --reference fp32.json --done seeds12.json seeds34.json
 
 DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference (with several seeds: a mean) is above --limit.
 """
@@ -49,7 +53,8 @@ p.add_argument("--last", type=int, help="training steps at the end whose losses 
 p.add_argument("--seeds", default="1337", help="of weights and data order; one set of runs for each")
 p.add_argument("--limit", type=float, default=0.01)
 p.add_argument("--out", help="JSON file")
-p.add_argument("--reference", help="--out of another call: its first precision is the reference, also for the first one of --precisions")
+p.add_argument("--reference", nargs="+", metavar="FILE", help="--out of other calls: their first precision is the reference, also for the first one of --precisions")
+p.add_argument("--done", nargs="+", default=[], metavar="FILE", help="--out of earlier calls: their runs are not made again")
 p.add_argument("--control", metavar="NAME=VALUE", help="also run the first precision with this environment variable, which only changes the order of sums")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
 a = p.parse_args()
@@ -77,30 +82,66 @@ def text():
     return {k: meta.get(k, {}).get("sha256") for k in ("train", "val")}
 
 
-SAME = {"model": a.model, "batch": a.batch, "seq": a.seq, "steps": a.steps, "options": a.more, "text": text()}
+def deciding(options):
+    """Those that can change a loss: not the number of threads, as a run has the same bits with any."""
+    left, options = [], iter(options)
+    for x in options:
+        if x == "--threads":
+            next(options, None)
+        elif not x.startswith("--threads="):
+            left.append(x)
+    return left
+
+
+SAME = {"model": a.model, "batch": a.batch, "seq": a.seq, "steps": a.steps, "options": deciding(a.more), "text": text()}
+
+
+def earlier(path):
+    """Runs of another call and what they are, by (precision, control, seed)."""
+    try:
+        with open(path) as f:
+            other = json.load(f)
+        found = {(r["precision"], r.get("control"), r["seed"]): {**r, "train": sum(r["losses"][-a.last:]) / a.last, "device": r.get("device", other["device"])}
+                 for r in other["runs"]}
+        if not found:
+            raise ValueError("it has no runs")
+    except (OSError, ValueError, LookupError, TypeError) as e:
+        p.error(f"{path} is not a file of --out: {e}")
+    other["options"] = deciding(other.get("options", []))
+    for k, v in SAME.items():
+        if other.get(k) != v:
+            p.error(f"{path} has {k} {other.get(k)}, this call {v}: give the same to both")
+    return found
+
+
+def all_of(paths):
+    """Runs of several calls; each counts as one sample, so no two files may have the same."""
+    runs = {}
+    for path in paths:
+        for key, r in earlier(path).items():
+            if key in runs:
+                p.error(f"{path} has seed {key[2]} in {named(*key[:2])}, which an earlier file has, too")
+            runs[key] = r
+    return runs
 
 
 def reference():
-    """Runs of the other call by seed, and what they are."""
-    try:
-        with open(a.reference) as f:
-            other = json.load(f)
-        precision = other["runs"][0]["precision"]
-    except (OSError, ValueError, LookupError, TypeError) as e:
-        p.error(f"{a.reference} is not a file of --out: {e}")
-    for k, v in SAME.items():
-        if other.get(k) != v:
-            p.error(f"{a.reference} has {k} {other.get(k)}, this call {v}: give the same to both")
-    found = {r["seed"]: r for r in other["runs"] if r["precision"] == precision and not r.get("control")}
+    """Runs of the other calls by seed, and what they are."""
+    runs = all_of(a.reference)
+    precision, device = next((x, r["device"]) for (x, _, _), r in runs.items())
+    found = {seed: r for (x, control, seed), r in runs.items() if x == precision and not control}
     missing = [x for x in a.seeds.split(",") if x not in found]
     if missing:
-        p.error(f"{a.reference} has no run with seed {', '.join(missing)}")
-    for r in found.values():
-        r["train"] = sum(r["losses"][-a.last:]) / a.last
-    return found, f"{precision} on {other['device']}"
+        p.error(f"{' '.join(a.reference)}: no run with seed {', '.join(missing)}")
+    return found, f"{precision} on {device}"
+
+
+def named(precision, control):
+    return f"{precision} with {control}" if control else precision
 
 
 given, what = reference() if a.reference else ({}, None)
+done = all_of(a.done)
 
 
 def run(work, precision, seed, control=None):
@@ -124,18 +165,14 @@ def run(work, precision, seed, control=None):
     if val is None:
         sys.exit(f"{precision}: no validation was made: {a.data} has no val.bin, or too short a one")
     shutil.rmtree(folder)
-    return {"precision": precision, "control": control, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "first": losses[0], "seconds": time.time() - begin,
-            "losses": losses}
+    return {"precision": precision, "control": control, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "device": a.device, "first": losses[0],
+            "seconds": time.time() - begin, "losses": losses}
 
 
 def mean(x):
     """With its interval, where there are several."""
     m, i = statistics.mean(x), compare.interval([math.exp(v) for v in x])
     return m, f"{m:+.4f}" + (f" ({math.log(i[0]):+.4f} to {math.log(i[1]):+.4f})" if i else "")
-
-
-def named(precision, control):
-    return f"{precision} with {control}" if control else precision
 
 
 precisions, seeds, runs, wrong = a.precisions.split(","), a.seeds.split(","), [], False
@@ -152,7 +189,7 @@ try:
             of = given[seed]
             print(f"| {seed} | {what} | {of['first']:.4f} | {of['train']:.4f} | | {of['val']:.4f} | | |", flush=True)
         for precision, control in sides:
-            r = run(work, precision, seed, control)
+            r = done.get((precision, control, seed)) or run(work, precision, seed, control)
             runs.append(r)
             of = given.get(seed, runs[first])
             r["train_diff"], r["val_diff"] = r["train"] - of["train"], r["val"] - of["val"]
