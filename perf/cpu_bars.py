@@ -5,7 +5,7 @@ Rounds run, in sequence and on the same cores, each in separate processes (GPT-2
   8 x 2      ours ddp on W workers with cores / W threads each, global batch 16: bf16 and fp32 with --share_optimizer, and fp32 without
   part       one worker on the cores of one of them, its share of the batch, the other cores idle
   copies     W of those at once that do not communicate: what the cores and the memory give
-  peers      PyTorch DDP over gloo and DeepSpeed ZeRO-2 and 3 on W workers, in fp32 and bf16
+  peers      PyTorch DDP over gloo (eager and compiled) and DeepSpeed ZeRO-2 and 3 on W workers, in fp32 and bf16 (autocast; DeepSpeed's bf16 mode)
   all cores  one worker, batch 4: ours in bf16 and fp32; PyTorch in fp32 and bf16, eager and compiled
   products   `lockstep bench gemm`: the products of a step against the measured peak of the instruction (once, at the begin)
   triad      STREAM triad with cores / W and with all threads: the memory's limit
@@ -30,6 +30,7 @@ import workers as w
 
 ALONE = ("fp32 eager", "bf16 eager", "bf16 compile", "fp32 compile")
 PEERS = ("torch ddp", "deepspeed zero2", "deepspeed zero3")
+DDP_COMPILED = ("torch ddp bf16 compile", "torch ddp fp32 compile")
 
 
 def options():
@@ -167,7 +168,7 @@ class Table:
                  (f"ddp x{W} bf16 / PyTorch DDP (gloo), {best}", 1.5, self.ratios(ours, modes("torch ddp"))),
                  (f"ddp x{W} bf16 / DeepSpeed ZeRO-2, {best}", 2.0, self.ratios(ours, modes("deepspeed zero2"))),
                  (f"ddp x{W} bf16 / DeepSpeed ZeRO-3, {best}", 2.0, self.ratios(ours, modes("deepspeed zero3"))),
-                 (f"ddp x{W} fp32 / PyTorch DDP (gloo), fp32", None, self.ratios("ours ddp fp32", ["torch ddp fp32"])),
+                 (f"ddp x{W} fp32 / PyTorch DDP (gloo), fp32", None, self.ratios("ours ddp fp32", ["torch ddp fp32", "torch ddp fp32 compile"])),
                  ("all cores, bf16 / fp32", 2.5, self.ratios("ours alone bf16", ["ours alone fp32"])),
                  (f"all cores, bf16 / {mode}", 3.0, self.ratios("ours alone bf16", ["torch " + m for m in ALONE])),
                  (f"all cores, fp32 / {mode}", None, self.ratios("ours alone fp32", ["torch " + m for m in ALONE]))]
@@ -193,7 +194,7 @@ class Table:
 
 
 def modes(peer):
-    return [f"{peer} fp32", f"{peer} bf16"]
+    return [f"{peer} fp32", f"{peer} bf16", *(DDP_COMPILED if peer == "torch ddp" else ())]
 
 
 def one_round(o, t, budget, data, work):
@@ -217,10 +218,14 @@ def one_round(o, t, budget, data, work):
     ours("ours ddp bf16", "bf16", W, more=["--share_optimizer"])
     ours("part bf16", "bf16", 1, batch=share)
     ours("copies bf16", "bf16", 1, batch=share, copies=W)
+
+    def workers_of_peer(name):
+        measure(name, w.peer, o, data, work, "-".join(name.split()[1:]), W, o.threads)
+
     for peer in PEERS:
         for name in peer_modes(modes(peer)):
-            kind = peer.split()[1]
-            measure(name, w.peer, o, data, work, kind + ("-bf16" if name.endswith("bf16") else ""), W, o.threads)
+            if len(t.rounds) > 1 or not name.endswith("compile"):
+                workers_of_peer(name)
     alone = SimpleNamespace(**{**vars(o), "micro": o.alone_batch})
     for p in ("bf16", "fp32"):
         ours(f"ours alone {p}", p, 1, o=alone, batch=o.alone_batch, threads=o.cores)
@@ -234,6 +239,9 @@ def one_round(o, t, budget, data, work):
         for name in torch:
             if name.endswith("compile"):
                 measure(name, torch_alone, o, data, name.split(" ", 1)[1])
+        for name in DDP_COMPILED:
+            if name not in t.missing:
+                workers_of_peer(name)
 
 
 def fp32_workers(o, ours, measure):

@@ -52,7 +52,7 @@ p.add_argument("--steps", type=int, default=2000)
 p.add_argument("--last", type=int, help="training steps at the end whose losses are averaged [100, or all if there are fewer]")
 p.add_argument("--seeds", default="1337", help="of weights and data order; one set of runs for each")
 p.add_argument("--limit", type=float, default=0.01)
-p.add_argument("--out", help="JSON file")
+p.add_argument("--out", help="JSON file, written after each run")
 p.add_argument("--reference", nargs="+", metavar="FILE", help="--out of other calls: their first precision is the reference, also for the first one of --precisions")
 p.add_argument("--done", nargs="+", default=[], metavar="FILE", help="--out of earlier calls: their runs are not made again")
 p.add_argument("--control", metavar="NAME=VALUE", help="also run the first precision with this environment variable, which only changes the order of sums")
@@ -144,18 +144,27 @@ given, what = reference() if a.reference else ({}, None)
 done = all_of(a.done)
 
 
-def run(work, precision, seed, control=None):
-    folder = os.path.join(work, precision)
+def call(precision, seed, folder, control, *more):
+    """`lockstep train` of one run; ends this program if it fails."""
     args = [a.lockstep, "train", "--data", a.data, "--device", a.device, "--precision", precision, "--model", a.model, "--seq_length", a.seq,
             "--micro_batch_size_per_gpu", a.batch, "--global_batch_size", a.batch, "--max_steps", a.steps, "--save_every", 0,
-            "--seed", seed, "--checkpoint_path", folder, *a.more]
-    begin, env = time.time(), dict(os.environ)
+            "--seed", seed, "--checkpoint_path", folder, *a.more, *more]
+    env = dict(os.environ)
     if control:
         name, _, value = control.partition("=")
         env[name] = value
-    done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    try:
+        done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    except OSError as e:
+        sys.exit(f"no program {a.lockstep} ({e.strerror}): build it, or name it with --lockstep")
     if done.returncode:
-        sys.exit(f"{precision}: exit code {done.returncode}\n{done.stdout[-2000:]}")
+        sys.exit(f"{named(precision, control)}: exit code {done.returncode}\n{done.stdout[-2000:]}")
+
+
+def run(work, precision, seed, control=None):
+    folder = os.path.join(work, precision)
+    begin = time.time()
+    call(precision, seed, folder, control)
     with open(os.path.join(folder, "metrics.jsonl")) as f:
         losses = [json.loads(x)["loss"] for x in f]
     if len(losses) != a.steps:
@@ -169,6 +178,13 @@ def run(work, precision, seed, control=None):
             "seconds": time.time() - begin, "losses": losses}
 
 
+def save():
+    if a.out:
+        with open(a.out + ".new", "w") as f:
+            json.dump({**SAME, "device": a.device, "limit": a.limit, "runs": runs}, f)
+        os.replace(a.out + ".new", a.out)
+
+
 def mean(x):
     """With its interval, where there are several."""
     m, i = statistics.mean(x), compare.interval([math.exp(v) for v in x])
@@ -179,6 +195,9 @@ precisions, seeds, runs, wrong = a.precisions.split(","), a.seeds.split(","), []
 sides = [(x, None) for x in precisions]
 if a.control:
     sides.insert(1, (precisions[0], a.control))
+made = [(*side, seed) for seed in seeds for side in sides if (*side, seed) not in done]
+for precision, control in dict.fromkeys(x[:2] for x in made):  # what is refused is refused before hours of training
+    call(precision, seeds[0], os.path.join(tempfile.gettempdir(), "lockstep-precision-none"), control, "--print_config")
 print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| seed | precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
       "\n| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
 work = tempfile.mkdtemp(prefix="lockstep-precision-")
@@ -195,6 +214,7 @@ try:
             r["train_diff"], r["val_diff"] = r["train"] - of["train"], r["val"] - of["val"]
             step = r["step_diff"] = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
             print(f"| {seed} | {named(precision, control)} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
+            save()
 finally:
     shutil.rmtree(work)
 for precision, control in sides[0 if given else 1:]:
@@ -207,7 +227,4 @@ for precision, control in sides[0 if given else 1:]:
     print(f"{named(precision, control)} - {what or precisions[0]}: training {train[1]}, validation {val[1]}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
 if given or precisions[1:]:
     print(f"limit {a.limit:g}: {'exceeded' if wrong else 'kept'}")
-if a.out:
-    with open(a.out, "w") as f:
-        json.dump({**SAME, "device": a.device, "limit": a.limit, "runs": runs}, f)
 sys.exit(wrong)

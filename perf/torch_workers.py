@@ -57,7 +57,7 @@ class Ddp:
         ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         self.ddp, self.step_model = ddp, torch.compile(ddp) if o.compile else ddp
         self.optimizer, self.words = torch_gpt2.make_optimizer(model)
-        self.words = f"AdamW {self.words}, gloo{', autocast in bf16' if o.bf16 else ''}"
+        self.words = f"AdamW {self.words}, gloo{', autocast in bf16' if o.bf16 else ''}{', torch.compile' if o.compile else ''}"
         self.accumulation, self.bf16 = o.accumulation, o.bf16
 
     def micro(self, m, x, y):

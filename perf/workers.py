@@ -186,16 +186,16 @@ def peer_env():
 
 
 def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e9):
-    """perf/torch_workers.py on `workers` processes: "ddp" is PyTorch's, "zero1", "zero2", "zero3" DeepSpeed's; with "-bf16" in bf16."""
+    """perf/torch_workers.py on `workers` processes: "ddp" is PyTorch's, "zero1", "zero2", "zero3" DeepSpeed's; with "-bf16" in bf16, with "-compile" compiled."""
     batch, steps = batch or o.global_batch, steps or o.steps
     all_cores, meet = cores(workers * threads), os.path.join(work, f"meet-{time.monotonic_ns()}")
     port = str(20000 + time.monotonic_ns() // 1000000 % 40000)  # a name only: DeepSpeed's shared memory bears it, and outlives it
-    kind, _, precision = kind.partition("-")
+    kind, *how = kind.split("-")
     args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data,
             "--model", o.model, "--seq", o.seq, "--micro", o.micro, "--accumulation",
             batch // (workers * o.micro), "--steps", steps + 1, "--threads", threads]
-    args += ["--bf16"] if precision == "bf16" else []
-    args += ["--compile"] if kind == "ddp" and getattr(o, "compile", False) else []
+    args += ["--bf16"] if "bf16" in how else []
+    args += ["--compile"] if kind == "ddp" and ("compile" in how or getattr(o, "compile", False)) else []
     args += ["--no-cpp"] if kind != "ddp" and not getattr(o, "deepspeed_cpp", False) else []
     g = Group()
     with tempfile.TemporaryFile() as out:
