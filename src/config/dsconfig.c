@@ -368,11 +368,35 @@ static bool is_honoured(const ds_reader *r, const char *place)
     return r->groups->honoured.data && strstr(r->groups->honoured.data, start);
 }
 
+/* The precision of the run is not what the block says. */
+static void list_overridden(ds_reader *r, const char *block, const char *precision)
+{
+    char key[32], why[64];
+    if (!ls_ds_overridden(r->c, block, precision)) return;
+    snprintf(key, sizeof key, "%s.enabled", ls_ds_name_given(r->c, block));
+    snprintf(why, sizeof why, "the run computes in %s", precision);
+    if (is_honoured(r, key)) train_ds_ignored(r, key, why);
+}
+
+/* fp16 beside another precision is refused with the options, which may choose one. */
+static void unlist_conflict(ds_reader *r)
+{
+    static const char *const key[] = {"fp8.enabled", "fp16.enabled", "bf16.enabled", "bfloat16.enabled"};
+    const ls_ds_config *c = r->c;
+    if (!ls_ds_bool(c, "fp16.enabled", false)) return;
+    if (!ls_ds_bool(c, "fp8.enabled", false) && !ls_ds_bool(c, "bf16.enabled", false)) return;
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        if (ls_ds_bool(c, key[i], false)) train_ds_unused(r, key[i]);
+}
+
 /* Moves the keys that a run in this precision does not use to those that are ignored; one that is refused stays so. */
 static void list_idle(ds_reader *r, const char *precision)
 {
+    static const char *const block[] = {"fp8", "fp16", "bf16"};
     ls_ds_idle idle[LS_DS_IDLE_MAX];
     if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c) != NULL) return; /* not known yet */
+    for (size_t i = 0; i < sizeof block / sizeof *block && precision; i++) list_overridden(r, block[i], precision);
+    if (!precision) unlist_conflict(r);
     if (!precision) precision = ls_ds_precision(r->c);
     const int n = ls_ds_idle_keys(r->c, precision ? precision : "fp32", idle);
     for (int i = 0; i < n; i++)

@@ -2,7 +2,7 @@
  *
  * Strict JSON without duplicate keys; "comment" and keys that begin with _ are comments. A key that DeepSpeed does not know, at any depth,
  * is LS_E_CONFIG; the message has the nearest known key and its place. Of several problems the error has the first and their number. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
- * LS_E_UNSUPPORTED. "auto" is as if the key were missing; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
+ * LS_E_UNSUPPORTED. "auto" is as if the key were missing, but in a block of a precision it means the default of the device; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
 #ifndef LS_CONFIG_DSCONFIG_H
 #define LS_CONFIG_DSCONFIG_H
 
@@ -42,16 +42,19 @@ const char *ls_ds_precision_open(const ls_ds_config *ds);
 /* Whether the block of that precision has "enabled": false; "auto" disables nothing. */
 bool ls_ds_disables(const ls_ds_config *ds, const char *precision);
 
+/* Whether a run in this precision ("fp32", "bf16" ...) overrides what "enabled" of the block fp8, fp16 or bf16 says. */
+bool ls_ds_overridden(const ls_ds_config *ds, const char *block, const char *precision);
+
 /* Whether a run in bf16 or fp8 skips updates whose gradients are not finite: bf16.check_grad_overflow of a block that is enabled, or "auto". */
 bool ls_ds_checks_overflow(const ls_ds_config *ds);
 /* The name of a key, or its other name if the file has that. */
 const char *ls_ds_name_given(const ls_ds_config *ds, const char *key);
 
-enum { LS_DS_IDLE_MAX = 8 };
+enum { LS_DS_IDLE_MAX = 16 };
 typedef struct ls_ds_idle {
     const char *key, *why; /* static */
 } ls_ds_idle;
-/* The keys of the blocks bf16 and fp8 that a run in this precision ("fp32", "bf16" ...) does not use; returns their number. */
+/* The keys of the blocks fp16, bf16 and fp8 that a run in this precision ("fp32", "bf16" ...) does not use; returns their number. */
 int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle out[LS_DS_IDLE_MAX]);
 
 /* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */

@@ -533,6 +533,15 @@ bool ls_ds_disables(const ls_ds_config *ds, const char *precision)
     return ls_ds_get(ds, key) && !ls_ds_bool(ds, key, true); /* "auto" has the default */
 }
 
+bool ls_ds_overridden(const ls_ds_config *ds, const char *block, const char *precision)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%s.enabled", block);
+    if (!strcmp(block, precision)) return ls_ds_disables(ds, block);
+    const bool beside = !strcmp(block, "bf16") && !strcmp(precision, "fp8"); /* fp8 computes the rest in bf16 */
+    return ls_ds_bool(ds, key, false) && !beside;
+}
+
 bool ls_ds_checks_overflow(const ls_ds_config *ds)
 {
     return ls_ds_bool(ds, "bf16.check_grad_overflow", false) &&
@@ -541,12 +550,23 @@ bool ls_ds_checks_overflow(const ls_ds_config *ds)
 
 int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle out[LS_DS_IDLE_MAX])
 {
-    static const char *const fp8[] = {"fp8.format", "fp8.margin", "fp8.amax_history_len", "fp8.amax_compute_algo",
-                                      "fp8.reduce_amax"};
+    static const struct {
+        const char *precision, *why, *key[6];
+    } block[] = {{"fp16",
+                  "only fp16 uses it",
+                  {"fp16.loss_scale", "fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis",
+                   "fp16.consecutive_hysteresis", "fp16.min_loss_scale"}},
+                 {"fp8",
+                  "only fp8 uses it",
+                  {"fp8.format", "fp8.margin", "fp8.amax_history_len", "fp8.amax_compute_algo", "fp8.reduce_amax"}}};
     const bool in_fp8 = !strcmp(precision, "fp8"), in_bf16 = in_fp8 || !strcmp(precision, "bf16");
     int n = 0;
-    for (size_t i = 0; i < COUNT(fp8) && !in_fp8; i++)
-        if (ls_ds_get(ds, fp8[i])) out[n++] = (ls_ds_idle){ls_ds_name_given(ds, fp8[i]), "only fp8 uses it"};
+    for (size_t b = 0; b < COUNT(block); b++) {
+        if (!strcmp(precision, block[b].precision)) continue;
+        for (size_t i = 0; i < COUNT(block[b].key) && block[b].key[i]; i++)
+            if (ls_ds_get(ds, block[b].key[i]))
+                out[n++] = (ls_ds_idle){ls_ds_name_given(ds, block[b].key[i]), block[b].why};
+    }
     if (in_fp8 && !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent") &&
         ls_ds_int(ds, "fp8.amax_history_len", 1) != 1)
         out[n++] = (ls_ds_idle){"fp8.amax_history_len", "amax_compute_algo most_recent means 1"};
@@ -579,12 +599,6 @@ ls_status train_ds_check(ds_reader *r)
     LS_TRY(check_offload(r));
     note_recompute(r);
     note_sums(r);
-    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false)) {
-        train_ds_unused(r, "fp16.enabled");
-        train_ds_unused(r, "bfloat16.enabled");
-        LS_TRY(train_ds_refuse(r, "bf16.enabled",
-                               ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what)));
-    }
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
         LS_TRY(train_ds_refuse(
             r, "fp16.fp16_master_weights_and_grads",

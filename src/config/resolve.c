@@ -689,16 +689,17 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
                                 : (train_origin){LS_FROM_DEFAULT, ""});
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         ls_str_addf(&c->notes, "ZeRO stage %d has no effect with one worker: nothing is sharded\n", c->zero_stage);
-    const char *bits = ls_ds_precision(ds);
+    static const char *const block[] = {"fp8", "fp16", "bf16"};
     const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
     const bool scheduler = ls_ds_get(ds, "scheduler");
-    if (bits && o->precision && strcmp(bits, c->precision))
-        ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s%s\n", bits,
-                    strcmp(o->precision, "auto") ? ""
-                    : c->before.precision        ? "auto, which keeps that of the run: "
-                                                 : "auto, here ",
-                    c->precision, strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
-    if (!bits && o->precision && ls_ds_disables(ds, c->precision))
+    for (size_t i = 0; i < sizeof block / sizeof *block && o->precision; i++)
+        if (strcmp(block[i], c->precision) && ls_ds_overridden(ds, block[i], c->precision))
+            ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s%s%s\n", block[i],
+                        strcmp(o->precision, "auto") ? ""
+                        : c->before.precision        ? "auto, which keeps that of the run: "
+                                                     : "auto, here ",
+                        c->precision, strcmp(o->precision, "auto") ? train_whose(o, "precision") : "");
+    if (!ls_ds_precision(ds) && o->precision && ls_ds_disables(ds, c->precision))
         ls_str_addf(&c->notes, "the DeepSpeed JSON disables %s, but --precision %s%s %s it\n", c->precision,
                     o->precision, train_whose(o, "precision"),
                     c->before.precision && !strcmp(o->precision, "auto") ? "keeps" : "chooses");

@@ -1,8 +1,8 @@
 /* resolve_device.c - where a run computes, and in how many bits.
  *
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
- *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
- *               GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
+ *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed) that has no "auto", else fp32 on the
+ *               CPU and bf16 on a GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
  *               products, and everything is stored in fp32. A run that is resumed keeps the precision of its steps, unless an option
  *               or a section of the JSON names one; a JSON that is typed overrides a --precision of the run.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
@@ -51,6 +51,11 @@ ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
                                   .tf32 = c->tf32,
                                   .stochastic = c->stochastic,
                                   .deterministic = c->deterministic};
+}
+
+static const char *json_name(const ls_ds_config *ds)
+{
+    return ds && ds->path ? ds->path : "the DeepSpeed JSON";
 }
 
 /* A setting of fp8: the option's, else the JSON's, else that of the steps of the run that is resumed, else the option's default. */
@@ -108,16 +113,14 @@ static ls_status resolve_fp8(ls_train_options *o, const ls_ds_config *ds, const 
             LS_E_UNSUPPORTED,
             "%s: 'fp8.reduce_amax' is false, but scales always follow from the magnitudes of all workers, so "
             "that all have the same weights; set it to true",
-            ds->path ? ds->path : "the DeepSpeed JSON");
+            json_name(ds));
     if (on && !d->cuda)
         return ls_fail(
             LS_E_UNSUPPORTED,
             "%s%s needs a GPU of compute capability 8.9 or later, and the CPU supports only fp32 and bf16; %s "
             "--precision fp32 or --precision bf16; %s",
-            o->precision ? "--precision fp8"
-            : ds->path   ? ds->path
-                         : "the DeepSpeed JSON",
-            o->precision ? "" : " enables fp8, which", o->precision ? "use" : "add", ls_device_no_gpu(d, no_gpu));
+            o->precision ? "--precision fp8" : json_name(ds), o->precision ? "" : " enables fp8, which",
+            o->precision ? "use" : "add", ls_device_no_gpu(d, no_gpu));
     c->fp8.on = on;
     const train_origin from = fp8_from(o, ds, "--fp8_format", ls_ds_name_given(ds, "fp8.format"), c);
     const char *format = from.source == LS_FROM_JSON  ? ls_ds_text(ds, "fp8.format", o->fp8_format)
@@ -184,7 +187,7 @@ static ls_status check_off(const ls_train_options *o, const ls_ds_config *ds, co
     else if (o->precision && train_by_run(o, "precision"))
         snprintf(why, sizeof why, "the run has --precision %s", o->precision);
     else if (o->precision) snprintf(why, sizeof why, "--precision %s chooses it", o->precision);
-    else if (key) snprintf(why, sizeof why, "%.180s enables it", ds->path ? ds->path : "the DeepSpeed JSON");
+    else if (key) snprintf(why, sizeof why, "%.180s enables it", json_name(ds));
     else snprintf(why, sizeof why, "it is the default on a GPU");
     return ls_fail(LS_E_ARG, "--%s False, but this run would compute in %s: %s; use --precision %s", c->precision,
                    c->precision, why,
@@ -210,12 +213,14 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     char no_gpu[LS_DEVICE_WORDS];
     /* fp8 beside bf16 is fp8, as in TransformerEngine; beside fp16 it is refused below */
     const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false), fp8 = ls_ds_bool(ds, "fp8.enabled", false),
-               json = !o->precision && (fp16 || fp8 || ls_ds_bool(ds, "bf16.enabled", false)),
+               bf16 = ls_ds_bool(ds, "bf16.enabled", false), json = !o->precision && (fp16 || fp8 || bf16),
                left_open = !ds || ls_ds_precision_open(ds);
     const char *key = fp8 ? "fp8.enabled" : fp16 ? "fp16.enabled" : "bf16.enabled";
     if (json && fp16 && fp8)
         return ls_fail(LS_E_CONFIG, "%s enables fp16 and fp8; fp8 computes the rest in bf16: disable fp16",
-                       ds->path ? ds->path : "the DeepSpeed JSON");
+                       json_name(ds));
+    if (json && fp16 && bf16)
+        return ls_fail(LS_E_CONFIG, "%s enables fp16 and bf16; enable one of them, or add --precision", json_name(ds));
     const bool open = is_open(o, ds, json, left_open);
     const char *before = open && !is_disabled(o, ds, c->before.precision) ? c->before.precision : NULL;
     c->precision_open = open || (!o->precision && !json); /* a section that enables nothing names none */
@@ -234,7 +239,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
         return ls_fail(
             LS_E_CONFIG,
             "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp32, fp16 or fp8",
-            ds->path ? ds->path : "the DeepSpeed JSON", ls_ds_precision_open(ds));
+            json_name(ds), ls_ds_precision_open(ds));
     note_kept(o, before, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
@@ -248,8 +253,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
         return ls_fail(
             LS_E_UNSUPPORTED,
             "%s enables fp16, but the CPU supports only fp32 and bf16; add --precision fp32 or --precision bf16%s%s",
-            ds->path ? ds->path : "the DeepSpeed JSON",
-            *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
+            json_name(ds), *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
     if (!cuda && c->dtype == LS_F16)
         return ls_fail(
             LS_E_UNSUPPORTED,
@@ -399,8 +403,8 @@ ls_status train_resolve_device(ls_train_options *o, const ls_ds_config *ds, cons
     if (strcasecmp(sums, "fp32"))
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "data_types.grad_accum_dtype is %s, but gradients are always accumulated in fp32; use fp32 or remove the key",
-            sums);
+            "%s: 'data_types.grad_accum_dtype' is %s, but gradients are always accumulated in fp32; use fp32 or remove the key",
+            json_name(ds), sums);
     resolve_loss_scale(ds, c);
     c->precision_label = label_of(c);
     return LS_OK;

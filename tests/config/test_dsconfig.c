@@ -181,7 +181,6 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"fp16\": {\"min_loss_scale\": 0}}", LS_E_CONFIG, "min_loss_scale");
     must_fail("{\"fp16\": {\"enabled\": 1}}", LS_E_CONFIG, "true or false");
     must_fail("{\"fp16\": true}", LS_E_CONFIG, "object");
-    must_fail("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", LS_E_CONFIG, "both");
     must_fail("{\"bf16\": {}, \"bfloat16\": {}}", LS_E_CONFIG, "'bf16' and 'bfloat16' are two names");
     must_fail("{\"fp8\": {\"format\": \"e4m3\", \"fp8_format\": \"hybrid\"}}", LS_E_CONFIG,
               "'fp8.format' and 'fp8.fp8_format' are two names of the same setting; give one of them");
@@ -349,6 +348,36 @@ static void keys_of_fp8_are_honoured_in_fp8(void **state)
     }
 }
 
+static void a_precision_that_is_overridden_is_ignored(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *precision, *key;
+        bool ignored;
+    } row[] = {
+        {"{\"fp8\": {\"enabled\": true}}", "bf16", "fp8.enabled", true},
+        {"{\"fp8\": {\"enabled\": true}}", "fp8", "fp8.enabled", false},
+        {"{\"fp8\": {\"enabled\": true}}", NULL, "fp8.enabled", false},
+        {"{\"fp8\": {\"enabled\": \"auto\"}}", "bf16", "fp8.enabled", false},
+        {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16", "fp16.enabled", true},
+        {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16", "bf16.enabled", false},
+        {"{\"fp16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": true}}", "fp16", "bfloat16.enabled", true},
+        {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "fp8", "bf16.enabled", false},
+        {"{\"bf16\": {\"enabled\": false}}", "bf16", "bf16.enabled", true},
+        {"{\"bf16\": {\"enabled\": false}}", "fp32", "bf16.enabled", false},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ls_str s = {0};
+        char line[80];
+        groups_in(row[i].text, row[i].precision, &s);
+        snprintf(line, sizeof line, "\n    %s ", row[i].key);
+        const char *at = strstr(s.data, line), *ignored = strstr(s.data, "\n  ignored\n");
+        assert_true(at && ignored);
+        if ((at > ignored) != row[i].ignored || strstr(at + 1, line)) fail_msg("%zu:\n%s", i, s.data);
+        ls_str_fini(&s);
+    }
+}
+
 /* The largest of a history needs no option; the most recent is a history of one step. */
 static void the_option_of_a_key_follows_its_value(void **state)
 {
@@ -392,6 +421,9 @@ static void a_key_is_in_one_group(void **state)
         {"{\"fp8\": {\"format\": \"e4m3\", \"fp8_format\": \"e4m3\"}}", "fp8.fp8_format", "fp8.format"},
         {"{\"fp8\": {\"enabled\": false, \"margin\": 1}}", "fp8.margin", "fp8.enabled"},
         {"{\"fp8\": {\"fp8_format\": \"e4m3\", \"margin\": 99}}", "fp8", NULL},
+        {"{\"fp16\": {\"enabled\": false, \"loss_scale\": 0, \"min_loss_scale\": 1}}", "fp16.loss_scale",
+         "fp16.enabled"},
+        {"{\"fp16\": {\"enabled\": true}, \"fp8\": {\"enabled\": true}}", "fp16.enabled", NULL},
         {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": false, \"check_grad_overflow\": true}}",
          "bf16.check_grad_overflow", "bf16.enabled"},
     };
@@ -446,6 +478,7 @@ int main(void)
         cmocka_unit_test(all_problems_are_listed_in_three_groups),
         cmocka_unit_test(a_key_is_in_one_group),
         cmocka_unit_test(keys_of_fp8_are_honoured_in_fp8),
+        cmocka_unit_test(a_precision_that_is_overridden_is_ignored),
         cmocka_unit_test(the_option_of_a_key_follows_its_value),
         cmocka_unit_test(a_real_configuration_file_loads),
     };

@@ -310,7 +310,8 @@ static void unsupported_or_contradictory_settings_are_refused(void **state)
     must_fail(NULL, "--device cuda --tf32", LS_E_CONFIG, "bf16 on the GPU");
     must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "this run uses fp32");
     must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "this run uses fp16");
-    must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
+    must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED,
+              "the DeepSpeed JSON: 'data_types.grad_accum_dtype' is bf16");
     must_fail(NULL, "-n 0", LS_E_ARG, "-n 0: must be 1 to 65536");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_ARG, "profile_spans");
     must_fail(NULL, "--pp 2", LS_E_CONFIG, "--pp 2 x --tp 1");
@@ -412,6 +413,17 @@ static void keys_of_another_precision_are_noted(void **state)
          "without effect: dump_state, fp8.fp8_format (only fp8 uses it), fp8.reduce_amax (only fp8 uses it)\n"},
         {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "--device cuda --precision bf16", "effect: fp8.margin ("},
         {"{\"fp8\": {\"margin\": 1}}", "--device cuda --precision fp8", NULL},
+        {"{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 128, \"hysteresis\": 4}}", "",
+         "without effect: fp16.loss_scale (only fp16 uses it), fp16.hysteresis (only fp16 uses it)\n"},
+        {"{\"fp16\": {\"enabled\": false, \"initial_scale_power\": 16, \"loss_scale_window\": 1000, "
+         "\"consecutive_hysteresis\": false, \"min_loss_scale\": 1}, \"fp8\": {\"margin\": 1}}",
+         "",
+         "without effect: fp16.initial_scale_power (only fp16 uses it), fp16.loss_scale_window (only fp16 uses it), "
+         "fp16.consecutive_hysteresis (only fp16 uses it), fp16.min_loss_scale (only fp16 uses it), fp8.margin (only fp8 "
+         "uses it)\n"},
+        {"{\"fp16\": {\"enabled\": true, \"hysteresis\": 4}}", "--precision fp32", "effect: fp16.hysteresis ("},
+        {"{\"fp16\": {\"enabled\": true, \"hysteresis\": 4}}", "--device cuda", NULL},
+        {"{\"fp16\": {\"enabled\": \"auto\", \"hysteresis\": \"auto\"}}", "", NULL},
         {"{\"fp8\": {\"enabled\": true, \"margin\": 1}}", "--device cuda", NULL},
         {"{\"fp8\": {\"enabled\": false, \"margin\": \"auto\"}}", "", NULL},
         {"{\"fp8\": {\"enabled\": true}, \"bf16\": {\"enabled\": false, \"check_grad_overflow\": true}}",
@@ -482,6 +494,16 @@ static void fp8_has_the_names_of_transformer_engine(void **state)
     must_fail(NULL, "--device cuda --fp8_margin 1", LS_E_CONFIG, "needs --precision fp8");
     must_fail("{\"fp8\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}", "--device cuda", LS_E_CONFIG,
               "fp16 and fp8");
+    const char *both = "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}";
+    must_fail(both, "--device cuda", LS_E_CONFIG,
+              "the DeepSpeed JSON enables fp16 and bf16; enable one of them, or add --precision");
+    must(both, "--device cuda --precision bf16", &c);
+    assert_true(c.dtype == LS_BF16 && noted(&c, "fp16 of the DeepSpeed JSON is overridden by --precision bf16\n"));
+    assert_false(noted(&c, "bf16 of the DeepSpeed JSON is"));
+    ls_train_config_fini(&c);
+    must(both, "--device cuda --fp16", &c);
+    assert_true(c.dtype == LS_F16 && noted(&c, "bf16 of the DeepSpeed JSON is overridden by --precision fp16\n"));
+    ls_train_config_fini(&c);
 }
 
 static void print_config_omits_no_setting(void **state)
