@@ -450,6 +450,13 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
+/* Preparing a text may take long: what no data can change is refused before. */
+static ls_status check_before_text(const job *j, const ls_start_env *e)
+{
+    const ls_train_facts facts = {.data_eos_id = -1, .device = &j->device};
+    return j->o->inputs.n && e->size == 1 ? ls_train_check_device(j->o, j->ds, &facts) : LS_OK;
+}
+
 /* Under a supervisor on another host --attempt stands for its environment. */
 static void know_supervisor(const ls_train_options *o)
 {
@@ -548,6 +555,7 @@ ls_status cmd_train(int argc, char **argv)
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
     if (env.size == 1 && !o->print_config) print_device(&j); /* else after the workers agree */
+    LS_TRY_GOTO(st, done, check_before_text(&j, &env));
     LS_TRY_GOTO(st, done, train_start_data(&start, &env));
     LS_TRY_GOTO(st, done, cli_translate_check(o));
     LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));

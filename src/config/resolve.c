@@ -797,6 +797,16 @@ done:
     return name_run(&all, st);
 }
 
+ls_status ls_train_check_device(const ls_train_options *given, const ls_ds_config *ds, const ls_train_facts *facts)
+{
+    ls_train_options mine = *given;
+    ls_train_config c = {0};
+    ls_status st = resolve_world(&mine, facts, &c);
+    if (st == LS_OK) st = train_resolve_device(&mine, ds, facts, &c);
+    ls_train_config_fini(&c);
+    return st;
+}
+
 ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs)
 {
     if (train_seqs < 1)

@@ -187,8 +187,11 @@ const char *ls_precision_named(const char *word);
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);
 
 /* Reads RANK, LOCAL_RANK, WORLD_SIZE, PROFILE_MODE from the environment. ds may be NULL. */
-ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,
+ls_status ls_train_resolve(const ls_train_options *given, const ls_ds_config *ds, const ls_train_paths *paths,
                            const ls_train_facts *facts, ls_train_config *out);
+
+/* What ls_train_resolve refuses of device, precision and communication, which depends on neither data nor model. */
+ls_status ls_train_check_device(const ls_train_options *given, const ls_ds_config *ds, const ls_train_facts *facts);
 
 /* Appends the model of these options alone, as its config.json. */
 ls_status ls_train_model_json(const ls_train_options *o, const ls_train_facts *facts, ls_str *out);

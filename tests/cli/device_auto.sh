@@ -47,6 +47,9 @@ for i in $(seq 300); do echo "line $i of a text about $((i % 7)) kings"; done >t
 LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train text.txt --max_steps 1 --threads 1 >text.log 2>&1 || bad "text: $(tail -n 3 text.log)"
 grep -q '^device: CPU (no CUDA plugin: ' <(head -n 1 text.log) || bad "text: the first line is '$(head -n 1 text.log)'"
 once text
+# a precision that the device does not have is refused before the text is prepared
+expect 2 "--precision fp8 needs a GPU" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" train text.txt --checkpoint_path early --precision fp8
+[ ! -e early ] || bad "prepared before the refusal: $(ls early)"
 expect 3 "no such file or folder" "$LOCKSTEP" train missing.txt --max_steps 1
 grep -q '^device: ' err && bad "a device for a text that does not exist"
 
