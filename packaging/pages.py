@@ -170,7 +170,7 @@ def option_list(options):
             section = o.section
             out += [".SS " + roff(section)] if section != "Options" else []
         out += [".TP", f".B {roff(o.flag())}" + (f" \\fI{roff(o.arg)}\\fR" if o.arg else ""), roff(o.text())]
-        also = [roff(a.flag()) + (f" (= {roff(o.flag())} {roff(a.value)})" if a.value else "") for a in names.get(o.name, [])]
+        also = [roff(a.flag()) + (f" \\fI{roff(a.arg)}\\fR (= {roff(o.flag())} {roff(a.value)})" if a.value else "") for a in names.get(o.name, [])]
         if also:
             out += [".br", "Also: " + ", ".join(also)]
     return out

@@ -250,9 +250,31 @@ static bool has_no_data(const ls_train_options *o)
     return !o->data && !o->train_data_path && !o->inputs.n;
 }
 
+/* Whether typed word i is an option that stands for a value of another one (--bf16). */
+static bool stands_for_value(const train_start *s, int i)
+{
+    const char *word = s->typed.word[i];
+    if (strncmp(word, "--", 2) != 0) return false;
+    const size_t k = ls_opt_row(ls_train_opts, ls_train_n_opts, word + 2);
+    return k < ls_train_n_opts && ls_train_opts[k].value;
+}
+
+/* "--bf16 on": the word is meant as the value of the switch. */
+static ls_status check_switch_values(const train_start *s)
+{
+    for (int i = 0; i + 1 < s->typed.n; i++) {
+        const char *flag = s->typed.word[i], *word = s->typed.word[i + 1];
+        if (!stands_for_value(s, i) || *word == '-' || ls_opt_truth(word) >= 0 || ls_fs_exists(word)) continue;
+        return ls_fail(LS_E_ARG, "%s %s: '%s' is neither a value (" LS_OPT_TRUTHS ") nor a file or folder that exists",
+                       flag, word, word);
+    }
+    return LS_OK;
+}
+
 ls_status train_start_source(train_start *s, const ls_start_env *e)
 {
     const ls_train_options *o = &s->o;
+    LS_TRY(check_switch_values(s));
     if (o->resume && o->inputs.n)
         return ls_fail(LS_E_ARG, "'%s': --resume takes the data of the run; leave one of the two out",
                        o->inputs.word[0]);

@@ -115,8 +115,7 @@ static const char *dashes(const ls_opt *row)
     return row->name[1] ? "--" : "-";
 }
 
-/* 1 for true, 0 for false, as other trainers write them; -1: neither. */
-static int truth_of(const char *word)
+int ls_opt_truth(const char *word)
 {
     return ls_one_of("true|1|yes", word, true) ? 1 : ls_one_of("false|0|no", word, true) ? 0 : -1;
 }
@@ -127,9 +126,9 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
     char *at = (char *)target + row->offset;
     switch (row->kind) {
     case LS_OPT_SWITCH:
-        if (truth_of(text) < 0)
-            return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
-        *(bool *)(void *)at = truth_of(text);
+        if (ls_opt_truth(text) < 0)
+            return ls_fail(LS_E_ARG, "%s%s %s: this switch takes " LS_OPT_TRUTHS, dashes(row), row->name, text);
+        *(bool *)(void *)at = ls_opt_truth(text);
         return LS_OK;
     case LS_OPT_INT:
         if (row->word && !strcmp(text, row->word)) *(int64_t *)(void *)at = -1;
@@ -222,7 +221,7 @@ static bool is_number(const char *word)
 /* Whether the word after a switch is its value. After a plain switch 1, 0, yes and no may be files. */
 static bool is_truth(const ls_opt *row, const char *word)
 {
-    return row->value ? truth_of(word) >= 0 : ls_one_of("true|false", word, true);
+    return row->value ? ls_opt_truth(word) >= 0 : ls_one_of("true|false", word, true);
 }
 
 /* argv[i] is the name of a list: takes its words; returns the place of the last. */
@@ -332,14 +331,14 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
     else if (i + 1 < argc) value = argv[++*last];
     if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
-    const int truth = table[k].value ? truth_of(value) : -1;
+    const int truth = table[k].value ? ls_opt_truth(value) : -1;
     if (!truth) {
         if (given) given[k] |= OFF;
         return LS_OK;
     }
     if (table[k].value && truth < 0)
-        return ls_fail(LS_E_ARG, "%s%s %s: it stands for --%s %s; use --%s with another value", typed, row.name, value,
-                       table[real].name, table[k].value, table[real].name);
+        return ls_fail(LS_E_ARG, "%s%s %s: this switch takes " LS_OPT_TRUTHS "; it stands for --%s %s", typed, row.name,
+                       value, table[real].name, table[k].value);
     const opt_value before = value_of(&row, target);
     LS_TRY(set(&row, target, table[k].value ? table[k].value : value));
     LS_TRY(check_range(&row, target, value));
@@ -413,6 +412,9 @@ void ls_opt_text(const char *text, ls_str *out)
     }
 }
 
+/* What may follow the name of a switch that stands for a value of another row. */
+static const char truth_arg[] = "[true|false]";
+
 /* "(also --a, --b)": the other names of a row. */
 static void add_aliases(const ls_opt *table, size_t n, const ls_opt *row, ls_str *out)
 {
@@ -420,7 +422,7 @@ static void add_aliases(const ls_opt *table, size_t n, const ls_opt *row, ls_str
     for (size_t i = 0; i < n; i++) {
         if (!table[i].of || strcmp(table[i].of, row->name) != 0) continue;
         ls_str_addf(out, "%s--%s", k++ ? ", " : " (also ", table[i].name);
-        if (table[i].value) ls_str_addf(out, " for %s", table[i].value);
+        if (table[i].value) ls_str_addf(out, " %s for %s", truth_arg, table[i].value);
     }
     if (k) ls_str_addc(out, ')');
 }
@@ -468,19 +470,26 @@ void ls_opt_help(const ls_opt *table, size_t n, ls_opt_page page, ls_str *out)
     if (!every) ls_str_addf(out, "\n--help_all lists all %d options.\n", n_visible);
 }
 
+/* The heading above row i; NULL: none. */
+static const char *section_of(const ls_opt *table, size_t i)
+{
+    while (i && !table[i].section) i--;
+    return table[i].section;
+}
+
 void ls_opt_json(const ls_opt *table, size_t n, ls_jsonw *w)
 {
     static const char *const kind[] = {"switch", "int", "real", "text", "choice", "list", "words", "maybe"};
-    const char *section = NULL;
     for (size_t i = 0; i < n; i++) {
         const size_t real = table[i].of ? ls_opt_row(table, n, table[i].of) : i;
         LS_ASSERT(real < n);
         const ls_opt *o = &table[real];
-        if (table[i].section) section = table[i].section;
+        const bool stands = table[i].value; /* for a value of o */
         ls_jsonw_open(w, '{');
-        ls_jsonw_members(w, LS_KV("name", table[i].name), LS_KV("kind", kind[table[i].value ? LS_OPT_SWITCH : o->kind]),
-                         LS_KV("arg", o->arg), LS_KV("default", o->def), LS_KV("help", table[i].help),
-                         LS_KV("section", section), LS_KV("alias_of", table[i].of), LS_KV("value", table[i].value),
+        ls_jsonw_members(w, LS_KV("name", table[i].name), LS_KV("kind", kind[stands ? LS_OPT_SWITCH : o->kind]),
+                         LS_KV("arg", stands ? truth_arg : o->arg), LS_KV("default", stands ? NULL : o->def),
+                         LS_KV("help", table[i].help), LS_KV("section", section_of(table, real)),
+                         LS_KV("alias_of", table[i].of), LS_KV("value", table[i].value),
                          LS_KV("common", (bool)o->common));
         if (o->lo < o->hi) ls_jsonw_members(w, LS_KV("min", o->lo), LS_KV("max", o->hi));
         ls_jsonw_close(w);

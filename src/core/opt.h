@@ -1,7 +1,8 @@
 /* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
  *
  * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
- * last occurrence wins (LS_OPT_WORDS: all count), but two names of one option with different values are LS_E_ARG; a list takes every following word up to the next option. A switch stands alone; true or false may follow it.
+ * last occurrence wins (LS_OPT_WORDS: all count), but two names of one option with different values are LS_E_ARG; a list takes every following word up to the next option. A switch stands alone; true or false may follow it,
+ * after = and after a switch that stands for a value also 1, yes, 0 or no.
  * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
@@ -23,6 +24,8 @@ typedef enum ls_opt_kind {
     LS_OPT_WORDS,  /* ls_opt_words: each occurrence adds one */
     LS_OPT_MAYBE,  /* const char *, the next word if it is a number, else "" */
 } ls_opt_kind;
+
+#define LS_OPT_TRUTHS "true, 1, yes, false, 0 or no" /* what a switch takes, in messages */
 
 #define LS_OPT_MAX_WORDS 32
 typedef struct ls_opt_words {
@@ -61,6 +64,9 @@ typedef enum ls_opt_page { LS_OPT_NO_PAGE, LS_OPT_FIRST_PAGE, LS_OPT_ALL_PAGES, 
 
 /* Whether the word asks for a help page (--help and its forms, -h), and for which; page may be NULL. */
 bool ls_opt_asks_page(const char *word, ls_opt_page *page);
+
+/* 1 for true, 0 for false, as other trainers write them (LS_OPT_TRUTHS, in any case); -1: neither. */
+int ls_opt_truth(const char *word);
 
 /* The row of that name (- and _ are equal), or n. */
 size_t ls_opt_row(const ls_opt *table, size_t n, const char *name);

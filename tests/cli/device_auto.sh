@@ -103,6 +103,8 @@ grep -q 'were computed in' open-copy.log && bad "the JSON of a run changed its p
 # a switch that is off is not ignored; true and false as other trainers write them
 expect 0 "precision  *bf16" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 yes --print_config
 expect 0 "precision  *fp32" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --bf16 0 --print_config
+expect 2 "^lockstep: bad usage: --bf16 on: this switch takes true, 1, yes, false, 0 or no" "$LOCKSTEP" "${base[@]}" --bf16=on
+expect 2 "--bf16 on: 'on' is neither a value (true, 1, yes, false, 0 or no) nor a file or folder that exists" "$LOCKSTEP" train --bf16 on text.txt
 t bf16-off LS_PLUGIN_DIR="$SCRATCH/none" -- --precision bf16
 off() { expect 2 "$1 False, but this run would compute in ${1#--}: $2" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" train "${@:3}" "$1" False; }
 off --bf16 "bf16.json enables it; use --precision fp32" "${base[@]:1}" --deepspeed_config bf16.json --device cpu

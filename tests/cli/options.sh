@@ -46,6 +46,11 @@ for c in commands:
                 fail(f"{c}: the help has {option}; write options with _")
     by_name = {r["name"]: r for r in rows}
     for r in rows:
+        if r["alias_of"] and r["section"] != by_name[r["alias_of"]]["section"]:
+            fail(f"{c}: --{r['name']} is in the section {r['section']}")
+        if r["value"] and f"--{r['name']} {r['arg']} for {r['value']}" not in " ".join(every.split()):
+            fail(f"{c} --help_all does not have --{r['name']} {r['arg']}")
+    for r in rows:
         if "-" in r["name"]:
             fail(f"{c}: --{r['name']}: write it with _")
         if r["help"] and not re.search(rf"^  --{r['name']}\b", every, re.M):

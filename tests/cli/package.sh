@@ -52,6 +52,7 @@ done < <(sort "$1/options")
 commands=$'\n'$(offers '')$'\n'
 for c in $(cut -f1 "$1/options" | cut -d' ' -f1 | sort -u); do [[ $commands == *$'\n'"$c"$'\n'* ]] || { echo "command $c is not offered"; exit 1; }; done
 [[ $(offers train --precision b) == bf16 && $(offers train --precision = b) == bf16 ]] || { echo "values of --precision"; exit 1; }
+[[ -z $(offers train --bf16 fp) ]] || { echo "values of --precision after --bf16"; exit 1; }
 [[ $(offers train --seq-len | head -n 1) == --seq-len* ]] || { echo "hyphens in names"; exit 1; }
 [[ $(offers launch --hosts a,b -- train --precis) == --precision ]] || { echo "launch -- train"; exit 1; }
 EOF

@@ -69,7 +69,8 @@ static void names_of_other_trainers_give_the_same_settings(void **state)
     assert_true(c.dtype == LS_BF16);
     ls_train_config_fini(&c);
     must_fail(NULL, "--device cpu --fp16 true", LS_E_UNSUPPORTED, "fp16");
-    must_fail(NULL, "--fp16=maybe", LS_E_ARG, "it stands for --precision fp16; use --precision with another value");
+    must_fail(NULL, "--fp16=maybe", LS_E_ARG,
+              "--fp16 maybe: this switch takes true, 1, yes, false, 0 or no; it stands for --precision fp16");
     must(NULL, "--device cpu --fp16 False --bf16 True", &c);
     assert_true(c.dtype == LS_BF16);
     ls_train_config_fini(&c);

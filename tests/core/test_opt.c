@@ -99,7 +99,8 @@ static void another_name_sets_the_same_value(void **state)
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--block_size", "0"), LS_E_ARG); /* the range of the row */
     assert_string_equal(ls_err_words(), "--block_size 0: must be 1 to 512");
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--on_gpu=maybe"), LS_E_ARG);
-    assert_string_equal(ls_err_words(), "--on_gpu maybe: it stands for --device cuda; use --device with another value");
+    assert_string_equal(ls_err_words(),
+                        "--on_gpu maybe: this switch takes true, 1, yes, false, 0 or no; it stands for --device cuda");
 }
 
 static void a_false_name_of_a_value_sets_nothing(void **state)
@@ -276,7 +277,8 @@ static void the_first_help_page_has_common_options_and_the_other_one_all(void **
     assert_non_null(strstr(s.data, "\nTraining:\n"));
     assert_non_null(strstr(s.data, "[6e-4]"));
     assert_non_null(strstr(s.data, "positions of a sample (also --block_size) [1024]"));
-    assert_non_null(strstr(s.data, "where to compute (also --on_gpu for cuda) [cpu]"));
+    assert_non_null(
+        strstr(s.data, "where to compute (also --on_gpu [true|false] for\n                            cuda) [cpu]"));
     assert_non_null(strstr(s.data, "(also --label) [none]")); /* a default in the text stays at its end */
     assert_null(strstr(s.data, "\n  --block_size"));
     check_columns(s.data);
@@ -306,6 +308,11 @@ static void the_rows_are_written_as_json(void **state)
     const json_t *alias = json_array_get(rows, 6);
     assert_string_equal(json_string_value(json_object_get(alias, "alias_of")), "seq_length");
     assert_true(json_number_value(json_object_get(alias, "max")) == 512);
+    static const char *const of_value[][2] = {{"kind", "switch"}, {"arg", "[true|false]"}, {"section", "Training"}};
+    for (size_t i = 0; i < N_OF(of_value); i++) /* of --on_gpu */
+        assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 7), of_value[i][0])),
+                            of_value[i][1]);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 8), "section")), "General");
     json_decref(rows);
     ls_str_fini(&s);
 }
