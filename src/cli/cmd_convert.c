@@ -72,16 +72,17 @@ static void merge(const void *ctx, int r, ls_str *out)
     ls_tokenizer_merge_form(ctx, r, out);
 }
 
-static ls_status export_gguf(ls_export_opts *how)
+static ls_status export_gguf(const ls_export_opts *o)
 {
+    ls_export_opts how = *o;
     char from[4096];
     ls_tokenizer *t = NULL;
-    LS_TRY(ls_ckpt_tokenizer(how->from, from));
+    LS_TRY(ls_ckpt_tokenizer(o->from, from));
     if (!*from)
         return ls_fail(
             LS_E_IO,
             "%s has neither tokenizer.json nor vocab.json + merges.txt, and a GGUF file needs the vocabulary; copy those that its training data was made with",
-            how->from);
+            o->from);
     LS_TRY(ls_tokenizer_load(from, &t));
     const ls_export_vocab vocab = {.ctx = t,
                                    .n_token = ls_tokenizer_n_vocab(t),
@@ -90,8 +91,8 @@ static ls_status export_gguf(ls_export_opts *how)
                                    .token = token,
                                    .special = special,
                                    .merge = merge};
-    how->vocab = &vocab;
-    const ls_status st = ls_export(how);
+    how.vocab = &vocab;
+    const ls_status st = ls_export(&how);
     ls_tokenizer_destroy(&t);
     return st;
 }

@@ -127,7 +127,7 @@ static int by_value(const void *a, const void *b)
 
 static void summarize(results *x, double seconds)
 {
-    qsort(x->again, x->n_again, sizeof *x->again, by_value);
+    if (x->n_again) qsort(x->again, x->n_again, sizeof *x->again, by_value);
     const double median = ls_median(x->again, (int)x->n_again), most = x->n_again ? x->again[x->n_again - 1] : NAN;
     if (x->o->json) {
         ls_jsonw_close(x->w);

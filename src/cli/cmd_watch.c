@@ -1,6 +1,7 @@
 /* cmd_watch.c - `lockstep watch`: a run in the terminal while it trains. */
 #include "cli/commands.h"
 
+#include "core/clock.h"
 #include "core/fs.h"
 #include "core/stop.h"
 #include "serve/live_set.h"
@@ -78,7 +79,8 @@ static void draw(const ls_live_run *r, bool tty, int *drawn)
 static bool wants_out(double seconds, bool keys)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    for (double left = seconds; left > 0; left -= 0.1) {
+    const double end = ls_now() + seconds;
+    while (ls_now() < end) {
         char key;
         if (ls_stop_requested()) return true;
         if (poll(&in, keys, 100) > 0 && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q')) return true;
