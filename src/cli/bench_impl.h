@@ -62,7 +62,7 @@ typedef struct bench_session {
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
                           bool *cut, unsigned char *given);
 /* Replaces --preset and the flags of its trainer among train options by flags of ours; *found: there was one. */
-ls_status cli_bench_preset(ls_argv *words, bool *found);
+ls_status cli_bench_preset(ls_argv *given, bool *found);
 /* Appends "--name value". */
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 /* Parses train options. Rejects those that the benchmark sets itself; own_workers: -n is allowed. */

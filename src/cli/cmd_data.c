@@ -164,7 +164,7 @@ static ls_status refer(const ls_dataset *d, const char *out)
 
 static ls_status fetch_all(const options *o, const ls_dataset *d)
 {
-    ls_fetch_result r[LS_DATASET_FILES];
+    ls_fetch_result r[LS_DATASET_FILES] = {0};
     ls_stop_install();
     for (int i = 0; i < d->n_file; i++) LS_TRY(fetch_file(o, &d->file[i], &r[i]));
     if (!o->json) {

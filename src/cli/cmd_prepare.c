@@ -284,6 +284,7 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
     note_small_vocabulary(o, r);
     if (o->json) return print_json(o, train, r);
     char bytes[32], rate[32], shards[64] = "";
+    const int64_t n_dropped = r->n_short + r->n_long + r->n_duplicate;
     double s = r->encode_seconds;
     if (o->p.shard_tokens) snprintf(shards, sizeof shards, "_000.bin ... (%d files)", r->train_files);
     printf("train  %12lld tokens  %lld document%s  %s/train%s\n", (long long)r->train_token, (long long)r->train_doc,
@@ -297,12 +298,11 @@ static ls_status print_summary(const options *o, const ls_inputs *train, const l
         printf("val    %12lld tokens  %lld document%s  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
                r->val_doc == 1 ? "" : "s", o->p.out_dir);
     printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->p.out_dir);
-    if (r->n_short + r->n_long + r->n_duplicate)
-        printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n",
-               (long long)(r->n_short + r->n_long + r->n_duplicate), (long long)r->n_short, (long long)r->n_long,
-               (long long)r->n_duplicate);
+    if (n_dropped)
+        printf("drop   %12lld documents: %lld too short, %lld too long, %lld duplicates\n", (long long)n_dropped,
+               (long long)r->n_short, (long long)r->n_long, (long long)r->n_duplicate);
     printf("text   %s, ", ls_human_bytes(bytes, (double)r->text_bytes));
-    if (!(r->n_short + r->n_long + r->n_duplicate)) /* the bytes are those of all documents, the tokens of those kept */
+    if (!n_dropped) /* the bytes are those of all documents, the tokens of those kept */
         printf("%.3f bytes per token, ", (double)r->text_bytes / (double)(r->train_token + r->val_token));
     if (r->resumed) printf("the rest of it encoded in %.2f s after a resume", s);
     else printf("encoded in %.2f s (%s/s)", s, ls_human_bytes(rate, (double)r->text_bytes / s));

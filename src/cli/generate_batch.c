@@ -155,7 +155,7 @@ static ls_status decode_all(const generate_options *o, ls_session *s, prompt_set
         }
         fflush(stdout);
         if (isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO) && n > step)
-            fprintf(stderr, "\r\033[K%lld/%lld texts%s", (long long)(at + k), (long long)n,
+            fprintf(stderr, "\r\033[K%lld/%lld texts%s", (long long)at + k, (long long)n,
                     at + k == n ? "\r\033[K" : "");
     }
     return LS_OK;

@@ -110,7 +110,8 @@ ls_status train_layout_fit(const train_layout *l, int n, ls_train_options *out)
         return LS_OK;
     }
     const int64_t replicas = n / (l->pp * l->tp);
-    if (n % (l->pp * l->tp) == 0 && l->global_batch % (l->micro_batch * replicas)) /* no advice to change the batch */
+    if (replicas > 0 && n % (l->pp * l->tp) == 0 &&
+        l->global_batch % (l->micro_batch * replicas)) /* no advice to change the batch */
         return ls_fail(LS_E_CONFIG,
                        "%d worker%s cannot share the global batch evenly: %lld sequences in micro-batches of %d", n,
                        n == 1 ? "" : "s", (long long)l->global_batch, l->micro_batch);
