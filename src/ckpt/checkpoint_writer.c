@@ -276,6 +276,7 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm
 {
     ls_ckpt_writer *w = NULL;
     ls_status st = ckpt_agree(ckpt_team(comm), create(&w, m, ckpt_team(comm)), LS_SITE);
+    LS_ASSERT(w || st != LS_OK);
     if (st == LS_OK) *out = w;
     else ls_ckpt_writer_destroy(&w);
     return st;

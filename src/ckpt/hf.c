@@ -277,6 +277,7 @@ ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, 
     ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
     if (st == LS_OK) st = open_compared(&s, m, dir, team);
     st = ckpt_agree(team, st, LS_SITE);
+    LS_ASSERT(s.src || st != LS_OK);
     if (st == LS_OK) st = hf_compare(&s, m, team);
     if (st == LS_OK) ls_info("model", "weights from %s", dir);
     if (st == LS_OK) {

@@ -58,6 +58,7 @@ static ls_status share(ls_comm *c, const char *mine, int64_t n, int rank, const 
 {
     *out = ls_comm_alloc(c, (size_t)n + 1); /* with '\0' */
     LS_TRY(ls_comm_agree(c, *out ? LS_OK : ls_nomem((size_t)n, "the settings of a rank"), site));
+    LS_ASSERT(*out);
     if (ls_comm_rank(c) == rank) memcpy(*out, mine, (size_t)n);
     return n ? ls_broadcast(c, (ls_view){*out, n, LS_U8}, rank, site, NULL) : LS_OK;
 }

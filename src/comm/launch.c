@@ -415,7 +415,7 @@ static ls_status outcome(const family *f)
 ls_status ls_launch_local(const ls_launch *l)
 {
     ls_local_world *world = NULL;
-    child ch[LS_LAUNCH_MOST];
+    child ch[LS_LAUNCH_MOST] = {0};
     if (l->n > LS_LAUNCH_MOST)
         return ls_fail(LS_E_CONFIG, "-n %d: too many workers; one host runs at most %d", l->n, LS_LAUNCH_MOST);
     LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : local_machine_nbytes(), &world));

@@ -68,7 +68,7 @@ bool proc_relay(proc *p, int n, int fd, int ms)
         f[2 * i + 1] = (struct pollfd){p[i].pid ? p[i].err.fd : -1, POLLIN, 0};
     }
     f[2 * n] = (struct pollfd){fd, POLLIN, 0};
-    const bool some = poll(f, (nfds_t)(2 * n + 1), ms) > 0;
+    const bool some = poll(f, 2 * (nfds_t)n + 1, ms) > 0;
     for (int i = 0; i < 2 * n && some; i++) {
         char buf[8192];
         size_t got;

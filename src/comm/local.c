@@ -154,8 +154,7 @@ static void all_reduce(ls_comm *c, comm_req *r)
 static void reduce_scatter(ls_comm *c, comm_req *r)
 {
     const int64_t n = r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt), piece = 16384;
-    const int team = n > 4 * piece && r->team > 1 ? r->team : 1;
-#pragma omp parallel for num_threads(team) schedule(static)
+#pragma omp parallel for num_threads(n > 4 * piece && r->team > 1 ? r->team : 1) schedule(static)
     for (int64_t at = 0; at < n; at += piece) {
         const int64_t k = n - at < piece ? n - at : piece;
         const void *src[MAX_RANK];

@@ -88,11 +88,14 @@ static int listen_on(bool loopback, int port)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage a = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {0};
     socklen_t n = sizeof a;
-    if (getsockname(fd, (struct sockaddr *)&a, &n)) return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&a)->sin6_port
-                                         : ((struct sockaddr_in *)(void *)&a)->sin_port);
+    if (getsockname(fd, &a.any, &n)) return 0;
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
 /* ---- what the environment says ---- */

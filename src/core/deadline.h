@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* A prefix of every line: "rank 3". Default: nothing. */
-void ls_deadline_name(const char *who);
+void ls_deadline_name(const char *name);
 
 /* From now on the process has `seconds` until ls_deadline_disarm; then it ends with `exit_code`. The message says what did not return:
  * "closing the communicators". It is formatted here and cut at 280 bytes. Returns an id for ls_deadline_disarm; -1: not armed

@@ -17,7 +17,7 @@ typedef struct ls_plugin {
 bool ls_plugin_there(const char *name, char *words, size_t room);
 
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */
-ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out);
+ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *p);
 
 /* The first member of the table that an entry returns. */
 typedef struct ls_plugin_head {

@@ -16,7 +16,7 @@ typedef enum ls_stop_mode {
 
 void ls_stop_install(void); /* from now on the signals are handled here, in the mode LS_STOP_ASK */
 /* LS_STOP_NOW (and _QUIET) ends the process here when a signal has come already. Returns the mode before. */
-ls_stop_mode ls_stop_set_mode(ls_stop_mode mode);
+ls_stop_mode ls_stop_set_mode(ls_stop_mode to);
 /* A process that LS_STOP_NOW (or _QUIET) ends leaves the signal there: memory that its parent sees. */
 void ls_stop_note(_Atomic int *at);
 bool ls_stop_requested(void);

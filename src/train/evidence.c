@@ -42,7 +42,7 @@ static int start(const ls_evidence_row *r, const char *file, pid_t *pid)
     for (int i = 0; i < LS_EVIDENCE_WORD && r->word[i]; i++) argv[i] = (char *)(uintptr_t)r->word[i];
     const pid_t child = vfork(); /* NOLINT(clang-analyzer-security.insecureAPI.vfork) */
     if (child == 0) {
-        code = become(argv, file);
+        code = become(argv, file); /* NOLINT(clang-analyzer-unix.Vfork): Linux allows it */
         _exit(127);
     }
     if (child < 0) return errno;

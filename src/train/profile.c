@@ -115,6 +115,7 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
     ls_profile *p = NULL;
     ls_lane *main_lane = NULL;
     ls_status st = ls_comm_agree(t->comm, create(&p, t), LS_SITE);
+    LS_ASSERT(p || st != LS_OK);
     if (st == LS_OK) st = compare_clocks(p, t->comm);
     if (st == LS_OK) st = share_base(p, t->comm);
     if (st == LS_OK) st = ls_comm_agree(t->comm, add_lanes(p, t, &main_lane), LS_SITE);

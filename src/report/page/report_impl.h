@@ -26,6 +26,6 @@ void report_slug(const char *text, char *out, size_t cap);
 ls_status report_write_doc(const ls_doc *d, const char *out);
 
 /* Several benchmarks: one section and one folder each, and an overview. */
-ls_status report_write_sections(const ls_report_opts *o, const ls_found_benches *all, ls_report_result *r);
+ls_status report_write_sections(const ls_report_opts *o, const ls_found_benches *benches, ls_report_result *r);
 
 #endif

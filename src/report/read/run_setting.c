@@ -180,10 +180,11 @@ static bool has_line(const ls_str *s, const char *key, const char *value)
 static ls_status add_options(const json_t *all, ls_str *out)
 {
     const size_t n = json_object_size(all);
-    const char **name = n ? ls_alloc(n * sizeof *name) : NULL, *key;
+    if (!n) return LS_OK;
+    const char **name = ls_alloc(n * sizeof *name), *key;
     const json_t *v;
     size_t k = 0;
-    if (n && !name) return ls_nomem(n * sizeof *name, "the options of a command line");
+    if (!name) return ls_nomem(n * sizeof *name, "the options of a command line");
     json_object_foreach((json_t *)(uintptr_t)all, key, v) if (!ONE_OF(key, not_settings)) name[k++] = key;
     if (k) qsort(name, k, sizeof *name, by_text);
     for (size_t i = 0; i < k; i++) {
