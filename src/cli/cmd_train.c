@@ -238,6 +238,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
+    LS_ASSERT(t || st != LS_OK);
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);

@@ -28,7 +28,7 @@ static ls_status host_fail(ls_status code, const char *file, int line, const cha
     return ls_fail_at(code, file, line, "%s", words);
 }
 
-static const ls_plugin_host host = {
+static const ls_plugin_host plugin_host = {
     .fail = host_fail, .via = ls_fail_via, .words = ls_err_words, .clear = ls_err_clear};
 
 static ls_status load_plugin(const char *name, const ls_compute_plugin **out)
@@ -49,7 +49,7 @@ static ls_status open_plugin(const char *name, const ls_compute_open_opts *o, ls
 {
     const ls_compute_plugin *p;
     LS_TRY(load_plugin(name, &p));
-    LS_TRY(p->open(&host, o, c));
+    LS_TRY(p->open(&plugin_host, o, c));
     c->backend = p;
     const char *missing = compute_missing_op(c->ops);
     if (!missing) return LS_OK;
@@ -63,7 +63,7 @@ ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, b
     *is_loaded = false;
     LS_TRY(load_plugin(name, &p));
     *is_loaded = true;
-    return p->look(&host, o, out);
+    return p->look(&plugin_host, o, out);
 }
 
 /* ---- the CPU ---- */
@@ -222,14 +222,14 @@ static ls_status copy_blocking(const ls_compute *c, void *to, const void *from, 
     return d->wait(d->ctx, there);
 }
 
-ls_status ls_compute_read(const ls_compute *c, void *to, const void *x, size_t nbytes)
+ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes)
 {
-    return copy_blocking(c, to, x, nbytes);
+    return copy_blocking(c, host, x, nbytes);
 }
 
-ls_status ls_compute_write(const ls_compute *c, void *x, const void *from, size_t nbytes)
+ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes)
 {
-    return copy_blocking(c, x, from, nbytes);
+    return copy_blocking(c, x, host, nbytes);
 }
 
 ls_status ls_compute_sync(const ls_compute *c)

@@ -195,7 +195,8 @@ static void put_times(const ls_auto_facts *f, const ls_train_options *o, double 
         if (all > cheap) put(c, o, "max_val_steps", floor(cheap), "batches, so that validation takes little time");
     }
     /* rounded up: the fourth is the one at the end of the run, not some steps before it */
-    put(c, o, "save_every", (double)((c->steps + 3) / 4), "a checkpoint every quarter of the run");
+    const int64_t quarter = (c->steps + 3) / 4;
+    put(c, o, "save_every", (double)quarter, "a checkpoint every quarter of the run");
     if (!ls_train_given(o, "save_every") || o->save_every)
         put(c, o, "keep_last", 1, "checkpoint of a step is kept, the newest");
 }

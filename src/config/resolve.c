@@ -315,7 +315,7 @@ static int64_t pipeline_that_fits(const ls_train_options *o, const ls_ds_config 
     const bool fits = c->world_size % tp || c->world_size % (pp * tp) == 0;
     if (fits || from->source != LS_FROM_JSON || !train_deepspeed_folder(o) || o->elastic) return pp;
     ls_str_addf(&c->notes, "pipeline.stages of the earlier run needs a multiple of %lld workers: left out\n",
-                (long long)(pp * tp));
+                (long long)pp * tp);
     *from = (train_origin){LS_FROM_DEFAULT, ""};
     return 1;
 }

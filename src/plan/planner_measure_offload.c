@@ -53,9 +53,10 @@ static ls_status on_cpu(offload_job *j, int64_t at, int64_t n)
 /* Seconds per element of the CPU alone. */
 static ls_status time_cpu(offload_job *j, double *sec)
 {
+    const int64_t half = j->n / 2;
     const double begin = ls_now();
-    for (int64_t at = 0; at < j->n / 2; at += SLICE) LS_TRY(on_cpu(j, at, LS_MIN(SLICE, j->n / 2 - at)));
-    *sec = (ls_now() - begin) / (double)(j->n / 2);
+    for (int64_t at = 0; at < half; at += SLICE) LS_TRY(on_cpu(j, at, LS_MIN(SLICE, half - at)));
+    *sec = (ls_now() - begin) / (double)half;
     return LS_OK;
 }
 

@@ -215,7 +215,7 @@ static void sum_up(const outcome *all, int n, ls_burn_result *r)
 
 static ls_status rounds(burn *b, const ls_burn_opts *o, ls_burn_result *r)
 {
-    outcome all[MOST_RESULTS];
+    outcome all[MOST_RESULTS] = {0};
     int n = 0;
     const double begin = ls_now();
     *r = (ls_burn_result){0};

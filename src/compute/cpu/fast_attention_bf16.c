@@ -116,6 +116,7 @@ void fast_attn_bf16_fwd(const gemm_kernel *g, const simd_attn *a)
 {
     const simd_ops *v = simd_pick();
     const int64_t T = a->T, D = a->D;
+    LS_ASSERT(a->work);
     const space x = cut_space(g, a->work, T, D, false);
     float by[ROWS];
     g->pack_b(x.keys.at, x.keys.panel, a->k, a->ld, true, T, D);
@@ -160,6 +161,7 @@ void fast_attn_bf16_bwd(const gemm_kernel *g, const simd_attn *a)
 {
     const simd_ops *v = simd_pick();
     const int64_t T = a->T, D = a->D;
+    LS_ASSERT(a->work);
     const space x = cut_space(g, a->work, T, D, true);
     const float scale = 1.0f / sqrtf((float)D);
     g->pack_b(x.keys.at, x.keys.panel, a->k, a->ld, true, T, D);

@@ -156,8 +156,9 @@ ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
     const int64_t C = a->C, V = a->V, ld = fast_logit_ld(V), rows = fast_logit_rows(c, a->R, a->n_part);
     cpu_row *parts = (cpu_row *)(void *)(p + rows * ld);
     /* the gradient of the logits in their place: p, or half as large numbers in rows as long */
-    const uint16_t *p16 = narrows(c, a) ? (const uint16_t *)(const void *)p : NULL;
-    const int64_t ldp = p16 ? 2 * ld : ld;
+    const bool narrow = narrows(c, a) != NULL;
+    const uint16_t *p16 = narrow ? (const uint16_t *)(const void *)p : NULL;
+    const int64_t ldp = narrow ? 2 * ld : ld;
     if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, (size_t)(V * C) * sizeof(float));
     for (int64_t r0 = 0; r0 < a->R; r0 += rows) {
         const int64_t n = LS_MIN(a->R - r0, rows);

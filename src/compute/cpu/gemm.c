@@ -249,6 +249,7 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
     const int64_t group = k->pack_group ? k->pack_group : 4, group_b = group * k->nr, group_a = group * k->mr;
     const int64_t items_b = new_b ? gemm_ceil_div(j.n, group_b) : 0,
                   items = items_b + (k->packs_a ? 0 : gemm_ceil_div(i.n, group_a));
+    LS_ASSERT(items > 0); /* a kernel that packs A itself has one block of rows, for which B is new */
     for (int64_t n = take(me); n < items * turn->n_block; n = take(me)) {
         int64_t q = n / items, it = n % items;
         span p = turn_block(turn, q);

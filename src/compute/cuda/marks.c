@@ -34,8 +34,9 @@ ls_status cu_marks_open(cu_marks *k, cudaStream_t stream)
 {
     pthread_mutex_init(&k->lock, NULL);
     k->open = true;
-    k->block = ls_alloc(N_SLOT / BLOCK * sizeof(slot *));
-    if (!k->block) return ls_nomem(N_SLOT / BLOCK * sizeof(slot *), "the marks of a device");
+    const size_t nbytes = N_SLOT / BLOCK * sizeof *k->block;
+    k->block = ls_alloc(nbytes);
+    if (!k->block) return ls_nomem(nbytes, "the marks of a device");
     CU_TRY(cudaEventCreateWithFlags(&k->base, cudaEventDefault));
     CU_TRY(cudaEventRecord(k->base, stream));
     return CU_STATUS(cudaEventSynchronize(k->base));
