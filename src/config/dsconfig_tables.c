@@ -569,7 +569,7 @@ int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle ou
     }
     if (in_fp8 && !strcasecmp(ls_ds_text(ds, "fp8.amax_compute_algo", "max"), "most_recent") &&
         ls_ds_int(ds, "fp8.amax_history_len", 1) != 1)
-        out[n++] = (ls_ds_idle){"fp8.amax_history_len", "amax_compute_algo most_recent means 1"};
+        out[n++] = (ls_ds_idle){"fp8.amax_history_len", "not used beside amax_compute_algo most_recent"};
     if (ls_ds_bool(ds, "bf16.check_grad_overflow", false) && !(in_bf16 && ls_ds_checks_overflow(ds)))
         out[n++] = (ls_ds_idle){ls_ds_get(ds, "bfloat16") ? "bfloat16.check_grad_overflow" : "bf16.check_grad_overflow",
                                 in_bf16 ? "bf16.enabled is not true" : "only bf16 and fp8 use it"};

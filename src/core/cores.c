@@ -1,6 +1,7 @@
 #include "core/cores.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdint.h>
@@ -188,6 +189,25 @@ void ls_cores_keep(int i)
 void ls_cores_roam(void)
 {
     if (n_own) (void)sched_setaffinity(0, sizeof own, &own);
+}
+
+double ls_cores_waited(void)
+{
+    DIR *all = opendir("/proc/self/task");
+    double sum = 0;
+    int found = 0;
+    if (!all) return -1;
+    for (const struct dirent *task; (task = readdir(all));) {
+        char path[64 + sizeof task->d_name];
+        long long ran = 0, waited = 0; /* ns */
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
+        FILE *f = task->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (!f) continue;
+        if (fscanf(f, "%lld %lld", &ran, &waited) == 2) sum += 1e-9 * (double)waited, found++;
+        (void)fclose(f);
+    }
+    (void)closedir(all);
+    return found ? sum : -1;
 }
 
 void ls_cores_prompt(void)

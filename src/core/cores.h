@@ -34,6 +34,8 @@ void ls_cores_stay(int cpu);
 bool ls_cores_may_use(int cpu);
 /* The calling thread may use all of them. A thread inherits its maker's cores, so whoever is not computing begins with this. */
 void ls_cores_roam(void);
+/* Seconds for which threads of this process, those that run now, were ready to run and had no core; -1: the system does not count them. */
+double ls_cores_waited(void);
 /* The calling thread works little and often, and others wait for it: it requests short scheduler time slices (Linux 6.12 lets a
  * thread with a short slice interrupt one with a long slice; before, waking up did). */
 void ls_cores_prompt(void);

@@ -27,18 +27,23 @@ static float largest(const ls_fp8_history *h, int i)
     return most;
 }
 
-int ls_fp8_push(ls_fp8_history *h, const float *amax)
+int ls_fp8_settle(ls_fp8_history *h)
 {
-    const size_t step = (size_t)h->n * sizeof *h->amax;
-    if (h->used < h->length) h->used++;
-    memmove(h->amax + h->n, h->amax, (size_t)(h->used - 1) * step);
-    memcpy(h->amax, amax, step);
     for (int i = 0; i < h->n; i++)
         if (!(largest(h, i) > 0)) {
             h->used = 0;
             return i;
         }
     return -1;
+}
+
+int ls_fp8_push(ls_fp8_history *h, const float *amax)
+{
+    const size_t step = (size_t)h->n * sizeof *h->amax;
+    if (h->used < h->length) h->used++;
+    memmove(h->amax + h->n, h->amax, (size_t)(h->used - 1) * step);
+    memcpy(h->amax, amax, step);
+    return ls_fp8_settle(h);
 }
 
 void ls_fp8_name(int i, char *text, size_t size)

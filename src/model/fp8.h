@@ -49,8 +49,9 @@ typedef struct ls_fp8_history {
 
 /* The largest power of two that keeps amax * scale * 2^margin within the format; 1 for 0. amax is finite. */
 float ls_fp8_scale(float amax, ls_fp8 form, int margin);
-/* Adds a step; the oldest is dropped. An operand that was 0 in all of them has no scale: its number is returned, and the history is emptied, so that
- * the next step records. Else -1. */
+/* An operand that was 0 in all steps has no scale: its number is returned, and the history is emptied, so that the next step records. Else -1. */
+int ls_fp8_settle(ls_fp8_history *h);
+/* Adds a step; the oldest is dropped. Then settles. */
 int ls_fp8_push(ls_fp8_history *h, const float *amax);
 /* The name of operand i of the history: "the gradient of the fc of block 3". */
 void ls_fp8_name(int i, char *text, size_t size);

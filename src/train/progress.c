@@ -69,26 +69,26 @@ static bool is_asked_for(const ls_trainer *t)
 }
 
 /* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. Only steps are
- * counted, no validation and no saves; decided once. */
+ * counted, no validation and no saves; decided once. Threads that sleep, or are stopped, do not wait for a core. */
 static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
 {
     enum { SECONDS = 10 };
     const int n = t->compute.n_own;
     if (t->busy.decided) return;
+    if (t->busy.seconds == 0) t->busy.waited = ls_cores_waited();
     t->busy.seconds += r->t_total;
     t->busy.used += r->cpu * r->t_total;
     if (t->busy.seconds < SECONDS) return;
     t->busy.decided = true;
-    const double used = t->busy.used / t->busy.seconds;
-    if (used > 0.75 || n < 2 || n > ls_cores_usable() || ls_comm_size(t->comm) > 1 || getenv("OMP_WAIT_POLICY") ||
-        strcmp(t->cfg->compute, "cpu") != 0)
+    const double used = t->busy.used / t->busy.seconds, waited = (ls_cores_waited() - t->busy.waited) / (n * t->busy.seconds);
+    if (used > 0.75 || waited < 0.5 * (1 - used) || t->busy.waited < 0 || n < 2 || n > ls_cores_usable() ||
+        ls_comm_size(t->comm) > 1 || getenv("OMP_WAIT_POLICY") || strcmp(t->cfg->compute, "cpu") != 0)
         return;
-    train_tell(
-        t,
-        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, probably because other processes use "
-        "them; threads that wait for each other can be many times slower then: --threads %d or "
-        "OMP_WAIT_POLICY=passive may be faster\n",
-        n, 100 * used, n, t->busy.seconds, n / 2);
+    train_tell(t,
+               "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes use them; "
+               "threads that wait for each other can be many times slower then: --threads %d or "
+               "OMP_WAIT_POLICY=passive may be faster\n",
+               n, 100 * used, n, t->busy.seconds, n / 2);
 }
 
 static void see_step(ls_trainer *t, const ls_step_result *r)

@@ -217,7 +217,8 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     return LS_OK;
 }
 
-/* Without a history, as of a checkpoint of another precision, the next step records one. Of a longer one the newest steps are taken. */
+/* Without a history, as of a checkpoint of another precision, the next step records one. Of a longer one the newest steps are taken, which may
+ * have only 0 of an operand. */
 static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
 {
     if (!f) return LS_OK;
@@ -241,6 +242,7 @@ static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
             h->amax[h->used * h->n + i] = amax;
         }
     }
+    (void)ls_fp8_settle(h);
     return LS_OK;
 }
 
@@ -503,7 +505,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
     LS_TRY_GOTO(st, out, get_fp8(fp8_of(t), json_object_get(o, "fp8_amax_history"), path));
     if (fp8_of(t) && s->step > 0 && !fp8_of(t)->history.used)
-        train_tell(t, "%s has no magnitudes for fp8: the next step is computed in bf16 and records them\n", path);
+        train_tell(t, "%s has no magnitudes for fp8, or only 0 of an operand: the next step is computed in bf16 and records them\n", path);
     for (int64_t i = 0; i < s->epoch; i++) get_epoch(json_array_get(done, (size_t)i), c, &s->done[i]);
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);

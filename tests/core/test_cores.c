@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static cpu_set_t mine(void)
@@ -218,12 +219,47 @@ static void parts_of_the_cores_are_whole_physical_cores_of_one_node(void **state
     test_dir_close(folder);
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void *work_on_a_core(void *cpu)
+{
+    ls_cores_stay(*(int *)cpu);
+    for (const double end = seconds() + 0.4; seconds() < end;) {}
+    return NULL;
+}
+
+/* Two threads that share a core: one of them always waits. */
+static const char *share_a_core(void)
+{
+    int cpu = sched_getcpu();
+    pthread_t other;
+    const double before = ls_cores_waited();
+    if (before < 0) return NULL; /* not counted here */
+    if (pthread_create(&other, NULL, work_on_a_core, &cpu)) return "no thread";
+    (void)work_on_a_core(&cpu);
+    const double waited = ls_cores_waited() - before; /* the other one may have ended, and is not counted then */
+    (void)pthread_join(other, NULL);
+    return waited > 0.05 ? NULL : "two threads on one core did not wait for it";
+}
+
+static void waiting_for_a_core_is_counted(void **state)
+{
+    (void)state;
+    in_child(share_a_core);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_the_cores_are_whole_physical_cores_of_one_node),
                                        cmocka_unit_test(a_process_without_own_cores_is_not_pinned),
                                        cmocka_unit_test(each_computing_thread_keeps_one_core),
                                        cmocka_unit_test(two_threads_share_the_only_core),
-                                       cmocka_unit_test(a_worker_gets_its_part_of_the_cores)};
+                                       cmocka_unit_test(a_worker_gets_its_part_of_the_cores),
+                                       cmocka_unit_test(waiting_for_a_core_is_counted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
