@@ -86,6 +86,19 @@ static void add_near(const ls_opt *table, size_t n_row, const char *typed, ls_st
     for (int i = 0; i < k; i++) ls_str_addf(out, "%s--%s", !i ? "" : i + 1 < k ? ", " : " or ", near[i]->name);
 }
 
+/* Appends "--a x or --b x": the choices that have the typed name x as a value. Returns the choice that refuses it, or NULL. */
+static const ls_opt *add_choices(const ls_opt *table, size_t n_row, const char *typed, ls_str *out)
+{
+    const ls_opt *refuses = NULL;
+    for (const ls_opt *o = table; o < table + n_row; o++) {
+        if (o->kind != LS_OPT_CHOICE || !o->help) continue;
+        if (o->refused && !strcmp(typed, o->refused)) refuses = o;
+        else if (ls_one_of(o->arg, typed, o->any_case))
+            ls_str_addf(out, "%s--%s %s", out->len ? " or " : "", o->name, typed);
+    }
+    return refuses;
+}
+
 static ls_status unknown(const ls_opt *table, size_t n_row, const char *dashes, const char *text, size_t n)
 {
     char typed[NAME_MAX_LEN];
@@ -93,6 +106,8 @@ static ls_status unknown(const ls_opt *table, size_t n_row, const char *dashes, 
     snprintf(typed, sizeof typed, "%.*s", (int)n, text);
     for (char *p = typed; *p; p++) *p = fold(*p);
     add_near(table, n_row, typed, &near);
+    const ls_opt *refuses = near.len ? NULL : add_choices(table, n_row, typed, &near);
+    if (refuses && !near.len) return ls_fail(LS_E_ARG, "unknown option %s%s: %s", dashes, typed, refuses->reason);
     const ls_status st =
         ls_fail(LS_E_ARG, "unknown option %s%.*s%s%s%s (--help_all lists the options)", dashes, (int)n, text,
                 near.len ? "; did you mean " : "", near.len ? near.data : "", near.len ? "?" : "");

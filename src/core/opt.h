@@ -3,7 +3,7 @@
  * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
  * last occurrence wins (LS_OPT_WORDS: all count), but two names of one option with different values are LS_E_ARG; a list takes every following word up to the next option. A switch stands alone; true or false may follow it,
  * after = and after a switch that stands for a value also 1, yes, 0 or no.
- * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named. */
+ * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named, or those that have its name as a value. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
 

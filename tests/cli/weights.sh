@@ -99,6 +99,11 @@ for command in eval generate; do words $command | grep -q -e "on a GPU int8 (wit
 
 # ---- refused ----
 expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
+for command in generate "generate --task translate" eval; do
+    read -ra words <<<"$command"
+    expect 2 "unknown option --bf16; did you mean --precision bf16 or --weights bf16?" "$LOCKSTEP" "${words[@]}" --checkpoint run --bf16
+    expect 2 "unknown option --fp8: only train and verify compute in fp8; use --precision bf16" "$LOCKSTEP" "${words[@]}" --checkpoint run --fp8
+done
 expect 2 "--speculate and --weights int8 cannot be combined" "$LOCKSTEP" "${gen[@]}" --weights int8 --speculate 2
 expect 2 "--weights has no meaning with --task bleu" "$LOCKSTEP" eval --task bleu --hyp text.txt --ref text.txt --weights int8
 for w in bf16 int8; do # with auto, products with them are in fp32

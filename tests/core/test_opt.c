@@ -209,7 +209,8 @@ static void a_bad_option_names_the_nearest(void **state)
     static const char *const near[][2] = {{"--rate", "did you mean --learning_rate?"}, /* a part of it */
                                           {"--lenght", "did you mean --seq_length?"},  /* a part with a swap */
                                           {"--seq", "did you mean --seq_length?"},     /* its beginning */
-                                          {"--blok-size", "did you mean --block_size?"}};
+                                          {"--blok-size", "did you mean --block_size?"},
+                                          {"--cuda", "did you mean --device cuda?"}}; /* a value of a choice */
     for (size_t i = 0; i < N_OF(near); i++) {
         const char *argv[] = {near[i][0], "3"};
         assert_int_equal(parse(&t, NULL, NULL, NULL, 2, argv), LS_E_ARG);
