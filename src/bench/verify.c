@@ -30,6 +30,7 @@ typedef struct outcome {
     ls_status st;                 /* of the layout                         */
     char failed[LS_VERIFY_WORDS]; /* error message                         */
     char comm[16];                /* name of the communicator; "": unknown */
+    ls_verify_how how;            /* once the trainer exists               */
     float data[];                 /* n gradients, then n weights           */
 } outcome;
 
@@ -183,6 +184,9 @@ static ls_status steps(const task *k, ls_comm *comm)
     if (t && judge) { /* "local, staged" is local */
         const char *name = t->comm ? ls_comm_name(t->comm) : "self";
         snprintf(out->comm, sizeof out->comm, "%.*s", (int)strcspn(name, ","), name);
+        snprintf(out->how.device, sizeof out->how.device, "%s", c.device);
+        snprintf(out->how.precision, sizeof out->how.precision, "%s", c.precision);
+        (void)ls_compute_describe(&t->compute, out->how.compute);
     }
     for (int i = 0; i < k->e->steps && st == LS_OK; i++) {
         st = ls_trainer_step(t, &r);
@@ -492,6 +496,7 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     const outcome *out = v->other[slot];
     *r = (ls_verify_row){.s = e->s,
                          .comm = comm_of(v, e, out),
+                         .how = &v->at[e->judge].out->how,
                          .n_micro = e->n_micro,
                          .dropout = e->dropout,
                          .unclipped = e->unclipped,

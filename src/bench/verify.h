@@ -7,6 +7,7 @@
 #define LS_BENCH_VERIFY_H
 
 #include "comm/comm.h"
+#include "compute/compute.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +45,12 @@ typedef struct ls_verify_shape {
     bool by_rows;         /* --sequence_parallel      */
 } ls_verify_shape;
 
+/* What a layout computed with. */
+typedef struct ls_verify_how {
+    char device[8], precision[8];   /* "cpu", "cuda"; "fp32", "bf16", ...: never "auto" */
+    char compute[LS_COMPUTE_WORDS]; /* ls_compute_describe: with the matmul kernel      */
+} ls_verify_how;
+
 /* The limits for tensor parallelism. */
 double ls_verify_loss_limit(const ls_verify_opts *o);
 double ls_verify_grad_limit(const ls_verify_opts *o);
@@ -51,7 +58,8 @@ double ls_verify_grad_limit(const ls_verify_opts *o);
 typedef struct ls_verify_row {
     ls_verify_shape s;
     const char *comm;
-    int n_micro; /* of each replica */
+    const ls_verify_how *how; /* of the single worker; until ls_verify returns */
+    int n_micro;              /* of each replica */
     double dropout;
     bool unclipped; /* --clip 0: an offloaded optimizer overlaps the backward pass */
     bool ran;       /* false: `words` has the reason */

@@ -85,26 +85,30 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     return LS_OK;
 }
 
+void eval_print_session(const ls_session *s, const ls_session_opts *how)
+{
+    int64_t nbytes;
+    const char *precision = cli_precision_word(how);
+    if (s->packed) printf("weights %s\n", ls_session_weights(s, &nbytes));
+    if (strcmp(precision, "fp32")) printf("precision %s\n", precision);
+}
+
 static ls_status print(const options *o, const ls_session_opts *how, const ls_session *s, const char *data,
                        const result *r)
 {
-    const char *precision = cli_precision_word(how);
     const double perplexity = exp(r->loss), rate = (double)r->tokens / r->seconds;
-    int64_t nbytes;
-    const char *weights = ls_session_weights(s, &nbytes);
     cli_json j;
     if (!o->json) {
-        if (s->packed) printf("weights %s\n", weights);
-        if (strcmp(precision, "fp32")) printf("precision %s\n", precision);
+        eval_print_session(s, how);
         printf("loss %.6f\nperplexity %.4f\ntokens %lld\ntokens/s %.1f\n", r->loss, perplexity, (long long)r->tokens,
                rate);
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);
-    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("data", data), LS_KV("weights", weights),
-                     LS_KV("precision", precision), LS_KV("weight_bytes", nbytes), LS_KV("loss", r->loss),
-                     LS_KV("perplexity", perplexity), LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences),
-                     LS_KV("seconds", r->seconds), LS_KV("tokens_per_sec", rate));
+    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("data", data));
+    cli_session_json(s, how, w);
+    ls_jsonw_members(w, LS_KV("loss", r->loss), LS_KV("perplexity", perplexity), LS_KV("tokens", r->tokens),
+                     LS_KV("sequences", r->sequences), LS_KV("seconds", r->seconds), LS_KV("tokens_per_sec", rate));
     return cli_json_end(&j);
 }
 

@@ -264,10 +264,8 @@ static ls_status continue_prompt(ls_session *s, const options *o, const ls_sessi
                 (long long)(t.n_prompt - ls_session_window(s, t.n_prompt)));
     LS_TRY_GOTO(st, done, ls_reserve(&ids.id, &ids.cap, ids.n + (size_t)o->max_new, sizeof *ids.id, "the text"));
     t.id = ids.id;
-    int64_t weight_bytes;
-    const char *weights = ls_session_weights(s, &weight_bytes);
-    ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("weights", weights),
-                     LS_KV("precision", cli_precision_word(how)), LS_KV("weight_bytes", weight_bytes));
+    ls_jsonw_put_str(w, "checkpoint", s->path);
+    cli_session_json(s, how, w);
     ls_jsonw_put_open(w, "samples", '[');
     st = make_samples(s, o, &t, work, w);
     if (o->stats && (st == LS_OK || st == LS_E_STOPPED)) generate_print_weights(s, how);

@@ -63,14 +63,26 @@ static void json_row(ls_jsonw *w, const ls_verify_row *r, const char *verdict)
     ls_jsonw_close(w);
 }
 
+/* Before the first row: what all of them computed with. */
+static void print_begin(printer *p, const ls_verify_how *how)
+{
+    if (!p->o->json) {
+        printf("precision %s; %s\n", how->precision, how->compute);
+        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
+        return;
+    }
+    ls_jsonw_members(p->w, LS_KV("precision", (const char *)how->precision), LS_KV("device", (const char *)how->device),
+                     LS_KV("compute", (const char *)how->compute));
+    ls_jsonw_put_open(p->w, "layouts", '[');
+}
+
 static void print_row(void *ctx, const ls_verify_row *r)
 {
     printer *p = ctx;
     const bool close = !r->identical && r->s.tp > 1 && r->within;
     const char *verdict = r->identical ? "identical" : close ? "within" : r->ran ? "differs" : "failed";
     char bounds[64] = "";
-    if (!p->n++ && !p->o->json)
-        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
+    if (!p->n++) print_begin(p, r->how);
     p->of = r->of;
     p->n_identical += r->identical;
     p->n_within += close;
@@ -108,6 +120,11 @@ static ls_status parse_list(options *o, const ls_start_env *e, int *most)
         if (v->world[i] & (v->world[i] - 1))
             return ls_fail(LS_E_ARG, "-n %s: %d is not a power of two; use powers of two, such as 1,2,4",
                            o->n ? o->n : "", v->world[i]);
+    if (v->only_tp && *most < 2)
+        return ls_fail(LS_E_ARG,
+                       "-n %s --only_tp: no layout to test: tensor parallelism needs two workers or more; use -n 2, or "
+                       "leave --only_tp out",
+                       o->n);
     return LS_OK;
 }
 
@@ -165,16 +182,15 @@ static ls_status verify_and_print(const options *o)
         ls_str_fini(&j.text);
         return other;
     }
-    ls_jsonw_put_open(p.w, "layouts", '[');
     const ls_status st = ls_verify(v, print_row, &p);
-    ls_jsonw_close(p.w);
-    ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("ran", p.n),
-                     LS_KV("of", p.of));
-    if (!p.n && st != LS_OK) {
+    if (!p.n) {
     } /* nothing ran: the error is all there is to print */
-    else if (o->json)
+    else if (o->json) {
+        ls_jsonw_close(p.w);
+        ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("ran", p.n),
+                         LS_KV("of", p.of));
         LS_TRY(cli_json_end(&j));
-    else print_end(&p);
+    } else print_end(&p);
     ls_str_fini(&j.text);
     fflush(stdout); /* closing has a limit */
     return st;

@@ -129,6 +129,8 @@ typedef struct cli_device {
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);
 /* Of matrix products: "fp32", "tf32", "bf16", "fp16". */
 const char *cli_precision_word(const ls_session_opts *how);
+/* What the session computes with, as members of an open JSON object: weights, precision, weight_bytes. */
+void cli_session_json(const ls_session *s, const ls_session_opts *how, ls_jsonw *w);
 
 /* Prints the text to stdout and frees it. LS_E_NOMEM if it is incomplete. */
 ls_status cli_print(ls_str *s);

@@ -205,6 +205,14 @@ const char *cli_precision_word(const ls_session_opts *how)
     return how->tf32 ? "tf32" : how->dtype == LS_BF16 ? "bf16" : how->dtype == LS_F16 ? "fp16" : "fp32";
 }
 
+void cli_session_json(const ls_session *s, const ls_session_opts *how, ls_jsonw *w)
+{
+    int64_t nbytes;
+    const char *weights = ls_session_weights(s, &nbytes);
+    ls_jsonw_members(w, LS_KV("weights", weights), LS_KV("precision", cli_precision_word(how)),
+                     LS_KV("weight_bytes", nbytes));
+}
+
 ls_status cli_check_launcher(const ls_start_env *e)
 {
     const char *address = getenv("MASTER_ADDR");

@@ -14,6 +14,8 @@ typedef struct options {
     bool json;
 } options;
 
+/* One line each for weights that are copies, and for a precision that is not fp32. */
+void eval_print_session(const ls_session *s, const ls_session_opts *how);
 ls_status eval_bleu(const options *o);      /* --task bleu      */
 ls_status eval_translate(const options *o); /* --task translate */
 

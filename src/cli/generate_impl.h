@@ -27,7 +27,7 @@ ls_status generate_encode(const ls_session *s, const char *prompt, size_t n, ls_
 ls_status generate_check_bytes(const char *option, const char *path, int64_t line, const char *bytes, size_t n);
 
 double generate_rate(int64_t n, double seconds); /* 0 if no time was measured */
-/* --stats: the weights in use and their bytes, and those of drafts; the precision of products if it is not fp32. */
+/* --stats: the weights in use and their bytes, and those of drafts; the precision of products. */
 void generate_print_weights(const ls_session *s, const ls_session_opts *how);
 
 /* --prompts: one text (or several) for each line of a file, in batches. how: checkpoint and device. */

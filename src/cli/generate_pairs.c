@@ -1,5 +1,5 @@
 /* generate_pairs.c - `lockstep generate --task translate`: one translation per line of input. */
-#include "cli/commands.h"
+#include "cli/generate_impl.h"
 #include "cli/translation.h"
 #include "core/stop.h"
 
@@ -22,7 +22,7 @@ static const ls_opt table[] = {
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
     CLI_WEIGHTS_ROW,
-    CLI_SWITCH("stats", stats, "print tokens/s and the precision on stderr", "Output"),
+    CLI_SWITCH("stats", stats, "print tokens/s, weights and precision on stderr", "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of lines"),
 };
 
@@ -56,12 +56,11 @@ static void print_line(const char *text)
 static ls_status print(const options *o, const ls_session_opts *how, const ls_session *s, const ls_langs *langs,
                        const ls_translation_set *set)
 {
-    const char *precision = cli_precision_word(how);
     cli_json j;
     if (o->stats) {
         fprintf(stderr, "%zu sentences, %lld new tokens in %.3f s: %.1f tokens/s\n", set->n, (long long)set->n_token,
                 set->seconds, set->seconds > 0 ? (double)set->n_token / set->seconds : 0);
-        fprintf(stderr, "precision: %s\n", precision);
+        generate_print_weights(s, how);
     }
     if (!o->json) {
         for (size_t i = 0; i < set->n; i++) print_line(set->item[i].gen);
@@ -69,7 +68,8 @@ static ls_status print(const options *o, const ls_session_opts *how, const ls_se
     }
     ls_jsonw *w = cli_json_begin(&j);
     ls_jsonw_members(w, LS_KV("checkpoint", s->path), LS_KV("src_lang", (const char *)langs->src),
-                     LS_KV("tgt_lang", (const char *)langs->tgt), LS_KV("precision", precision));
+                     LS_KV("tgt_lang", (const char *)langs->tgt));
+    cli_session_json(s, how, w);
     ls_jsonw_put_open(w, "translations", '[');
     for (size_t i = 0; i < set->n; i++) {
         ls_jsonw_open(w, '{');

@@ -223,6 +223,11 @@ import json
 a, b = json.load(open('$SCRATCH/out')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
 assert a['bleu'] == b['bleu'] and a['sentences'] == 3, (a, b)" || bad "eval and train compute another BLEU"
 same gen.json dp/workdir/rank0_gen_epoch1.json
+# what it computed with
+grep -q '"weights": "fp32"' "$SCRATCH/out" && grep -q '"precision": "fp32"' "$SCRATCH/out" || bad "eval --json: $(cat "$SCRATCH/out")"
+expect 0 '"weights": "int8"' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --limit 1 --weights int8 --json
+expect 0 '^weights int8$' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --limit 1 --weights int8
+LS_GEMM=bfmmla-emulated expect 0 '^precision bf16$' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --limit 1 --precision bf16
 # the loss of eval is that of the validation: over the targets of pairs
 "$LOCKSTEP" eval --checkpoint dp --data text --seq_length 40 --threads 1 --json >loss.json 2>/dev/null
 python3 -c "
@@ -274,6 +279,9 @@ printf 'das wort1 ist gross\n\ndas wort2 ist gross\n' >in.txt
 "$LOCKSTEP" generate --task translate --checkpoint dp --batch 1 --threads 1 <in.txt >alone.txt 2>/dev/null
 same lines.txt alone.txt
 expect 0 '"translations": ' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1 ist gross' --beam 3 --json
+expect 0 '"weights": "int8"' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1' --weights int8 --json
+expect 0 '^weights: int8, [0-9.]* MB$' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1' --weights int8 --stats
+grep -q '^precision: fp32$' "$SCRATCH/err" || bad "--stats: $(cat "$SCRATCH/err")"
 expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt_file in.txt
 expect 2 'the model has only 48 positions' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --max_length 49
 expect 2 '1 to 64' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --beam 65

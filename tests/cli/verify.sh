@@ -11,6 +11,15 @@ for jobs in 0 3; do
   "$LOCKSTEP" verify -n 2 --only_tp --steps 1 --jobs $jobs >"$SCRATCH/jobs$jobs" 2>&1 || bad "verify --jobs $jobs: $(tail -n 2 "$SCRATCH/jobs$jobs")"
 done
 [ "$(rows "$SCRATCH/jobs0")" = "$(rows "$SCRATCH/jobs3")" ] || bad "--jobs 3 prints other rows: $(diff <(rows "$SCRATCH/jobs0") <(rows "$SCRATCH/jobs3") | head -n 4)"
+grep -Eq "^precision fp32; cpu: [a-z0-9]+ vectors, .* matmul.*, 1 thread" "$SCRATCH/jobs3" || bad "what was verified: $(head -n 1 "$SCRATCH/jobs3")"
+"$LOCKSTEP" verify -n 2 --only_tp --steps 1 --jobs 0 --precision auto --json >"$SCRATCH/json" || bad "verify --json fails"
+python3 - "$SCRATCH/json" <<'PY' || bad "what was verified: $(head -n 5 "$SCRATCH/json")"
+import json, sys
+d = json.load(open(sys.argv[1]))
+kernel = d["compute"].split(" matmul")[0].split()[-1]
+assert d["device"] == "cpu" and d["precision"] == ("bf16" if "bf16" in kernel or "bfmmla" in kernel else "fp32") and len(d["layouts"]) == 4, d
+PY
+expect 2 "-n 1 --only_tp: no layout to test: tensor parallelism needs two workers or more" "$LOCKSTEP" verify -n 1 --only_tp
 grep -q "^0 of 4 layouts identical, 4 within" "$SCRATCH/jobs3" || bad "the last line: $(tail -n 1 "$SCRATCH/jobs3")"
 
 # hang ARGS...: starts verify and stops a worker of a layout; pid and victim are set
@@ -83,6 +92,7 @@ if [ -e "$emu/lockstep_nccl.so" ]; then
   LS_EMU_DEVICES=1 LS_PLUGIN_DIR=$emu refused "use one GPU per rank" "$LOCKSTEP" bench comm --device cuda --comm nccl -n 2 --max 4K
   unset NCCL_MULTI_RANK_GPU_ENABLE
 fi
+expect 2 "unknown option --bf16; did you mean --precision bf16?" "$LOCKSTEP" verify --bf16
 expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
 expect 2 "one of auto|local|mpi|tcp|nccl" "$LOCKSTEP" verify --comm pigeon
 expect 2 "0 to 64" "$LOCKSTEP" verify --jobs 65
