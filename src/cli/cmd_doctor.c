@@ -139,16 +139,20 @@ static void look_memory(part *p)
                "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b), limit);
 }
 
+/* As many threads as a command without --threads has. */
 static void look_openmp(part *p)
 {
+    const char *set = getenv("OMP_NUM_THREADS");
     int n = 0;
-#pragma omp parallel
+    omp_set_dynamic(0);
+#pragma omp parallel num_threads(ls_cores_usable())
     {
 #pragma omp atomic
         n++;
     }
-    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, NULL, "version %d, %d thread%s (OMP_NUM_THREADS=%s)", _OPENMP, n,
-               n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
+    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, NULL, "version %d, %d thread%s%s%.40s%s", _OPENMP, n,
+               n == 1 ? "" : "s", set ? " (OMP_NUM_THREADS=" : "", set ? set : "",
+               set ? " is not used; --threads sets the number)" : "");
 }
 
 /* ---- what the program computes with --------------------------------------------------------------------------------- */

@@ -16,6 +16,13 @@ for part in cpu memory openmp compute reference files; do
 done
 [[ -z $(ls "$work/tmp") ]] || fail "doctor did not remove its file"
 
+# --threads sets the number of threads, not OpenMP's variable
+n=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+env -u OMP_THREAD_LIMIT OMP_NUM_THREADS=$((n + 1)) "$LOCKSTEP" doctor >"$work/threads"
+grep -Eq "^  openmp +ok +version [0-9]+, $n threads? \(OMP_NUM_THREADS=$((n + 1)) is not used; --threads sets the number\)$" "$work/threads" ||
+    fail "OMP_NUM_THREADS: $(grep openmp "$work/threads")"
+env -u OMP_NUM_THREADS "$LOCKSTEP" doctor | grep -E "^  openmp " | grep -q OMP_NUM_THREADS && fail "a variable that is not set is named"
+
 # OpenMP's variable pins the first thread to one core before main: the other cores are still usable
 cores() { grep -Eo '[0-9]+ of [0-9]+ cores usable' "$1"; }
 OMP_PROC_BIND=true "$LOCKSTEP" doctor >"$work/bound"

@@ -170,6 +170,12 @@ else
   echo "keys of GPU runs are not checked: the emulated device and the fakes were not built"
 fi
 
+# every variable of the program is in the list
+while IFS= read -r v; do
+  [ "$v" = LOCKSTEP_ATTEMPT ] || [ "$v" = LOCKSTEP_LAUNCH ] || # of a supervisor or launcher, for its workers
+    sed -n '/^### Environment/,$p' "$LS_SOURCE/docs/FORMATS.md" | grep -q "\`$v\`" || bad "docs/FORMATS.md, Environment: no $v"
+done < <(grep -rhoE 'getenv\("L(OCKSTEP|S)_[A-Z_0-9]+"' "$LS_SOURCE/src" | cut -d '"' -f 2 | sort -u)
+
 [ -z "$measure" ] || wait $measure || bad "plan --measure --device cuda: $(tail -2 measure.log)"
 wait $verify || bad "verify: $(head -c 300 verify.err)"
 python3 "$LS_SOURCE/tests/support/formats.py" "$LS_SOURCE/docs/FORMATS.md" "$LOCKSTEP" "$list" || bad "docs/FORMATS.md and the runs differ"
