@@ -1,4 +1,5 @@
 """Shared by the comparison benchmarks: sizes of the models, statistics of interleaved rounds, and a description of the machine."""
+import importlib.util
 import math
 import os
 import platform
@@ -75,6 +76,19 @@ def machine():
 
 def load():
     return f"load average before the run {os.getloadavg()[0]:.1f}"
+
+
+def check_program(parser, path):
+    """Ends the script with one line if the program does not exist."""
+    if not os.access(path, os.X_OK):
+        parser.error(f"no program {path}: build it, or name it with --lockstep")
+
+
+def check_modules(parser, *names):
+    """Ends the script with one line if a module that it needs is not installed."""
+    missing = [n for n in names if importlib.util.find_spec(n) is None]
+    if missing:
+        parser.error(f"this script needs {' and '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def has_bf16(lockstep):

@@ -126,6 +126,7 @@ def main():
     a.add_argument("--emulated", action="store_true", help="run on a CPU without bf16 instructions, to try the script")
     a.add_argument("--json", action="store_true")
     o = SimpleNamespace(**vars(a.parse_args()))
+    compare.check_program(a, o.lockstep)
     unknown = set(o.modes.split(",")) - set(MODES)
     if unknown:
         a.error(f"--modes: {', '.join(sorted(unknown))}: there are {', '.join(MODES)}")

@@ -4,7 +4,8 @@ same weights, interleaved.
 GPT-2 124M with random weights. `lockstep export` writes what the others read: a folder of transformers (fp32) and GGUF files (F32 and F16);
 llama.cpp's own quantizer makes Q8_0 of the F32 file. Every program continues prompts of the same number of tokens greedily with a
 key-value cache, without an end-of-text token, one prompt and --batch prompts at a time. A measurement is a process of its own and
-reports the time of the prompt and of the new tokens, without loading. Programs that are not installed are left out and listed.
+reports the time of the prompt and of the new tokens, without loading. Programs that are not installed are left out and listed; lockstep
+and llama.cpp need neither torch nor transformers.
 
   python perf/generate_peers.py --lockstep build/lockstep [--prompt 128] [--new 128] [--batch 8] [--rounds 5] [--threads N] [--json]
 
@@ -16,17 +17,18 @@ recorded while it loads. Needs torch, neither transformers nor tokenizers.
   python perf/generate_peers.py --device cuda --lockstep build/lockstep [--batches 1,8,64] [--rounds 2] [--no_compile] [--json]
 """
 import argparse
+import array
 import functools
 import json
 import os
+import random
 import re
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-
-from generate_vs_transformers import make_folder  # which imports transformers only when it is called
 
 import compare
 
@@ -35,14 +37,14 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def prompt_text(n, k):
-    """A text of n tokens of make_folder's tokenizer, which joins neither letters with digits nor digits with letters; different for each k."""
+    """A text of n tokens of write_folder's tokenizer, which joins neither letters with digits nor digits with letters; different for each k."""
     return "".join(LETTERS[(i * 7 + k) % 26] if i % 2 else str((i * 3 + k) % 10) for i in range(n))
 
 
-def prompt_ids(folder, n, k):
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(os.path.join(folder, "tokenizer.json")).encode(prompt_text(n, k)).ids
+def prompt_ids(n, k):
+    """Its ids: each character is a token, the first 256 of which are the letters in order."""
+    letters = sorted(byte_letters())
+    return [letters.index(c) for c in prompt_text(n, k)]
 
 
 def byte_letters():
@@ -53,12 +55,17 @@ def byte_letters():
 
 
 def write_folder(folder):
-    """Random GPT-2 weights and the tokenizer of make_folder, without transformers and tokenizers."""
-    import struct
+    """Random GPT-2 weights, and a tokenizer of exactly 50,257 ids: letters, then pairs of letters."""
+    rng = random.Random(0)
+    table = array.array("f", (rng.gauss(0, 0.02) for _ in range(1 << 20)))  # every matrix takes pieces of it
 
-    import torch
+    def normal(n):
+        x = array.array("f")
+        while len(x) < n:
+            at = rng.randrange(len(table) - 4096)
+            x.extend(table[at:at + min(n - len(x), 4096)])
+        return x
 
-    torch.manual_seed(0)
     C, V, P, L = 768, 50257, 1024, 12
     shapes = {"wte.weight": (V, C), "wpe.weight": (P, C), "ln_f.weight": (C,), "ln_f.bias": (C,)}
     for i in range(L):
@@ -79,11 +86,11 @@ def write_folder(folder):
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for name, shape in shapes.items():
-            if ".ln_" in "." + name:
-                x = torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
+            if len(shape) == 1:
+                x = array.array("f", [float("ln_" in name and name.endswith("weight"))]) * shape[0]
             else:
-                x = torch.zeros(shape) if len(shape) == 1 else 0.02 * torch.randn(shape)
-            f.write(x.numpy().tobytes())
+                x = normal(shape[0] * shape[1])
+            x.tofile(f)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": C, "n_layer": L, "n_head": 12, "n_positions": P, "n_ctx": P,
                    "vocab_size": V, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}, f)
@@ -223,7 +230,7 @@ def peer_transformers(o, folder, dtype, batch):
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(o.threads)
     model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    ids = torch.tensor([prompt_ids(folder, o.prompt, k) for k in range(batch)])
+    ids = torch.tensor([prompt_ids(o.prompt, k) for k in range(batch)])
     with torch.inference_mode():
         model(ids[:, :8], use_cache=True)  # warm-up
         begin = time.perf_counter()
@@ -264,7 +271,7 @@ def peer_llama(o, folder, path, batch, plain=False):
     p.n_threads = p.n_threads_batch = o.threads
     ctx = c.llama_init_from_model(model, p)
     rows = c.llama_batch_init(batch * o.prompt, 0, 1)
-    prompts = [prompt_ids(folder, o.prompt, k) for k in range(batch)]
+    prompts = [prompt_ids(o.prompt, k) for k in range(batch)]
 
     def run(columns, first):
         """columns[k]: the next ids of row k. Returns the most likely id after each."""
@@ -311,7 +318,7 @@ def make_models(o, work):
     made, folder = os.path.join(work, "made"), os.path.join(work, "model")
     gguf = {x: os.path.join(work, f"model_{x}.gguf") for x in ("F32", "F16", "Q8_0")}
     if not os.path.exists(folder):
-        make_folder(made)
+        write_folder(made)
         subprocess.run([o.lockstep, "export", "--checkpoint", made, "--out", folder], check=True, stdout=subprocess.DEVNULL)
     for x, dtype in (("F32", "fp32"), ("F16", "fp16")):
         if not os.path.exists(gguf[x]):
@@ -352,6 +359,8 @@ def main():
     a.add_argument("--json", action="store_true")
     a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     o = a.parse_args()
+    if not o.peer:
+        compare.check_program(a, o.lockstep)
     o.rounds = o.rounds or (2 if o.device == "cuda" else 5)
     if o.device == "cuda":
         with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:

@@ -83,12 +83,8 @@ def main():
     o = a.parse_args()
     if o.peer:
         return peer(o.peer[0], o.new, [int(x) for x in o.peer[1:]])
-    try:
-        import tokenizers  # noqa: F401
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as why:
-        raise SystemExit(f"this comparison needs torch, transformers and tokenizers: {why}") from why
+    compare.check_program(a, o.lockstep)
+    compare.check_modules(a, "torch", "transformers", "tokenizers")
     with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as work:
         folder = o.folder or os.path.join(work, "model")
         if not os.path.exists(os.path.join(folder, "tokenizer.json")):

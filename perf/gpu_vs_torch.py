@@ -393,6 +393,8 @@ def main():
     a.add_argument("--bars", action="store_true", help="exit with code 1 if a case is below its bar")
     a.add_argument("--out", help="folder for gpu_vs_torch.json and .md")
     o = a.parse_args()
+    compare.check_program(a, o.lockstep)
+    compare.check_modules(a, "numpy")
     names = o.cases.split(",")
     for n in names:
         if n not in CASES:

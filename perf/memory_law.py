@@ -91,6 +91,7 @@ def main():
     a.add_argument("--strategies", default="single,dp,ddp,ddp-shared,zero1,zero2,zero3")
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
+    w.compare.check_program(a, o.lockstep)
     rows, exact = [], sum(units(o.model))
     with tempfile.TemporaryDirectory(prefix="lockstep-memory-") as work:
         w.write_ids(os.path.join(work, "ids.bin"), o.model, 1000)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from compare import describe, machine
+from compare import check_program, describe, machine
 from workers import VOCAB, write_ids
 
 
@@ -61,6 +61,7 @@ def main():
     a.add_argument("--budget-s", type=float, default=0)
     a.add_argument("--out", help="JSON file for the results")
     o = a.parse_args()
+    check_program(a, o.lockstep)
     o.threads = o.threads or max(1, len(os.sched_getaffinity(0)) // o.workers)
     begin, found, names = time.monotonic(), {}, o.schedules.split(",")
     print(f"{machine()}; {o.model}, {o.workers} stages x {o.threads} threads, {o.micros} micro-batches of {o.micro} x {o.seq}", flush=True)

@@ -215,6 +215,7 @@ def main():
     o.threads = o.threads or compare.cores()
     if o.floor:
         return floor_child(o.floor, o.threads, o.model, o.batch * o.seq, o.seq)
+    compare.check_program(a, o.lockstep)
     tokens = o.batch * o.seq
     modes = ["eager"] if o.no_compile else ["eager", "compile"]
     libraries = [] if o.no_floor else ["openblas", "blis", "torch"]

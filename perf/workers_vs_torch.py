@@ -56,8 +56,7 @@ def options():
     a.add_argument("--json", action="store_true")
     a.add_argument("--out", help="JSON file, updated after each result")
     o = a.parse_args()
-    if not os.access(o.lockstep, os.X_OK):
-        a.error(f"no program {o.lockstep}: build it, or name it with --lockstep")
+    compare.check_program(a, o.lockstep)
     o.cores = min(o.cores or compare.cores(), compare.cores())
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
     o.counts = [int(x) for x in words(o.workers)]
