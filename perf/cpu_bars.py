@@ -52,8 +52,7 @@ def options():
     a.add_argument("--json", action="store_true")
     a.add_argument("--out", help="JSON file, updated after each result")
     o = a.parse_args()
-    if not os.access(o.lockstep, os.X_OK):
-        a.error(f"no program {o.lockstep}: build it, or name it with --lockstep")
+    compare.check_program(a, o.lockstep)
     if min(o.workers, o.micro, o.global_batch, o.steps, o.rounds, o.alone_batch, o.seq) < 1:
         a.error("--workers, --micro, --global_batch, --alone_batch, --seq, --steps and --rounds must be at least 1")
     o.cores = compare.cores()

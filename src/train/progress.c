@@ -80,15 +80,17 @@ static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
     t->busy.used += r->cpu * r->t_total;
     if (t->busy.seconds < SECONDS) return;
     t->busy.decided = true;
-    const double used = t->busy.used / t->busy.seconds, waited = (ls_cores_waited() - t->busy.waited) / (n * t->busy.seconds);
+    const double used = t->busy.used / t->busy.seconds,
+                 waited = (ls_cores_waited() - t->busy.waited) / (n * t->busy.seconds);
     if (used > 0.75 || waited < 0.5 * (1 - used) || t->busy.waited < 0 || n < 2 || n > ls_cores_usable() ||
         ls_comm_size(t->comm) > 1 || getenv("OMP_WAIT_POLICY") || strcmp(t->cfg->compute, "cpu") != 0)
         return;
-    train_tell(t,
-               "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes use them; "
-               "threads that wait for each other can be many times slower then: --threads %d or "
-               "OMP_WAIT_POLICY=passive may be faster\n",
-               n, 100 * used, n, t->busy.seconds, n / 2);
+    train_tell(
+        t,
+        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes use them; "
+        "threads that wait for each other can be many times slower then: --threads %d or "
+        "OMP_WAIT_POLICY=passive may be faster\n",
+        n, 100 * used, n, t->busy.seconds, n / 2);
 }
 
 static void see_step(ls_trainer *t, const ls_step_result *r)

@@ -505,7 +505,10 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *timings
     LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
     LS_TRY_GOTO(st, out, get_fp8(fp8_of(t), json_object_get(o, "fp8_amax_history"), path));
     if (fp8_of(t) && s->step > 0 && !fp8_of(t)->history.used)
-        train_tell(t, "%s has no magnitudes for fp8, or only 0 of an operand: the next step is computed in bf16 and records them\n", path);
+        train_tell(
+            t,
+            "%s has no magnitudes for fp8, or only 0 of an operand: the next step is computed in bf16 and records them\n",
+            path);
     for (int64_t i = 0; i < s->epoch; i++) get_epoch(json_array_get(done, (size_t)i), c, &s->done[i]);
     add_timings(t, o, timings, path);
     reopen_epoch(s, c);

@@ -391,7 +391,8 @@ static void the_option_of_a_key_follows_its_value(void **state)
         groups_of(text, &s);
         const bool one_step = strstr(s.data, "--fp8_amax_history_len 1\n");
         if (!strstr(s.data, "    fp8.amax_compute_algo ") || one_step != recent) fail_msg("%s:\n%s", text, s.data);
-        if (!!strstr(s.data, "not used beside amax_compute_algo most_recent") != recent) fail_msg("%s:\n%s", text, s.data);
+        if (!!strstr(s.data, "not used beside amax_compute_algo most_recent") != recent)
+            fail_msg("%s:\n%s", text, s.data);
         ls_str_fini(&s);
     }
 }
