@@ -73,7 +73,7 @@ def write_folder(folder):
                             "attn.c_attn.bias": (3 * C,), "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "mlp.c_fc.weight": (C, 4 * C),
                             "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (4 * C, C), "mlp.c_proj.bias": (C,)}.items():
             shapes[f"h.{i}.{name}"] = shape
-    os.makedirs(folder)
+    os.makedirs(folder, exist_ok=True)
     header, at = {}, 0
     for name, shape in shapes.items():
         size = 4

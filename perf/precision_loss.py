@@ -142,6 +142,11 @@ def named(precision, control):
 
 given, what = reference() if a.reference else ({}, None)
 done = all_of(a.done)
+for (precision, control, seed), r in done.items():
+    if r["device"] != a.device:
+        p.error(f"--done: seed {seed} in {named(precision, control)} ran on {r['device']}, and this call is about {a.device}; give it to --reference")
+if a.out in a.done:
+    p.error(f"--out {a.out} would overwrite a file of --done")
 
 
 def call(precision, seed, folder, control, *more):

@@ -265,6 +265,7 @@ static ls_status check_switch_values(const train_start *s)
     for (int i = 0; i + 1 < s->typed.n; i++) {
         const char *flag = s->typed.word[i], *word = s->typed.word[i + 1];
         if (!stands_for_value(s, i) || *word == '-' || ls_opt_truth(word) >= 0 || ls_fs_exists(word)) continue;
+        if (strpbrk(word, "./")) continue; /* a file that is missing */
         return ls_fail(LS_E_ARG, "%s %s: '%s' is neither a value (" LS_OPT_TRUTHS ") nor a file or folder that exists",
                        flag, word, word);
     }

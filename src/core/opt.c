@@ -86,11 +86,16 @@ static void add_near(const ls_opt *table, size_t n_row, const char *typed, ls_st
     for (int i = 0; i < k; i++) ls_str_addf(out, "%s--%s", !i ? "" : i + 1 < k ? ", " : " or ", near[i]->name);
 }
 
-/* Appends "--a x or --b x": the choices that have the typed name x as a value. Returns the choice that refuses it, or NULL. */
+/* Appends "--a x or --b x": the choices that have the typed name x as a value. Returns the choice that refuses it, or NULL. Words that many
+ * options take say nothing about what was meant; cpu and cuda are devices wherever there is such an option. */
 static const ls_opt *add_choices(const ls_opt *table, size_t n_row, const char *typed, ls_str *out)
 {
     const ls_opt *refuses = NULL;
+    const bool device = ls_one_of("cpu|cuda", typed, false);
+    if (ls_one_of("auto|none|off|on", typed, false)) return NULL;
     for (const ls_opt *o = table; o < table + n_row; o++) {
+        if (device && !strcmp(o->name, "device")) ls_str_addf(out, "--device %s", typed);
+        if (device) continue;
         if (o->kind != LS_OPT_CHOICE || !o->help) continue;
         if (o->refused && !strcmp(typed, o->refused)) refuses = o;
         else if (ls_one_of(o->arg, typed, o->any_case))

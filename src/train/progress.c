@@ -68,14 +68,14 @@ static bool is_asked_for(const ls_trainer *t)
     return n > 0 && end / n != (end - c->grad_accum) / n;
 }
 
-/* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. Only steps are
- * counted, no validation and no saves; decided once. Threads that sleep, or are stopped, do not wait for a core. */
+/* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. Cores that were
+ * not used are those of steps alone; waiting for a core is counted from the first step on. Threads that sleep, or are stopped, do not wait. Decided
+ * once. */
 static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
 {
     enum { SECONDS = 10 };
     const int n = t->compute.n_own;
     if (t->busy.decided) return;
-    if (t->busy.seconds == 0) t->busy.waited = ls_cores_waited();
     t->busy.seconds += r->t_total;
     t->busy.used += r->cpu * r->t_total;
     if (t->busy.seconds < SECONDS) return;
@@ -87,7 +87,7 @@ static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
         return;
     train_tell(
         t,
-        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes use them; "
+        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes or a limit take them; "
         "threads that wait for each other can be many times slower then: --threads %d or "
         "OMP_WAIT_POLICY=passive may be faster\n",
         n, 100 * used, n, t->busy.seconds, n / 2);
@@ -129,6 +129,7 @@ ls_status train_see_progress(ls_trainer *t, const ls_event *e)
 {
     const long long step = (long long)t->state.step;
     switch (e->kind) {
+    case LS_ON_RUN_READY: t->busy.waited = ls_cores_waited(); break;
     case LS_ON_STEP_LOG: see_step(t, e->step); break;
     case LS_ON_EPOCH_END: see_epoch(t, e->epoch); break;
     case LS_ON_VALIDATED:

@@ -196,7 +196,7 @@ typedef struct ls_trainer {
     ls_pace pace;       /* of this process */
     struct {
         double seconds, used; /* of the first steps; their CPU utilisation times their seconds */
-        double waited;        /* for a core, before them */
+        double waited;        /* for a core, before the first step */
         bool decided;
     } busy;
     ls_progress_line status; /* of the newest step that was shown */

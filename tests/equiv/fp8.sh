@@ -26,8 +26,8 @@ layout() { # NAME [options]: the bits of one worker
 near() {
   python3 - "$SCRATCH/$1" "$SCRATCH/$2" <<'PY' || bad "losses of $1 and $2"
 import json, sys
-a, b = ([json.loads(x)["loss"] for x in open(p + "/metrics.jsonl")] for p in sys.argv[1:])
-assert len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < 0.005, (a, b)
+a, b = ([(r["loss"], r["grad_norm"]) for r in map(json.loads, open(p + "/metrics.jsonl"))] for p in sys.argv[1:])
+assert len(a) == len(b) and all(abs(x - y) < 0.005 and abs(g / h - 1) < 0.005 for (x, g), (y, h) in zip(a, b)), (a, b)
 PY
 }
 
