@@ -91,11 +91,12 @@ static void add_near(const ls_opt *table, size_t n_row, const char *typed, ls_st
 static const ls_opt *add_choices(const ls_opt *table, size_t n_row, const char *typed, ls_str *out)
 {
     const ls_opt *refuses = NULL;
-    const bool device = ls_one_of("cpu|cuda", typed, false);
     if (ls_one_of("auto|none|off|on", typed, false)) return NULL;
+    if (ls_one_of("cpu|cuda", typed, false)) {
+        if (ls_opt_row(table, n_row, "device") < n_row) ls_str_addf(out, "--device %s", typed);
+        return NULL;
+    }
     for (const ls_opt *o = table; o < table + n_row; o++) {
-        if (device && !strcmp(o->name, "device")) ls_str_addf(out, "--device %s", typed);
-        if (device) continue;
         if (o->kind != LS_OPT_CHOICE || !o->help) continue;
         if (o->refused && !strcmp(typed, o->refused)) refuses = o;
         else if (ls_one_of(o->arg, typed, o->any_case))

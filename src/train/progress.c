@@ -87,7 +87,7 @@ static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
         return;
     train_tell(
         t,
-        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes or a limit take them; "
+        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes, or a container's CPU limit, took the rest; "
         "threads that wait for each other can be many times slower then: --threads %d or "
         "OMP_WAIT_POLICY=passive may be faster\n",
         n, 100 * used, n, t->busy.seconds, n / 2);
