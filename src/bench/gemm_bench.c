@@ -37,8 +37,8 @@ static ls_status check_sizes(const ls_gemm_bench *o)
     if (o->width > INT32_MAX / 4)
         return ls_fail(LS_E_ARG, "--width %lld: must be at most %d", (long long)o->width, INT32_MAX / 4);
     const double room = o->device ? 0x1p60 : (double)ls_plan_available();
-    gemm_step_shapes(shapes, o->rows, o->width, o->layers, o->vocab, o->chunk);
-    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
+    const int n = gemm_step_shapes(shapes, o->rows, o->width, o->layers, o->vocab, o->chunk);
+    for (int i = 0; i < n; i++) {
         const double nbytes = shape_bytes(&shapes[i]);
         if (nbytes > room && o->device) return ls_nomem(nbytes, shapes[i].what);
         if (nbytes > room)
@@ -70,8 +70,8 @@ ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
     ls_gemm_row step = {.what = "step", .op = "", .n_side = t->n_side};
     memcpy(step.side, t->side, sizeof step.side);
     memcpy(step.type, t->type, sizeof step.type);
-    gemm_step_shapes(shapes, o->rows, o->width, o->layers, t->vocab, o->chunk);
-    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
+    const int n = gemm_step_shapes(shapes, o->rows, o->width, o->layers, t->vocab, o->chunk);
+    for (int i = 0; i < n; i++) {
         const gemm_shape *q = &shapes[i];
         const double real = strstr(q->what, "logits") ? (double)o->vocab / (double)t->vocab : 1; /* without padding */
         ls_gemm_row r = step;

@@ -15,7 +15,7 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_INT_IN(0, 4096, "threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Options"),
     CLI_DEVICE_ROWS,
-    CLI_POSITIVE("turns", turns, "N", "5", "runs of each kernel per shape"),
+    CLI_INT_IN(1, LS_GEMM_MAX_TURN, "turns", turns, "N", "5", "runs of each kernel per shape"),
     CLI_POSITIVE("batch", batch, "B", "4", "sequences per batch"),
     CLI_POSITIVE("seq", seq, "T", "512", "tokens per sequence"),
     CLI_INT_IN(

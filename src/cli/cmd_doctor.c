@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
 #include "comm/launch.h"
+#include "compute/look.h"
 #include "core/cores.h"
 #include "core/fs.h"
 #include "core/memory_limit.h"
@@ -245,13 +246,19 @@ static void look_slurm(part *p)
         doctor_put(p, PART_OK, NULL, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
 }
 
-/* The device that a command without --device uses. */
+/* The device that a command without --device uses. Only LS_DEVICE can be wrong. */
 static void look_default(part *p)
 {
+    static const char *const hint = "unset LS_DEVICE, or set it to auto, cpu or cuda";
     ls_device_choice d;
-    if (ls_device_choose(NULL, NULL, 1, 0, &d) == LS_OK)
-        doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
-    else doctor_put_error(p, PART_FAILED, "unset LS_DEVICE, or set it to auto, cpu or cuda");
+    ls_look gpu = {.there = true};
+    const ls_status st = ls_device_choose(NULL, NULL, 1, 0, &d);
+    if (st == LS_OK && d.cuda && !d.automatic) ls_gpu_look(0, &gpu);
+    p->variable = st != LS_OK || !gpu.there;
+    if (st != LS_OK) doctor_put_error(p, PART_FAILED, hint);
+    else if (!gpu.there)
+        doctor_put(p, PART_FAILED, hint, "commands without --device fail: LS_DEVICE is %s, and %s", d.asked, gpu.why);
+    else doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
 }
 
 /* ---- the command ---------------------------------------------------------------------------------------------------- */
@@ -261,7 +268,7 @@ static const struct {
     bool basic;
     doctor_look *look;
 } parts[] = {
-    {"default", false, look_default}, /* first: it forks, and the rows below start threads and CUDA */
+    {"default", true, look_default}, /* first: it forks, and the rows below start threads and CUDA */
     {"cpu", true, look_cpu},
     {"memory", true, look_memory},
     {"openmp", true, look_openmp},
@@ -356,10 +363,11 @@ ls_status cmd_doctor(int argc, char **argv)
         if (!broken || (broken->variable && !row[i].variable)) broken = &row[i]; /* what is missing comes first */
     }
     LS_TRY(o.json ? print_json(row, n, !broken) : print_rows(row, n));
+    fflush(stdout); /* before the error, also in a file */
     if (!broken) return LS_OK;
     if (broken->variable)
-        return ls_fail(LS_E_ARG, "%s: an environment variable has a wrong value; the line \"%s\" above names it",
+        return ls_fail(LS_E_ARG, "%s: an environment variable has a wrong value; the line \"%s\" names it",
                        broken->name, broken->name);
-    return ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" above gives the reason",
-                   broken->name, broken->name);
+    return ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" gives the reason", broken->name,
+                   broken->name);
 }

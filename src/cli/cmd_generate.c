@@ -149,7 +149,8 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
 static void write_json(ls_jsonw *w, const text *t)
 {
     ls_jsonw_open(w, '{');
-    ls_jsonw_members(w, LS_KV("prompt", t->prompt), LS_KV("text", t->made.len ? t->made.data : ""));
+    ls_jsonw_members(w, LS_KV("prompt", t->prompt),
+                     LS_KV("text", ((ls_substr){t->made.len ? t->made.data : "", t->made.len})));
     ls_jsonw_put_open(w, "ids", '[');
     for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
     ls_jsonw_close(w);

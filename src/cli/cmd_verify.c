@@ -16,8 +16,8 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    CLI_STR("n", n, "LIST", NULL,
-            "numbers of workers to test; each must divide the largest [1,2,4; under mpirun: up to all]", "Layouts"),
+    CLI_STR("n", n, "LIST", NULL, "numbers of workers to test, powers of two [1,2,4; under mpirun: up to all]",
+            "Layouts"),
     CLI_STR(
         "device", device, "auto|cpu|cuda[:N]", NULL,
         "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]"),
@@ -159,6 +159,10 @@ static ls_status choose_device(options *o, const ls_start_env *e, int most, ls_d
         unsetenv("WORLD_SIZE"); /* train would compare it with the number of workers of a layout */
         LS_TRY(ls_device_agree(chosen, v->comm));
     }
+    char no_gpu[LS_DEVICE_WORDS];
+    if (!chosen->cuda && v->precision && ls_one_of("fp16|fp8", v->precision, false))
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s needs a GPU; use --precision fp32 or bf16; %s", v->precision,
+                       ls_device_no_gpu(chosen, no_gpu));
     v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
     if (!strcmp(o->v.comm_name, "nccl") && !chosen->cuda)
         return ls_fail(LS_E_CONFIG,

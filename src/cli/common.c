@@ -197,7 +197,10 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
     how->threads = (int)on->threads;
     if (!cpu_only && on->weights && !strcmp(on->weights, "int8")) cpu_only = "--weights";
     LS_TRY(ls_device_choose(on->device, reference ? "--compute" : cpu_only, 1, 0, device));
-    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights);
+    LS_TRY(ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights));
+    if (!device->cuda && how->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
+        ls_progress_say("bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
+    return LS_OK;
 }
 
 const char *cli_precision_word(const ls_session_opts *how)

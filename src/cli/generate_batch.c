@@ -94,7 +94,7 @@ static ls_status ends(void *ctx, const ls_ids *text, bool *end)
     return ls_stops_ends(&x->stops, x->s->tokenizer, text, end);
 }
 
-static void write_line(const ls_decode_item *x, const char *prompt, const char *text, ls_jsonw *w)
+static void write_line(const ls_decode_item *x, const char *prompt, ls_substr text, ls_jsonw *w)
 {
     ls_jsonw_open(w, '{');
     ls_jsonw_members(w, LS_KV("prompt", prompt), LS_KV("sample", (int64_t)x->seed), LS_KV("text", text));
@@ -114,8 +114,8 @@ static ls_status print_one(const generate_options *o, const ls_session *s, const
     const char *prompt = p->line[i / p->n_sample];
     ls_str text = {0}, out = {0};
     ls_status st = ls_tokenizer_decode(s->tokenizer, x->text.id, x->text.n, &text);
-    if (st == LS_OK && text.data) text.data[ls_stops_find(&stops, (ls_substr){text.data, text.len}, 0)] = '\0';
-    const char *body = text.data ? text.data : "";
+    ls_substr body = {text.len ? text.data : "", text.len};
+    if (st == LS_OK) body.n = ls_stops_find(&stops, body, 0);
     if (st == LS_OK && o->json) {
         ls_jsonw w;
         ls_jsonw_init(&w, &out, 0);
@@ -125,7 +125,9 @@ static ls_status print_one(const generate_options *o, const ls_session *s, const
     } else if (st == LS_OK) {
         printf("%s--- %lld", i ? "\n" : "", (long long)(i / p->n_sample) + 1);
         if (p->n_sample > 1) printf(", sample %lld", (long long)x->seed + 1);
-        printf(" ---\n%s%s\n", prompt, body);
+        printf(" ---\n%s", prompt);
+        fwrite(body.data, 1, body.n, stdout);
+        putchar('\n');
     }
     ls_str_fini(&text);
     return st;

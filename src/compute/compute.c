@@ -85,6 +85,11 @@ static void settle_team(int n_thread)
     ls_cores_keep(omp_get_thread_num());
 }
 
+ls_status ls_compute_cpu_check(ls_dtype dtype)
+{
+    return cpu_fast_check(dtype == LS_BF16);
+}
+
 static ls_status find_cpu(const char *name, ls_dtype dtype, ls_compute *c)
 {
     static const ls_compute_ops *const table[] = {&ls_compute_cpu, &ls_compute_ref_f32, &ls_compute_ref_f64};

@@ -366,6 +366,8 @@ typedef struct ls_cpu_bf16 {
 ls_cpu_bf16 ls_compute_cpu_bf16(void);
 /* That of the backend "cpu" opened for bf16: the one that LS_GEMM names, else the same. kernel NULL: LS_GEMM names none for bf16. */
 ls_cpu_bf16 ls_compute_cpu_bf16_used(void);
+/* Whether LS_SIMD and LS_GEMM name kernels of the backend "cpu" for this type, without opening it. */
+ls_status ls_compute_cpu_check(ls_dtype dtype);
 
 /* name: "cpu", "cpu-ref", or a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED lists the
  * available backends, or the reason why a plugin does not work. */

@@ -48,11 +48,13 @@ void train_ds_note(ds_reader *r, const char *fmt, ...)
     group_line(&r->groups->ignored, text, reason + 1);
 }
 
-/* Of two values of a key only most_recent is an option: the other one is what a run always does. */
+/* Only one value of these keys is an option: most_recent, and a precision that is enabled. With the others no option is given. */
 static bool has_no_flag(const ds_reader *r, const char *place)
 {
-    return !strcmp(place, "fp8.amax_compute_algo") &&
-           strcasecmp(ls_ds_text(r->c, "fp8.amax_compute_algo", "max"), "most_recent");
+    if (!strcmp(place, "fp8.amax_compute_algo"))
+        return strcasecmp(ls_ds_text(r->c, "fp8.amax_compute_algo", "max"), "most_recent");
+    return ls_one_of("fp8.enabled|fp16.enabled|bf16.enabled|bfloat16.enabled", place, false) &&
+           (ls_ds_auto(r->c, place) || json_is_false(ls_ds_get(r->c, place)));
 }
 
 static const char *flag_of(const ds_reader *r, const char *place)

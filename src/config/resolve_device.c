@@ -262,6 +262,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     if (!cuda && c->dtype == LS_BF16 && strcmp(c->compute, "cpu") != 0)
         return ls_fail(LS_E_UNSUPPORTED, "--compute %s: it supports only fp32; use --compute cpu or --precision fp32",
                        c->compute);
+    if (!cuda && !strcmp(c->compute, "cpu")) LS_TRY(ls_compute_cpu_check(c->dtype));
     if (!cuda && c->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
         ls_str_addf(&c->notes, "bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
     train_origin from =

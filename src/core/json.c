@@ -124,13 +124,14 @@ void ls_jsonw_close(ls_jsonw *w)
     ls_str_addc(w->out, array ? ']' : '}');
 }
 
-static void quoted(ls_str *out, const char *text)
+static void quoted(ls_str *out, ls_substr text)
 {
     static const char plain[] = "\"\\\n\r\t\b\f", escaped[] = "\"\\nrtbf";
     ls_str_addc(out, '"');
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+    const unsigned char *p = (const unsigned char *)text.data, *const end = p + text.n;
+    while (p < end) {
         uint32_t c;
-        const int n = ls_utf8_decode(p, 4, &c);
+        const int n = ls_utf8_decode(p, (size_t)(end - p), &c);
         if (!n) c = 0xfffd;
         p += n ? n : 1;
         const char *e = c < 0x7f ? memchr(plain, (int)c, sizeof plain - 1) : NULL;
@@ -148,16 +149,21 @@ void ls_jsonw_key(ls_jsonw *w, const char *key)
     if (w->has_item[w->depth]) ls_str_add(w->out, w->indent ? "," : ", ");
     w->has_item[w->depth] = 1;
     newline(w);
-    quoted(w->out, key);
+    quoted(w->out, (ls_substr){key, strlen(key)});
     ls_str_add(w->out, ": ");
     w->after_key = 1;
 }
 
 void ls_jsonw_str(ls_jsonw *w, const char *value)
 {
+    if (value) ls_jsonw_text(w, (ls_substr){value, strlen(value)});
+    else ls_jsonw_null(w);
+}
+
+void ls_jsonw_text(ls_jsonw *w, ls_substr value)
+{
     before_value(w);
-    if (value) quoted(w->out, value);
-    else ls_str_add(w->out, "null");
+    quoted(w->out, value);
 }
 
 void ls_jsonw_int(ls_jsonw *w, int64_t value)
@@ -192,6 +198,12 @@ void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value)
 {
     ls_jsonw_key(w, key);
     ls_jsonw_str(w, value);
+}
+
+void ls_jsonw_put_text(ls_jsonw *w, const char *key, ls_substr value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_text(w, value);
 }
 
 void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value)
@@ -244,7 +256,7 @@ void ls_jsonw_value(ls_jsonw *w, const json_t *v)
         for (size_t i = 0; i < json_array_size(v); i++) ls_jsonw_value(w, json_array_get(v, i));
         ls_jsonw_close(w);
         break;
-    case JSON_STRING: ls_jsonw_str(w, json_string_value(v)); break;
+    case JSON_STRING: ls_jsonw_text(w, (ls_substr){json_string_value(v), json_string_length(v)}); break;
     case JSON_INTEGER: ls_jsonw_int(w, json_integer_value(v)); break;
     case JSON_REAL: ls_jsonw_real(w, json_real_value(v)); break;
     case JSON_TRUE:

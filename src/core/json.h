@@ -35,6 +35,7 @@ void ls_jsonw_open(ls_jsonw *w, char bracket); /* '{' or '[' */
 void ls_jsonw_close(ls_jsonw *w);
 void ls_jsonw_key(ls_jsonw *w, const char *key);
 void ls_jsonw_str(ls_jsonw *w, const char *value); /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
+void ls_jsonw_text(ls_jsonw *w, ls_substr value);  /* may contain zero bytes */
 void ls_jsonw_int(ls_jsonw *w, int64_t value);
 void ls_jsonw_real(ls_jsonw *w, double value);
 void ls_jsonw_bool(ls_jsonw *w, int value);
@@ -42,6 +43,7 @@ void ls_jsonw_null(ls_jsonw *w);
 void ls_jsonw_raw(ls_jsonw *w, const char *text); /* a number or word that is JSON already */
 /* A member: key and value. */
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value);
+void ls_jsonw_put_text(ls_jsonw *w, const char *key, ls_substr value);
 void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
@@ -56,8 +58,8 @@ void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
     } while (0)
 /* clang-format off */
 #define LS_KV(key, value)                                                                                    \
-    _Generic((value), char *: ls_jsonw_put_str, const char *: ls_jsonw_put_str, bool: ls_jsonw_put_bool,      \
-             float: ls_jsonw_put_real, double: ls_jsonw_put_real, default: ls_jsonw_put_int)(kv_w_, key, value)
+    _Generic((value), char *: ls_jsonw_put_str, const char *: ls_jsonw_put_str, ls_substr: ls_jsonw_put_text, \
+             bool: ls_jsonw_put_bool, float: ls_jsonw_put_real, double: ls_jsonw_put_real, default: ls_jsonw_put_int)(kv_w_, key, value)
 /* clang-format on */
 void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
 

@@ -42,7 +42,7 @@ static void composition(const ls_planner_result *r, ls_str *out)
                     100 * t->exposed / t->step, 100 * t->bubble);
     else if (l->cfg.world_size > 1) ls_str_addf(out, "%.1f %% exposed communication, ", 100 * t->exposed / t->step);
     ls_str_addf(out, "%.1f %% the update of parameters.\n", 100 * (t->optimizer + t->other) / t->step);
-    if (stages_of(l) == 1 && t->comm > t->exposed && t->comm > 0)
+    if (stages_of(l) == 1 && t->comm - t->exposed > 1e-3 * t->comm)
         ls_str_addf(out, "It communicates for %s per step, of which %s overlap with compute.\n", sec_words(t->comm, a),
                     sec_words(t->comm - t->exposed, b));
 }

@@ -135,6 +135,15 @@ expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
 expect 2 "were started with local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
+"$LOCKSTEP" bench gemm --batch 3 --seq 7 --width 16 --layers 1 --vocab 70 --chunk 8 --turns 1 --threads 1 --json >chunks.json || bad "bench gemm --chunk 8"
+python3 - <<'PY' || bad "the last rows of the classifier are not those that are left"
+import json
+rows = {}
+for r in json.load(open("chunks.json"))["rows"]:
+    if r["product"].startswith("logits"):
+        rows.setdefault(r["product"], []).append((r["k"] if r["product"] == "logits dw" else r["m"], r["calls"]))
+assert rows == {w: [(8, 2), (5, 1)] for w in ("logits", "logits dx", "logits dw")}, rows
+PY
 # a busy machine is noted; between the limits, the load may have changed meanwhile
 case $(python3 -c 'import os; x = os.getloadavg()[0] / len(os.sched_getaffinity(0)); print("busy" if x > 0.7 else "idle" if x < 0.3 else "")') in
   busy) expect 0 "^note: the machine is busy (load [0-9.]* on [0-9]* cores*); expect lower speeds; --cpu_time --threads 1 counts" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --turns 1 ;;

@@ -89,6 +89,10 @@ for key in communication_data_type prescale_gradients gradient_predivide_factor;
   [ "$(grep -c "^    $key " err)" = 1 ] && grep -q "^    $key  *gradients are summed in fp32" ignored || bad "$key is not ignored with a reason: $(cat err)"
 done
 [ "$(grep -c "^    activation_checkpointing.* in part" err)" = 2 ] && grep -q "^    none" err || bad "the groups: $(cat err)"
+# a precision that is not enabled stands for no option
+echo '{"train_micro_batch_size_per_gpu": 2, "fp16": {"enabled": false}, "bf16": {"enabled": "auto"}}' >off.json
+expect 0 "^    fp16.enabled *$" "$LOCKSTEP" "${args[@]}" --print_config --device cpu --deepspeed_config off.json
+grep -q -e "^    [bf]*16.enabled .*--precision" err && bad "a precision that is off: $(cat err)"
 for text in '{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}' '{"fp16": {"enabled": true}}'; do
   echo "$text" >late.json
   expect 2 "^    with the options, the model and this machine: .*\(fp16\|7\)" "$LOCKSTEP" "${args[@]}" --device cpu --print_config --deepspeed_config late.json

@@ -82,6 +82,17 @@ done
 rc=0
 env LS_GEMM=plain LS_SIMD=abacus "$LOCKSTEP" doctor >"$work/out" 2>/dev/null || rc=$?
 [[ $rc -eq 2 ]] && grep -Eq "^  compute +failed +cpu: LS_SIMD=abacus" "$work/out" || fail "a right LS_GEMM and a wrong LS_SIMD give $rc: $(cat "$work/out")"
+# ---- the device of commands without --device, and the kernels of a run that does not begin
+for v in LS_DEVICE=gpu LS_DEVICE=cuda; do
+    [[ $v == LS_DEVICE=gpu ]] || ! "$LOCKSTEP" doctor --device cuda >/dev/null 2>&1 || continue # there is a GPU
+    rc=0
+    env $v "$LOCKSTEP" doctor >"$work/out" 2>&1 || rc=$?
+    [[ $rc -eq 2 ]] && grep -q "^  default  *failed  *.*LS_DEVICE" "$work/out" || fail "$v: exit code $rc: $(head -4 "$work/out")"
+    tail -n 1 "$work/out" | grep -q "default: an environment variable has a wrong value" || fail "$v: the error is not the last line of a file"
+done
+rc=0
+LS_GEMM=abacus "$LOCKSTEP" train "$0" --model tiny --device cpu --print_config >/dev/null 2>"$work/err" || rc=$?
+[[ $rc -eq 2 ]] && grep -q "LS_GEMM=abacus names no kernel" "$work/err" || fail "train --print_config with LS_GEMM=abacus: $rc: $(cat "$work/err")"
 # ---- a requested device
 "$LOCKSTEP" doctor --device cpu >"$work/out" || fail "--device cpu does not succeed"
 grep -Eq "^  device +ok .*differs from sums in double by" "$work/out" || fail "--device cpu has no row"

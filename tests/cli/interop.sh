@@ -52,6 +52,27 @@ n=$(python3 -c 'import json; print(sum(json.loads(l)["prompt_tokens"] for l in o
 grep -q "^4 prompts in batches of 4, $n prompt tokens in " stats.txt || bad "--stats: $n prompt tokens: $(cat stats.txt)"
 expect 0 "note: the prompt has [0-9]* tokens and the model 32 positions; it reads the newest" "$LOCKSTEP" "${gen[@]}" --prompt "$long"
 
+# a byte 0 of a text does not end it, in any form of output
+python3 - <<'PY'
+open("zeros.txt", "wb").write(b"a\0b " * 400)
+open("two.txt", "w").write("a\nb\n")
+PY
+expect 0 "" "$LOCKSTEP" prepare zeros.txt --out zeros --tokenizer bytes --quiet
+expect 0 "" "$LOCKSTEP" train --data zeros --model small.json --seq_length 32 --micro_batch_size_per_gpu 4 --threads 1 --max_steps 30 --lr 3e-2 --checkpoint_path zero
+python3 - "$LOCKSTEP" <<'PY' || bad "a text with a byte 0"
+import json, subprocess, sys
+def run(*more):
+    return subprocess.run([sys.argv[1], "generate", "zero", "--threads", "1", "--greedy", "--no_stop", "--max_new_tokens", "12", *more],
+                          check=True, capture_output=True).stdout
+text = run("--prompt", "a")
+assert text.count(b"\0") >= 2 and len(text) >= 12, text
+lines = [json.loads(l) for l in run("--prompts", "two.txt", "--json").splitlines()]
+sample = json.loads(run("--prompt", "a", "--json"))["samples"][0]
+assert bytes(sample["ids"]) == sample["text"].encode() == lines[0]["text"].encode(), (sample, lines[0])
+assert text.rstrip(b"\n") == b"a" + bytes(sample["ids"]).rstrip(b"\n"), (text, sample)
+assert run("--prompts", "two.txt") == b"".join(b"%s--- %d ---\n%s%s\n" % (b"\n" if i else b"", i + 1, l["prompt"].encode(), l["text"].encode()) for i, l in enumerate(lines))
+PY
+
 # the same text up to a stop text, whose beginning is not printed; the statistics have a line of their own
 "$LOCKSTEP" "${gen[@]}" "line 12 of" --greedy --no_stop --stats >whole.txt 2>&1 || bad "generate failed"
 grep -q '^[0-9]* prompt tokens in .* tokens/s; stopped at --max_new_tokens$' whole.txt || bad "--stats: $(cat whole.txt)"

@@ -169,6 +169,27 @@ static void strings_are_escaped_to_ascii(void **state)
     }
 }
 
+static void a_zero_byte_does_not_end_a_text(void **state)
+{
+    (void)state;
+    static const char bytes[] = {'a', '\0', 'b', '\xe2', '\0', '\xe2', '\x82'}; /* and sequences that are cut */
+    ls_str s = {0}, again = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_members(&w, LS_KV("text", ((ls_substr){bytes, sizeof bytes})), LS_KV("none", ((ls_substr){bytes, 0})));
+    ls_jsonw_close(&w);
+    assert_string_equal(s.data, "{\"text\": \"a\\u0000b\\ufffd\\u0000\\ufffd\\ufffd\", \"none\": \"\"}");
+    json_t *j = json_loads(s.data, JSON_ALLOW_NUL, NULL);
+    assert_non_null(j);
+    ls_jsonw_init(&w, &again, 0);
+    ls_jsonw_value(&w, j);
+    assert_string_equal(again.data, s.data);
+    json_decref(j);
+    ls_str_fini(&s);
+    ls_str_fini(&again);
+}
+
 static void parse_errors_name_file_and_line(void **state)
 {
     (void)state;
@@ -236,6 +257,7 @@ int main(void)
         cmocka_unit_test(reals_are_written_as_python_does),
         cmocka_unit_test(objects_and_lists_match_json_dumps),
         cmocka_unit_test(strings_are_escaped_to_ascii),
+        cmocka_unit_test(a_zero_byte_does_not_end_a_text),
         cmocka_unit_test(parse_errors_name_file_and_line),
         cmocka_unit_test(a_parsed_value_is_written_back_unchanged),
     };

@@ -71,7 +71,8 @@ const char *gemm_blas_describe(void);
 void gemm_blas_threads(int n_thread);
 
 /* The products of one training step of GPT-2 on R = B*T rows: four linear layers in each of L blocks (forward, gradient of the
- * input, gradient of the weights), and the classifier in chunks of rows. Attention's own small products are not among them. */
+ * input, gradient of the weights), and the classifier in chunks of rows, the last of which may have fewer. Attention's own small products are not
+ * among them. */
 typedef struct gemm_shape {
     const char *what;
     bool ta, tb, acc;
@@ -79,7 +80,7 @@ typedef struct gemm_shape {
     int64_t count; /* calls in a step */
 } gemm_shape;
 
-enum { GEMM_STEP_SHAPES = 15 };
-void gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, int64_t L, int64_t V, int64_t chunk);
+enum { GEMM_STEP_SHAPES = 18 }; /* at most: 15 where all chunks are equal */
+int gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, int64_t L, int64_t V, int64_t chunk);
 
 #endif

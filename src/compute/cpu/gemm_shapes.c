@@ -1,7 +1,7 @@
 /* gemm_shapes.c - the matrix products of a training step, for benchmarks and for the floor that a step is compared with. */
 #include "compute/cpu/gemm.h"
 
-void gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, int64_t L, int64_t V, int64_t chunk)
+int gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, int64_t L, int64_t V, int64_t chunk)
 {
     /* y (R,N) = x (R,K) w (K,N) */
     const struct {
@@ -21,8 +21,11 @@ void gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, in
         out[n++] = (gemm_shape){.what = layer[i].what[2], .ta = true, .M = K, .N = N, .K = R, .count = L};
     }
     if (chunk > R) chunk = R;
-    int64_t chunks = (R + chunk - 1) / chunk;
-    out[n++] = (gemm_shape){.what = "logits", .tb = true, .M = chunk, .N = V, .K = C, .count = chunks};
-    out[n++] = (gemm_shape){.what = "logits dx", .M = chunk, .N = C, .K = V, .count = chunks};
-    out[n++] = (gemm_shape){.what = "logits dw", .ta = true, .acc = true, .M = V, .N = C, .K = chunk, .count = chunks};
+    for (int64_t rows = chunk, count = R / chunk; rows; rows = rows == chunk ? R % chunk : 0, count = 1) {
+        out[n++] = (gemm_shape){.what = "logits", .tb = true, .M = rows, .N = V, .K = C, .count = count};
+        out[n++] = (gemm_shape){.what = "logits dx", .M = rows, .N = C, .K = V, .count = count};
+        out[n++] =
+            (gemm_shape){.what = "logits dw", .ta = true, .acc = true, .M = V, .N = C, .K = rows, .count = count};
+    }
+    return n;
 }
