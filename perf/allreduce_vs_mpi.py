@@ -56,8 +56,8 @@ def main():
     a.add_argument("--json", action="store_true")
     a.add_argument("--out")
     o = a.parse_args()
-    if not os.access(o.allreduce, os.X_OK):
-        a.error(f"no program {o.allreduce}: build perf/allreduce.c, or name it with --allreduce")
+    compare.check_program(a, o.allreduce, "--allreduce")
+    compare.end_on_sigterm()
     counts, mib = [int(x) for x in o.workers.split(",")], o.mb * 1e6 / 1048576
     head = {"machine": compare.machine(), "load": compare.load(), "mpi": version(), "bytes": o.mb * 1e6}
     budget, rounds, refused = w.Budget(o.budget_s), {n: [] for n in counts}, {}

@@ -3,8 +3,10 @@ import importlib.util
 import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
+import sys
 
 T95 = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 
@@ -18,15 +20,20 @@ SIZES = {  # layers, heads, width, positions
 }
 
 
-def interval(ratios):
-    """95 % interval of the mean ratio (Student's t over logarithms: ratios multiply). None for fewer than two."""
-    if len(ratios) < 2:
+def mean_interval(x):
+    """95 % interval of the mean (Student's t). None for fewer than two."""
+    if len(x) < 2:
         return None
-    logs = [math.log(r) for r in ratios]
-    t = T95[len(logs) - 2] if len(logs) - 2 < len(T95) else 1.96
-    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
-    mid = statistics.fmean(logs)
-    return [math.exp(mid - half), math.exp(mid + half)]
+    t = T95[len(x) - 2] if len(x) - 2 < len(T95) else 1.96
+    half = t * statistics.stdev(x) / math.sqrt(len(x))
+    mid = statistics.fmean(x)
+    return [mid - half, mid + half]
+
+
+def interval(ratios):
+    """95 % interval of the mean ratio, over logarithms, as ratios multiply. None for fewer than two."""
+    found = mean_interval([math.log(r) for r in ratios])
+    return found and [math.exp(v) for v in found]
 
 
 def describe(ratios):
@@ -78,10 +85,10 @@ def load():
     return f"load average before the run {os.getloadavg()[0]:.1f}"
 
 
-def check_program(parser, path):
+def check_program(parser, path, option="--lockstep"):
     """Ends the script with one line if the program does not exist."""
-    if not os.access(path, os.X_OK):
-        parser.error(f"no program {path}: build it, or name it with --lockstep")
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        parser.error(f"no program {path}: build it, or name it with {option}")
 
 
 def check_modules(parser, *names):
@@ -92,6 +99,27 @@ def check_modules(parser, *names):
 
 
 def has_bf16(lockstep):
-    """Whether the CPU has bf16 instructions; without them --precision bf16 is emulated."""
-    r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True)
-    return "no bf16 instructions" not in r.stdout
+    """Whether the CPU has bf16 instructions; without them --precision bf16 is emulated. With LS_GEMM the program would speak of that kernel alone."""
+    env = {k: v for k, v in os.environ.items() if k != "LS_GEMM"}
+    r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True, env=env)
+    return r.returncode == 0 and "no bf16 instructions" not in r.stdout
+
+
+class Ended(BaseException):
+    """By a signal: neither an Exception nor a SystemExit, so that nothing but `finally` and `with` sees it."""
+
+
+def end_on_sigterm():
+    """SIGTERM and Ctrl-C end the script after its `finally` and `with` blocks, with exit code 128 + signal and without a traceback."""
+    def end(number, frame):
+        for s in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(s, lambda *_: None)  # a second signal must not interrupt the cleaning
+        raise Ended(number)
+
+    def hook(kind, why, trace):
+        if kind is Ended:
+            sys.exit(128 + why.args[0])
+        sys.__excepthook__(kind, why, trace)
+    sys.excepthook = hook
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)

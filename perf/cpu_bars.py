@@ -310,6 +310,7 @@ def describe(t):
 
 def main():
     o = options()
+    compare.end_on_sigterm()
     t, budget = Table(o), w.Budget(o.budget_s)
     w.say(f"{compare.machine()}; {compare.load()}")
     if find_what_is_missing(o, t):

@@ -55,12 +55,6 @@ def peer(o, mode, data):
     return {"step": statistics.median(d["steps"]), "loss": d["loss"]}
 
 
-def native(lockstep):
-    """The bf16 kernel of this CPU; None: it is emulated."""
-    r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True)
-    return "no bf16 instructions" not in r.stdout
-
-
 def products(o):
     """The last row of `bench gemm` for the bf16 kernel of this CPU, alone: the threads of a BLAS would still spin when it begins."""
     def bench(*more):
@@ -127,10 +121,11 @@ def main():
     a.add_argument("--json", action="store_true")
     o = SimpleNamespace(**vars(a.parse_args()))
     compare.check_program(a, o.lockstep)
+    compare.end_on_sigterm()
     unknown = set(o.modes.split(",")) - set(MODES)
     if unknown:
         a.error(f"--modes: {', '.join(sorted(unknown))}: there are {', '.join(MODES)}")
-    if not o.emulated and not native(o.lockstep):
+    if not o.emulated and not compare.has_bf16(o.lockstep):
         print("SKIPPED: this CPU has no bf16 instructions")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as work:

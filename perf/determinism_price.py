@@ -45,6 +45,7 @@ def main():
     a.add_argument("--out")
     o = a.parse_args()
     compare.check_program(a, o.lockstep)
+    compare.end_on_sigterm()
     o.cores = min(o.cores or compare.cores(), compare.cores())
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
     counts = [int(x) for x in o.workers.split(",")]

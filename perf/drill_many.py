@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+import compare
+
 KINDS = [["-n", "4"], ["-n", "4"], ["-n", "2"], ["--launcher", "mpi"], ["--launcher", "tcp"]]
 
 
@@ -83,6 +85,7 @@ def main():
     p.add_argument("--seed", type=int, default=1000)
     p.add_argument("--out", required=True, help="folder for failed runs and drills.json")
     a = p.parse_args()
+    compare.check_program(p, a.lockstep)
     a.lockstep = os.path.abspath(a.lockstep)
     a.out = os.path.abspath(a.out)
     a.mpi = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(a.lockstep), "lockstep_mpi.so"))

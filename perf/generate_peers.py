@@ -135,13 +135,21 @@ PEER_NAMES = {"eager": "PyTorch, own decoder, eager", "graph": "PyTorch, own dec
 
 def measure_on_gpu(o, work):
     """(program, weights, batch) -> measurements, and what was measured with."""
-    folder, batches = os.path.join(work, "written"), [int(b) for b in o.batches.split(",")]
+    folder = os.path.join(work, "written")
     if not os.path.exists(folder):
         write_folder(folder)
     args = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "generate_torch.py"), folder, "--prompt", str(o.prompt),
-            "--new", str(o.new), "--batches", o.batches] + (["--no_compile"] if o.no_compile else [])
+            "--new", str(o.new), "--batches", ",".join(map(str, o.batches))] + (["--no_compile"] if o.no_compile else [])
     peer = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for batch in batches:  # products of these shapes are measured once and remembered
+    try:
+        return in_turns(o, folder, peer)
+    finally:
+        peer.kill()
+        peer.wait()
+
+
+def in_turns(o, folder, peer):
+    for batch in o.batches:  # products of these shapes are measured once and remembered
         for w in OUR_WEIGHTS:
             ours_on_gpu(o, folder, w, batch)
     ready = peer.stdout.readline()
@@ -161,7 +169,7 @@ def measure_on_gpu(o, work):
 
     found = {}
     for r in range(o.rounds):
-        for batch in batches:
+        for batch in o.batches:
             jobs = {("lockstep", w, batch): lambda w=w, b=batch: ours_on_gpu(o, folder, w, b) for w in OUR_WEIGHTS}
             jobs.update({(PEER_NAMES[k], "bf16", b): lambda k=k, b=b: ask(k, b) for k, b in about["variants"] if b == batch})
             for key, run in jobs.items():
@@ -359,9 +367,16 @@ def main():
     a.add_argument("--json", action="store_true")
     a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     o = a.parse_args()
+    o.rounds = (2 if o.device == "cuda" else 5) if o.rounds is None else o.rounds
+    try:
+        o.batches = [int(b) for b in o.batches.split(",")]
+    except ValueError:
+        a.error(f"--batches {o.batches}: give numbers with commas between them")
+    if min(o.prompt, o.new, o.batch, o.rounds, o.threads, *o.batches) < 1:
+        a.error("--prompt, --new, --batch, --batches, --rounds and --threads must be at least 1")
     if not o.peer:
         compare.check_program(a, o.lockstep)
-    o.rounds = o.rounds or (2 if o.device == "cuda" else 5)
+        compare.end_on_sigterm()
     if o.device == "cuda":
         with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
             work = o.folder or temporary

@@ -84,6 +84,7 @@ def main():
     if o.peer:
         return peer(o.peer[0], o.new, [int(x) for x in o.peer[1:]])
     compare.check_program(a, o.lockstep)
+    compare.end_on_sigterm()
     compare.check_modules(a, "torch", "transformers", "tokenizers")
     with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as work:
         folder = o.folder or os.path.join(work, "model")

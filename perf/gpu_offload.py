@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 
+import compare
+
 WARM = 3
 SIDES = {"plain": [], "offload": ["--offload_optimizer", "cpu"], "overlap": ["--offload_optimizer", "cpu", "--clip", "0"], "unclipped": ["--clip", "0"]}
 TIMED = ("plain", "offload", "overlap")
@@ -46,12 +48,14 @@ def run(o, work, data, name):
     with open(os.path.join(work, name + ".log"), "wb") as log:
         p = subprocess.Popen(args, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     rows = []
-    while p.poll() is None and len(rows) < o.steps and time.monotonic() - begin < o.limit:
-        time.sleep(0.05)
-        rows = losses(os.path.join(out, "metrics.jsonl"))
-    if p.poll() is None:
-        os.killpg(p.pid, signal.SIGKILL)
-        p.wait()
+    try:
+        while p.poll() is None and len(rows) < o.steps and time.monotonic() - begin < o.limit:
+            time.sleep(0.05)
+            rows = losses(os.path.join(out, "metrics.jsonl"))
+    finally:
+        if p.poll() is None:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
     text = open(os.path.join(work, name + ".log"), errors="replace").read()
     total = re.search(r"^\s+total\s+([0-9.]+)\s+one allocation of (\d+) bytes", text, re.M)
     if len(rows) < o.steps or not total:
@@ -76,6 +80,8 @@ def main():
     a.add_argument("--no-bars", action="store_true")
     a.add_argument("args", nargs="*", help="more options of train, after --")
     o = a.parse_args()
+    compare.check_program(a, o.lockstep)
+    compare.end_on_sigterm()
     with tempfile.TemporaryDirectory() as work:
         data = os.path.join(work, "ids.bin")
         rng = random.Random(1)

@@ -30,7 +30,12 @@ import tempfile
 import threading
 import time
 
-import numpy as np
+import compare
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # main() reports it
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -288,6 +293,9 @@ def main():
     a.add_argument("--dry", action="store_true", help="tiny model, no GPU")
     a.add_argument("--out", help="folder for gpu_parity.json")
     o = a.parse_args()
+    compare.check_program(a, o.lockstep)
+    compare.check_modules(a, "numpy")
+    compare.end_on_sigterm()
     if o.dry:
         o.model, o.vocab, o.batch, o.seq, o.steps, o.torch_steps = "tiny", 300, 2, 64, 12, 40
     if "torch" in o.what and not o.text and not o.dry:

@@ -16,9 +16,10 @@ with the others: `deterministic` (ours has --no_deterministic unless --determini
   python perf/gpu_vs_torch.py --cases b64,b16 [--modes compile,eager] [--rounds 5] [--bars] [--out DIR]
   python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model on a CPU
 
-With --bars the exit code is 1 if a case is below its bar.
+Exit code 1: a case has no result, or with --bars, is below its bar.
 """
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ import time
 import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+MODES = ("eager", "compile", "compile-graphs", "compile-max")
 
 # bar: required tokens/s; aim: target; over: required ratio to PyTorch (mode); memory: maximum GiB
 CASES = {
@@ -100,8 +102,8 @@ class Ours:
         args += o.ours_args.split()
         self.command = [str(a) for a in args]
         self.out = open(os.path.join(work, f"ours-{variant or 'plain'}.log"), "w")
-        self.process = subprocess.Popen(self.command, stdout=self.out, stderr=subprocess.STDOUT, start_new_session=True)
         self.at, self.rows, self.running = 0, [], True
+        self.process = subprocess.Popen(self.command, stdout=self.out, stderr=subprocess.STDOUT, start_new_session=True)
 
     def read(self):
         """New lines of metrics.jsonl."""
@@ -187,8 +189,8 @@ class Torch:
                 "--warm", 3 if case["model"] == "gpt2-xl" else 8]
         if "vocab" in case:
             args += ["--vocab", case["vocab"]]
-        self.process = subprocess.Popen([str(a) for a in args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.err, text=True)
         self.ready, self.speed, self.answers = None, None, []
+        self.process = subprocess.Popen([str(a) for a in args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.err, text=True)
 
     def wait_ready(self):
         """False, with words, when PyTorch cannot do it here."""
@@ -232,8 +234,10 @@ class Torch:
             try:
                 self.process.stdin.write("quit\n")
                 self.process.stdin.flush()
-                self.process.wait(timeout=20)
+                self.process.wait(timeout=20 if self.ready else 0)  # while it compiles it does not read
             except (OSError, subprocess.TimeoutExpired):
+                pass
+            finally:
                 self.process.kill()
                 self.process.wait()
         self.err.close()
@@ -249,22 +253,25 @@ def measure(o, name, work):
     write_ids(data, max(o.data_tokens, 50 * tokens) + 1, case.get("vocab", 50257))
     free = used_memory()
     torches, memory = [], {}
-    begin = time.time()
-    for mode in o.modes.split(",") if o.modes != "none" else []:  # they compile beside each other: nothing is measured yet
-        torches.append(Torch(o, case, data, work, mode))
-        if o.one_by_one:
-            torches[-1].wait_ready()
-            memory[mode] = used_memory()
-    if not o.one_by_one:
-        torches = [t for t in torches if t.wait_ready()]
-    else:
-        torches = [t for t in torches if t.ready]
-    names = [t.name + " (attention " + t.ready["sdp"] + ")" for t in torches]
-    say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(names) or 'none'}")
-    before = used_memory()
-    mine = Ours(o, case, data, work)
-    sides = [mine, *torches]
-    try:
+    with contextlib.ExitStack() as stack:
+
+        def start(kind, *args):
+            side = kind(o, case, data, work, *args)
+            stack.callback(side.close)
+            return side
+
+        begin = time.time()
+        for mode in o.modes.split(",") if o.modes != "none" else []:  # they compile beside each other: nothing is measured yet
+            torches.append(start(Torch, mode))
+            if o.one_by_one:
+                torches[-1].wait_ready()
+                memory[mode] = used_memory()
+        torches = [t for t in torches if (t.ready if o.one_by_one else t.wait_ready())]
+        names = [t.name + " (attention " + t.ready["sdp"] + ")" for t in torches]
+        say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(names) or 'none'}")
+        before = used_memory()
+        mine = start(Ours)
+        sides = [mine, *torches]
         begin = time.time()
         mine.warm(o.warm)
         say(f"  ours is ready after {time.time() - begin:.0f} s")
@@ -272,7 +279,7 @@ def measure(o, name, work):
         if after is not None:
             memory["ours"] = after - before
         for variant in o.variants.split(",") if o.variants else []:
-            side = Ours(o, case, data, work, variant)
+            side = start(Ours, variant)
             sides.append(side)
             before = used_memory()
             side.warm(o.warm)
@@ -303,9 +310,6 @@ def measure(o, name, work):
                 if row["device_memory"] is None and row["own_memory"]:
                     row["device_memory"] = row["own_memory"]["reserved"]
             rows.append(row)
-    finally:
-        for side in sides:
-            side.close()
     peak = o.ceiling or {"bf16": 989.5, "fp16": 989.5, "tf32": 494.7, "fp32": 989.5 / 6}[case["precision"]] if o.device == "cuda" else None
     for row in rows:
         row["tflops"] = row["tokens_per_sec"] * flops_per_token(case) / 1e12
@@ -376,7 +380,7 @@ def main():
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
     a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="Python interpreter with torch")
     a.add_argument("--cases", default="b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl")
-    a.add_argument("--modes", default="compile,eager", help="modes of PyTorch: eager, compile, compile-graphs, compile-max, or none")
+    a.add_argument("--modes", default="compile,eager", help=f"modes of PyTorch: {', '.join(MODES)}, or none")
     a.add_argument("--sdp", default="best", help="attention kernel of PyTorch: best (fastest), auto, flash, cudnn, efficient")
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--segment-s", type=float, default=2.0)
@@ -390,7 +394,7 @@ def main():
     a.add_argument("--one-by-one", action="store_true", help="start the PyTorch processes one after the other, to measure GPU memory of each")
     a.add_argument("--data-tokens", type=int, default=64_000_000)
     a.add_argument("--ceiling", type=float, default=0, help="measured TFLOP/s of matrix products, for MFU")
-    a.add_argument("--bars", action="store_true", help="exit with code 1 if a case is below its bar")
+    a.add_argument("--bars", action="store_true", help="also exit with code 1 if a case is below its bar")
     a.add_argument("--out", help="folder for gpu_vs_torch.json and .md")
     o = a.parse_args()
     compare.check_program(a, o.lockstep)
@@ -399,6 +403,13 @@ def main():
     for n in names:
         if n not in CASES:
             a.error(f"no case {n}; there are {', '.join(CASES)}")
+    for m in o.modes.split(",") if o.modes != "none" else []:
+        if m not in MODES:
+            a.error(f"--modes {o.modes}: there is no mode {m}; there are {', '.join(MODES)}, or none alone")
+    if o.modes != "none" and not shutil.which(o.python):
+        a.error(f"no program {o.python}: --python names one with torch; or give --modes none")
+    if o.rounds < 1:
+        a.error("--rounds must be at least 1")
     for v in o.variants.split(",") if o.variants else []:
         if v not in ("deterministic", "fp8") or o.device == "cpu":
             a.error(f"--variants {v}: there are deterministic and fp8, on a GPU")
@@ -406,6 +417,7 @@ def main():
         a.error("--device cpu is for --cases dry")
     if o.device == "cpu":
         o.data_tokens = 400_000
+    compare.end_on_sigterm()
     begin = time.time()
     whole = {"environment": environment(o), "cases": [], "left_out": []}
     text = []
@@ -435,7 +447,7 @@ def main():
     below = [f"{c['case']}: {w}" for c in whole["cases"] for w, holds in c["verdicts"] if not holds]
     if o.bars and (below or whole["left_out"]):
         print("\nbelow the bars: " + "; ".join(below + whole["left_out"]))
-        sys.exit(1)
+    sys.exit(1 if whole["left_out"] or (o.bars and below) else 0)
 
 
 if __name__ == "__main__":

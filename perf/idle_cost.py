@@ -46,6 +46,8 @@ import sys
 import tempfile
 import time
 
+import compare
+
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("lockstep", nargs="?", default=os.environ.get("LOCKSTEP", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lockstep")))
 p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -65,6 +67,7 @@ p.add_argument("--save_steps", type=int, help="default: 13; on a GPU 140")
 p.add_argument("--save_size", default="9,8,512,128,4")
 p.add_argument("--only", nargs="*", choices=["supervisor", "audit", "audit_step", "audit_idle", "save"])
 a = p.parse_args()
+compare.check_program(p, a.lockstep, "the first argument")
 GPU = a.device == "cuda"
 a.only = a.only or ["supervisor", "audit_idle", "save"] + ["audit", "audit_step"] * (not GPU)
 a.save_steps = a.save_steps or (140 if GPU else 13)
@@ -213,7 +216,7 @@ def idle(work, names, cores):
                 groups[-1].append(Alive(work, f"{name}-{k}", IDLE.get(name, []), cores))
                 groups[-1][-1].begin()
         end, k = time.time() + a.seconds, 0
-        while time.time() < end:
+        while time.time() < end and not stopped:
             for i, group in enumerate(groups):
                 at = (k + i) // 2 % len(group)
                 for s in (group[at:] + group[:at])[::1 if (k + i) % 2 else -1]:
@@ -302,7 +305,8 @@ def verdict(ratio, bar):
 
 
 work = tempfile.mkdtemp(prefix="idle_cost.", dir=os.path.dirname(os.path.abspath(a.lockstep)))
-data, different = os.path.join(work, "d"), False
+data, different, stopped = os.path.join(work, "d"), False, []
+compare.end_on_sigterm()
 try:
     os.makedirs(data)
     r = random.Random(1)
@@ -321,7 +325,11 @@ try:
             sys.exit(f"--copies {a.copies} needs {2 * a.copies} cores; this process has {len(cores)}")
         on = [["taskset", "-c", f"{cores[2 * k]},{cores[2 * k + 1]}"] if a.copies > 1 else [] for k in range(a.copies)]
         with concurrent.futures.ThreadPoolExecutor(a.copies) as pool:
-            found = list(pool.map(lambda k: idle(os.path.join(work, f"idle-{k}"), names, on[k]), range(a.copies)))
+            try:
+                found = list(pool.map(lambda k: idle(os.path.join(work, f"idle-{k}"), names, on[k]), range(a.copies)))
+            except BaseException:
+                stopped.append(True)  # the threads end their runs
+                raise
         for name in [*names, "control"]:
             ratios = [r for f in found for r in f[name]]
             for k, of in enumerate(("mean step", "median step")):

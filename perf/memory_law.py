@@ -92,6 +92,7 @@ def main():
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
     w.compare.check_program(a, o.lockstep)
+    w.compare.end_on_sigterm()
     rows, exact = [], sum(units(o.model))
     with tempfile.TemporaryDirectory(prefix="lockstep-memory-") as work:
         w.write_ids(os.path.join(work, "ids.bin"), o.model, 1000)

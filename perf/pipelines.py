@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from compare import check_program, describe, machine
+from compare import check_program, describe, end_on_sigterm, machine
 from workers import VOCAB, write_ids
 
 
@@ -62,6 +62,7 @@ def main():
     a.add_argument("--out", help="JSON file for the results")
     o = a.parse_args()
     check_program(a, o.lockstep)
+    end_on_sigterm()
     o.threads = o.threads or max(1, len(os.sched_getaffinity(0)) // o.workers)
     begin, found, names = time.monotonic(), {}, o.schedules.split(",")
     print(f"{machine()}; {o.model}, {o.workers} stages x {o.threads} threads, {o.micros} micro-batches of {o.micro} x {o.seq}", flush=True)

@@ -25,7 +25,8 @@ With --done FILE... the runs of earlier calls (their --out) are not made again, 
 
   python perf/precision_loss.py --data DIR --precisions bf16 --device cpu --steps 1000 --batch 4 --seeds 1,2,3,4 --reference fp32.json --done seeds12.json seeds34.json
 
-DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit code 1: a difference (with several seeds: a mean) is above --limit.
+DIR is an output folder of `lockstep prepare` with train.bin and val.bin. Exit codes: 1: a difference (with several seeds: a mean) is above --limit, and nothing
+else; 2: bad usage, also what `lockstep train` refuses as such; 3: a run failed; 130, 143: ended by SIGINT, SIGTERM.
 """
 import argparse
 import json
@@ -58,12 +59,38 @@ p.add_argument("--done", nargs="+", default=[], metavar="FILE", help="--out of e
 p.add_argument("--control", metavar="NAME=VALUE", help="also run the first precision with this environment variable, which only changes the order of sums")
 p.add_argument("more", nargs="*", help="options of `lockstep train`, after --")
 a = p.parse_args()
+compare.check_program(p, a.lockstep)
+
+
+def fail(code, why):
+    print(why, file=sys.stderr)
+    sys.exit(code)
+
+
+def set_again():
+    """Of the options after --, those that this script sets: the program would take them instead."""
+    mine = {"data", "device", "precision", "model", "seq_length", "micro_batch_size_per_gpu", "global_batch_size", "max_steps", "save_every", "seed", "checkpoint_path"}
+    try:
+        listed = subprocess.run([a.lockstep, "train", "--help=json"], capture_output=True, text=True)
+        mine |= {x["name"] for x in json.loads(listed.stdout)["options"] if x["alias_of"] in mine}
+    except (OSError, ValueError, LookupError, TypeError):
+        p.error(f"{a.lockstep} train --help=json does not list its options: it is not lockstep, or another version")
+    return [x for x in a.more if x.startswith("--") and x[2:].partition("=")[0].replace("-", "_") in mine]
+
+
+again = set_again()
+if again:
+    p.error(f"{' '.join(again)}: this script sets that option, so it cannot be given after --")
 if a.last is None:
     a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
-for name in ("precisions", "seeds"):
-    listed = getattr(a, name).split(",")
+precisions = a.precisions.split(",")
+try:
+    seeds = [str(int(x)) for x in a.seeds.split(",")]
+except ValueError:
+    p.error(f"--seeds {a.seeds}: give whole numbers with commas between them")
+for name, listed in (("precisions", precisions), ("seeds", seeds)):
     if len(set(listed)) < len(listed):
         p.error(f"--{name} {getattr(a, name)}: give each of them once, because each run counts as one sample")
 if a.control and (a.reference or "=" not in a.control.lstrip("=")):
@@ -77,9 +104,13 @@ def text():
     try:
         with open(os.path.join(a.data, "meta.json")) as f:
             meta = json.load(f)
-    except (OSError, ValueError) as e:
+        parts = {k: meta.get(k) or {} for k in ("train", "val")}
+        hashes, n_val = {k: x.get("sha256") for k, x in parts.items()}, parts["val"].get("tokens", 0)
+        if n_val > a.seq:
+            return hashes
+    except (OSError, ValueError, TypeError, AttributeError) as e:
         p.error(f"{a.data} is not an output folder of `lockstep prepare`: {e}")
-    return {k: meta.get(k, {}).get("sha256") for k in ("train", "val")}
+    p.error(f"{a.data} has {n_val} tokens of validation, too few for --seq {a.seq}: `lockstep prepare --val_fraction` sets their number")
 
 
 def deciding(options):
@@ -96,21 +127,36 @@ def deciding(options):
 SAME = {"model": a.model, "batch": a.batch, "seq": a.seq, "steps": a.steps, "options": deciding(a.more), "text": text()}
 
 
+def is_loss(x):
+    return type(x) in (int, float) and math.isfinite(x)
+
+
+def is_text(*x):
+    return all(isinstance(v, str) for v in x)
+
+
 def earlier(path):
     """Runs of another call and what they are, by (precision, control, seed)."""
+    found = {}
     try:
         with open(path) as f:
             other = json.load(f)
-        found = {(r["precision"], r.get("control"), r["seed"]): {**r, "train": sum(r["losses"][-a.last:]) / a.last, "device": r.get("device", other["device"])}
-                 for r in other["runs"]}
+        other["options"] = deciding(other.get("options", []))
+        for k, v in SAME.items():
+            if other.get(k) != v:
+                p.error(f"{path} has {k} {other.get(k)}, this call {v}: give the same to both")
+        for r in other["runs"]:
+            precision, control, seed, device, losses = r["precision"], r.get("control"), r["seed"], r.get("device", other["device"]), r["losses"]
+            if not is_text(precision, control or "", seed, device) or len(losses) != a.steps or not all(map(is_loss, [r["first"], r["val"], *losses])):
+                raise ValueError(f"the run of seed {seed} in {precision} has other values than one of {a.steps} steps")
+            key = precision, control, str(int(seed))
+            if key in found:
+                raise ValueError(f"it has seed {seed} in {named(precision, control)} twice")
+            found[key] = {**r, "train": sum(losses[-a.last:]) / a.last, "device": device}
         if not found:
             raise ValueError("it has no runs")
-    except (OSError, ValueError, LookupError, TypeError) as e:
-        p.error(f"{path} is not a file of --out: {e}")
-    other["options"] = deciding(other.get("options", []))
-    for k, v in SAME.items():
-        if other.get(k) != v:
-            p.error(f"{path} has {k} {other.get(k)}, this call {v}: give the same to both")
+    except Exception as e:  # whatever is wrong with its contents
+        p.error(f"{path} is not a file of --out: {f'it has no {e}' if isinstance(e, KeyError) else e}")
     return found
 
 
@@ -130,7 +176,7 @@ def reference():
     runs = all_of(a.reference)
     precision, device = next((x, r["device"]) for (x, _, _), r in runs.items())
     found = {seed: r for (x, control, seed), r in runs.items() if x == precision and not control}
-    missing = [x for x in a.seeds.split(",") if x not in found]
+    missing = [x for x in seeds if x not in found]
     if missing:
         p.error(f"{' '.join(a.reference)}: no run with seed {', '.join(missing)}")
     return found, f"{precision} on {device}"
@@ -145,8 +191,19 @@ done = all_of(a.done)
 for (precision, control, seed), r in done.items():
     if r["device"] != a.device:
         p.error(f"--done: seed {seed} in {named(precision, control)} ran on {r['device']}, and this call is about {a.device}; give it to --reference")
-if a.out in a.done:
-    p.error(f"--out {a.out} would overwrite a file of --done")
+if a.out:
+    a.out = os.path.realpath(a.out)  # it is replaced as a whole, which must not replace a link
+    for path in a.done + (a.reference or []):
+        if os.path.realpath(path) in (a.out, a.out + ".new"):
+            p.error(f"--out {a.out} would overwrite {path}, a file of --done or --reference")
+    try:
+        if os.path.exists(a.out) and not os.path.isfile(a.out):
+            raise OSError("it is not a file")
+        with open(a.out + ".new", "w"):
+            pass
+        os.remove(a.out + ".new")
+    except OSError as e:
+        p.error(f"--out {a.out} cannot be written: {e.strerror or e}")
 
 
 def call(precision, seed, folder, control, *more):
@@ -161,23 +218,28 @@ def call(precision, seed, folder, control, *more):
     try:
         done = subprocess.run([str(x) for x in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     except OSError as e:
-        sys.exit(f"no program {a.lockstep} ({e.strerror}): build it, or name it with --lockstep")
+        fail(2, f"{a.lockstep} does not start: {e.strerror}")
     if done.returncode:
-        sys.exit(f"{named(precision, control)}: exit code {done.returncode}\n{done.stdout[-2000:]}")
+        fail(2 if done.returncode == 2 else 3, f"{named(precision, control)}: exit code {done.returncode}\n{done.stdout[-2000:].strip()}")
 
 
 def run(work, precision, seed, control=None):
     folder = os.path.join(work, precision)
     begin = time.time()
     call(precision, seed, folder, control)
-    with open(os.path.join(folder, "metrics.jsonl")) as f:
-        losses = [json.loads(x)["loss"] for x in f]
+    try:
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            losses = [json.loads(x)["loss"] for x in f]
+        with open(os.path.join(folder, "training_metrics.json")) as f:
+            val = json.load(f)["epochs"][-1]["val_loss_avg_global"]  # at the end, which need not be the smallest of several epochs
+    except (OSError, ValueError, LookupError) as e:
+        fail(3, f"{precision}: the run has no losses: {e}")
     if len(losses) != a.steps:
-        sys.exit(f"{precision}: {len(losses)} steps were made, not {a.steps}: the text is too short for them; give `-- --epochs N`")
-    with open(os.path.join(folder, "training_metrics.json")) as f:
-        val = json.load(f)["epochs"][-1]["val_loss_avg_global"]  # at the end, which need not be the smallest of several epochs
+        fail(3, f"{precision}: {len(losses)} steps were made, not {a.steps}: the text is too short for them; give `-- --epochs N`")
     if val is None:
-        sys.exit(f"{precision}: no validation was made: {a.data} has no val.bin, or too short a one")
+        fail(3, f"{precision}: no validation was made: {a.data} has too short a val.bin, or --max_val_steps is 0")
+    if not all(map(is_loss, [*losses, val])):
+        fail(3, f"{precision}: seed {seed} has a loss that is not a finite number")
     shutil.rmtree(folder)
     return {"precision": precision, "control": control, "seed": seed, "train": sum(losses[-a.last:]) / a.last, "val": val, "device": a.device, "first": losses[0],
             "seconds": time.time() - begin, "losses": losses}
@@ -185,28 +247,31 @@ def run(work, precision, seed, control=None):
 
 def save():
     if a.out:
-        with open(a.out + ".new", "w") as f:
-            json.dump({**SAME, "device": a.device, "limit": a.limit, "runs": runs}, f)
-        os.replace(a.out + ".new", a.out)
+        try:
+            with open(a.out + ".new", "w") as f:
+                json.dump({**SAME, "device": a.device, "limit": a.limit, "runs": runs}, f)
+            os.replace(a.out + ".new", a.out)
+        except OSError as e:
+            fail(3, f"--out {a.out} cannot be written: {e.strerror}")
 
 
 def mean(x):
     """With its interval, where there are several."""
-    m, i = statistics.mean(x), compare.interval([math.exp(v) for v in x])
-    return m, f"{m:+.4f}" + (f" ({math.log(i[0]):+.4f} to {math.log(i[1]):+.4f})" if i else "")
+    m, i = statistics.mean(x), compare.mean_interval(x)
+    return m, f"{m:+.4f}" + (f" ({i[0]:+.4f} to {i[1]:+.4f})" if i else "")
 
 
-precisions, seeds, runs, wrong = a.precisions.split(","), a.seeds.split(","), [], False
+runs, wrong = [], False
 sides = [(x, None) for x in precisions]
 if a.control:
     sides.insert(1, (precisions[0], a.control))
+compare.end_on_sigterm()
 made = [(*side, seed) for seed in seeds for side in sides if (*side, seed) not in done]
 for precision, control in dict.fromkeys(x[:2] for x in made):  # what is refused is refused before hours of training
     call(precision, seeds[0], os.path.join(tempfile.gettempdir(), "lockstep-precision-none"), control, "--print_config")
 print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| seed | precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
       "\n| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
-work = tempfile.mkdtemp(prefix="lockstep-precision-")
-try:
+with tempfile.TemporaryDirectory(prefix="lockstep-precision-") as work:
     for seed in seeds:
         first = len(runs)
         if given:
@@ -220,8 +285,6 @@ try:
             step = r["step_diff"] = max(abs(x - y) for x, y in zip(r["losses"], of["losses"]))
             print(f"| {seed} | {named(precision, control)} | {r['first']:.4f} | {r['train']:.4f} | {r['train_diff']:+.4f} | {r['val']:.4f} | {r['val_diff']:+.4f} | {step:.4f} |", flush=True)
             save()
-finally:
-    shutil.rmtree(work)
 for precision, control in sides[0 if given else 1:]:
     of_side = [r for r in runs if (r["precision"], r["control"]) == (precision, control)]
     train, val = (mean([r[k] for r in of_side]) for k in ("train_diff", "val_diff"))

@@ -26,6 +26,8 @@ import statistics
 import subprocess
 import time
 
+import compare
+
 here = pathlib.Path(__file__).resolve().parent
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 p.add_argument("--gigabytes", type=float, default=2.0, help="text before compression, in 10^9 bytes")
@@ -37,6 +39,7 @@ p.add_argument("--tokenizer", default="train", help="as for prepare; train: a vo
 p.add_argument("--lockstep", default=str(here.parent / "build" / "lockstep"))
 p.add_argument("--options", nargs="*", default=[], help="more options of prepare, without the dashes: dedup min-chars=10")
 a = p.parse_args()
+compare.check_program(p, a.lockstep)
 work = pathlib.Path(a.work)
 FILE = a.file_mb * 10**6
 BLOCK = min(16 * 10**6, FILE)

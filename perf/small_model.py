@@ -10,7 +10,11 @@ import random
 import struct
 import sys
 
-work, layers, width, seq = sys.argv[1], *map(int, sys.argv[2:])
+try:
+    work, (layers, width, seq) = sys.argv[1], map(int, sys.argv[2:])
+except (IndexError, ValueError):
+    print(f"usage: {sys.argv[0]} WORK LAYERS WIDTH SEQ (the last three are numbers)", file=sys.stderr)
+    sys.exit(2)
 os.makedirs(f"{work}/d")
 r = random.Random(1)
 for name, n in (("train", 400000), ("val", 4096)):

@@ -16,18 +16,25 @@ import sys
 import tempfile
 import time
 
-import tiktoken
-import tiktoken.load
-from tiktoken_ext.openai_public import r50k_pat_str
+import compare
 
-a = argparse.ArgumentParser()
-a.add_argument("--speed", required=True)
-a.add_argument("--vocab", required=True)
-a.add_argument("--text", nargs="+", required=True)
-a.add_argument("--rounds", type=int, default=9)
-a.add_argument("--max-mb", type=float, default=16)
-a.add_argument("--check", type=float, default=0)
-a = a.parse_args()
+try:
+    import tiktoken
+    import tiktoken.load
+    from tiktoken_ext.openai_public import r50k_pat_str
+except ImportError:
+    pass  # check_modules reports it
+
+p = argparse.ArgumentParser()
+p.add_argument("--speed", required=True)
+p.add_argument("--vocab", required=True)
+p.add_argument("--text", nargs="+", required=True)
+p.add_argument("--rounds", type=int, default=9)
+p.add_argument("--max-mb", type=float, default=16)
+p.add_argument("--check", type=float, default=0)
+a = p.parse_args()
+compare.check_program(p, a.speed, "--speed")
+compare.check_modules(p, "tiktoken")
 
 ranks = tiktoken.load.data_gym_to_mergeable_bpe_ranks(os.path.join(a.vocab, "vocab.bpe"), os.path.join(a.vocab, "encoder.json"))
 gpt2 = tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})

@@ -43,26 +43,35 @@ def cpu_seconds(pid):
         return None
 
 
+def waited_for(pid, watch, marks):
+    """Status and usage of the process when it has ended; adds to marks."""
+    while watch:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            return status, usage
+        try:
+            with open(watch) as f:
+                lines = f.read().count("\n")
+        except OSError:
+            lines = 0
+        used = cpu_seconds(pid) if lines > len(marks) else None
+        if used is not None:
+            marks += [used] * (lines - len(marks))
+        time.sleep(0.02)
+    return os.wait4(pid, 0)[1:]
+
+
 def run_child(args, env=None, watch=None):
     """Output, words of failure, peak resident bytes; with watch, the CPU seconds used when each line of that file appeared."""
     marks = []
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         p = subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env)
-        while watch:
-            done, status, usage = os.wait4(p.pid, os.WNOHANG)
-            if done:
-                break
-            try:
-                with open(watch) as f:
-                    lines = f.read().count("\n")
-            except OSError:
-                lines = 0
-            used = cpu_seconds(p.pid) if lines > len(marks) else None
-            if used is not None:
-                marks += [used] * (lines - len(marks))
-            time.sleep(0.02)
-        if not watch:
-            _, status, usage = os.wait4(p.pid, 0)
+        try:
+            status, usage = waited_for(p.pid, watch, marks)
+        except BaseException:
+            p.kill()
+            p.wait()
+            raise
         p.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
@@ -216,6 +225,8 @@ def main():
     if o.floor:
         return floor_child(o.floor, o.threads, o.model, o.batch * o.seq, o.seq)
     compare.check_program(a, o.lockstep)
+    compare.check_modules(a, "torch", "numpy")
+    compare.end_on_sigterm()
     tokens = o.batch * o.seq
     modes = ["eager"] if o.no_compile else ["eager", "compile"]
     libraries = [] if o.no_floor else ["openblas", "blis", "torch"]

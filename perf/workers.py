@@ -84,23 +84,33 @@ class Group:
         def before():
             os.setpgid(0, 0)
             os.sched_setaffinity(0, cores)
-        self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, preexec_fn=before))
+        try:
+            self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, preexec_fn=before))
+        except BaseException:
+            self.end()
+            raise
 
     def wait(self, limit, enough=None):
         """Waits until all have ended, one failed, `limit` seconds passed, or enough() is true. Returns True on success."""
         end, well = time.monotonic() + limit, None
-        while well is None:
-            codes = [p.poll() for p in self.p]
-            if any(codes):
-                well = False
-            elif enough and enough():
-                well = True
-            elif all(c is not None for c in codes):
-                well = True
-            elif time.monotonic() > end:
-                well = False
-            else:
-                time.sleep(0.05)
+        try:
+            while well is None:
+                codes = [p.poll() for p in self.p]
+                if any(codes):
+                    well = False
+                elif enough and enough():
+                    well = True
+                elif all(c is not None for c in codes):
+                    well = True
+                elif time.monotonic() > end:
+                    well = False
+                else:
+                    time.sleep(0.05)
+        finally:
+            self.end()
+        return well
+
+    def end(self):
         for p in self.p:
             if p.poll() is None:
                 try:
@@ -109,7 +119,6 @@ class Group:
                     pass
         for p in self.p:
             p.wait()
-        return well
 
     def words(self, limit=300):
         """The first output line of a failed process, or a time-out message."""

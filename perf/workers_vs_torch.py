@@ -57,6 +57,7 @@ def options():
     a.add_argument("--out", help="JSON file, updated after each result")
     o = a.parse_args()
     compare.check_program(a, o.lockstep)
+    compare.end_on_sigterm()
     o.cores = min(o.cores or compare.cores(), compare.cores())
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
     o.counts = [int(x) for x in words(o.workers)]
