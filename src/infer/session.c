@@ -127,8 +127,8 @@ static ls_status make_memory(ls_session *s, const ls_session_opts *o)
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
-/* --precision bf16 on the CPU: a kernel that multiplies bf16 copies reads them unless --weights says otherwise. Other copies are multiplied in fp32,
- * which auto then means. */
+/* --precision bf16 on the CPU: a kernel that multiplies bf16 copies reads them unless --weights says otherwise. Other copies are not
+ * multiplied in bf16, and auto then means fp32. */
 static ls_status choose_copies(ls_session_opts *o, const char *asked, const char *weights)
 {
     const ls_cpu_bf16 cpu = ls_compute_cpu_bf16_used();
@@ -137,10 +137,11 @@ static ls_status choose_copies(ls_session_opts *o, const char *asked, const char
     if (cpu.copies && !int8) o->weights = LS_PACK_BF16;
     else if (weights && !strcmp(asked, "auto")) o->dtype = LS_F32;
     else if (int8)
-        return ls_fail(LS_E_CONFIG,
-                       "--weights int8: on the CPU its products are computed in fp32, but --precision is %s; leave "
-                       "--precision out, or use a GPU (--device cuda)",
-                       asked);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--weights int8: on the CPU its products are of 8-bit integers, not of --precision %s; leave --precision "
+            "out, or use a GPU (--device cuda)",
+            asked);
     else if (weights)
         return ls_fail(
             LS_E_CONFIG,
