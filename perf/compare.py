@@ -1,5 +1,6 @@
 """Shared by the comparison benchmarks: sizes of the models, statistics of interleaved rounds, and a description of the machine."""
 import importlib.util
+import json
 import math
 import os
 import platform
@@ -99,10 +100,16 @@ def check_modules(parser, *names):
 
 
 def has_bf16(lockstep):
-    """Whether the CPU has bf16 instructions; without them --precision bf16 is emulated. With LS_GEMM the program would speak of that kernel alone."""
-    env = {k: v for k, v in os.environ.items() if k != "LS_GEMM"}
+    """Whether the CPU has bf16 instructions; without them --precision bf16 is emulated. Variables that choose kernels or the device do not change it."""
+    env = {k: v for k, v in os.environ.items() if k not in ("LS_GEMM", "LS_SIMD", "LS_DEVICE")}
     r = subprocess.run([lockstep, "doctor", "--json"], capture_output=True, text=True, env=env)
-    return r.returncode == 0 and "no bf16 instructions" not in r.stdout
+    try:
+        row = next(p for p in json.loads(r.stdout)["parts"] if p["name"] == "compute")
+    except (ValueError, LookupError, StopIteration):
+        sys.exit(f"{lockstep} doctor --json does not say what this CPU has: {r.stderr.strip() or r.stdout[:200]}")
+    if row["state"] != "ok":
+        sys.exit(f"{lockstep} doctor: {row['text']}")
+    return "no bf16 instructions" not in row["text"]
 
 
 class Ended(BaseException):

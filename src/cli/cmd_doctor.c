@@ -4,7 +4,7 @@
  *   ok       present, and tested if a test is cheap
  *   missing  not found on this machine; the text names what was searched, the hint what to install
  *   failed   found or needed, and does not work
- * Only the parts that every run needs (cpu, memory, compute, files), and the device of --device, can make the command fail. MPI, GPUs
+ * Only the parts that every run needs (`basic` in the table below), and the device of --device, can make the command fail. MPI, GPUs
  * (doctor_gpu.c) and Slurm are only reported. */
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
@@ -254,10 +254,15 @@ static void look_default(part *p)
     ls_look gpu = {.there = true};
     const ls_status st = ls_device_choose(NULL, NULL, 1, 0, &d);
     if (st == LS_OK && d.cuda && !d.automatic) ls_gpu_look(0, &gpu);
-    p->variable = st != LS_OK || !gpu.there;
+    const bool absent = st == LS_OK && gpu.info.count && d.index >= gpu.info.count; /* it looked, and found others */
+    p->variable = st != LS_OK || !gpu.there || absent;
     if (st != LS_OK) doctor_put_error(p, PART_FAILED, hint);
     else if (!gpu.there)
         doctor_put(p, PART_FAILED, hint, "commands without --device fail: LS_DEVICE is %s, and %s", d.asked, gpu.why);
+    else if (absent)
+        doctor_put(p, PART_FAILED, hint,
+                   "commands without --device fail: LS_DEVICE is %s, and GPUs are numbered 0 to %d", d.asked,
+                   gpu.info.count - 1);
     else doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
 }
 

@@ -199,7 +199,7 @@ ls_status cmd_eval(int argc, char **argv)
     LS_TRY(cli_choose_device(&o.on, NULL, &how, &device));
     char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
     if (!path) return ls_nomem(256, "a path");
-    cli_print_device(&device);
+    cli_print_session(&device, &how);
     const ls_status st = open_and_evaluate(&o, &how, path);
     ls_free(path);
     return st;

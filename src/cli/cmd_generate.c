@@ -357,6 +357,6 @@ ls_status cmd_generate(int argc, char **argv)
     const ls_sampling sampling = generate_sampling(&o, 0);
     how.n_best = ls_sampling_best(&sampling);
     ls_stop_install();
-    cli_print_device(&device);
+    cli_print_session(&device, &how);
     return o.prompts ? generate_many(&o, &how) : generate(&o, &how);
 }

@@ -165,6 +165,8 @@ void cli_print_error(int rank, const char *host, ls_status st);
 void cli_say(FILE *to, ls_colour colour, const char *text);
 /* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_print_device(const ls_device_choice *d);
+/* The same, and a note where bf16 is emulated. */
+void cli_print_session(const ls_device_choice *d, const ls_session_opts *how);
 
 /* train --serve: a process that shows the run folder. begin: checks the options, opens the port, prints the address to stderr; *pid 0: not
  * asked for. end: gives a page that is open time to read the last values, a few seconds at most. */

@@ -183,6 +183,15 @@ void cli_print_device(const ls_device_choice *d)
     if (d->automatic) ls_progress_say("device: %s\n", d->words);
 }
 
+void cli_print_session(const ls_device_choice *d, const ls_session_opts *how)
+{
+    cli_print_device(d);
+    if (d->cuda || how->dtype != LS_BF16 || ls_compute_cpu_bf16().native) return;
+    if (ls_compute_cpu_check(LS_BF16) == LS_OK) /* else the session is refused */
+        ls_progress_say("bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
+    ls_err_clear();
+}
+
 ls_status cli_negative(void)
 {
     ls_err_clear();
@@ -197,10 +206,7 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
     how->threads = (int)on->threads;
     if (!cpu_only && on->weights && !strcmp(on->weights, "int8")) cpu_only = "--weights";
     LS_TRY(ls_device_choose(on->device, reference ? "--compute" : cpu_only, 1, 0, device));
-    LS_TRY(ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights));
-    if (!device->cuda && how->dtype == LS_BF16 && !ls_compute_cpu_bf16().native)
-        ls_progress_say("bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");
-    return LS_OK;
+    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32, on->weights);
 }
 
 const char *cli_precision_word(const ls_session_opts *how)

@@ -38,7 +38,7 @@ ls_status eval_translate(const options *o)
     LS_TRY(cli_search_check(&o->search));
     LS_TRY(cli_test_pairs(o->data, path));
     LS_TRY(cli_choose_device(&o->on, NULL, &open, &device));
-    cli_print_device(&device);
+    cli_print_session(&device, &open);
     ls_stop_install();
     LS_TRY(ls_translate_open(&s, open, &how, &langs));
     ls_status st = ls_translation_set_read(&set, &(const char *){path}, 1, &langs, o->limit);

@@ -97,7 +97,7 @@ ls_status cli_generate_pairs(int argc, char **argv)
     ls_langs langs;
     ls_translation_set set = {0};
     LS_TRY(cli_choose_device(&o.on, NULL, &open, &device));
-    cli_print_device(&device);
+    cli_print_session(&device, &open);
     ls_stop_install();
     LS_TRY(ls_translate_open(&s, open, &how, &langs));
     ls_status st = o.prompt ? ls_translation_set_add(&set, (ls_substr){o.prompt, strlen(o.prompt)}, (ls_substr){0})

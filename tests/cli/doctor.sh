@@ -90,6 +90,12 @@ for v in LS_DEVICE=gpu LS_DEVICE=cuda; do
     [[ $rc -eq 2 ]] && grep -q "^  default  *failed  *.*LS_DEVICE" "$work/out" || fail "$v: exit code $rc: $(head -4 "$work/out")"
     tail -n 1 "$work/out" | grep -q "default: an environment variable has a wrong value" || fail "$v: the error is not the last line of a file"
 done
+for d in 0 7; do # the emulated device has one
+    rc=0
+    env LS_PLUGIN_DIR="${LS_BUILD:-$(dirname "$LOCKSTEP")}/emu" LS_EMU_DEVICES=1 LS_DEVICE=cuda:$d "$LOCKSTEP" doctor >"$work/out" 2>&1 || rc=$?
+    [[ $d$rc == 00 ]] || { [[ $d$rc == 72 ]] && grep -q "^  default  *failed  *.*LS_DEVICE is cuda:7, and GPUs are numbered 0 to 0" "$work/out"; } ||
+        fail "LS_DEVICE=cuda:$d: exit code $rc: $(head -4 "$work/out")"
+done
 rc=0
 LS_GEMM=abacus "$LOCKSTEP" train "$0" --model tiny --device cpu --print_config >/dev/null 2>"$work/err" || rc=$?
 [[ $rc -eq 2 ]] && grep -q "LS_GEMM=abacus names no kernel" "$work/err" || fail "train --print_config with LS_GEMM=abacus: $rc: $(cat "$work/err")"
