@@ -451,11 +451,12 @@ static ls_status choose_device(job *j, const ls_start_env *e)
                             e->local_rank, &j->device);
 }
 
-/* Preparing a text may take long: what no data can change is refused before. */
+/* What no data can change is refused before a text is prepared, which may take long, and before a run folder is made. */
 static ls_status check_before_text(const job *j, const ls_start_env *e)
 {
     const ls_train_facts facts = {.data_eos_id = -1, .device = &j->device};
-    return j->o->inputs.n && e->size == 1 ? ls_train_check_device(j->o, j->ds, &facts) : LS_OK;
+    const bool early = j->o->inputs.n || !j->o->resume; /* a resumed run's folder says the precision */
+    return early && e->size == 1 ? ls_train_check_device(j->o, j->ds, &facts) : LS_OK;
 }
 
 /* Under a supervisor on another host --attempt stands for its environment. */

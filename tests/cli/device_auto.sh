@@ -50,6 +50,13 @@ once text
 # a precision that the device does not have is refused before the text is prepared
 expect 2 "--precision fp8 needs a GPU" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" train text.txt --checkpoint_path early --precision fp8
 [ ! -e early ] || bad "prepared before the refusal: $(ls early)"
+# and before a run folder is named or made
+mkdir early && expect 0 "" "$LOCKSTEP" prepare text.txt --out early/data --tokenizer bytes --quiet
+for p in fp8 fp16; do
+    expect 2 "--precision $p.* the CPU supports only fp32 and bf16" env -C early "$LOCKSTEP" train --data data --device cpu --precision $p
+    grep "run folder" "$SCRATCH/err" && bad "$p: a run folder is named"
+    [ ! -e early/runs ] || bad "$p: a run folder is made"
+done
 expect 3 "no such file or folder" "$LOCKSTEP" train missing.txt --max_steps 1
 grep -q '^device: ' err && bad "a device for a text that does not exist"
 
