@@ -254,15 +254,15 @@ static void look_default(part *p)
     ls_look gpu = {.there = true};
     const ls_status st = ls_device_choose(NULL, NULL, 1, 0, &d);
     if (st == LS_OK && d.cuda && !d.automatic) ls_gpu_look(0, &gpu);
-    const bool absent = st == LS_OK && gpu.info.count && d.index >= gpu.info.count; /* it looked, and found others */
-    p->variable = st != LS_OK || !gpu.there || absent;
+    if (gpu.info.count && d.index >= gpu.info.count) { /* it looked, and found others */
+        gpu.there = false;
+        snprintf(gpu.why, sizeof gpu.why, "CUDA device %d does not exist: there %s %d, numbered from 0", d.index,
+                 gpu.info.count == 1 ? "is" : "are", gpu.info.count);
+    }
+    p->variable = st != LS_OK || !gpu.there;
     if (st != LS_OK) doctor_put_error(p, PART_FAILED, hint);
     else if (!gpu.there)
         doctor_put(p, PART_FAILED, hint, "commands without --device fail: LS_DEVICE is %s, and %s", d.asked, gpu.why);
-    else if (absent)
-        doctor_put(p, PART_FAILED, hint,
-                   "commands without --device fail: LS_DEVICE is %s, and GPUs are numbered 0 to %d", d.asked,
-                   gpu.info.count - 1);
     else doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
 }
 

@@ -452,11 +452,11 @@ static ls_status choose_device(job *j, const ls_start_env *e)
 }
 
 /* What no data can change is refused before a text is prepared, which may take long, and before a run folder is made. */
-static ls_status check_before_text(const job *j, const ls_start_env *e)
+static ls_status refuse_early(const job *j, const ls_start_env *e)
 {
     const ls_train_facts facts = {.data_eos_id = -1, .device = &j->device};
-    const bool early = j->o->inputs.n || !j->o->resume; /* a resumed run's folder says the precision */
-    return early && e->size == 1 ? ls_train_check_device(j->o, j->ds, &facts) : LS_OK;
+    const bool known = j->o->inputs.n || !j->o->resume; /* else the run folder can decide the precision */
+    return known && e->size == 1 ? ls_train_check_device(j->o, j->ds, &facts) : LS_OK;
 }
 
 /* Under a supervisor on another host --attempt stands for its environment. */
@@ -557,7 +557,7 @@ ls_status cmd_train(int argc, char **argv)
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
     if (env.size == 1 && !o->print_config) print_device(&j); /* else after the workers agree */
-    LS_TRY_GOTO(st, done, check_before_text(&j, &env));
+    LS_TRY_GOTO(st, done, refuse_early(&j, &env));
     LS_TRY_GOTO(st, done, train_start_data(&start, &env));
     LS_TRY_GOTO(st, done, cli_translate_check(o));
     LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));

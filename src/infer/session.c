@@ -139,8 +139,8 @@ static ls_status choose_copies(ls_session_opts *o, const char *asked, const char
     else if (int8)
         return ls_fail(
             LS_E_CONFIG,
-            "--weights int8: on the CPU its products are of 8-bit integers, not of --precision %s; leave --precision "
-            "out, or use a GPU (--device cuda)",
+            "--weights int8: the CPU multiplies these weights as 8-bit integers, so --precision %s cannot be used; leave "
+            "--precision out, or use a GPU (--device cuda)",
             asked);
     else if (weights)
         return ls_fail(

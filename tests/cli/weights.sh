@@ -112,7 +112,7 @@ for w in bf16 int8; do # with auto, products with them are in fp32
         # eval with bf16 copies is in bf16 on a CPU with AMX
         [ "$command$w" = evalbf16 ] || expect 0 '"precision": "fp32"' "$LOCKSTEP" "${args[@]}" --weights $w --precision auto --json
         [ $w = bf16 ] && why="--weights bf16: with --precision bf16 it needs a CPU with AMX, but the kernel of this run is bfmmla-emulated; leave --weights out, or --precision (then products are computed in fp32)"
-        [ $w = int8 ] && why="--weights int8: on the CPU its products are of 8-bit integers, not of --precision bf16; leave --precision out, or use a GPU (--device cuda)"
+        [ $w = int8 ] && why="--weights int8: the CPU multiplies these weights as 8-bit integers, so --precision bf16 cannot be used; leave --precision out, or use a GPU (--device cuda)"
         LS_GEMM=bfmmla-emulated expect 2 "^lockstep: .*$why$" "$LOCKSTEP" "${args[@]}" --weights $w --precision bf16
     done
     LS_GEMM=bfmmla-emulated expect 2 "$why" "$LOCKSTEP" generate --task translate --device cpu --checkpoint run --weights $w --precision bf16 --prompt x
