@@ -21,11 +21,19 @@ SIZES = {  # layers, heads, width, positions
 }
 
 
+def t95(freedom):
+    """Student's t at 97.5 %: a table, and beyond it the expansion about the normal distribution, whose error is below 0.001 there."""
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    z = statistics.NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
 def mean_interval(x):
     """95 % interval of the mean (Student's t). None for fewer than two."""
     if len(x) < 2:
         return None
-    t = T95[len(x) - 2] if len(x) - 2 < len(T95) else 1.96
+    t = t95(len(x) - 1)
     half = t * statistics.stdev(x) / math.sqrt(len(x))
     mid = statistics.fmean(x)
     return [mid - half, mid + half]
@@ -90,6 +98,20 @@ def check_program(parser, path, option="--lockstep"):
     """Ends the script with one line if the program does not exist."""
     if not (os.path.isfile(path) and os.access(path, os.X_OK)):
         parser.error(f"no program {path}: build it, or name it with {option}")
+
+
+def check_out(parser, path, option="--out"):
+    """The real path of a file that is written later and replaced as a whole, which must not replace a link. Ends the script with one line if it cannot be written."""
+    path = os.path.realpath(path)
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError("it is not a file")
+        with open(path + ".new", "w"):
+            pass
+        os.remove(path + ".new")
+    except OSError as e:
+        parser.error(f"{option} {path} cannot be written: {e.strerror or e}")
+    return path
 
 
 def check_modules(parser, *names):

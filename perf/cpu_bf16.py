@@ -121,6 +121,10 @@ def main():
     a.add_argument("--json", action="store_true")
     o = SimpleNamespace(**vars(a.parse_args()))
     compare.check_program(a, o.lockstep)
+    if min(o.batch, o.seq, o.rounds, o.steps) < 1 or o.threads < 0:
+        a.error("--batch, --seq, --rounds and --steps must be at least 1, and --threads 0 or more")
+    if o.seq > compare.SIZES[o.model][3]:
+        a.error(f"--seq {o.seq}: {o.model} has {compare.SIZES[o.model][3]} positions")
     compare.end_on_sigterm()
     unknown = set(o.modes.split(",")) - set(MODES)
     if unknown:

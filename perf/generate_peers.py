@@ -321,17 +321,22 @@ def child(o, *args):
     return json.loads(p.stdout.splitlines()[-1])
 
 
+def export(o, checkpoint, out, *more):
+    p = subprocess.run([o.lockstep, "export", "--checkpoint", checkpoint, "--out", out, *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if p.returncode:
+        raise SystemExit(f"{o.lockstep} export failed ({p.returncode}): {p.stderr[-2000:].strip() or 'it printed nothing; is it lockstep?'}")
+
+
 def make_models(o, work):
     """Folder of transformers and GGUF files of the same weights."""
     made, folder = os.path.join(work, "made"), os.path.join(work, "model")
     gguf = {x: os.path.join(work, f"model_{x}.gguf") for x in ("F32", "F16", "Q8_0")}
     if not os.path.exists(folder):
         write_folder(made)
-        subprocess.run([o.lockstep, "export", "--checkpoint", made, "--out", folder], check=True, stdout=subprocess.DEVNULL)
+        export(o, made, folder)
     for x, dtype in (("F32", "fp32"), ("F16", "fp16")):
         if not os.path.exists(gguf[x]):
-            subprocess.run([o.lockstep, "export", "--checkpoint", folder, "--out", gguf[x], "--to", "gguf", "--dtype", dtype], check=True,
-                           stdout=subprocess.DEVNULL)
+            export(o, folder, gguf[x], "--to", "gguf", "--dtype", dtype)
     if not os.path.exists(gguf["Q8_0"]) and not child(o, "quantize", gguf["F32"], gguf["Q8_0"]):
         del gguf["Q8_0"]
     return folder, gguf
@@ -376,11 +381,15 @@ def main():
         a.error("--prompt, --new, --batch, --batches, --rounds and --threads must be at least 1")
     if not o.peer:
         compare.check_program(a, o.lockstep)
+        try:
+            if o.folder:
+                os.makedirs(o.folder, exist_ok=True)
+        except OSError as e:
+            a.error(f"--folder {o.folder} cannot be made: {e.strerror}")
         compare.end_on_sigterm()
     if o.device == "cuda":
         with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
             work = o.folder or temporary
-            os.makedirs(work, exist_ok=True)
             report_on_gpu(o, work)
         return
     if o.peer:
@@ -393,7 +402,6 @@ def main():
         return
     with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as temporary:
         work = o.folder or temporary
-        os.makedirs(work, exist_ok=True)
         folder, gguf = make_models(o, work)
         begin = compare.load()
         jobs = {}

@@ -18,6 +18,8 @@ import re
 import subprocess
 import sys
 
+import compare
+
 LAYERS, HEADS, WIDTH = 12, 12, 768  # the three programs measure GPT-2 124M
 
 # Calls per step of one micro-batch; residual additions are fused into the next norm, GELU into the products.
@@ -93,6 +95,7 @@ def main():
     a.add_argument("--profile", help="run folder of `lockstep profile`")
     a.add_argument("--out", help="folder for gpu_roofline.json and .md")
     o = a.parse_args()
+    compare.end_on_sigterm()
     if o.out:
         os.makedirs(o.out, exist_ok=True)
 

@@ -85,6 +85,8 @@ if a.last is None:
     a.last = min(100, max(a.steps, 1))
 if not 0 < a.last <= a.steps:
     p.error("--last must be between 1 and --steps")
+if not a.limit >= 0:
+    p.error(f"--limit {a.limit}: give a difference of losses, 0 or more")
 precisions = a.precisions.split(",")
 try:
     seeds = [str(int(x)) for x in a.seeds.split(",")]
@@ -192,18 +194,10 @@ for (precision, control, seed), r in done.items():
     if r["device"] != a.device:
         p.error(f"--done: seed {seed} in {named(precision, control)} ran on {r['device']}, and this call is about {a.device}; give it to --reference")
 if a.out:
-    a.out = os.path.realpath(a.out)  # it is replaced as a whole, which must not replace a link
     for path in a.done + (a.reference or []):
-        if os.path.realpath(path) in (a.out, a.out + ".new"):
+        if os.path.realpath(path) in (os.path.realpath(a.out), os.path.realpath(a.out) + ".new"):
             p.error(f"--out {a.out} would overwrite {path}, a file of --done or --reference")
-    try:
-        if os.path.exists(a.out) and not os.path.isfile(a.out):
-            raise OSError("it is not a file")
-        with open(a.out + ".new", "w"):
-            pass
-        os.remove(a.out + ".new")
-    except OSError as e:
-        p.error(f"--out {a.out} cannot be written: {e.strerror or e}")
+    a.out = compare.check_out(p, a.out)
 
 
 def call(precision, seed, folder, control, *more):
@@ -221,6 +215,7 @@ def call(precision, seed, folder, control, *more):
         fail(2, f"{a.lockstep} does not start: {e.strerror}")
     if done.returncode:
         fail(2 if done.returncode == 2 else 3, f"{named(precision, control)}: exit code {done.returncode}\n{done.stdout[-2000:].strip()}")
+    return done.stdout
 
 
 def run(work, precision, seed, control=None):
@@ -237,7 +232,7 @@ def run(work, precision, seed, control=None):
     if len(losses) != a.steps:
         fail(3, f"{precision}: {len(losses)} steps were made, not {a.steps}: the text is too short for them; give `-- --epochs N`")
     if val is None:
-        fail(3, f"{precision}: no validation was made: {a.data} has too short a val.bin, or --max_val_steps is 0")
+        fail(3, f"{precision}: no validation was made: {a.data} has too short a val.bin")
     if not all(map(is_loss, [*losses, val])):
         fail(3, f"{precision}: seed {seed} has a loss that is not a finite number")
     shutil.rmtree(folder)
@@ -268,7 +263,9 @@ if a.control:
 compare.end_on_sigterm()
 made = [(*side, seed) for seed in seeds for side in sides if (*side, seed) not in done]
 for precision, control in dict.fromkeys(x[:2] for x in made):  # what is refused is refused before hours of training
-    call(precision, seeds[0], os.path.join(tempfile.gettempdir(), "lockstep-precision-none"), control, "--print_config")
+    settings = call(precision, seeds[0], os.path.join(tempfile.gettempdir(), "lockstep-precision-none"), control, "--print_config")
+    if ["max_val_steps", "0"] in (x.split()[:2] for x in settings.splitlines()):
+        p.error("max_val_steps is 0: without validation there is no validation loss to compare")
 print(f"{a.model}, batch {a.batch} x {a.seq}, {a.steps} steps\n\n| seed | precision | first loss | train, last {a.last} | difference | validation | difference | largest difference of a step |"
       "\n| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
 with tempfile.TemporaryDirectory(prefix="lockstep-precision-") as work:

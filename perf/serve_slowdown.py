@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+import compare
+
 root = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -43,34 +45,38 @@ def main():
     p.add_argument("--seconds", type=float, default=4)
     p.add_argument("--threads", type=int, default=1)
     o = p.parse_args()
+    compare.check_program(p, o.program, "--program")
+    compare.end_on_sigterm()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         errors = open(f"{scratch}/err", "w+")
         run = subprocess.Popen([o.program, "train", "--data", o.data, "--device", "cpu", "--model", "tiny", "--num_layers", "2", "--seq_length", "64", "--micro_batch_size_per_gpu", "4",
                                 "--threads", str(o.threads), "--checkpoint_path", f"{scratch}/run", "--max_steps", "100000000", "--max_val_steps", "0", "--serve"],
                                stdout=subprocess.DEVNULL, stderr=errors)
-        steps = pathlib.Path(f"{scratch}/run/metrics.jsonl")
-        while not (steps.exists() and steps.stat().st_size) and run.poll() is None:
-            time.sleep(0.1)
-        port = re.search(r":(\d+)/", pathlib.Path(f"{scratch}/err").read_text())
-        if run.poll() is not None or not port:
-            sys.exit("the run did not start: " + pathlib.Path(f"{scratch}/err").read_text())
-        server = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=True).stdout.split()[0]
-        windows, rates, used = [], [], 0.0
-        for pair in range(o.pairs):
-            for on in random.Random(pair).sample([False, True], 2):
-                begin, before = time.time(), cpu_seconds(server)
-                if on:
-                    done = subprocess.run([sys.executable, str(root / "tests/support/live_client.py"), port[1], "load", str(o.seconds), "run"], capture_output=True, text=True, check=True,
-                                          start_new_session=True)  # autogroup: not from the share of the run
-                    rates.append(json.loads(done.stdout)["per_second"])
-                    used += cpu_seconds(server) - before
-                else:
-                    time.sleep(o.seconds)
-                windows.append((on, begin, time.time()))
-        run.terminate()
-        run.wait()
-        lines = [json.loads(line) for line in steps.read_text().splitlines()]
+        try:
+            steps = pathlib.Path(f"{scratch}/run/metrics.jsonl")
+            while not (steps.exists() and steps.stat().st_size) and run.poll() is None:
+                time.sleep(0.1)
+            port = re.search(r":(\d+)/", pathlib.Path(f"{scratch}/err").read_text())
+            if run.poll() is not None or not port:
+                sys.exit("the run did not start: " + pathlib.Path(f"{scratch}/err").read_text())
+            server = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=True).stdout.split()[0]
+            windows, rates, used = [], [], 0.0
+            for pair in range(o.pairs):
+                for on in random.Random(pair).sample([False, True], 2):
+                    begin, before = time.time(), cpu_seconds(server)
+                    if on:
+                        done = subprocess.run([sys.executable, str(root / "tests/support/live_client.py"), port[1], "load", str(o.seconds), "run"], capture_output=True, text=True, check=True,
+                                              start_new_session=True)  # autogroup: not from the share of the run
+                        rates.append(json.loads(done.stdout)["per_second"])
+                        used += cpu_seconds(server) - before
+                    else:
+                        time.sleep(o.seconds)
+                    windows.append((on, begin, time.time()))
+        finally:
+            run.terminate()
+            run.wait()
+        lines = [json.loads(line) for line in pathlib.Path(f"{scratch}/run/metrics.jsonl").read_text().splitlines()]
     mean = {"step": {False: [], True: []}, "cpu": {False: [], True: []}}
     for on, begin, end in windows:
         inside = [x for x in lines if 1000 * begin < x["time_unix_ms"] - 1000 * x["step_time_sec"] and x["time_unix_ms"] < 1000 * end]

@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 
+import compare
+
 LAYOUTS = {
     "one": ("1", []),
     "ddp2": ("2", ["--strategy", "ddp", "--bucket", "200000"]),
@@ -78,6 +80,7 @@ def main():
     p.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     p.add_argument("--build", default=os.environ.get("LS_BUILD", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build")))
     o = p.parse_args()
+    compare.end_on_sigterm()
     r = random.Random(1)
     with tempfile.NamedTemporaryFile(suffix=".bin") as data:
         n = 2 * o.seq_length * (2 * o.pairs * o.segment + 40)  # one epoch of the largest layout

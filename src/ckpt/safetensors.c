@@ -86,15 +86,18 @@ static ls_status read_entry(ls_st_tensor *t, const char *name, const json_t *e, 
     if (json_array_size(off) != 2 || !json_is_integer(a) || !json_is_integer(b))
         return ls_fail(LS_E_FORMAT, "%s: tensor %s has no pair of data_offsets", what, name);
     int64_t from = json_integer_value(a), to = json_integer_value(b);
-    if (from < 0 || to < from || (uint64_t)to > ndata)
+    if (from < 0 || to < from)
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s has offsets %lld to %lld, which are no range; the file is damaged",
+                       what, name, (long long)from, (long long)to);
+    if ((uint64_t)to > ndata)
         return ls_fail(
             LS_E_FORMAT,
             "%s: tensor %s has offsets %lld to %lld, but the file has %zu bytes of data; it may be truncated", what,
             name, (long long)from, (long long)to, ndata);
     if ((uint64_t)(to - from) != t->nbytes) {
         char shape[96];
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s %s, %zu bytes, but its offsets span %lld", what, name,
-                       t->dt_word, ls_st_shape(t, shape), t->nbytes, (long long)(to - from));
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s %s, %zu bytes, but its offsets span %lld; the file is damaged",
+                       what, name, t->dt_word, ls_st_shape(t, shape), t->nbytes, (long long)(to - from));
     }
     t->data = data + from;
     return LS_OK;

@@ -339,7 +339,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "doctor [--json] [--device auto|cpu|cuda] [--burn MINUTES [-n N]]",
-    "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, or the device given with --device, does not work."};
+    "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, or the device given with --device or LS_DEVICE, does not work."};
 
 ls_status cmd_doctor(int argc, char **argv)
 {

@@ -80,7 +80,7 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     r->loss = r->tokens ? sum / (double)r->tokens : NAN;
     r->seconds = ls_now() - begin;
     if (r->tokens && !isfinite(r->loss))
-        return ls_fail(LS_E_NUMERIC, "the loss is %s: the weights are damaged",
+        return ls_fail(LS_E_NUMERIC, "%s: the loss is %s: the weights are damaged; use another checkpoint", s->path,
                        isnan(r->loss) ? "not a number" : "infinite");
     return LS_OK;
 }

@@ -236,9 +236,11 @@ static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sampl
     for (int64_t i = 0; i < o->n_sample && !ls_stop_requested(); i++) {
         if (!o->json && o->n_sample > 1) printf("%s--- %lld ---\n", i ? "\n" : "", (long long)i + 1);
         if (!o->json && o->prompt) fputs(o->prompt, stdout);
-        LS_TRY(make_text(s, o, i, t, work));
+        const ls_status st = make_text(s, o, i, t, work);
+        if (!o->json && (st == LS_OK || o->prompt || t->n_shown)) putchar('\n');
+        if (st != LS_OK) fflush(stdout); /* the message follows the text */
+        LS_TRY(st);
         if (o->json) write_json(w, t);
-        else putchar('\n');
         if (o->stats) print_stats(t);
     }
     if (!ls_stop_requested()) return LS_OK;

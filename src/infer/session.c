@@ -271,7 +271,9 @@ static int64_t rows_of(const ls_micro *mb, wanted want)
 
 static ls_status not_finite(const ls_session *s)
 {
-    return ls_fail(LS_E_NUMERIC, "%s: the model computes values that are not finite; its weights are damaged", s->path);
+    return ls_fail(LS_E_NUMERIC,
+                   "%s: the model computes values that are not finite: the weights are damaged; use another checkpoint",
+                   s->path);
 }
 
 /* The operations of a pass. */

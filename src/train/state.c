@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -234,11 +235,10 @@ static ls_status get_fp8(ls_fp8_state *f, const json_t *steps, const char *path)
             const json_t *v = json_array_get(step, (size_t)i);
             const float amax = (float)json_number_value(v);
             if (!json_is_number(v) || json_array_size(step) != (size_t)h->n || !(amax >= 0) || !isfinite(amax))
-                return ls_fail(
-                    LS_E_FORMAT,
-                    "%s: fp8_amax_history of the trainer's state: step %zu must have %d numbers that are not "
-                    "negative; resume from another checkpoint",
-                    path, s, h->n);
+                return ls_fail(LS_E_FORMAT,
+                               "%s: fp8_amax_history of the trainer's state: step %zu must have %d numbers from 0 to "
+                               "%.2g; resume from another checkpoint",
+                               path, s, h->n, (double)FLT_MAX);
             h->amax[h->used * h->n + i] = amax;
         }
     }
