@@ -358,16 +358,16 @@ def spread(x):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--lockstep", default="build/lockstep")
-    a.add_argument("--prompt", type=int, default=128)
-    a.add_argument("--new", type=int, default=128)
-    a.add_argument("--batch", type=int, default=8)
-    a.add_argument("--batches", default="1,8,64", help="with --device cuda")
+    a.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
+    a.add_argument("--new", type=int, default=128, help="tokens that are generated")
+    a.add_argument("--batch", type=int, default=8, help="prompts at a time, beside one prompt alone, on the CPU")
+    a.add_argument("--batches", default="1,8,64", help="the same with --device cuda")
     a.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     a.add_argument("--no_compile", action="store_true", help="with --device cuda: without torch.compile")
     a.add_argument("--rounds", type=int, help="[5; cuda: 2]")
-    a.add_argument("--threads", type=int, default=compare.cores())
+    a.add_argument("--threads", type=int, default=compare.cores(), help="of every program, on the CPU [all cores]")
     a.add_argument("--folder", help="folder in which the models are kept and reused")
     a.add_argument("--json", action="store_true")
     a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)

@@ -13,8 +13,11 @@ import struct
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as e:
+    sys.exit(f"generate_torch.py: {e}: install PyTorch")
 
 HEADS, LAYERS, WIDTH = 12, 12, 768
 

@@ -23,10 +23,13 @@ import os
 import sys
 import time
 
-import numpy as np
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
+try:
+    import numpy as np
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+except ImportError as e:
+    sys.exit(f"gpu_torch.py: {e}: install numpy and PyTorch")
 
 from compare import SIZES
 from torch_gpt2 import GPT2

@@ -82,6 +82,9 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     else if (!strncmp(s->strategy, "zero", 4)) ls_str_add(&line, " --gather_bucket 29999");
     if (o->device) ls_str_addf(&line, " --device '%s'", o->device);
     if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
+    if (o->fp8_format) ls_str_addf(&line, " --fp8_format %s", o->fp8_format);
+    if (o->fp8_history) ls_str_addf(&line, " --fp8_amax_history_len %lld", (long long)o->fp8_history);
+    if (o->fp8_margin) ls_str_addf(&line, " --fp8_margin %lld", (long long)o->fp8_margin);
     if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);
     if (o->offload && !strncmp(s->strategy, "zero", 4)) ls_str_addf(&line, " --offload_optimizer %s", o->offload);
     if (s->by_rows) ls_str_add(&line, " --sequence_parallel");
@@ -486,6 +489,7 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     e->done = true;
     if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
         return ls_fail(st, "%s", words); /* the options are rejected; the numbers are not compared */
+    if (st != LS_OK && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
     if (e->judge < 0) {
         if (st != LS_OK)
             return ls_fail(st, "one worker with %d micro-batch%s: %s", e->n_micro, e->n_micro == 1 ? "" : "es", words);

@@ -212,10 +212,13 @@ void generate_print_weights(const ls_session *s, const ls_session_opts *how)
 {
     int64_t nbytes;
     const char *name = ls_session_weights(s, &nbytes);
-    fprintf(stderr, "weights: %s, %.1f MB", name, (double)nbytes / 1e6);
+    fprintf(stderr, "weights: %s%s, %.1f MB", name, s->packed && s->compute.device ? " (a copy)" : "",
+            (double)nbytes / 1e6);
     if (s->draft) fprintf(stderr, "; drafts: int8, %.1f MB", (double)s->draft->nbytes / 1e6);
     fputc('\n', stderr);
-    fprintf(stderr, "precision: %s\n", cli_precision_word(how));
+    const bool rounded = s->packed && s->packed->form == LS_PACK_INT8 && !s->compute.device;
+    fprintf(stderr, "precision: %s%s\n", cli_precision_word(how),
+            rounded ? "; products with the weights: 8-bit integers" : "");
 }
 
 static void print_stats(const text *t)

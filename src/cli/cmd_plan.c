@@ -405,6 +405,7 @@ static ls_status rank(options *o)
     const bool automatic = o->precision && !strcmp(o->precision, "auto");
     q.dtype = automatic ? ls_cluster_auto_precision(&cl) : ls_cluster_default_precision(&cl);
     if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype); /* not auto */
+    q.precision_auto = automatic;
     q.offload = !strcmp(o->offload, "cpu");
     const ls_status known = check_cluster(o, &cl, &q);
     if (known != LS_OK) {

@@ -24,6 +24,10 @@ static const ls_opt table[] = {
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|tcp|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16|fp8|auto", NULL,
                "number format; fp16 and fp8 need a GPU [as in train]"),
+    CLI_CHOICE("fp8_format", v.fp8_format, "e4m3|hybrid", NULL, "as in train, with --precision fp8 [e4m3]"),
+    CLI_INT_IN(1, LS_FP8_HISTORY, "fp8_amax_history_len", v.fp8_history, "N", NULL,
+               "as in train, with --precision fp8 [16]"),
+    CLI_INT_IN(0, LS_FP8_MARGIN, "fp8_margin", v.fp8_margin, "N", NULL, "as in train, with --precision fp8 [0]"),
     CLI_CHOICE(
         "offload_optimizer", v.offload, "none|cpu", "none",
         "cpu: layouts with zero1 to zero3 keep the optimizer in host memory, also with --clip 0, where it is updated during the backward pass; needs a GPU"),

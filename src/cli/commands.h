@@ -117,13 +117,10 @@ typedef struct cli_device {
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
                "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
-#define CLI_WEIGHTS_ROW                                                                                                     \
-    CLI_CHOICE(                                                                                                             \
-        "weights", on.weights, "fp32|bf16|int8", NULL,                                                                      \
-        "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results "           \
-        "slightly; on the CPU products with them are in fp32, with bf16 and --precision bf16 (AMX only) in bf16; on a GPU " \
-        "int8 (with --device cuda; auto is the CPU then), or the format of --precision [CPU: fp32, or bf16 with "           \
-        "--precision bf16 and AMX; GPU: that of --precision]")
+#define CLI_WEIGHTS_ROW                                \
+    CLI_CHOICE(                                        \
+        "weights", on.weights, "fp32|bf16|int8", NULL, \
+        "number format of the matrices: bf16 and int8 read a half and a quarter of the bytes and change results slightly. CPU: bf16 is multiplied in fp32 (with --precision bf16, which needs AMX then, in bf16), int8 by inputs that are rounded to 8 bits. GPU: a copy that is faster with few texts, in bf16 with --precision bf16, or in int8 (with --device cuda; auto is the CPU then) [CPU: fp32, or bf16 with --precision bf16 and AMX; GPU: that of --precision, without a copy]")
 
 /* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
 ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);

@@ -157,6 +157,8 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt);
 ls_dtype ls_cluster_default_precision(const ls_cluster *c);
 /* The same for `--precision auto`: on CPUs bf16, if it was measured with bf16 instructions. */
 ls_dtype ls_cluster_auto_precision(const ls_cluster *c);
+/* Whether these are CPUs whose times in bf16 were measured with bf16 instructions. */
+bool ls_cluster_has_bf16(const ls_cluster *c);
 /* The matmul kernel of the CPUs in this precision, on which sizes in memory depend; "": unknown. */
 const char *ls_cluster_kernel(const ls_cluster *c, ls_dtype dt);
 /* Data sheet FLOP/s of dense products; 0: unknown. */

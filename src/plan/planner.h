@@ -67,7 +67,7 @@ typedef struct ls_planner_query {
     bool offload; /* --offload_optimizer cpu: only strategies that allow it */
     bool cuda;    /* true: GPUs; false: CPU cores in fp32 */
     ls_dtype dtype;
-    bool precision_given, no_deterministic;
+    bool precision_given, precision_auto, no_deterministic; /* auto: given as the word auto */
     double tokens;                        /* of a whole training run, to report hours and energy; 0: not requested */
     double price;                         /* of a device for one hour, in any currency; 0: not given */
     double mtbf;                          /* mean seconds between failures of a host; 0: no failures */

@@ -125,11 +125,15 @@ const char *ls_cluster_kernel(const ls_cluster *c, ls_dtype dt)
     return "";
 }
 
-ls_dtype ls_cluster_auto_precision(const ls_cluster *c)
+bool ls_cluster_has_bf16(const ls_cluster *c)
 {
     const char *kernel = ls_cluster_kernel(c, LS_BF16);
-    if (c->cpu && kernel[0] && !strstr(kernel, "-emulated")) return LS_BF16;
-    return ls_cluster_default_precision(c);
+    return c->cpu && kernel[0] && !strstr(kernel, "-emulated");
+}
+
+ls_dtype ls_cluster_auto_precision(const ls_cluster *c)
+{
+    return ls_cluster_has_bf16(c) ? LS_BF16 : ls_cluster_default_precision(c);
 }
 
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)

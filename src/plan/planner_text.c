@@ -48,10 +48,11 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
                 q->seq_len, ls_precision_word(q->dtype), q->workers, q->workers == 1 ? "" : "s", cl->name,
                 ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
-    if (!q->precision_given && !is_default(q, q->dtype))
-        ls_str_addf(out,
-                    "--precision was not given: %s, because this cluster has no times in %s, the default of train\n",
-                    ls_precision_word(q->dtype), ls_precision_choose(NULL, q->cuda));
+    if ((!q->precision_given || (q->precision_auto && !ls_cluster_has_bf16(cl))) && !is_default(q, q->dtype))
+        ls_str_addf(out, "--precision %s: %s, because this cluster has no times in %s, %s\n",
+                    q->precision_auto ? "auto" : "was not given", ls_precision_word(q->dtype),
+                    ls_precision_choose(NULL, q->cuda),
+                    q->precision_auto ? "which train takes" : "the default of train");
     if (q->batch_chosen)
         ls_str_addf(
             out,

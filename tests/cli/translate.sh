@@ -281,7 +281,7 @@ same lines.txt alone.txt
 expect 0 '"translations": ' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1 ist gross' --beam 3 --json
 expect 0 '"weights": "int8"' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1' --weights int8 --json
 expect 0 '^weights: int8, [0-9.]* MB$' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt 'das wort1' --weights int8 --stats
-grep -q '^precision: fp32$' "$SCRATCH/err" || bad "--stats: $(cat "$SCRATCH/err")"
+grep -q '^precision: fp32; products with the weights: 8-bit integers$' "$SCRATCH/err" || bad "--stats: $(cat "$SCRATCH/err")"
 expect 2 'cannot be combined' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --prompt_file in.txt
 expect 2 'the model has only 48 positions' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --max_length 49
 expect 2 '1 to 64' "$LOCKSTEP" generate --task translate --checkpoint dp --prompt x --beam 65

@@ -95,7 +95,7 @@ words() { "$LOCKSTEP" "$@" --help | tr -s ' \n' ' '; }
 for command in eval "generate --task translate"; do # shellcheck disable=SC2086
     words $command | grep -q -e "number format; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32;" || bad "$command --help: auto"
 done
-for command in eval generate; do words $command | grep -q -e "on a GPU int8 (with --device cuda; auto is the CPU then)" || bad "$command --help: int8"; done
+for command in eval generate; do words $command | grep -q -e "or in int8 (with --device cuda; auto is the CPU then)" || bad "$command --help: int8"; done
 
 # ---- refused ----
 expect 2 "--weights" "$LOCKSTEP" "${gen[@]}" --weights int4
@@ -137,4 +137,18 @@ else
 fi
 grep -q '"precision": "bf16"' eval-bf16.json || bad "precision: $(cat eval-bf16.json)"
 unset LS_GEMM
+
+# ---- a weight that is not a number: the checkpoint is named, on a line of its own ----
+expect 0 "" "$LOCKSTEP" export --checkpoint run --out hurt
+python3 - <<'PY' || bad "no weight to damage"
+import json, struct
+with open("hurt/model.safetensors", "r+b") as f:
+    n = struct.unpack("<Q", f.read(8))[0]
+    tensor = json.loads(f.read(n))["transformer.ln_f.weight"]
+    f.seek(8 + n + tensor["data_offsets"][0])
+    f.write(struct.pack("<f", float("inf")))
+PY
+"$LOCKSTEP" generate --device cpu --checkpoint hurt --prompt more --weights int8 >both 2>&1
+[ $? = 1 ] && grep -q '^more$' both && grep -q '^lockstep: numerical failure: hurt: .* the weights are damaged; use another checkpoint$' both || bad "damaged weights: $(cat both)"
+expect 1 '^lockstep: numerical failure: hurt: the loss is .*: the weights are damaged; use another checkpoint$' "$LOCKSTEP" eval --device cpu --checkpoint hurt --data data
 done_tests
