@@ -321,8 +321,8 @@ def main():
         w.say(f"DeepSpeed: {w.build_deepspeed(o, limit=min(120, budget.left() / 4))} ({w.deepspeed_folder()})")
     for p in ("bf16", "fp32") if o.bf16 else ("fp32",):
         r = products(o, p, limit=budget.left())
-        if r.get("refused", "").startswith("lockstep: "):  # so it would refuse the runs
-            sys.exit(r["refused"])
+        if p == "fp32" and r.get("refused", "").startswith(("lockstep: bad usage", "lockstep: invalid configuration")):
+            sys.exit(r["refused"])  # it would refuse every run
         t.products[p] = r if "refused" not in r else {}
         if "refused" in r:
             t.missing[f"products {p}"] = r["refused"]

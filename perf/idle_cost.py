@@ -80,8 +80,6 @@ if a.steps < 100 and "audit" in a.only:
 if GPU and (a.copies > 1 or set(a.only) & {"audit", "audit_step"}):
     p.error("on a GPU: supervisor, audit_idle and save, and one copy")
 
-# quantiles of Student's t for 95 %, by degrees of freedom
-T95 = [0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
 IDLE = {"supervisor": ["--max_restarts", "3"], "audit_idle": ["--audit", "100000"]}
 VARIANTS = {
     "audit": (["--audit", "100"], 0.01, a.rounds, a.steps, a.size),
@@ -296,7 +294,7 @@ def interval(ratios):
     x = [math.log(r) for r in ratios]
     mean = sum(x) / len(x)
     deviation = math.sqrt(sum((v - mean) ** 2 for v in x) / (len(x) - 1))
-    half = (T95[len(x) - 1] if len(x) <= len(T95) else 1.96) * deviation / math.sqrt(len(x))
+    half = compare.t95(len(x) - 1) * deviation / math.sqrt(len(x))
     return [math.exp(v) for v in (mean, mean - half, mean + half)]
 
 

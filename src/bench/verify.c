@@ -84,7 +84,7 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
     if (o->fp8_format) ls_str_addf(&line, " --fp8_format %s", o->fp8_format);
     if (o->fp8_history) ls_str_addf(&line, " --fp8_amax_history_len %lld", (long long)o->fp8_history);
-    if (o->fp8_margin) ls_str_addf(&line, " --fp8_margin %lld", (long long)o->fp8_margin);
+    if (o->fp8_margin >= 0) ls_str_addf(&line, " --fp8_margin %lld", (long long)o->fp8_margin);
     if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);
     if (o->offload && !strncmp(s->strategy, "zero", 4)) ls_str_addf(&line, " --offload_optimizer %s", o->offload);
     if (s->by_rows) ls_str_add(&line, " --sequence_parallel");
@@ -212,6 +212,13 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     return steps(ctx, comm);
 }
 
+static ls_status stopped(void)
+{
+    const int signal = ls_stop_signal();
+    if (!signal) return ls_fail(LS_E_STOPPED, "stopped by a signal to another worker");
+    return ls_fail(LS_E_STOPPED, "stopped by signal %d", signal);
+}
+
 /* Uses as many workers of the launcher as the layout has; the others wait. Rank 0 is always one of them and gets the results. */
 static ls_status run_together(const task *t)
 {
@@ -220,6 +227,7 @@ static ls_status run_together(const task *t)
     ls_status st = ls_comm_split(all, member, 0, &group); /* one per layout: its memory is freed with it */
     if (st == LS_OK && member) st = steps(t, t->e->s.world == 1 ? NULL : group);
     ls_comm_destroy(&group);
+    if (st == LS_OK && ls_stop_requested()) st = stopped();
     return ls_comm_agree(all, st, LS_SITE);
 }
 
@@ -489,7 +497,7 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     e->done = true;
     if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
         return ls_fail(st, "%s", words); /* the options are rejected; the numbers are not compared */
-    if (st != LS_OK && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
+    if (st != LS_OK && ls_stop_requested()) return stopped();
     if (e->judge < 0) {
         if (st != LS_OK)
             return ls_fail(st, "one worker with %d micro-batch%s: %s", e->n_micro, e->n_micro == 1 ? "" : "es", words);
@@ -556,9 +564,9 @@ static ls_status run_in_turn(list *v)
         clear(t.out);
         const double begin = ls_now();
         const ls_status st = run_together(&t);
+        if (st == LS_E_STOPPED) return stopped(); /* on all workers: they agreed, whoever got the signal */
         if (judge || (v->at[k].judge < 0 && st != LS_OK))
             LS_TRY(settle(v, k, 0, st, t.out->failed[0] ? t.out->failed : ls_err_words(), ls_now() - begin));
-        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
         if (st == LS_E_COMM) return st; /* the workers cannot continue together */
     }
     return LS_OK;

@@ -36,7 +36,7 @@ typedef struct ls_verify_opts {
     const char *device, *precision, *comm_name; /* as in train (comm_name: --comm); NULL: defaults */
     const char *offload;                        /* --offload_optimizer of layouts with zero1 to zero3; NULL: none */
     const char *fp8_format;                     /* NULL: the default */
-    int64_t fp8_history, fp8_margin;            /* 0: the default */
+    int64_t fp8_history, fp8_margin;            /* 0 and -1: the default */
 } ls_verify_opts;
 
 /* One layout. */

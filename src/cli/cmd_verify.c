@@ -229,6 +229,7 @@ ls_status cmd_verify(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     ls_start_env env = {0};
     ls_verify_opts *v = &o.v;
+    if (!cli_given(&page, given, "fp8_margin")) v->fp8_margin = -1;
     v->steps = (int)o.steps;
     v->pairs = !strcmp(o.task, "translate");
     v->seed = (uint64_t)o.seed;

@@ -49,10 +49,9 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
                 ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
     ls_str_addf(out, "%s\n", cl->source);
     if ((!q->precision_given || (q->precision_auto && !ls_cluster_has_bf16(cl))) && !is_default(q, q->dtype))
-        ls_str_addf(out, "--precision %s: %s, because this cluster has no times in %s, %s\n",
+        ls_str_addf(out, "--precision %s: %s, because this cluster has no times in %s, %s of train\n",
                     q->precision_auto ? "auto" : "was not given", ls_precision_word(q->dtype),
-                    ls_precision_choose(NULL, q->cuda),
-                    q->precision_auto ? "which train takes" : "the default of train");
+                    ls_precision_choose(NULL, q->cuda), q->precision_auto ? "the choice" : "the default");
     if (q->batch_chosen)
         ls_str_addf(
             out,

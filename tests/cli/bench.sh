@@ -98,6 +98,9 @@ expect 0 "B compared with A.*, unpaired (Welch) test" bench ab --warmup 1 ab2/2g
 # precisions that --a or --b names are what is compared, also by the report of the folders; others are refused before a run
 bench ab -n 1 --repeat 2 --steps 3 --warmup 1 --a "--precision fp32" --b "--precision bf16" --out ab5 -- --device cpu "${train[@]}" >out 2>err || bad "ab of precisions: $(cat err)"
 grep -q "^Precisions are compared: A fp32, B bf16_mixed.$" out || bad "ab of precisions: $(cat out)"
+if "$LOCKSTEP" doctor --json | grep -q "no bf16 instructions"; then
+    grep -q "^Settings that differ: .*emulated (A: not set; B: bf16)" out || bad "bf16 is emulated, and ab does not list it: $(cat out)"
+fi
 expect 0 "^Precisions are compared: A fp32, B bf16_mixed.$" bench ab --warmup 1 ab5/1gpu_a ab5/1gpu_b
 expect 0 "between A and B\|^B is " "$LOCKSTEP" report ab5 --out ab5/report --no_png
 python3 -c 'import json, sys; r = [json.load(open(f"{d}/ab_report.json")) for d in ("ab2", "ab5")]; sys.exit([(x["status"], x["compared"]) for x in r] != [("ok", []), ("ok", ["precision"])])' ||

@@ -295,8 +295,8 @@ P
 # without --precision: the only one that was measured, in a line of its own, the printed command and the JSON
 fallback() { plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" "$@"; }
 expect 0 "^--precision was not given: bf16, because this cluster has no times in fp32, the default of train$" fallback
-expect 0 "^--precision auto: bf16, because this cluster has no times in fp32, which train takes$" fallback --precision auto
 grep -q "^best: lockstep train .* --precision bf16" "$SCRATCH/out" || bad "bf16 is missing in the command: $(grep ^best "$SCRATCH/out")"
+expect 0 "^--precision auto: bf16, because this cluster has no times in fp32, the choice of train$" fallback --precision auto
 expect 0 '"precision": "bf16"' fallback --json
 expect 0 "^best: lockstep train .* --device cpu --precision bf16" fallback --precision bf16
 grep -q "was not given: bf16" "$SCRATCH/out" && bad "--precision was given: $(cat "$SCRATCH/out")"

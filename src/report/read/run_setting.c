@@ -263,7 +263,7 @@ static void add_machine(const report_doc *d, const ls_run *r, ls_str *s)
     add_text(s, "nodes", report_str(d, "scheduler.nodelist"));
     if (threads > 0) ls_str_addf(s, "threads %lld\n", (long long)threads);
     const char *compute = report_str(d, "lockstep.compute");
-    if (compute && strstr(compute, "no bf16 instructions")) add_text(s, "bf16", "emulated, much slower than fp32");
+    if (compute && strstr(compute, "no bf16 instructions")) add_text(s, "emulated", "bf16");
     add_text(s, "torch", report_str(d, "env.torch_version"));
     add_text(s, "deepspeed", report_str(d, "env.deepspeed_version"));
     add_text(s, "cuda", report_str(d, "env.cuda_version"));
