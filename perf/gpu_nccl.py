@@ -62,6 +62,10 @@ class LeftOut(Exception):
     pass
 
 
+class OutOfTime(LeftOut):
+    """Of the whole call; the exit code is then 1."""
+
+
 def need(ok, words):
     if not ok:
         raise Failed(words)
@@ -158,13 +162,16 @@ class Run:
         return any(p.poll() is None for p in self.procs)
 
     def wait(self, limit):
-        """Exit codes; Failed at the limit, or where a process is left. Everything of it is gone afterwards."""
+        """Exit codes; Failed at the limit, or where a process is left; OutOfTime where the time of the whole call ends first. Everything of it is gone afterwards."""
         until = time.monotonic() + limit
         try:
             while self.running():
-                if time.monotonic() > until or time.monotonic() > deadline:
+                now = time.monotonic()
+                if now > until or now > deadline:
                     keep_stacks(self.mark, self.log + ".stacks")
-                    raise Failed(f"has not ended after {time.monotonic() - self.begin:.0f} s: {last_line(self.text())}")
+                    if now <= until:
+                        raise OutOfTime(f"time limit of the call reached, stopped after {now - self.begin:.0f} s")
+                    raise Failed(f"has not ended after {now - self.begin:.0f} s: {last_line(self.text())}")
                 time.sleep(0.02)
             for _ in range(60):  # a launcher's children may end a moment after it
                 left = marked(self.mark)
@@ -543,7 +550,7 @@ def faults_cases():
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 print_lock = threading.Lock()
-results, groups, out_of_time = [], {}, []  # out_of_time: cases that the budget did not reach; the exit code is then 1
+results, groups, out_of_time = [], {}, []  # out_of_time: cases that had no time
 
 
 def say(line):
@@ -596,10 +603,11 @@ def run_case(case, number):
     begin = time.monotonic()
     try:
         if deadline - begin < 5:
-            out_of_time.append(case.name)
-            raise LeftOut("time limit reached")
+            raise OutOfTime("time limit reached")
         verdict, words = "ok", attempt(case, case.name if case.count == 1 else f"{case.name}-{number}")
     except LeftOut as why:
+        if isinstance(why, OutOfTime):
+            out_of_time.append(case.name)
         verdict, words = "left out", str(why)
     except Failed as why:
         verdict, words = "FAILED", str(why)
