@@ -372,7 +372,7 @@ def table(result):
 def environment(o):
     row = smi("name,driver_version,clocks.max.sm,power.limit,memory.total") if o.device == "cuda" else None
     head = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return {"machine": compare.machine(), "gpu": row, "commit": head, "load": compare.load(), "argv": sys.argv[1:]}
+    return {"machine": compare.machine(), "gpu": row, "repository_head": head, "load": compare.load(), "argv": sys.argv[1:]}
 
 
 def main():
