@@ -18,8 +18,9 @@ facts = {e["pid"]: e["args"] for e in events if e["name"] == "lockstep_rank"}
 assert facts[0]["clock_fixes"] == [] and len(facts[1]["clock_fixes"]) == 2, facts
 for fix in facts[1]["clock_fixes"]:
     assert abs(fix["offset_ns"] - 5000 * 10**9) <= fix["error_ns"], fix
-error = max(f["error_ns"] for f in facts[1]["clock_fixes"]) / 1000
-assert json.load(open(sys.argv[1] + "/profile_summary.json"))["lockstep"]["clock_error_ns"] == error * 1000
+largest = max(f["error_ns"] for f in facts[1]["clock_fixes"])
+error = largest / 1000
+assert json.load(open(sys.argv[1] + "/profile_summary.json"))["lockstep"]["clock_error_ns"] == largest
 pairs = {}
 for e in events:
     if e.get("cat") == "collective" and e["name"] == "all_reduce":
