@@ -33,8 +33,7 @@ def mean_interval(x):
     """95 % interval of the mean (Student's t). None for fewer than two."""
     if len(x) < 2:
         return None
-    t = t95(len(x) - 1)
-    half = t * statistics.stdev(x) / math.sqrt(len(x))
+    half = t95(len(x) - 1) * statistics.stdev(x) / math.sqrt(len(x))
     mid = statistics.fmean(x)
     return [mid - half, mid + half]
 

@@ -53,8 +53,8 @@ def main():
         run = subprocess.Popen([o.program, "train", "--data", o.data, "--device", "cpu", "--model", "tiny", "--num_layers", "2", "--seq_length", "64", "--micro_batch_size_per_gpu", "4",
                                 "--threads", str(o.threads), "--checkpoint_path", f"{scratch}/run", "--max_steps", "100000000", "--max_val_steps", "0", "--serve"],
                                stdout=subprocess.DEVNULL, stderr=errors)
+        steps = pathlib.Path(f"{scratch}/run/metrics.jsonl")
         try:
-            steps = pathlib.Path(f"{scratch}/run/metrics.jsonl")
             while not (steps.exists() and steps.stat().st_size) and run.poll() is None:
                 time.sleep(0.1)
             port = re.search(r":(\d+)/", pathlib.Path(f"{scratch}/err").read_text())
@@ -76,7 +76,7 @@ def main():
         finally:
             run.terminate()
             run.wait()
-        lines = [json.loads(line) for line in pathlib.Path(f"{scratch}/run/metrics.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in steps.read_text().splitlines()]
     mean = {"step": {False: [], True: []}, "cpu": {False: [], True: []}}
     for on, begin, end in windows:
         inside = [x for x in lines if 1000 * begin < x["time_unix_ms"] - 1000 * x["step_time_sec"] and x["time_unix_ms"] < 1000 * end]

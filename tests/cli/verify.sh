@@ -95,7 +95,9 @@ if [ -e "$emu/lockstep_nccl.so" ]; then
   unset NCCL_MULTI_RANK_GPU_ENABLE
 fi
 expect 2 "unknown option --bf16; did you mean --precision bf16?" "$LOCKSTEP" verify --bf16
-expect 2 "^lockstep: .*--fp8_margin needs --precision fp8, but this run uses fp32 on the CPU" "$LOCKSTEP" verify --device cpu -n 1 --fp8_margin 0
+for option in "fp8_margin 0" "fp8_format hybrid" "fp8_amax_history_len 3"; do # shellcheck disable=SC2086
+  expect 2 "^lockstep: .*--${option% *} needs --precision fp8, but this run uses fp32 on the CPU" "$LOCKSTEP" verify --device cpu -n 1 --$option
+done
 expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
 expect 2 "one of auto|local|mpi|tcp|nccl" "$LOCKSTEP" verify --comm pigeon
 expect 2 "0 to 64" "$LOCKSTEP" verify --jobs 65

@@ -138,7 +138,7 @@ fi
 grep -q '"precision": "bf16"' eval-bf16.json || bad "precision: $(cat eval-bf16.json)"
 unset LS_GEMM
 
-# ---- a weight that is not a number: the checkpoint is named, on a line of its own ----
+# ---- a weight that is infinite: the checkpoint is named, on a line of its own ----
 expect 0 "" "$LOCKSTEP" export --checkpoint run --out hurt
 python3 - <<'PY' || bad "no weight to damage"
 import json, struct
