@@ -9,7 +9,7 @@ else()
     execute_process(COMMAND ${GIT} -C ${SOURCE} rev-parse --show-cdup HEAD OUTPUT_VARIABLE _head RESULT_VARIABLE _bad ERROR_QUIET)
     if(NOT _bad AND _head MATCHES "^\n?([0-9a-f]+)\n$") # an empty path to the top: the repository is that of the sources
       set(_commit ${CMAKE_MATCH_1})
-      execute_process(COMMAND ${GIT} -C ${SOURCE} status --porcelain -- CMakeLists.txt cmake src OUTPUT_VARIABLE _changed RESULT_VARIABLE _bad ERROR_QUIET)
+      execute_process(COMMAND ${GIT} -C ${SOURCE} status --porcelain -- CMakeLists.txt cmake share src OUTPUT_VARIABLE _changed RESULT_VARIABLE _bad ERROR_QUIET)
       if(_bad OR _changed)
         string(APPEND _commit "-dirty")
       endif()

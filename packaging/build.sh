@@ -39,7 +39,7 @@ stage() {
 
 # The tree's documents, in their folders, so that links between them work.
 documents() {
-    printf '%s\n' README.md
+    printf '%s\n' README.md share/README.md
     if git rev-parse --git-dir >/dev/null 2>&1; then git ls-files docs examples packaging; else find docs examples packaging -type f; fi |
         grep -v '^packaging/[^/]*$'
 }
@@ -78,6 +78,7 @@ deb() {
         printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: lockstep\n\nFiles: *\n'
         printf 'Copyright: %s\nLicense: MIT\n' "$(sed -n 's/^Copyright (c) //p' LICENSE)"
         sed '1,/^Copyright/d' LICENSE | sed '1{/^$/d}' | sed 's/^$/./; s/^/ /'
+        printf '\nFiles: share/shakespeare.txt.zst\nCopyright: none; by William Shakespeare (1564-1616)\nLicense: public-domain\n The text of the plays is in the public domain.\n'
     } >"$doc/copyright"
     gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
     printf 'lockstep (%s-1) unstable; urgency=medium\n\n  * Release %s; see changelog.gz.\n\n -- %s  %s\n' "$version" "$version" "$by" \

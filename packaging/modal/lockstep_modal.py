@@ -1,4 +1,4 @@
-"""Lockstep on Modal (modal.com): the translation experiment of R3 (docs/REFERENCES.md), and any other command, on rented GPUs.
+"""Lockstep on Modal (modal.com): the experiment of the translation study (docs/REFERENCES.md), and any other command, on rented GPUs.
 
     pip install modal && modal setup
     modal run packaging/modal/lockstep_modal.py::prepare --source pairs.tsv

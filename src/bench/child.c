@@ -1,4 +1,5 @@
 #include "bench/child.h"
+#include "core/fs.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -69,11 +70,11 @@ ls_status ls_child_run(const ls_child *c, int *code)
     argv[0] = (char *)(uintptr_t)c->program;
     for (int i = 0; i < c->words->n; i++) argv[i + 1] = c->words->word[i];
     const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    const int out = open(c->out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const int err = open(c->err_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int out = ls_fs_open(c->out_path, O_WRONLY | O_CREAT | O_TRUNC);
+    const int err = ls_fs_open(c->err_path, O_WRONLY | O_CREAT | O_TRUNC);
     ls_status st = LS_OK;
     if (in < 0 || out < 0 || err < 0) {
-        st = ls_fail(LS_E_IO, "open %s, %s: %s", c->out_path, c->err_path, strerror(errno));
+        st = ls_fail(LS_E_IO, "open %s, %s: %s", c->out_path, c->err_path, ls_fs_why(errno));
     } else {
         const pid_t parent = getpid(), pid = fork();
         if (pid < 0) st = ls_fail(LS_E_IO, "fork: %s", strerror(errno));

@@ -190,6 +190,8 @@ static ls_status read_settings(const char *path, ls_bench_side *s)
     s->grad_accum = whole(root, "grad_accum_steps");
     s->global_batch = whole(root, "global_batch_size");
     s->threads = (int)whole(root, "threads");
+    const char *device = json_string_value(ls_json_at(root, "device.value"));
+    s->on_cpu = device && !strcmp(device, "cpu");
     const char *precision = json_string_value(ls_json_at(root, "precision.value"));
     snprintf(s->precision, sizeof s->precision, "%s", precision ? precision : "");
     const char *data = json_string_value(ls_json_at(root, "train_data_path.value"));
@@ -280,7 +282,8 @@ static void on_tick(void *ctx, double seconds)
     tell(ctx, LS_BENCH_TICK, seconds, NAN);
 }
 
-/* Runs `train`. The devices of R1's runner are set in the environment of the child alone: nothing else runs in this process meanwhile. */
+/* Runs `train`. The devices of the scaling study's runner are set in the environment of the child alone: nothing else
+ * runs in this process meanwhile. */
 static ls_status run_child(const ls_bench *b, const ls_bench_side *s, const ls_child *c, int *code)
 {
     static const char name[] = "CUDA_VISIBLE_DEVICES";

@@ -3,10 +3,10 @@
  *   turn 1   side 1, side 2, … side n        a slow drift of the machine (heat, other users) affects all sides equally:
  *   turn 2   side n, … side 2, side 1        odd turns forward, even turns backward (two sides: A B B A)
  *
- * Run folders are <out>/<side>/run_<turn>, the layout of R1 (docs/REFERENCES.md), with train.log and stderr.log; a folder with
- * RUN_COMPLETE.txt is finished. A stop (SIGINT, SIGTERM) ends the current run and keeps the finished ones. `resume` reuses them: it
- * rejects a finished folder of another command and repeats an unfinished one. Checkpoints are removed from finished folders
- * unless `keep_checkpoints` is set. */
+ * Run folders are <out>/<side>/run_<turn>, the layout of the ZeRO scaling study (docs/REFERENCES.md), with train.log
+ * and stderr.log; a folder with RUN_COMPLETE.txt is finished. A stop (SIGINT, SIGTERM) ends the current run and keeps
+ * the finished ones. `resume` reuses them: it rejects a finished folder of another command and repeats an unfinished
+ * one. Checkpoints are removed from finished folders unless `keep_checkpoints` is set. */
 #ifndef LS_BENCH_PROTOCOL_H
 #define LS_BENCH_PROTOCOL_H
 
@@ -16,6 +16,7 @@
 
 typedef struct ls_bench_side {
     char name[96]; /* its folder: "2gpu_ddp" */
+    bool on_cpu;   /* set by ls_bench_check */
     int workers;
     ls_argv words;                                    /* arguments of `train`, without --checkpoint_path*/
     int64_t micro_batch, grad_accum, global_batch;    /* as `train` resolves them; set by ls_bench_check            */
@@ -54,7 +55,7 @@ typedef struct ls_bench {
     const char
         *scratch; /* NULL, or where runs are made; each is copied to `out` when it has ended, replacing an old copy */
     bool
-        gpus_visible; /* set CUDA_VISIBLE_DEVICES=0,...,N-1 for a run on N workers, unless it is set, as R1's runner does */
+        gpus_visible; /* set CUDA_VISIBLE_DEVICES=0,...,N-1 for a run on N workers, unless it is set, as that runner does */
     bool go_on;       /* skip a side that fails and continue with the others */
     ls_bench_side *side;
     int n_side, cap_side;

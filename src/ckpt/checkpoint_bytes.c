@@ -36,8 +36,8 @@ bool ckpt_no_direct(int error)
 
 ls_status ckpt_file_create(const char *path, int64_t nbytes, int *out)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+    int fd = ls_fs_open(path, O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(errno));
     /* KEEP_SIZE: if the process dies, a short file is not mistaken for a complete one. If the file system cannot
      * reserve space, the writes report a full disk. */
     if (nbytes && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, nbytes) && errno == ENOSPC) {
@@ -82,7 +82,7 @@ static ls_status sync_and_close(int fd, const char *path, ls_status st)
 /* Copies up to n bytes of a file without reading them; returns how many. */
 static size_t clone_bytes(int fd, const char *from, size_t n)
 {
-    const int in = open(from, O_RDONLY | O_CLOEXEC);
+    const int in = ls_fs_open(from, O_RDONLY);
     size_t done = 0;
     while (in >= 0 && done < n) {
         const ssize_t k = copy_file_range(in, NULL, fd, NULL, n - done, 0);
@@ -160,12 +160,12 @@ ls_status ckpt_part_write(ckpt_part *p, ckpt_stage *stage, const char *path, int
     if (!p->n) return LS_OK;
     out o = {.path = path, .nbytes = file_nbytes, .direct = -1, .block = block, .buf = ckpt_block_alloc(&memory)};
     if (!o.buf) return ls_nomem(CKPT_BLOCK, "a block of a checkpoint");
-    o.fd = open(path, O_WRONLY | O_CLOEXEC);
+    o.fd = ls_fs_open(path, O_WRONLY);
     if (o.fd < 0) {
         ls_free(memory);
-        return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+        return ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(errno));
     }
-    if (direct) o.direct = open(path, O_WRONLY | O_CLOEXEC | O_DIRECT);
+    if (direct) o.direct = ls_fs_open(path, O_WRONLY | O_DIRECT);
     ls_status st = ckpt_stage_put(stage, p, room_in_block, &o);
     if (st == LS_OK) st = flush(&o);
     if (o.direct >= 0) close(o.direct);
@@ -178,8 +178,8 @@ ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int6
     const int64_t at = b * BLOCK, n = file_nbytes - at < BLOCK ? file_nbytes - at : BLOCK;
     char buf[16384];
     ls_xxh x;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+    int fd = ls_fs_open(path, O_RDONLY);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, ls_fs_why(errno));
     ls_status st = LS_OK;
     ls_xxh_init(&x);
     for (int64_t done = 0; done < n && st == LS_OK;) {

@@ -94,7 +94,7 @@ static ls_status remove_dead(const char *run_dir, const char *entry)
 {
     char path[PATH_MAX];
     LS_TRY(ls_path_in(path, run_dir, "%s", entry));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = ls_fs_open(path, O_RDONLY | O_DIRECTORY);
     bool alive = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (!alive) ckpt_remove_quietly(path);
     if (fd >= 0) close(fd);
@@ -131,11 +131,11 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX
     LS_TRY(ls_fs_mkdirs(run_dir));
     LS_TRY(ls_ckpt_clean(run_dir));
     LS_TRY(ls_path_in(path, run_dir, CKPT_TMP_NAME, name, (long long)getpid()));
-    if (mkdir(path, 0777)) return ls_fail(LS_E_IO, "cannot write a checkpoint in %s: %s", run_dir, strerror(errno));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (ls_fs_mkdir(path)) return ls_fail(LS_E_IO, "cannot write a checkpoint in %s: %s", run_dir, ls_fs_why(errno));
+    int fd = ls_fs_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) {
-        ls_status st = ls_fail(LS_E_IO, "cannot open %s: %s", path, strerror(errno));
-        rmdir(path);
+        ls_status st = ls_fail(LS_E_IO, "cannot open %s: %s", path, ls_fs_why(errno));
+        (void)ls_fs_unlink(path, true);
         return st;
     }
     (void)flock(fd, LOCK_EX | LOCK_NB); /* without file locks no other process can hold one either */
@@ -146,7 +146,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX
 
 static ls_status cannot_rename(const char *from, const char *to)
 {
-    return ls_fail(LS_E_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    return ls_fail(LS_E_IO, "cannot rename %s to %s: %s", from, to, ls_fs_why(errno));
 }
 
 /* Two renames, for file systems that cannot exchange names; sweep() repairs the state after a crash between them. */
@@ -154,10 +154,10 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
 {
     char old[PATH_MAX];
     LS_TRY(ls_path_in(old, run_dir, ".old-%s-%ld", name, (long)getpid()));
-    if (rename(final, old)) return cannot_rename(final, old);
-    if (!rename(tmp, final)) return ls_fs_sync_dir(run_dir);
+    if (ls_fs_move(final, old, 0)) return cannot_rename(final, old);
+    if (!ls_fs_move(tmp, final, 0)) return ls_fs_sync_dir(run_dir);
     ls_status st = cannot_rename(tmp, final);
-    if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
+    if (ls_fs_move(old, final, 0)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
     return st;
 }
 
@@ -166,11 +166,11 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
     char final[PATH_MAX];
     LS_TRY(ls_path_in(final, run_dir, "%s", name));
     LS_TRY(ls_fs_sync_dir(tmp));
-    if (!rename(tmp, final)) return ls_fs_sync_dir(run_dir);
+    if (!ls_fs_move(tmp, final, 0)) return ls_fs_sync_dir(run_dir);
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) return cannot_rename(tmp, final);
-    if (!renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE)) return ls_fs_sync_dir(run_dir);
+    if (!ls_fs_move(tmp, final, RENAME_EXCHANGE)) return ls_fs_sync_dir(run_dir);
     if (errno == EINVAL || errno == ENOSYS) return replace_in_two(run_dir, tmp, name, final);
-    return ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
+    return ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, ls_fs_why(errno));
 }
 
 /* Hides a folder for ls_ckpt_clean. */
@@ -181,7 +181,7 @@ static void discard(const char *run_dir, const char *name)
     if (ls_path_in(from, run_dir, "%s", name) != LS_OK ||
         ls_path_in(to, run_dir, ".del-%s-%ld", name, (long)getpid()) != LS_OK)
         return;
-    if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
+    if (ls_fs_move(from, to, 0)) ls_warn("checkpoint", "cannot remove %s: %s", from, ls_fs_why(errno));
 }
 
 static bool is_younger(const char *path, double hours)
@@ -218,9 +218,9 @@ void ckpt_set_bad(const char *run_dir, const char *name, const char *replaced)
     for (size_t i = 0; i < n; i++)
         if (!strncmp(names[i], "damaged-", 8) && is_checkpoint_name(names[i] + 8)) discard(run_dir, names[i]);
     ls_fs_list_free(names, n);
-    if (rename(from.text, bad)) ls_warn("checkpoint", "cannot rename %s: %s", from.text, strerror(errno));
-    else if (ls_ckpt_is(replaced) && rename(replaced, from.text))
-        ls_warn("checkpoint", "cannot rename %s: %s", replaced, strerror(errno));
+    if (ls_fs_move(from.text, bad, 0)) ls_warn("checkpoint", "cannot rename %s: %s", from.text, ls_fs_why(errno));
+    else if (ls_ckpt_is(replaced) && ls_fs_move(replaced, from.text, 0))
+        ls_warn("checkpoint", "cannot rename %s: %s", replaced, ls_fs_why(errno));
 }
 
 /* ---- an earlier run's ---- */
@@ -451,6 +451,7 @@ ls_status ls_ckpt_any(const char *run_dir, char **path)
     ls_err_kept before;
     *path = NULL;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(ls_fs_no_links(run_dir));
     ls_err_keep(&before);
     LS_TRY(find_model(run_dir, path));
     if (!*path && ls_ckpt_memory_find(run_dir, memory))

@@ -195,9 +195,9 @@ static ls_status list_files(share *s)
         if (st == LS_OK) st = ls_fs_size(path.text, &s->table.file[i].nbytes);
         if (st != LS_OK) break;
         snprintf(s->table.file[i].name, sizeof s->table.file[i].name, "%s", names[i]);
-        s->fd[i] = open(path.text, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        s->fd[i] = ls_fs_open(path.text, O_RDONLY | O_NOFOLLOW);
         s->table.n = (int64_t)i + 1;
-        if (s->fd[i] < 0) st = ls_fail(LS_E_IO, "cannot read %s: %s", path.text, strerror(errno));
+        if (s->fd[i] < 0) st = ls_fail(LS_E_IO, "cannot read %s: %s", path.text, ls_fs_why(errno));
     }
     ls_fs_list_free(names, n);
     return st;

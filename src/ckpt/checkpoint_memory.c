@@ -173,7 +173,7 @@ void ls_ckpt_memory_note(const ls_ckpt_memory *m, const char *run_dir, int64_t s
 {
     char text[64];
     const int n = snprintf(text, sizeof text, "%s %20" PRId64 "\n", m->id, step);
-    const int fd = open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = ls_fs_open(ls_path_of(run_dir, TOKEN).text, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return;
     if (pwrite(fd, text, (size_t)n, 0) != n) ls_debug("checkpoint", "%s: %s", TOKEN, strerror(errno));
     close(fd);
@@ -216,7 +216,7 @@ ls_status ls_ckpt_memory_look(ls_ckpt_memory *m, const char *run_dir, ls_comm *c
 static void remove_odd(const char *file)
 {
     struct stat s;
-    if (!lstat(file, &s) && !S_ISREG(s.st_mode)) (void)unlink(file); /* if it stays, writing tells why */
+    if (!lstat(file, &s) && !S_ISREG(s.st_mode)) (void)ls_fs_unlink(file, false); /* if it stays, writing tells why */
 }
 
 static ls_status new_id(const char *run_dir, char id[ID + 1])

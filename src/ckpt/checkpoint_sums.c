@@ -262,8 +262,8 @@ done:
 static int open_read(const char *path, bool fresh)
 {
     if (ls_fs_fault && (errno = ls_fs_fault(path, LS_FS_READ))) return -1;
-    int fd = fresh ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_DIRECT) : -1;
-    if (fd < 0 && (!fresh || ckpt_no_direct(errno))) fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = fresh ? ls_fs_open(path, O_RDONLY | O_NOFOLLOW | O_DIRECT) : -1;
+    if (fd < 0 && (!fresh || ckpt_no_direct(errno))) fd = ls_fs_open(path, O_RDONLY | O_NOFOLLOW);
     if (fd < 0) return -1;
     if (fresh)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* both hints: failing costs only the proof, or time */

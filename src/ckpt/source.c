@@ -12,14 +12,18 @@ ls_status ls_ckpt_resolve(const char *option, const char *path, char **out)
     char config[PATH_MAX], *found = NULL;
     LS_TRY(ls_path_in(config, path, CKPT_CONFIG));
     if (!ls_fs_exists(path)) return ckpt_hub_find(option, path, out);
+    if (!ls_fs_exists(config) || ls_ckpt_is(path)) LS_TRY(ls_fs_no_links(path)); /* not a folder of Hugging Face */
     if (ls_fs_exists(config) || ls_ckpt_is(path) || ls_llmc_is(path)) {
         found = ls_strdup(path);
         if (!found) return ls_nomem(strlen(path), "a path");
     } else LS_TRY(ls_ckpt_latest(path, &found));
+    const size_t n = strlen(path);
     if (!found)
         return ls_fail(LS_E_IO, "%s %s: %s", option, path,
                        ls_fs_is_dir(path)
                            ? "no checkpoint found: the folder has neither config.json nor a step-N or epoch-N folder"
+                       : n > 5 && !strcmp(path + n - 5, ".gguf")
+                           ? "GGUF files are written, not read; use the checkpoint that was exported"
                            : "neither a folder nor a model file of llm.c");
     *out = found;
     return LS_OK;

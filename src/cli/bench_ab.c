@@ -1,7 +1,6 @@
 /* bench_ab.c - `lockstep bench ab`: two settings in turns, the difference with its interval, a verdict, and what changed inside. */
 #include "cli/bench_impl.h"
 
-#include "bench/ab.h"
 #include "data/sources.h"
 
 #include <math.h>
@@ -24,8 +23,8 @@ typedef struct options {
 static const ls_opt table[] = {
     BENCH_ROWS("2", "8"),
     CLI_INT_IN(1, 1000, "pairs", s.o.repeat, "N", NULL, "same as --repeat"),
-    CLI_STR("a", a, "\"FLAGS\"", NULL, "train options of setting A, added to the common ones", "A and B"),
-    CLI_STR("b", b, "\"FLAGS\"", NULL, "train options of setting B"),
+    CLI_STR("a", a, "\"FLAGS\"", NULL, "train options of setting A, added to the common ones", "A and B", .text = true),
+    CLI_STR("b", b, "\"FLAGS\"", NULL, "train options of setting B", .text = true),
     CLI_CHOICE("by", by, "mean|median", "mean",
                "speed of a run: from its mean or its median step (the median is robust against outliers)"),
 };
@@ -35,7 +34,7 @@ static const cli_page page = {
     "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
     "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Existing runs that were not made in turns are compared without pairs (Welch's test). Print the difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
     "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket 6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
-    "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b"};
+    "  lockstep bench ab runs/x/2cpu_a runs/x/2cpu_b"};
 
 /* --- facts of a run --- */
 
@@ -91,6 +90,7 @@ static double fact_of(const ls_run *r, int f)
     if (f == FACT_PEAK) return r->peak_bytes;
     if (f == FACT_MEMORY) return r->planned_bytes;
     if (f == FACT_CPU) return r->cpu_utilisation;
+    if (!r->n_coll && (r->world > 1 || !json_object_get(r->metrics, "lockstep"))) return NAN; /* nobody recorded them */
     for (int i = 0; i < r->n_coll; i++)
         sum += f == FACT_CALLS ? r->coll[i].calls : f == FACT_BYTES ? r->coll[i].nbytes : r->coll[i].busy;
     return r->n_comm_step > 0 ? sum / r->n_comm_step : NAN;
@@ -126,18 +126,26 @@ static bool samples_no_update(const ls_run *r)
 typedef struct outcome {
     int n; /* pairs */
     double *rate[2];
-    ls_ab test;
+    ls_ratio test;
     ls_estimate speed[2], side[2][N_FACT], diff[N_FACT];
-    ls_estimate loss[2];   /* of the last epoch */
-    bool same_loss, steps; /* at every step; steps: all runs recorded them */
-    bool whole;            /* speeds are of whole epochs */
-    bool paired,
-        overlap; /* the paired test, of runs in turns; the unpaired test, and the intervals of A and B overlap */
+    ls_estimate loss[2];      /* of the last epoch */
+    bool same_loss, steps;    /* at every step; steps: all runs recorded them */
+    bool whole;               /* speeds are of whole epochs */
     bool no_update, commits;  /* no sampled micro-batch has an update; the sides come from several commits */
     bool allowed;             /* the runs are not comparable, and --allow_mismatch was given */
     const char *precision[2]; /* of A and B, if the comparison is one of precisions; else NULL */
     json_t *differs;          /* settings (cli_bench_differences) */
 } outcome;
+
+/* The mean step and its difference are those of the tokens/s: the same mean, and the same test. */
+static void step_of_speed(const bench_pairs *p, outcome *o)
+{
+    ls_estimate *a = &o->side[0][FACT_STEP], *b = &o->side[1][FACT_STEP], *d = &o->diff[FACT_STEP];
+    if (p->whole) return;
+    for (int k = 0; k < 2; k++) o->side[k][FACT_STEP].mean = p->pair[0].run[k]->tokens_per_update / o->speed[k].mean;
+    d->mean = b->mean - a->mean;
+    d->half = b->mean * o->test.ratio * (1 / o->test.low - 1 / o->test.high) / 2;
+}
 
 static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool median, outcome *out)
 {
@@ -155,20 +163,18 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
             v[0][i] = r->train_loss;
         }
         out->loss[s] = ls_estimate_of(v[0], n);
-        out->speed[s] = ls_estimate_of(out->rate[s], n);
+        out->speed[s] = ls_geometric_of(out->rate[s], n);
     }
-    out->paired = p->in_turns || n < 2;
-    out->test = (out->paired ? ls_ab_compare : ls_ab_unpaired)(out->rate[0], out->rate[1], n);
-    out->overlap = !out->paired && ls_overlap(&out->speed[0], &out->speed[1]);
-    if (out->overlap) out->test.verdict = LS_AB_NONE;
+    out->test = ls_ratio_of(out->rate[0], n, out->rate[1], n, p->in_turns || n < 2);
     for (int f = 0; f < N_FACT; f++) {
         for (int i = 0; i < n; i++) {
             for (int s = 0; s < 2; s++) v[s][i] = fact_of(p->pair[i].run[s], f);
             d[i] = v[1][i] - v[0][i];
         }
         for (int s = 0; s < 2; s++) out->side[s][f] = ls_estimate_of(v[s], n);
-        out->diff[f] = out->paired ? ls_estimate_of(d, n) : ls_welch(&out->side[0][f], &out->side[1][f], NULL);
+        out->diff[f] = out->test.paired ? ls_estimate_of(d, n) : ls_welch(&out->side[0][f], &out->side[1][f], NULL);
     }
+    step_of_speed(p, out);
     out->same_loss = out->steps = true;
     out->whole = p->whole;
     out->no_update = set->n > 0;
@@ -243,13 +249,13 @@ static void print_fact(const outcome *o, int f, ls_str *out)
     if (isnan(a) || isnan(b)) { /* one side does not record it */
         char number[24];
         snprintf(number, sizeof number, "%.3f", k * (isnan(a) ? b : a));
-        ls_str_addf(out, "%-34s %12s %12s %12s\n", fact[f].words, isnan(a) ? "-" : number, isnan(b) ? "-" : number,
+        ls_str_addf(out, "%-33s %10s %10s %10s\n", fact[f].words, isnan(a) ? "-" : number, isnan(b) ? "-" : number,
                     "-");
         return;
     }
-    ls_str_addf(out, "%-34s %12.3f %12.3f %+12.3f", fact[f].words, k * a, k * b, k * o->diff[f].mean);
+    ls_str_addf(out, "%-33s %10.3f %10.3f %+10.3f", fact[f].words, k * a, k * b, k * o->diff[f].mean);
     if (o->diff[f].half >= 0)
-        ls_str_addf(out, " \xc2\xb1%11.3f%s", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
+        ls_str_addf(out, " \xc2\xb1%10.3f%s", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
     ls_str_addc(out, '\n');
 }
 
@@ -267,9 +273,14 @@ static void claim_words(const outcome *o, ls_str *out)
     if (o->commits) ls_str_add(out, "The runs come from several commits: the difference may come from the code.\n");
 }
 
+static const char *verdict_of(const ls_ratio *t)
+{
+    return t->shown > 0 ? "better" : t->shown < 0 ? "worse" : "no difference shown";
+}
+
 static void outcome_table(const outcome *o, const options *x, ls_str *out)
 {
-    const ls_ab *t = &o->test;
+    const ls_ratio *t = &o->test;
     for (int s = 0; s < 2; s++) {
         const side_name *name = &x->name[s];
         ls_str_addf(out, "%c  %12.1f tokens/s", "AB"[s], o -> speed[s].mean);
@@ -280,39 +291,34 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
         else ls_str_add(out, "(the common options)");
         ls_str_addc(out, '\n');
     }
-    ls_str_addf(out, "\n%-34s %12s %12s %12s %12s\n", "means", "A", "B", "B - A", "95 %");
+    ls_str_addf(out, "\n%-33s %10s %10s %10s %11s\n", "means", "A", "B", "B - A", "95 %");
     for (int f = 0; f < N_FACT; f++) print_fact(o, f, out);
-    ls_str_addf(out, "\nB compared with A: %s", ls_ab_words(t->verdict));
-    if (t->n > 1)
+    ls_str_addf(out, "\nB compared with A: %s", verdict_of(t));
+    if (t->p >= 0)
         ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %s test, %d %s, %s%s%s)\n",
-                    100 * t->change, 100 * t->low, 100 * t->high, t->p, o->paired ? "paired" : "unpaired (Welch)", t->n,
-                    o->paired ? "pairs" : "runs of each", o->whole ? "of whole epochs" : "by the ",
-                    o->whole ? "" : x->by, o->whole ? "" : " step");
+                    100 * (t->ratio - 1), 100 * (t->low - 1), 100 * (t->high - 1), t->p,
+                    t->paired ? "paired" : "unpaired (Welch)", t->n, t->paired ? "pairs" : "runs of each",
+                    o->whole ? "of whole epochs" : "by the ", o->whole ? "" : x->by, o->whole ? "" : " step");
     else
         ls_str_addf(
-            out,
-            ": %+.2f %% tokens/s in one pair, which has no interval (use --repeat 2 or more, or folders of several runs)\n",
-            100 * t->change);
+            out, ": %+.2f %% tokens/s in %s no interval (use --repeat %d or more, or folders of several runs)\n",
+            100 * (t->ratio - 1), t->n > 1 ? "pairs equal within rounding, too few for this:" : "one pair, which has",
+            t->n > 1 ? LS_PLAN_PAIRS : 2);
     if (o->allowed)
         ls_str_add(out, "mismatch_allowed: the runs are not comparable, so the difference includes different work.\n");
-    if (!o->paired)
+    if (!t->paired)
         ls_str_add(
             out,
             "The runs of A and B were not made in turns, so they are no pairs: the speed of the machine may have changed between A and B.\n");
-    if (o->overlap) ls_str_add(out, "The intervals of A and B overlap, so no difference is shown.\n");
     claim_words(o, out);
-    if (t->n > 1 && t->verdict == LS_AB_NONE) {
+    if (!t->shown && !isnan(t->visible)) {
         if (t->visible < 1)
             ls_str_addf(out, "A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
         else ls_str_add(out, "The noise hides any change below 2x; ");
-        ls_str_addf(out, "%d %s are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05),
-                    o->paired ? "pairs" : "runs of each");
+        ls_str_addf(out, "%d %s are needed to detect 5 %%.\n", ls_pairs_for(t->noise, 0.05),
+                    t->paired ? "pairs" : "runs of each");
     }
-    if (t->verdict != LS_AB_NONE && o->paired && ls_overlap(&o->speed[0], &o->speed[1]))
-        ls_str_add(
-            out,
-            "The intervals of A and B overlap, since both follow the speed of the machine; the verdict is that of neighbouring runs, whose differences exclude zero.\n");
-    if (t->verdict != LS_AB_NONE) {
+    if (t->shown) {
         ls_str_add(out, "What changed: ");
         why(o, out);
         ls_str_add(out, ".\n");
@@ -371,18 +377,19 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
 {
     ls_jsonw w;
     ls_str line = {0};
-    const ls_ab *t = &o->test;
+    const ls_ratio *t = &o->test;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w,
                      LS_KV("status", !a->comparable  ? "invalid_comparison"
                                      : a->n_mismatch ? "mismatch_allowed"
                                                      : "ok"),
-                     LS_KV("verdict", ls_ab_words(t->verdict)));
+                     LS_KV("verdict", verdict_of(t)));
     ls_jsonw_put_open(&w, "difference", '{');
-    ls_jsonw_members(&w, LS_KV("change", t->change), LS_KV("low95", t->low), LS_KV("high95", t->high), LS_KV("p", t->p),
-                     LS_KV("confidence_of_verdict", LS_AB_CONFIDENCE), LS_KV("test", o->paired ? "paired" : "welch"),
-                     LS_KV("pairs", t->n), LS_KV("noise", t->noise), LS_KV("visible", t->visible));
+    ls_jsonw_members(&w, LS_KV("change", t->ratio - 1), LS_KV("low95", t->low - 1), LS_KV("high95", t->high - 1),
+                     LS_KV("p", t->p), LS_KV("confidence_of_verdict", 1 - LS_SHOWN_P),
+                     LS_KV("test", t->paired ? "paired" : "welch"), LS_KV("pairs", t->n), LS_KV("noise", t->noise),
+                     LS_KV("visible", t->visible));
     ls_jsonw_close(&w);
     for (int k = 0; k < 2; k++) put_side(&w, o, &x->name[k], p, k);
     ls_jsonw_put_open(&w, "left_out", '[');
@@ -411,7 +418,7 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     ls_jsonw_close(&w);
 }
 
-/* R1 keeps the configuration of a run in its repository, so its settings are at several commits. */
+/* The scaling study keeps the configuration of a run in its repository, so its settings are at several commits. */
 static bool any_ours(const ls_run_set *set)
 {
     for (int i = 0; i < set->n; i++)
@@ -564,6 +571,7 @@ static ls_status run(options *x, int argc, char **argv)
     bench_session *s = &x->s;
     ls_opt_list paths = {0};
     bool cut;
+    s->by_device = true;
     int own[2] = {0, 0};
     LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut, NULL));
     if (paths.n && (s->given.n || x->a || x->b))

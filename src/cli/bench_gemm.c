@@ -160,7 +160,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
         return ls_fail(LS_E_ARG,
                        "--kernels, --threads and --cpu_time are only for the CPU, but --device is %s; leave them out",
                        chosen.asked);
-    cli_print_device(&chosen);
+    cli_print_device(&chosen, false);
     gemm_job j = {.o = &o, .unit = device ? 1e12 : 1e9};
     j.w = cli_json_begin(&j.j);
     if (!device) {

@@ -33,12 +33,14 @@ typedef struct bench_session {
     bool own_strategy;  /* layout is from --strategy */
     bool precisions;    /* --a or --b has --precision or --tf32: a difference of these is what is compared */
     bool own_workers;   /* the train options may have -n */
+    bool by_device;     /* folders are 2cpu_ddp on a CPU; the runner of the scaling study writes 2gpu_ everywhere */
+    bool on_cpu;        /* one worker; set by cli_bench_learn */
     int cores;
     double
         load; /* runnable processes of the machine at the start; NaN: unknown. A busy machine gives wide confidence intervals */
     char program[4096], out[4096];
     ls_bench bench;
-    bool reference;     /* started with the command line of R1's runner: its folders, defaults and files */
+    bool reference; /* started with the command line of the scaling study's runner: its folders, defaults and files */
     char scratch[4096]; /* where runs are made; "": in --out */
 } bench_session;
 
@@ -73,7 +75,7 @@ ls_status cli_bench_begin(bench_session *s);
 ls_status cli_bench_base(bench_session *s);
 /* Sets micro and one from the train options on one worker. Fails if they cannot work there. */
 ls_status cli_bench_learn(bench_session *s);
-/* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the further arguments, and gradient accumulation such that a step has
+/* Adds <workers>gpu_<name> (by_device: or cpu_): the base, `layout` (may be NULL), the further arguments, and gradient accumulation such that a step has
  * `global` sequences (0: as the arguments say). What cannot work is LS_E_CONFIG or, with `or_leave_out`, a side that is skipped with
  * the reason. */
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
@@ -116,7 +118,8 @@ ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool 
 /* Prints the result (json with --json, else the table) and writes it to `file` in --out. Returns the verdict. */
 ls_status cli_bench_publish(const bench_session *s, const ls_analysis *a, const char *file, const ls_str *json,
                             const ls_str *table);
-/* LS_OK if the runs were compared; else prints the reason, which is in `file`, and returns exit code 1, as R1 does. */
+/* LS_OK if the runs were compared; else prints the reason, which is in `file`, and returns exit code 1, as the scaling
+ * study does. */
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
 void cli_bench_protocol(const void *session, ls_jsonw *w); /* members of `protocol` */
 void cli_bench_waterfall(const ls_analysis *a, ls_str *out);

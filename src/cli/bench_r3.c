@@ -1,9 +1,11 @@
-/* bench_r3.c - `lockstep bench r3`: the two comparisons of R3's translation scripts (docs/REFERENCES.md#r3), with their charts.
+/* bench_r3.c - `lockstep bench r3`: the two comparisons of the translation study's scripts
+ * (docs/REFERENCES.md#the-translation-study), with their charts.
  *
  *   data parallel    1, 2, … workers with the same batch each           submit_figures/ddp_vs_rn
  *   pipeline         the stages one after the other (model_parallel) and with micro-batches (pipeline_parallel)      pp_vs_mp
  *
- * As in R3, epoch 0 is warm-up, and training time and tokens/s are means over the other epochs with their standard deviation. */
+ * As in the translation study, epoch 0 is warm-up, and training time and tokens/s are means over the other epochs with
+ * their standard deviation. */
 #include "cli/bench_impl.h"
 #include "config/preset.h"
 #include "core/fs.h"
@@ -36,13 +38,14 @@ static const ls_opt table[] = {
 static const cli_page page = {
     table, CLI_COUNT(table), "bench r3 [OPTIONS] -- TRAIN OPTIONS",
     "Train the translation task on 1, 2, ... workers with the same batch per worker, and on a pipeline whose stages run "
-    "one after the other (model_parallel) or with micro-batches (pipeline_parallel). The optimizer is that of R3, unless "
-    "the train options have another: AdamW, constant learning rate 1e-4. R3's --dataset and --model_max_length are train "
+    "one after the other (model_parallel) or with micro-batches (pipeline_parallel). The optimizer is that of the translation study, unless "
+    "the train options have another: AdamW, constant learning rate 1e-4. The translation study's --dataset and --model_max_length are train "
     "options, too; they and --preset r3 set its length of 128 tokens.\n\n"
     "  lockstep bench r3 --out runs/r3 -- --data data --seq_length 128\n"
     "  lockstep bench r3 --world_size 2 -- --preset r3 --dataset data"};
 
-/* R3's flags among the train options: those of the data are replaced by ours, the others are options of the benchmark. */
+/* The translation study's flags among the train options: those of the data are replaced by ours, the others are options
+ * of the benchmark. */
 static ls_status replace_flags(ls_argv *given)
 {
     enum { PRESET, DATASET, LENGTH, MODE, WORLD, BATCH, EPOCHS, CHUNKS, N_FLAG };
@@ -61,7 +64,7 @@ static ls_status replace_flags(ls_argv *given)
     if (st == LS_OK && value[PRESET] && strcmp(value[PRESET], "r3"))
         st = ls_fail(LS_E_ARG, "--preset '%.40s': must be r3 in bench r3", value[PRESET]);
     if (st == LS_OK && (value[PRESET] || value[DATASET] || value[LENGTH]))
-        st = ls_argv_addf(&all, "--seq_length=%s", value[LENGTH] ? value[LENGTH] : "128"); /* R3's */
+        st = ls_argv_addf(&all, "--seq_length=%s", value[LENGTH] ? value[LENGTH] : "128"); /* the translation study's */
     if (st == LS_OK && value[DATASET]) st = ls_argv_addf(&all, "--data=%s", value[DATASET]);
     if (st == LS_OK) st = ls_argv_add_all(&all, &rest);
     ls_argv_fini(&rest);
@@ -95,7 +98,7 @@ static ls_status check_options(const ls_argv *given)
     return LS_OK;
 }
 
-/* R3's settings before the train options of the user, which override them. */
+/* The translation study's settings before the train options of the user, which override them. */
 static ls_status put_defaults(options *x)
 {
     static const char *const r3[] = {

@@ -9,7 +9,11 @@
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
+#include "core/progress.h"
+#include "core/table.h"
 #include "report/read/benches.h"
+
+#include <unistd.h>
 
 static void say_mismatches(const ls_analysis *a)
 {
@@ -93,35 +97,6 @@ ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool 
 /* --- pairs --- */
 
 enum { NONE = -1 };
-
-/* The part of dir below its side. */
-static const char *below(const bench_session *s, const ls_opt_list *paths, int side, const char *dir)
-{
-    char root[4352];
-    if (paths->n) snprintf(root, sizeof root, "%s", paths->word[side]);
-    else snprintf(root, sizeof root, "%.4000s/%s", s->out, s->bench.side[side].name);
-    const size_t n = strlen(root);
-    return strncmp(dir, root, n) ? dir : dir + n + strspn(dir + n, "/");
-}
-
-/* Sets partner[i] to the other run of the pair of run i, or to NONE. The first n_a runs are those of A. */
-static void pair_up(const bench_session *s, const ls_opt_list *paths, const ls_run_set *set, int n_a, int *partner)
-{
-    bool by_name = false;
-    for (int i = 0; i < set->n; i++) partner[i] = NONE;
-    for (int i = 0; i < n_a; i++)
-        for (int k = n_a; k < set->n && partner[i] == NONE; k++)
-            if (partner[k] == NONE &&
-                !strcmp(below(s, paths, 0, set->run[i].dir), below(s, paths, 1, set->run[k].dir))) {
-                partner[i] = k;
-                partner[k] = i;
-                by_name = true;
-            }
-    for (int i = 0; !by_name && i < n_a && n_a + i < set->n; i++) {
-        partner[i] = n_a + i;
-        partner[n_a + i] = i;
-    }
-}
 
 /* Why a run cannot be compared; NULL: it can. */
 static const char *trouble(const ls_run *r)
@@ -210,48 +185,23 @@ static bool lists_folder(const json_t *report, const char *side, const char *pat
     return run && json_object_get(own, "flags") && strstr(run, part);
 }
 
-/* The folders are the two sides of one `bench ab`, which runs in turns, and runs with one number are the pairs. *precisions: as in its report. */
-static bool of_one_bench(const ls_opt_list *paths, const bench_pairs *p, bool *precisions)
+/* The folders are the two sides of a `bench ab` that compared precisions. */
+static bool of_precisions(const ls_opt_list *paths)
 {
-    size_t n[2], skip;
+    size_t n[2];
     char dir[4096];
     json_t *report = NULL;
     for (int k = 0; k < 2; k++) (void)last_part(paths->word[k], &n[k]);
     if (n[0] != n[1] || strncmp(paths->word[0], paths->word[1], n[0]) || n[0] >= sizeof dir) return false;
-    for (int i = 0; i < p->n; i++)
-        if (strcmp(last_part(p->pair[i].dir[0], &skip), last_part(p->pair[i].dir[1], &skip))) return false;
     snprintf(dir, sizeof dir, "%.*s", (int)n[0], paths->word[0]);
     const ls_path file = ls_path_of(n[0] ? dir : ".", "ab_report.json");
     if (!ls_fs_exists(file.text)) return false;
     if (ls_json_load(file.text, &report) != LS_OK) ls_err_clear();
-    const bool yes = (lists_folder(report, "a", paths->word[0]) && lists_folder(report, "b", paths->word[1])) ||
-                     (lists_folder(report, "a", paths->word[1]) && lists_folder(report, "b", paths->word[0]));
-    *precisions = yes && ls_compares_precisions(report);
+    const bool yes = ls_compares_precisions(report) &&
+                     ((lists_folder(report, "a", paths->word[0]) && lists_folder(report, "b", paths->word[1])) ||
+                      (lists_folder(report, "a", paths->word[1]) && lists_folder(report, "b", paths->word[0])));
     json_decref(report);
     return yes;
-}
-
-static const char *start_of(const ls_run *r)
-{
-    const char *text = r ? json_string_value(json_object_get(r->metrics, "timestamp_utc")) : NULL;
-    return text && strlen(text) >= 19 ? text : NULL; /* 2026-01-28T01:23:44 */
-}
-
-/* By the start of runs, with no run of another pair between the two of a pair. */
-static bool alternate(const bench_pairs *p)
-{
-    for (int i = 0; i < p->n; i++)
-        if (!start_of(p->pair[i].run[0]) || !start_of(p->pair[i].run[1])) return false;
-    for (int i = 0; i < p->n; i++) {
-        const char *a = start_of(p->pair[i].run[0]), *b = start_of(p->pair[i].run[1]);
-        const bool a_first = strcmp(a, b) < 0;
-        for (int k = 0; k < p->n; k++)
-            for (int side = 0; side < 2 && k != i; side++) {
-                const char *t = start_of(p->pair[k].run[side]);
-                if (strcmp(t, a_first ? a : b) >= 0 && strcmp(t, a_first ? b : a) <= 0) return false;
-            }
-    }
-    return true;
 }
 
 ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
@@ -268,22 +218,28 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
         if (end[k] == (k ? end[0] : 0))
             return ls_fail(LS_E_FORMAT, "%s: no run to compare", paths->n ? paths->word[k] : s->bench.side[k].name);
     int *partner = ls_alloc((size_t)set->n * sizeof *partner);
+    const ls_run **list = ls_alloc((size_t)set->n * sizeof *list);
     p->pair = ls_alloc((size_t)set->n * sizeof *p->pair);
-    ls_status st = partner && p->pair ? LS_OK : ls_nomem((size_t)set->n * sizeof *p->pair, "pairs");
+    ls_status st = partner && list && p->pair ? LS_OK : ls_nomem((size_t)set->n * sizeof *p->pair, "pairs");
     if (st == LS_OK) {
-        pair_up(s, paths, set, end[0], partner);
+        for (int i = 0; i < set->n; i++) partner[i] = NONE, list[i] = &set->run[i];
+        ls_pair_up(list, end[0], list + end[0], set->n - end[0], partner);
+        for (int i = 0; i < end[0]; i++)
+            if (partner[i] != NONE) partner[partner[i] += end[0]] = i;
         select_pairs(set, end[0], partner, p);
         remove_unpaired(set, partner);
         bool precisions = s->precisions;
-        const bool own = paths->n && of_one_bench(paths, p, &precisions);
+        if (paths->n) precisions = of_precisions(paths);
         if (p->n) st = compare(s, false, precisions, set, a);
         else
             st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
                          first_reason(&p->left_out));
         find_runs(set, p);
-        p->in_turns = st == LS_OK && (!paths->n || own || alternate(p));
+        for (int i = 0; i < p->n && st == LS_OK; i++) list[i] = p->pair[i].run[0], list[p->n + i] = p->pair[i].run[1];
+        p->in_turns = st == LS_OK && ls_in_turns(list, list + p->n, p->n);
     }
     ls_free(partner);
+    ls_free(list);
     return st;
 }
 
@@ -306,7 +262,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
     fprintf(stderr,
             "lockstep: invalid comparison: the runs are not comparable; see %s (--allow_mismatch compares them)\n",
             file);
-    return cli_negative(); /* as R1's runner */
+    return cli_negative(); /* as the scaling study's runner */
 }
 
 void cli_bench_protocol(const void *session, ls_jsonw *w)
@@ -338,7 +294,12 @@ ls_status cli_bench_publish(const bench_session *s, const ls_analysis *a, const 
 {
     const ls_str *shown = s->o.json ? json : table;
     if (json->failed || table->failed) return ls_nomem(json->len, file);
-    if (s->o.json || a->comparable) printf("%s%s", shown->data ? shown->data : "", s->o.json ? "\n" : "");
+    ls_str wrapped = {0};
+    const int columns = s->o.json ? 0 : ls_terminal_columns(STDOUT_FILENO);
+    if (columns) ls_progress_wrap(shown->data ? shown->data : "", columns, &wrapped);
+    const char *lines = wrapped.data && !wrapped.failed ? wrapped.data : shown->data;
+    if (s->o.json || a->comparable) printf("%s%s", lines ? lines : "", s->o.json ? "\n" : "");
+    ls_str_fini(&wrapped);
     fflush(stdout);
     if (!s->bench.n_side && !s->o.out) return cli_bench_verdict(a, "the lines above, or --json");
     char *path = ls_path_join(s->out, file);
@@ -354,35 +315,33 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
     static const struct {
         int part;
         const char *head;
-    } col[] = {{LS_SPLIT_FORWARD, "compute"}, {LS_SPLIT_OPTIMIZER, "optimizer"},  {LS_SPLIT_EXPOSED, "exposed comm"},
+    } col[] = {{LS_SPLIT_FORWARD, "compute"}, {LS_SPLIT_OPTIMIZER, "optimizer"},  {LS_SPLIT_EXPOSED, "exposed"},
                {LS_SPLIT_BUBBLE, "bubble"},   {LS_SPLIT_STRAGGLER, "stragglers"}, {LS_SPLIT_INPUT, "input"},
                {LS_SPLIT_OTHER, "other"}};
-    bool head = false;
-    const int wide = ls_name_width(a);
+    ls_table t = {.n_col = 4 + CLI_COUNT(col)};
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const ls_waterfall *w = &g->waterfall;
         double sum = w->useful;
         if (!w->known) continue;
-        if (!head) {
-            ls_str_addf(
-                out,
-                "\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, negative: gained)\n%-*s workers   useful",
-                wide, "setting");
-            for (size_t k = 0; k < CLI_COUNT(col); k++) ls_str_addf(out, " %12s", col[k].head);
-            ls_str_add(out, "    sum\n");
-            head = true;
+        if (!t.n) {
+            ls_str_add(
+                out, "\nTime of a step in % (useful is the efficiency; the others are lost time,\nnegative: gained)\n");
+            ls_table_cell(&t, "setting");
+            ls_table_cell(&t, "workers");
+            ls_table_cell(&t, "useful");
+            for (size_t k = 0; k < CLI_COUNT(col); k++) ls_table_cell(&t, "%s", col[k].head);
+            ls_table_cell(&t, "sum");
         }
-        const char *rest = g->short_name;
-        ls_str_add_piece(out, &rest, wide);
-        ls_str_addf(out, " %7d %8.1f", g->world, 100 * w->useful);
+        ls_table_cell(&t, "%s", g->short_name);
+        ls_table_cell(&t, "%d", g->world);
+        ls_table_cell(&t, "%.1f", 100 * w->useful);
         for (size_t k = 0; k < CLI_COUNT(col); k++) {
             const double x = w->lost[col[k].part];
             sum += x;
-            if (w->split || col[k].part == LS_SPLIT_OTHER) ls_str_addf(out, " %12.1f", 100 * x);
-            else ls_str_addf(out, " %12s", "-");
+            ls_table_cell(&t, w->split || col[k].part == LS_SPLIT_OTHER ? "%.1f" : "-", 100 * x);
         }
-        ls_str_addf(out, " %6.1f\n", 100 * sum);
-        ls_name_rest(out, rest, wide);
+        ls_table_cell(&t, "%.1f", 100 * sum);
     }
+    ls_table_print(&t, out);
 }

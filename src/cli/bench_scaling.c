@@ -2,6 +2,7 @@
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
+#include "core/table.h"
 
 #include <math.h>
 
@@ -58,7 +59,7 @@ static const cli_page strategies_page = {
     "Train the same work under every layout and number of workers, --repeat times in turns, and compare six metrics with 95 % confidence intervals: communication overhead (waits), throughput, training time, CPU utilisation, memory of the worker that needs most, and scalability. A single worker is the baseline. strategies_report.json is "
     "written next to the runs.\n\n  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b \\\n      -- --data data --model tiny --seq_length 128"};
 
-/* Flags of R1's runner (docs/REFERENCES.md), as train options. */
+/* Flags of the scaling study's runner (docs/REFERENCES.md), as train options. */
 static ls_status reference_flags(const options *x, ls_argv *w)
 {
     if (x->epochs) LS_TRY(cli_bench_flag(w, "epochs", x->epochs));
@@ -81,8 +82,8 @@ static ls_status reference_flags(const options *x, ls_argv *w)
 
 static const char reference_config[] = "src/deepspeed_config.json";
 
-/* A command line of R1's runner, which has neither train options nor run folders: one of its own options, or none but those that both have,
- * in the folder of R1. */
+/* A command line of the scaling study's runner, which has neither train options nor run folders: one of its own
+ * options, or none but those that both have, in the folder of the scaling study. */
 static bool is_reference(const unsigned char *given)
 {
     static const char *const own[] = {"out_dir",          "gpus",
@@ -98,7 +99,7 @@ static bool is_reference(const unsigned char *given)
     return n == n_both && ls_fs_exists(reference_config);
 }
 
-/* The defaults of R1's runner, and its model. */
+/* The defaults of the scaling study's runner, and its model. */
 static ls_status as_reference(options *x, const unsigned char *given)
 {
     bench_session *s = &x->s;
@@ -137,7 +138,7 @@ static ls_status scaling_sides(options *x)
     for (int i = 0; i < s->n_worker; i++) {
         const int n = s->worker[i];
         const char *layout = n == 1 ? "single" : several;
-        const char *name = !s->reference ? layout : n == 1 ? "baseline" : "deepspeed"; /* folders of R1's runner */
+        const char *name = !s->reference ? layout : n == 1 ? "baseline" : "deepspeed"; /* folders of that runner */
         LS_TRY(cli_bench_side(s, name, n, layout, NULL, global_for(s, x->weak, n), false));
     }
     return LS_OK;
@@ -168,24 +169,25 @@ static ls_status strategy_sides(options *x)
 static void scaling_text(const ls_analysis *a, ls_str *out)
 {
     if (!a->n_group) return;
-    const int wide = ls_name_width(a) > 16 ? ls_name_width(a) : 16;
-    ls_str_addf(out, "%-*s workers runs accumulation      tokens/s    95 %%   speed-up    95 %%  efficiency\n", wide,
-                "setting");
+    static const char *const head[] = {"setting", "workers",  "runs", "accumulation", "tokens/s",
+                                       "95 %",    "speed-up", "95 %", "efficiency"};
+    ls_table t = {.n_col = 9};
+    for (int k = 0; k < t.n_col; k++) ls_table_cell(&t, "%s", head[k]);
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const json_t *c = json_object_get(g->first->metrics, "training_config");
-        const char *rest = g->short_name;
-        char half[24] = "-", up[24] = "-", up_half[24] = "-", eff[24] = "-";
-        if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
-        if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.3f", g->speedup.mean);
-        if (g->speedup.half >= 0) snprintf(up_half, sizeof up_half, "%.3f", g->speedup.half);
-        if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
-        ls_str_add_piece(out, &rest, wide);
-        ls_str_addf(out, " %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->world, g->n_run,
-                    (int)json_integer_value(json_object_get(c, "grad_accum_steps")), g->tokens.mean, half, up, up_half,
-                    eff);
-        ls_name_rest(out, rest, wide);
+        ls_table_cell(&t, "%s", g->short_name);
+        ls_table_cell(&t, "%d", g->world);
+        ls_table_cell(&t, "%d", g->n_run);
+        ls_table_cell(&t, "%d", (int)json_integer_value(json_object_get(c, "grad_accum_steps")));
+        ls_table_cell(&t, isnan(g->tokens.mean) ? "-" : "%.1f", g->tokens.mean);
+        ls_table_cell(&t, g->tokens.half >= 0 ? "%.1f %%" : "-", 100 * g->tokens.half / g->tokens.mean);
+        ls_table_cell(&t, isnan(g->speedup.mean) ? "-" : "%.3f", g->speedup.mean);
+        if (g->over_base.low > 0) ls_table_cell(&t, "%.3f to %.3f", g->over_base.low, g->over_base.high);
+        else ls_table_cell(&t, "-");
+        ls_table_cell(&t, isnan(g->efficiency.mean) ? "-" : "%.1f %%", 100 * g->efficiency.mean);
     }
+    ls_table_print(&t, out);
     const size_t before = out->len;
     ls_winner_words(a, out);
     if (out->len > before) ls_str_addc(out, '\n');
@@ -302,7 +304,7 @@ ls_status cli_bench_scaling(int argc, char **argv)
 
 ls_status cli_bench_strategies(int argc, char **argv)
 {
-    options x = {.strategies = true};
+    options x = {.strategies = true, .s.by_device = true};
     const ls_status st = run(&x, argc, argv);
     cli_bench_end(&x.s);
     return st;

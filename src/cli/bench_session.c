@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* --- options --- */
 
@@ -82,7 +83,7 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
     }
     if (!ls_train_given(o, "max_val_steps") && !s->reference) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
     if (!o->reference_output && !o->run_type)
-        LS_TRY(ls_argv_add(b, "--reference_output")); /* train.log is that of R1 */
+        LS_TRY(ls_argv_add(b, "--reference_output")); /* train.log is that of the scaling study */
     if (ls_train_given(o, "threads")) return LS_OK;
     return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }
@@ -136,6 +137,7 @@ ls_status cli_bench_begin(bench_session *s)
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "%s/%s", s->reference ? "checkpoint/scaling_runs" : "runs", stamp);
+    LS_TRY(ls_fs_no_links(s->out)); /* runs are kept and resumed in it */
     LS_TRY(cli_bench_base(s));
     s->bench = (ls_bench){.program = s->program,
                           .out = s->out,
@@ -169,6 +171,7 @@ ls_status cli_bench_learn(bench_session *s)
     ls_argv_fini(&one.words);
     ls_free(one.data);
     LS_TRY(st);
+    s->on_cpu = one.on_cpu;
     s->micro = one.micro_batch;
     s->one = one.micro_batch * one.grad_accum;
     return LS_OK;
@@ -208,6 +211,7 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
     LS_TRY(name_model(&side->words));
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
     LS_TRY(ls_bench_check(&s->bench, side));
+    if (s->by_device) side->name[strspn(side->name, "0123456789")] = side->on_cpu ? 'c' : 'g';
     if (side->steps && side->steps <= s->o.warmup)
         return ls_fail(LS_E_ARG,
                        "%s: --warmup %lld leaves no steps to measure of %lld steps (--max_steps, --max_train_steps)",
@@ -219,7 +223,7 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
                          int64_t global, bool or_leave_out)
 {
     char folder[96];
-    snprintf(folder, sizeof folder, "%dgpu_%.80s", workers, name);
+    snprintf(folder, sizeof folder, "%d%s_%.80s", workers, s->by_device && s->on_cpu ? "cpu" : "gpu", name);
     ls_bench_side *side = ls_bench_add(&s->bench, folder, workers);
     if (!side) return ls_nomem(sizeof *side, "a side");
     ls_status st = fill_side(s, side, layout, more, global);
@@ -272,7 +276,19 @@ const ls_bench_side *cli_bench_crowded(const bench_session *s)
 double cli_bench_load(void)
 {
     double load;
-    return getloadavg(&load, 1) == 1 ? load : NAN;
+    long running = 0;
+    int n = 0;
+    if (getloadavg(&load, 1) != 1) return NAN;
+    for (; n < 5; n++) { /* now: the average remembers what has ended, such as the benchmark before this one */
+        FILE *f = fopen("/proc/loadavg", "r");
+        long now = 0;
+        const bool ok = f && fscanf(f, "%*s %*s %*s %ld/", &now) == 1;
+        if (f) fclose(f);
+        if (!ok) return load;
+        running += now - 1;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return fmin(load, (double)running / n);
 }
 
 void cli_bench_note_busy(double load, int cores, const char *expect)
@@ -341,7 +357,7 @@ static ls_status print_commands(const bench_session *s)
             ls_str_add(&out, "DRY RUN: ");
             st = cli_bench_command(s, side, turn, &out);
             ls_str_addc(&out, '\n');
-            if (st == LS_OK && s->reference) st = ls_fs_mkdirs(ls_path_of(s->out, run).text); /* as R1's runner */
+            if (st == LS_OK && s->reference) st = ls_fs_mkdirs(ls_path_of(s->out, run).text); /* as that runner */
         }
     if (st == LS_OK) st = cli_print(&out);
     ls_str_fini(&out);

@@ -3,7 +3,10 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/export.h"
 #include "ckpt/hf.h"
+#include "core/fs.h"
 #include "data/tokenizer.h"
+
+#include <unistd.h>
 
 typedef struct options {
     const char *from, *out, *variant, *to, *dtype, *shard_size;
@@ -20,8 +23,10 @@ static const ls_opt export_table[] = {
             "name of a model in the Hugging Face cache",
             "Input"),
     CLI_STR("out", out, "PATH", NULL, "folder to write (hf), or file to write (gguf, llmc)", "Output"),
-    CLI_CHOICE("to", to, "hf|gguf|llmc", "hf",
-               "hf: a folder for transformers; gguf: a file for llama.cpp; llmc: a model file of llm.c"),
+    CLI_CHOICE(
+        "to", to, "hf|gguf|llmc", "hf",
+        "hf: a folder for transformers; gguf: a file for llama.cpp, which Lockstep does not read; llmc: a model file "
+        "of llm.c, with the tokenizer beside it"),
     CLI_CHOICE("dtype", dtype, "fp32|bf16|fp16", "fp32", "number format of the weights; llmc has no fp16"),
     CLI_STR("shard_size", shard_size, "SIZE", NULL,
             "hf: divide the weights into files of at most this size, such as 500MB or 2GB [one file]"),
@@ -30,8 +35,8 @@ static const ls_opt export_table[] = {
 };
 
 static const cli_page export_page = {
-    export_table, CLI_COUNT(export_table), "export --checkpoint DIR --out PATH [--to hf|gguf|llmc] [OPTIONS]",
-    "Verify the checksums of a checkpoint and write its weights for another program. hf: config.json, generation_config.json, the tokenizer and model.safetensors (or shards and their index). gguf: one file with the vocabulary. llmc: one .bin file in fp32 or bf16."};
+    export_table, CLI_COUNT(export_table), "export [--checkpoint] DIR [--out] PATH [OPTIONS]",
+    "Verify the checksums of a checkpoint and write its weights for another program. hf: config.json, generation_config.json, the tokenizer and model.safetensors (or shards and their index). gguf: one file with the vocabulary. llmc: one .bin file in fp32 or bf16, and the tokenizer in its folder."};
 
 /* "500MB", "2GB", "1048576": decimal units as those of transformers, or KiB, MiB, GiB. */
 static ls_status parse_size(const char *text, int64_t *out)
@@ -97,6 +102,22 @@ static ls_status export_gguf(const ls_export_opts *o)
     return st;
 }
 
+/* The folder of a model file has its tokenizer, which the file has not: generate and eval look for it there. */
+static ls_status export_llmc(const ls_export_opts *o)
+{
+    static const char *const name[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    char from[PATH_MAX], out[PATH_MAX];
+    LS_TRY(ls_ckpt_folder(o->from, from));
+    snprintf(out, sizeof out, "%.*s", (int)(ls_path_base(o->out) - o->out), o->out);
+    LS_TRY(ls_export(o));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < CLI_COUNT(name) && st == LS_OK; i++)
+        if (ls_fs_exists(ls_path_of(from, name[i]).text))
+            st = cli_copy_file(from, *out ? out : ".", name[i], o->replace);
+    if (st != LS_OK && !o->replace) (void)unlink(o->out); /* it did not exist before */
+    return st;
+}
+
 static void print_done(const char *verb, const char *from, const char *to)
 {
     ls_str s = {0};
@@ -108,7 +129,9 @@ static void print_done(const char *verb, const char *from, const char *to)
 ls_status cmd_export(int argc, char **argv)
 {
     options o = {0};
-    LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL));
+    ls_opt_list rest = {0};
+    LS_TRY(cli_parse(&export_page, &o, argc, argv, &rest, NULL));
+    LS_TRY(cli_take_words(&rest, "export takes a checkpoint and an output", &o.from, &o.out));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out PATH");
     if (!strcmp(o.to, "hf") && (ls_ends_in(o.out, ".gguf") || ls_ends_in(o.out, ".bin")))
         return ls_fail(LS_E_ARG, "--out %s would be a Hugging Face folder; add --to %s, or choose another name", o.out,
@@ -125,7 +148,9 @@ ls_status cmd_export(int argc, char **argv)
     char *path = NULL;
     LS_TRY(ls_ckpt_resolve("--checkpoint", o.from, &path));
     how.from = path;
-    const ls_status st = how.kind == LS_EXPORT_GGUF ? export_gguf(&how) : ls_export(&how);
+    const ls_status st = how.kind == LS_EXPORT_GGUF   ? export_gguf(&how)
+                         : how.kind == LS_EXPORT_LLMC ? export_llmc(&how)
+                                                      : ls_export(&how);
     if (st == LS_OK) print_done("exported", path, o.out);
     ls_free(path);
     return st;
@@ -142,13 +167,15 @@ static const ls_opt import_table[] = {
 };
 
 static const cli_page import_page = {
-    import_table, CLI_COUNT(import_table), "import --from PATH --out DIR [--variant hf|r1] [--force]",
+    import_table, CLI_COUNT(import_table), "import [--from] PATH [--out] DIR [--variant hf|r1] [--force]",
     "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), or a model file of llm.c (fp32 or bf16), check every name and shape, and write an fp32 checkpoint with the tokenizer of the folder (tokenizer.json, or vocab.json and merges.txt). `train --init_from` can also read them directly."};
 
 ls_status cmd_import(int argc, char **argv)
 {
     options o = {0};
-    LS_TRY(cli_parse(&import_page, &o, argc, argv, NULL, NULL));
+    ls_opt_list rest = {0};
+    LS_TRY(cli_parse(&import_page, &o, argc, argv, &rest, NULL));
+    LS_TRY(cli_take_words(&rest, "import takes a model and an output folder", &o.from, &o.out));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "import needs --from PATH and --out DIR");
     char *path = NULL;
     LS_TRY(ls_ckpt_resolve("--from", o.from, &path));

@@ -1,4 +1,4 @@
-/* cmd_data.c - `lockstep data`: lists and downloads public data sets. */
+/* cmd_data.c - `lockstep data`: lists data sets, and downloads or writes them. */
 #include "cli/commands.h"
 #include "core/fs.h"
 #include "core/progress.h"
@@ -14,8 +14,9 @@ typedef struct options {
 /* ---- list ---- */
 
 static const ls_opt list_table[] = {CLI_SWITCH("json", json, "print the list as JSON")};
-static const cli_page list_page = {list_table, CLI_COUNT(list_table), "data list [OPTIONS]",
-                                   "List the public data sets of the reference projects."};
+static const cli_page list_page = {
+    list_table, CLI_COUNT(list_table), "data list [OPTIONS]",
+    "List the text that comes with the program and the public data sets of the reference projects."};
 
 static int64_t bytes_of(const ls_dataset *d)
 {
@@ -59,14 +60,14 @@ static ls_status data_list(int argc, char **argv)
         if (d->n_file) ls_human_bytes(size, (double)bytes_of(d));
         printf("%-16s %10s  %s\n", d->name, size, d->what);
     }
-    printf("\n`lockstep data fetch NAME` downloads a set, or prints where to get it.\n");
+    printf("\n`lockstep data fetch NAME` writes or downloads a set, or prints where to get it.\n");
     return LS_OK;
 }
 
 /* ---- fetch ---- */
 
 static const ls_opt fetch_table[] = {
-    CLI_STR("out", out, "DIR", "dataset", "folder for the files"),
+    CLI_STR("out", out, "DIR", NULL, "folder for the files [dataset; of shakespeare: the current folder]"),
     CLI_STR("url", url, "URL", NULL,
             "download the files from this folder on a server instead (a mirror); also file://"),
     CLI_STR("sha256", sha256, "HEX", NULL, "expected SHA-256 of a set with one file [the known one, if any]"),
@@ -76,9 +77,10 @@ static const ls_opt fetch_table[] = {
 };
 static const cli_page fetch_page = {
     fetch_table, CLI_COUNT(fetch_table), "data fetch NAME [OPTIONS]",
-    "Download a public data set (`lockstep data list`), and check sizes and checksums. A broken or stopped download "
-    "continues where it ended. Files that exist are only checked. Without a network, put the files into the folder by "
-    "hand and run the command to check them."};
+    "Download a public data set (`lockstep data list`), and check sizes and checksums. `data fetch shakespeare` needs no "
+    "network: it writes a small English text that comes with the program. A broken or stopped download continues where "
+    "it ended. Files that exist are only checked. Without a network, put the files into the folder by hand and run the "
+    "command to check them."};
 
 static void show(void *ctx, int64_t done, int64_t total, double rate)
 {
@@ -101,7 +103,7 @@ static ls_status by_other_means(ls_status st, const ls_dataset_file *f, const ch
 {
     ls_err_kept why;
     ls_err_keep(&why);
-    if ((st != LS_E_IO && st != LS_E_FORMAT) || ls_fs_exists(path)) return st;
+    if ((st != LS_E_IO && st != LS_E_FORMAT) || ls_fs_exists(path) || !f->url) return st;
     return ls_fail(
         st, "%s; or get %s on another machine, put it at %s (%lld bytes%s%s) and run this command again to check it",
         why.words, f->url, path, (long long)f->nbytes, f->sha256 ? ", SHA-256 " : "", f->sha256 ? f->sha256 : "");
@@ -114,7 +116,9 @@ static ls_status fetch_file(const options *o, const ls_dataset_file *f, ls_fetch
     if (o->url) LS_TRY(ls_path_in(url, o->url, "%s", f->name));
     ls_progress_open();
     const ls_fetch_opts how = {.url = o->url ? url : f->url,
-                               .path = path,
+                               .path = !strncmp(path, "./", 2) ? path + 2 : path,
+                               .packed = o->url ? NULL : f->packed,
+                               .npacked = f->packed ? *f->npacked : 0,
                                .sha256 = o->sha256 ? o->sha256 : f->sha256,
                                .nbytes = o->sha256 ? -1 : f->nbytes,
                                .retries = (int)o->retries,
@@ -126,7 +130,9 @@ static ls_status fetch_file(const options *o, const ls_dataset_file *f, ls_fetch
     if (o->json) return LS_OK;
     char size[32];
     printf("%-22s %10s  %s  %s%s\n", f->name, ls_human_bytes(size, (double)r->nbytes),
-           r->had_it ? "existed   " : "downloaded",
+           r->had_it    ? "existed   "
+           : how.packed ? "written   "
+                        : "downloaded",
            how.sha256 ? "SHA-256 is right" : "size is right; no published checksum, SHA-256 ",
            how.sha256 ? "" : r->sha256);
     return LS_OK;
@@ -148,7 +154,8 @@ static void add_next(ls_str *s, const ls_dataset *d, const char *out)
         dir = strstr(p, "DIR");
         ls_str_addn(s, p, dir ? (size_t)(dir - p) : strlen(p));
         if (!dir) break;
-        ls_str_add(s, out);
+        if (!strcmp(out, ".") && dir[3] == '/') dir++; /* ./FILE: FILE */
+        else ls_str_add(s, out);
     }
 }
 
@@ -195,11 +202,12 @@ static ls_status data_fetch(int argc, char **argv)
     for (size_t i = 0; i < ls_n_dataset; i++) {
         const ls_dataset *d = &ls_datasets[i];
         if (strcmp(d->name, words.word[0]) != 0) continue;
-        if (d->by_hand) return refer(d, o.out);
+        if (d->by_hand) return refer(d, o.out ? o.out : "dataset");
         if (o.sha256 && (d->n_file != 1 || strlen(o.sha256) != 64 || strspn(o.sha256, "0123456789abcdef") != 64))
             return ls_fail(LS_E_ARG,
                            "--sha256 needs 64 hexadecimal digits in lower case, and a set with one file; %s has %d",
                            d->name, d->n_file);
+        if (!o.out) o.out = d->file[0].packed ? "." : "dataset";
         return fetch_all(&o, d);
     }
     const char *near = ls_nearest_word(words.word[0], names, ls_n_dataset);
@@ -207,14 +215,14 @@ static ls_status data_fetch(int argc, char **argv)
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-static const cli_command parts[] = {{"list", "list public data sets", data_list},
-                                    {"fetch", "download a data set and check it", data_fetch}};
+static const cli_command parts[] = {{"list", "list data sets", data_list},
+                                    {"fetch", "write or download a data set and check it", data_fetch}};
 
 ls_status cmd_data(int argc, char **argv)
 {
     static const cli_group group = {.usage = "data NAME [OPTIONS]",
                                     .what = "data command",
-                                    .text = "Public data sets. Every command has its own --help.",
+                                    .text = "Texts to train on. Every command has its own --help.",
                                     .table = parts,
                                     .n = CLI_COUNT(parts)};
     return cli_run_group(&group, argc, argv);

@@ -1,6 +1,7 @@
 /* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file; other tasks are in eval_*.c. */
 #include "cli/eval_impl.h"
 #include "ckpt/checkpoint.h"
+#include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/progress.h"
@@ -21,7 +22,7 @@ static const ls_opt table[] = {
         "a model in the Hugging Face cache"),
     CLI_STR("data", data, "PATH", NULL,
             "token file, or a folder written by prepare (uses its val.bin); translate: pairs as .tsv or .jsonl, or a "
-            "folder of prepare --task translate (uses its test.jsonl, else val.jsonl)"),
+            "folder of prepare --task translate (uses its test.jsonl, else val.jsonl) [of a run folder: its data]"),
     CLI_STR("hyp", hyp, "FILE", NULL, "bleu: translations, one per line (plain, .gz or .zst; - for standard input)"),
     CLI_ROW(WORDS, 0, 0, "ref", ref, "FILE", NULL,
             "bleu: references, one per line; can be given again, for several of each sentence"),
@@ -41,7 +42,7 @@ static const ls_opt table[] = {
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "eval --checkpoint DIR --data PATH [OPTIONS]",
+    table, CLI_COUNT(table), "eval [--checkpoint] DIR [--data PATH] [OPTIONS]",
     "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file (of "
     "pairs: over their targets). With --task translate, translate pairs and compute BLEU and chrF; with --task bleu "
     "--hyp FILE --ref FILE, score translations of any origin."};
@@ -127,6 +128,36 @@ static int trained_length(const char *checkpoint, int otherwise)
     return n >= 1 && n <= otherwise ? (int)n : otherwise;
 }
 
+/* The ids of one vocabulary mean nothing in another: that of the data must be the checkpoint's, whatever the form of its files. */
+static ls_status check_tokenizer(const char *checkpoint, int n_model, const char *data)
+{
+    char of[2][PATH_MAX], dir[PATH_MAX];
+    ls_str text[2] = {{0}, {0}};
+    int n[2] = {0, 0};
+    ls_status st = LS_OK;
+    snprintf(dir, sizeof dir, "%.*s", (int)(ls_path_base(data) - data), data);
+    LS_TRY(ls_ckpt_tokenizer(*dir ? dir : ".", of[0]));
+    LS_TRY(ls_ckpt_tokenizer(checkpoint, of[1]));
+    if (!*of[0] != !*of[1])
+        fprintf(stderr, "note: %s has no tokenizer; only that all ids of the data are below %d is checked\n",
+                *of[0] ? checkpoint : data, n_model);
+    for (int k = 0; k < 2 && st == LS_OK && *of[0] && *of[1]; k++) {
+        ls_tokenizer *t = NULL;
+        st = ls_tokenizer_load(of[k], &t);
+        if (st == LS_OK) st = ls_tokenizer_to_json(t, &text[k]);
+        if (st == LS_OK) n[k] = ls_tokenizer_n_vocab(t);
+        ls_tokenizer_destroy(&t);
+    }
+    if (st == LS_OK && n[1] && strcmp(text[0].data, text[1].data) != 0)
+        st = ls_fail(LS_E_CONFIG,
+                     "%s is from another tokenizer (%d ids) than %s (%d ids); prepare its text again with "
+                     "`lockstep prepare TEXT --tokenizer %s --out DIR`",
+                     data, n[0], checkpoint, n[1], ls_quoted(of[1]).text);
+    ls_str_fini(&text[0]);
+    ls_str_fini(&text[1]);
+    return st;
+}
+
 static ls_status open_and_evaluate(const options *o, const ls_session_opts *how, const char *path)
 {
     ls_session s = {0};
@@ -142,6 +173,7 @@ static ls_status open_and_evaluate(const options *o, const ls_session_opts *how,
     }
     const int S = o->seq_length ? (int)o->seq_length : trained_length(s.path, n_ctx);
     LS_TRY_GOTO(st, done, ls_data_check(path, false));
+    LS_TRY_GOTO(st, done, check_tokenizer(s.path, s.model->cfg.vocab_size, path));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
     LS_TRY_GOTO(st, done, evaluate(&s, &data, o, &r));
     if (!r.tokens) {
@@ -176,21 +208,54 @@ static ls_status check(const options *o, const unsigned char *given)
     for (size_t i = 0; i < CLI_COUNT(of); i++)
         if (cli_given(&page, given, of[i].name) && !(t == 'l' ? of[i].lm : t == 't' ? of[i].translate : of[i].bleu))
             return ls_fail(LS_E_ARG, "--%s has no meaning with --task %s; leave it out", of[i].name, o->task);
-    if (t != 'b' && (!o->checkpoint || !o->data))
-        return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
+    if (t != 'b' && !o->checkpoint)
+        return ls_fail(LS_E_ARG, "eval needs a run folder, or --checkpoint DIR and --data PATH");
     if (!o->max_steps || o->max_steps < -1)
         return ls_fail(LS_E_ARG, "--max_steps %lld: must be at least 1, or -1 for the whole file",
                        (long long)o->max_steps);
     return LS_OK;
 }
 
+/* The data of the run that the checkpoint is of: its validation tokens, or the folder with its pairs. */
+static ls_status data_of_run(const options *o, char path[PATH_MAX])
+{
+    char run[PATH_MAX], *found = NULL;
+    ls_argv words = {0};
+    ls_train_options of_run;
+    ls_train_paths paths = {0};
+    if (!ls_fs_exists(o->checkpoint)) LS_TRY(ls_ckpt_resolve("--checkpoint", o->checkpoint, &found));
+    ls_free(found);
+    ls_status st = ls_path_in(run, o->checkpoint, "%s", "");
+    if (st == LS_OK && !ls_fs_exists(ls_path_of(run, LS_RUN_OPTIONS).text)) st = ls_path_in(run, o->checkpoint, "..");
+    if (st == LS_OK && !ls_fs_exists(ls_path_of(run, LS_RUN_OPTIONS).text))
+        return ls_fail(LS_E_ARG, "%s is not of a run folder, whose data are known; add --data PATH", o->checkpoint);
+    if (st == LS_OK) st = ls_run_options_read(run, false, &words);
+    if (st == LS_OK) st = ls_train_options_parse(words.n, words.word, &of_run);
+    if (st == LS_OK && !strcmp(o->task, "translate")) snprintf(path, PATH_MAX, "%s", of_run.data ? of_run.data : "");
+    else if (st == LS_OK) st = ls_train_find_paths(&of_run, &paths);
+    if (paths.val) snprintf(path, PATH_MAX, "%s", paths.val);
+    if (st == LS_OK && !*path)
+        st = ls_fail(LS_E_ARG, "the run of %s has no validation data; add --data PATH", o->checkpoint);
+    ls_train_paths_fini(&paths);
+    ls_argv_fini(&words);
+    return st;
+}
+
 ls_status cmd_eval(int argc, char **argv)
 {
     options o = {0};
+    ls_opt_list rest = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
+    char known[PATH_MAX] = "";
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
+    LS_TRY(cli_take_words(&rest, "eval takes a checkpoint or a run folder", &o.checkpoint, NULL));
     LS_TRY(check(&o, given));
     if (!strcmp(o.task, "bleu")) return eval_bleu(&o);
+    if (!o.data) {
+        LS_TRY(data_of_run(&o, known));
+        o.data = known;
+        fprintf(stderr, "data: %s\n", known);
+    }
     if (!strcmp(o.task, "translate")) return eval_translate(&o);
 
     ls_session_opts how = {

@@ -4,6 +4,7 @@
 #include "core/fs.h"
 #include "core/minmax.h"
 #include "core/stop.h"
+#include "data/unicode.h"
 
 typedef generate_options options; /* of the rows below */
 
@@ -14,7 +15,7 @@ static const ls_opt table[] = {
         "checkpoint", checkpoint, "DIR", NULL,
         "checkpoint, run folder (uses its newest checkpoint), Hugging Face folder, model file of llm.c, or the name of "
         "a model in the Hugging Face cache, such as gpt2"),
-    CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
+    CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]", .text = true),
     CLI_STR("prompt_file", prompt_file, "FILE", NULL, "read the prompt from a file"),
     CLI_STR("prompts", prompts, "FILE", NULL,
             "continue each line of a file (plain, .gz or .zst; - for standard input), in batches"),
@@ -22,7 +23,7 @@ static const ls_opt table[] = {
     CLI_POSITIVE("max_new_tokens", max_new, "N", "128",
                  "generate at most N tokens; beyond the positions of the model, the oldest half of the text is dropped "
                  "and the rest computed again"),
-    CLI_ROW(WORDS, 0, 0, "stop", stop, "TEXT", NULL, "end before this text; can be given several times"),
+    CLI_ROW(WORDS, 0, 0, "stop", stop, "TEXT", NULL, "end before this text; can be given several times", .text = true),
     CLI_POSITIVE("num_samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
     CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
     CLI_REAL_IN(0, 1e6, "temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
@@ -41,6 +42,12 @@ static const ls_opt table[] = {
     CLI_SWITCH("stats", stats, "print tokens/s of prompt and text, weights, precision and accepted drafts on stderr",
                "Output"),
     CLI_SWITCH("json", json, "print one JSON object instead of text (--prompts: one per line of output)"),
+    /* names of nanoGPT's sample.py */
+    CLI_ALIAS("out_dir", "checkpoint"),
+    {.name = "start", .instead = "use --prompt TEXT, or --prompt_file FILE"},
+    {.name = "init_from", .instead = "use --checkpoint: a run folder, or gpt2 for the model in the Hugging Face cache"},
+    {.name = "dtype", .instead = "use --precision fp32, bf16 or fp16"},
+    {.name = "compile", .arg = "false|0|no", .instead = "leave it out: kernels are compiled before the run"},
 };
 
 static const cli_page page = {table, CLI_COUNT(table), "generate [--checkpoint] DIR [[--prompt] TEXT] [OPTIONS]",
@@ -57,23 +64,20 @@ typedef struct text {
     int64_t drafted, accepted;
 } text;
 
-/* Bytes of `s` from `from` on that are whole UTF-8 characters: a token may end inside one. */
-static size_t whole_characters(const ls_str *s, size_t from)
+/* Prints the text up to byte `end`. */
+static ls_status show_up_to(text *t, size_t end)
 {
-    size_t end = s->len;
-    for (size_t back = 1; back <= 3 && from + back <= s->len; back++) {
-        unsigned char c = (unsigned char)s->data[s->len - back];
-        if (c < 0x80) break;
-        if (c >= 0xc0) {
-            size_t need = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-            if (need > back) end = s->len - back;
-            break;
-        }
-    }
-    return end;
+    ls_str whole = {0};
+    data_utf8_replace(t->made.data + t->n_shown, end - t->n_shown, false, &whole);
+    t->n_shown = end;
+    const ls_status st = whole.failed ? ls_nomem(whole.len, "the text") : LS_OK;
+    if (st == LS_OK && whole.len) fwrite(whole.data, 1, whole.len, stdout);
+    ls_str_fini(&whole);
+    return st;
 }
 
-/* Adds the text of the last id, or ends it before a stop text. Prints what cannot become a part of one. */
+/* Adds the text of the last id, or ends it before a stop text. Prints what cannot become a part of one, in whole characters: a token may end
+ * inside one. */
 static ls_status show(const ls_session *s, const options *o, text *t, bool *ended)
 {
     const ls_stops stops = generate_stops(o);
@@ -84,12 +88,9 @@ static ls_status show(const ls_session *s, const options *o, text *t, bool *ende
     t->made.len = at;
     t->made.data[at] = '\0';
     if (o->json) return LS_OK;
-    size_t end = whole_characters(&t->made, t->n_shown);
-    if (*ended) end = at;
-    else end = LS_MIN(end, at - ls_stops_pending(&stops, (ls_substr){t->made.data, at}));
-    fwrite(t->made.data + t->n_shown, 1, end - t->n_shown, stdout);
+    const size_t end = at - ls_stops_pending(&stops, (ls_substr){t->made.data, at});
+    LS_TRY(show_up_to(t, *ended ? at : t->n_shown + data_utf8_whole(t->made.data + t->n_shown, end - t->n_shown)));
     fflush(stdout);
-    t->n_shown = end;
     return LS_OK;
 }
 
@@ -139,7 +140,7 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
             break;
         }
     }
-    if (!o->json) fwrite(t->made.data + t->n_shown, 1, t->made.len - t->n_shown, stdout);
+    if (!o->json && t->made.len > t->n_shown) LS_TRY(show_up_to(t, t->made.len));
     t->seconds = ls_now() - begin;
     t->drafted = s->drafted - drafted;
     t->accepted = s->accepted - accepted;
@@ -148,9 +149,12 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
 
 static void write_json(ls_jsonw *w, const text *t)
 {
+    ls_str whole = {0};
+    data_utf8_replace(t->made.data, t->made.len, false, &whole);
+    w->out->failed |= whole.failed;
     ls_jsonw_open(w, '{');
-    ls_jsonw_members(w, LS_KV("prompt", t->prompt),
-                     LS_KV("text", ((ls_substr){t->made.len ? t->made.data : "", t->made.len})));
+    ls_jsonw_members(w, LS_KV("prompt", t->prompt), LS_KV("text", ((ls_substr){whole.data, whole.len})));
+    ls_str_fini(&whole);
     ls_jsonw_put_open(w, "ids", '[');
     for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
     ls_jsonw_close(w);
@@ -304,7 +308,7 @@ static ls_status generate(const options *o, const ls_session_opts *how)
 
 static ls_status check(const options *o, const unsigned char *given)
 {
-    if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
+    if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs a checkpoint or a run folder");
     const char *const from[] = {o->prompt ? "--prompt" : NULL, o->prompt_file ? "--prompt_file" : NULL,
                                 o->prompts ? "--prompts" : NULL};
     for (int i = 0; i < 2; i++)
@@ -329,18 +333,6 @@ static ls_status check(const options *o, const unsigned char *given)
     return LS_OK;
 }
 
-/* The words that are no options: checkpoint, then prompt, as far as options have not given them. */
-static ls_status take_words(options *o, const ls_opt_list *rest)
-{
-    int i = 0;
-    if (i < rest->n && !o->checkpoint) o->checkpoint = rest->word[i++];
-    if (i < rest->n && !o->prompt) o->prompt = rest->word[i++];
-    if (i == rest->n) return LS_OK;
-    return ls_fail(LS_E_ARG,
-                   "unexpected argument '%s': generate takes a checkpoint and a prompt; quote a prompt with blanks",
-                   rest->word[i]);
-}
-
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
@@ -348,7 +340,7 @@ ls_status cmd_generate(int argc, char **argv)
     if (cli_task_is(argc, argv, "translate")) return cli_generate_pairs(argc, argv);
     unsigned char given[CLI_COUNT(table)] = {0};
     LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
-    LS_TRY(take_words(&o, &rest));
+    LS_TRY(cli_take_words(&rest, GENERATE_WORDS, &o.checkpoint, &o.prompt));
     LS_TRY(check(&o, given));
     ls_session_opts how = {
         .checkpoint = o.checkpoint, .B = 1, .cache_len = INT32_MAX, .speculate = (int)o.speculate, .tokenizer = true};

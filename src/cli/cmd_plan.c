@@ -7,11 +7,13 @@
 #include "plan/planner_measure.h"
 #include "core/cores.h"
 #include "core/fs.h"
+#include "core/progress.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
 #include <ctype.h>
 #include <math.h>
+#include <unistd.h>
 
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS LS_CLUSTER_MOST
@@ -38,9 +40,9 @@ static const ls_opt table[] = {
                  "sequences per optimizer step over all workers [one per worker, at least 512]"),
     CLI_POSITIVE("seq_length", seq_length, "N", "0",
                  "tokens per sequence [512, or the model's positions if these are fewer]"),
-    CLI_STR(
-        "cluster", cluster, "NAME[:N]|this", "this",
-        "cluster file or preset (v100, a100, h100, h200, b200), N: number of devices, at most 16384; or this machine (measured now)"),
+    CLI_STR("cluster", cluster, "NAME[:N]|this", "this",
+            "cluster file or preset (" LS_CLUSTER_PRESETS
+            "), N: number of devices, at most 16384; or this machine (measured now)"),
     CLI_CHOICE(
         "precision", precision, "fp32|bf16|fp16|auto", NULL,
         "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]",
@@ -261,7 +263,7 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
         ls_device_choice d;
         LS_TRY(ls_device_choose(o->device, NULL, 1, 0, &d));
         LS_TRY(check_offload(o, d.cuda));
-        cli_print_device(&d);
+        cli_print_device(&d, false);
         mo->cuda = d.cuda;
         mo->device = d.index;
         mo->dtype = ls_precision_dtype(ls_precision_choose(o->precision, d.cuda));
@@ -371,10 +373,11 @@ static ls_status count_workers(const options *o, ls_cluster *cl, ls_planner_quer
 }
 
 /* The cluster file has what this plan needs. */
-static ls_status check_cluster(const options *o, const ls_cluster *cl, const ls_planner_query *q)
+static ls_status check_cluster(const options *o, const ls_cluster *cl, ls_planner_query *q)
 {
     LS_TRY(ls_cluster_check_precision(cl, q->dtype));
     LS_TRY(check_offload(o, !cl->cpu));
+    LS_TRY(ls_planner_settle(cl, q));
     return !q->offload ? LS_OK : ls_cluster_check_offload(cl, ls_cluster_crowd(cl, 1).timed, q->dtype);
 }
 
@@ -418,9 +421,10 @@ static ls_status rank(options *o)
     ls_compute gpu;
     if (st == LS_OK && open_same_gpu(&cl, &q, &gpu)) q.gpu = &gpu;
     if (st == LS_OK) st = ls_planner_search(&cl, &q, &r);
+    const int columns = ls_terminal_columns(STDOUT_FILENO);
     if (st == LS_OK) {
         if (o->json) ls_planner_json(&cl, &q, &r, q.top, &text);
-        else ls_planner_text(&cl, &q, &r, q.top, &text);
+        else ls_planner_text(&cl, &q, &r, q.top, columns ? columns : 80, &text);
         st = cli_print(&text);
         if (st == LS_OK && !r.n_fit && r.n)
             st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits in memory; the smallest: %s", q.workers,

@@ -27,7 +27,7 @@ static const ls_opt table[] = {
                "Input and output", CLI_COMMON),
     CLI_LIST(
         "input", input, "PATH...",
-        "the same as PATH... without the option: files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
+        "the same as PATH... without the option: files (one document per .txt, .md or .rst file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
         CLI_COMMON),
     CLI_LIST("val_input", val_input, "PATH...", "input files for validation", CLI_COMMON),
     CLI_STR(
@@ -63,7 +63,11 @@ static const ls_opt table[] = {
         "dedup", p.dedup,
         "drop documents that equal an earlier one, by a 64-bit hash; needs 11 to 21 bytes of memory per document, 32 while its table grows",
         CLI_COMMON),
-    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", CLI_COMMON),
+    CLI_CHOICE(
+        "format", format, "auto|txt|lines|jsonl", "auto",
+        "what a document is: txt: a file; lines (or --lines): a line of text; jsonl: a line of JSON; auto: txt or jsonl by file name",
+        CLI_COMMON),
+    {.name = "lines", .of = "format", .value = "lines"},
     CLI_CHOICE("invalid_utf8", bad_utf8, "error|replace|keep", "error",
                "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
     CLI_INT_IN(0, 1e18, "limit_docs", p.limit_docs, "N", "0",
@@ -116,7 +120,10 @@ static void show_progress(void *ctx, const ls_prepare_progress *p)
 
 static ls_status list_inputs(ls_inputs *list, const ls_opt_list *words, const char *format)
 {
-    ls_text_format f = !strcmp(format, "txt") ? LS_TEXT_PLAIN : !strcmp(format, "jsonl") ? LS_TEXT_JSONL : LS_TEXT_AUTO;
+    const ls_text_format f = !strcmp(format, "txt")     ? LS_TEXT_PLAIN
+                             : !strcmp(format, "jsonl") ? LS_TEXT_JSONL
+                             : !strcmp(format, "lines") ? LS_TEXT_LINES
+                                                        : LS_TEXT_AUTO;
     for (int i = 0; i < words->n; i++) LS_TRY(ls_inputs_add(list, words->word[i], f));
     return LS_OK;
 }
@@ -126,7 +133,7 @@ static ls_status list_inputs(ls_inputs *list, const ls_opt_list *words, const ch
 static void note_skipped(const ls_inputs *list)
 {
     if (!list->n_skipped) return;
-    fprintf(stderr, "note: %zu file%s of other types in folders, skipped:", list->n_skipped,
+    fprintf(stderr, "note: %zu file%s in folders skipped, of other types or a README:", list->n_skipped,
             list->n_skipped == 1 ? "" : "s");
     for (size_t i = 0; i < list->n_skipped && i < MAX_NAMED; i++)
         fprintf(stderr, "%s %s", i ? "," : "", list->skipped[i]);

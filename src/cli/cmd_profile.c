@@ -76,6 +76,9 @@ static ls_status summarize(const char *run_dir)
         path = ls_path_join(run_dir, "profiles/profile_summary.json");
         st = path ? ls_fs_write(path, text.data, text.len) : ls_nomem(strlen(run_dir), "a path");
         if (st == LS_OK) printf("%s%sWrote %s\n", table.data ? table.data : "", table.data ? "\n" : "", path);
+        if (st == LS_OK && strstr(text.data, "\"rows_counted_once\""))
+            printf(
+                "note: files of one host in profiles/ have equal rows, which are counted once (rows_counted_once)\n");
         fflush(stdout);
     }
     ls_free(path);
@@ -120,7 +123,7 @@ static ls_status run_command(const ls_argv *w, const char *output, int *code)
     const pid_t pid = fork();
     if (pid < 0) return ls_fail(LS_E_IO, "cannot start %s: %s", w->word[0], strerror(errno));
     if (pid == 0) {
-        const int fd = output ? open(output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+        const int fd = output ? ls_fs_open(output, O_WRONLY | O_CREAT | O_TRUNC) : -1;
         if (fd >= 0) dup2(fd, STDOUT_FILENO), dup2(fd, STDERR_FILENO);
         execv(w->word[0], w->word);
         _exit(127);
@@ -154,7 +157,7 @@ static ls_status export_stats(const char *nsys, const char *profiles, const char
     }
     if (st == LS_OK && code) {
         fprintf(stderr, "nsys stats failed; nsys_stats_%s.txt was not written\n", host);
-        unlink(out);
+        (void)ls_fs_unlink(out, false);
     }
     ls_free(out);
     ls_free(rep);
@@ -286,5 +289,6 @@ ls_status cmd_profile(int argc, char **argv)
             LS_E_ARG,
             "profile needs a command; use lockstep profile -- train ... or lockstep profile summarize --run_dir DIR");
     if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run_dir DIR");
+    LS_TRY(ls_fs_no_links(o.run_dir));
     return summarize(o.run_dir);
 }

@@ -1,4 +1,4 @@
-/* cmd_report.c - `lockstep report`: the page, and R1's table, chart and verifying tools. */
+/* cmd_report.c - `lockstep report`: the page, and the scaling study's table, chart and verifying tools. */
 #include "cli/commands.h"
 
 #include "core/fs.h"
@@ -6,7 +6,8 @@
 #include "report/page/report.h"
 #include "report/compat/tools.h"
 
-/* Options of all forms; the tools of R1 (docs/REFERENCES.md) have their own. Their exit code is 1 after a negative result. */
+/* Options of all forms; the tools of the ZeRO scaling study (docs/REFERENCES.md) have their own. Their exit code is 1
+ * after a negative result. */
 typedef struct options {
     const char *gpu1, *gpu2, *gpu4;   /* table */
     const char *baseline, *optimized; /* charts */

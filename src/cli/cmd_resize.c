@@ -28,12 +28,12 @@ static ls_status wait_for_answer(const char *ask, const char *path, const char *
     for (const double until = ls_now() + ANSWER_TIME; ls_now() < until;) {
         if (ls_fs_is_file(path)) {
             LS_TRY(ls_fs_read(path, text, &n));
-            (void)unlink(path);
+            (void)ls_fs_unlink(path, false);
             return LS_OK;
         }
         (void)nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
-    (void)unlink(ask);
+    (void)ls_fs_unlink(ask, false);
     if (ls_lock_is_held(ls_path_of(run, LS_RUN_LOCK).text))
         return ls_fail(
             LS_E_CONFIG,
@@ -60,7 +60,7 @@ static ls_status ask_run(const char *run, int64_t n)
 {
     char number[24], *text = NULL;
     const ls_path ask = ls_path_of(run, SUPERVISE_ASK), answer = ls_path_of(run, SUPERVISE_ANSWER);
-    (void)unlink(answer.text);
+    (void)ls_fs_unlink(answer.text, false);
     const int len = snprintf(number, sizeof number, "%lld\n", (long long)n);
     LS_TRY(ls_fs_write(ask.text, number, (size_t)len));
     LS_TRY(wait_for_answer(ask.text, answer.text, run, &text));
@@ -84,6 +84,7 @@ ls_status cmd_resize(int argc, char **argv)
         return ls_fail(LS_E_ARG, "give a run folder and a number of workers: lockstep resize RUN N");
     const char *run = rest.word[0];
     if (!ls_fs_is_dir(run)) return ls_fail(LS_E_IO, "%s: no such run folder", run);
+    LS_TRY(ls_fs_no_links(run));
     LS_TRY(refuse_launched(run));
     LS_TRY(ls_lock_take(&one, ls_path_of(run, "resize.lock").text, ANSWER_TIME, "one request is answered at a time"));
     const ls_status st = ask_run(run, n);

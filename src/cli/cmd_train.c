@@ -103,15 +103,17 @@ typedef struct job {
     const char *host;                      /* of a worker that a launcher started; NULL: -n started it */
     bool several;                          /* hosts, whose output may be in several places */
     bool reported;                         /* the failure of this worker is printed */
+    bool tells_folder;                     /* this command has created the run folder */
     ls_device_choice device;               /* the same for every worker */
     bool device_printed;
+    ls_auto_check *check;  /* NULL: the steps are not chosen again */
     supervise *supervisor; /* NULL: a failure ends the run */
     ls_launch_end *end;
 } job;
 
 static void print_device(job *j)
 {
-    if (!j->device_printed) cli_print_device(&j->device);
+    if (!j->device_printed) cli_print_device(&j->device, true);
     j->device_printed = true;
 }
 
@@ -126,7 +128,7 @@ static void startup_line(void *ctx, const ls_trainer *t)
     char current[16] = "none";
     (void)ctx;
     if (t->compute.device) snprintf(current, sizeof current, "%d", t->device.index);
-    /* the keys of R1's line, which users search in its log (docs/FORMATS.md) */
+    /* the keys of the scaling study's line, which users search in its log (docs/FORMATS.md) */
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
            (int)getpid(), c->rank, c->local_rank, ls_comm_size(t->comm), devices ? devices : "", current);
     fflush(stdout);
@@ -155,7 +157,9 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
 static void worker_report(void *ctx, int rank, ls_status st)
 {
     job *j = ctx;
-    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && (rank || train_is_resizing(j->supervisor)))) return;
+    const bool again = j->check && j->check->measured > 0;
+    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && (rank || again || train_is_resizing(j->supervisor))))
+        return;
     j->reported = true;
     if (!ls_err_is_peers()) cli_print_error(j->supervisor && j->o->n == 1 ? -1 : rank, j->host, st);
     else if (j->several && !rank) fprintf(stderr, "lockstep: %s; its output has the reason\n", ls_err_words());
@@ -223,6 +227,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
         c.rank = c.local_rank = rank;
         c.lock_held = j->supervisor;
+        /* files outside of the run folder, and lines of a log, would be those of two runs */
+        if (!c.tensorboard && !c.csv_monitor && !c.profile && !c.dist_debug && !c.reference_output) c.check = j->check;
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
@@ -239,6 +245,8 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
     LS_ASSERT(t || st != LS_OK);
+    if (st == LS_OK && !rank && j->tells_folder && j->o->attempt == 1)
+        ls_progress_say("run folder: %s\n", j->o->checkpoint_path); /* it would be removed after a failure above */
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile && !t->complete) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
@@ -363,14 +371,15 @@ static ls_status fit_settings(ls_train_config *c)
 }
 
 /* Prints what becomes of every key, in this precision (NULL: not known). st: of reading the file, or of all checks that follow. */
-static void explain_json(const ls_train_options *o, const char *precision, ls_status st, bool read)
+static void explain_json(const ls_train_options *o, const char *precision, bool cpu, ls_status st, bool read)
 {
     const char *rank = getenv("RANK");
     ls_err_kept error;
     ls_str s = {0};
     if (st == LS_E_NOMEM || (rank && strcmp(rank, "0"))) return;
     if (st != LS_OK) ls_err_keep(&error);
-    if (ls_ds_config_explain(o->deepspeed_config, precision, read && st != LS_OK ? error.words : NULL, &s) == LS_OK &&
+    if (ls_ds_config_explain(o->deepspeed_config, precision, cpu, read && st != LS_OK ? error.words : NULL, &s) ==
+            LS_OK &&
         s.data)
         fputs(s.data, stderr);
     if (st != LS_OK) ls_err_restore(&error);
@@ -387,7 +396,7 @@ static ls_status print_settings(const job *j, int world)
         ls_train_config_fini(&c);
         return st;
     }
-    if (j->ds) explain_json(j->o, c.precision, LS_OK, true);
+    if (j->ds) explain_json(j->o, c.precision, !strcmp(c.device, "cpu"), LS_OK, true);
     print_notes(j->o, &c);
     if (c.json) ls_train_config_json(&c, &s);
     else ls_train_config_table(&c, &s);
@@ -472,9 +481,9 @@ static void tell_restarts(const ls_train_options *o, const ls_start_env *e)
 {
     ls_str s = {0};
     if (!o->resume || o->print_config || e->rank || train_is_supervised(o) || getenv("LOCKSTEP_ATTEMPT")) return;
-    ls_run_options_restarts(o->checkpoint_path, &s);
+    ls_run_options_typed(o->checkpoint_path, "restarts", &s);
     if (s.len && !s.failed)
-        ls_progress_say("lockstep: the run was started with %s; --resume does not take this over: this command does "
+        ls_progress_say("lockstep: the run was started with%s; --resume does not take this over: this command does "
                         "not restart it after a failure\n",
                         s.data);
     ls_str_fini(&s);
@@ -550,23 +559,33 @@ ls_status cmd_train(int argc, char **argv)
     LS_TRY_GOTO(st, done, train_start_source(&start, &env));
     tell_restarts(o, &env);
     if (o->deepspeed_config && (st = ls_ds_config_load(o->deepspeed_config, &ds)) != LS_OK) {
-        explain_json(o, o->precision, st, false);
+        explain_json(o, o->precision, false, st, false);
         goto done;
     }
     job j = {.o = o, .ds = o->deepspeed_config ? &ds : NULL, .id = &id};
     if (env.size > 1 && !gethostname(host, sizeof host - 1)) j.host = host;
     LS_TRY_GOTO(st, done, report_alone(&j, &env, choose_device(&j, &env)));
+    bool more = false;
+    LS_TRY_GOTO(st, done, train_start_workers(&start, &env, &j.device, &more));
+    if (more) LS_TRY_GOTO(st, done, choose_device(&j, &env));
     if (env.size == 1 && !o->print_config) print_device(&j); /* else after the workers agree */
     LS_TRY_GOTO(st, done, refuse_early(&j, &env));
     LS_TRY_GOTO(st, done, train_start_data(&start, &env));
-    LS_TRY_GOTO(st, done, cli_translate_check(o));
+    j.tells_folder = start.made_folder;
+    LS_TRY_GOTO(st, done, cli_translate_check(o, !env.rank));
     LS_TRY_GOTO(st, done, train_start_choose(&start, &env, j.ds, &j.device));
     leave_comm(&start.o, &env);
+    if (!train_is_supervised(o)) j.check = start.check;
     st = run(&j, &env);
+    if (st == LS_E_STOPPED && j.check && j.check->measured > 0 && !ls_stop_requested()) {
+        j.check = NULL; /* once */
+        LS_TRY_GOTO(st, done, train_start_again(&start));
+        st = run(&j, &env);
+    }
     if (st == LS_OK && !o->print_config && !env.rank) st = cli_translate_epochs(o, &j.device);
     if (st == LS_OK && o->summary && !o->print_config && !env.rank) st = train_end_summary(o, &j.device);
 done:
-    if (st != LS_OK && o->print_config && ds.root) explain_json(o, o->precision, st, true);
+    if (st != LS_OK && o->print_config && ds.root) explain_json(o, o->precision, false, st, true);
     if (saved >= 0) {
         const ls_status printed = restore_stdout(saved, st == LS_OK && !env.rank ? o->checkpoint_path : NULL);
         if (st == LS_OK) st = printed;

@@ -240,7 +240,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_device_choice device;
     ls_status st = choose_device(&o, &env, most, &device);
     const bool once = cli_given(&page, given, "jobs") ? !o.jobs : st == LS_OK && device.cuda;
-    if (st == LS_OK && !env.rank) cli_print_device(&device);
+    if (st == LS_OK && !env.rank) cli_print_device(&device, false);
     if (st != LS_OK && env.rank) ls_err_clear(); /* rank 0 prints it */
     if (st == LS_OK && once && !v->comm)
         st = ls_launch_local(&(ls_launch){

@@ -91,6 +91,10 @@ typedef struct cli_page {
 ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given);
 /* --help=json: {"usage": ..., "options": [...]} with the rows of ls_opt_json. */
 ls_status cli_print_options(const ls_opt *table, size_t n, const char *usage);
+/* Writes only what differs; LS_E_ARG if a file that is not to be replaced does. */
+ls_status cli_copy_file(const char *from_dir, const char *to_dir, const char *file, bool replace);
+/* The words that are no options give what options have not given; second may be NULL. LS_E_ARG, with what the command takes, if any is left. */
+ls_status cli_take_words(const ls_opt_list *rest, const char *takes, const char **first, const char **second);
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 
@@ -160,8 +164,9 @@ bool cli_reader_is_gone(void);
 void cli_print_error(int rank, const char *host, ls_status st);
 /* Prints a text that may have names of files and folders in it (ls_str_printable). */
 void cli_say(FILE *to, ls_colour colour, const char *text);
-/* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
-void cli_print_device(const ls_device_choice *d);
+/* Prints the device that --device auto chose to stderr, and why; nothing if the user chose it. Where there is no GPU, only a command that
+ * trains prints "device: CPU". */
+void cli_print_device(const ls_device_choice *d, bool trains);
 /* The same, and a note where bf16 is emulated. */
 void cli_print_session(const ls_device_choice *d, const ls_session_opts *how);
 

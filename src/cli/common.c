@@ -94,6 +94,31 @@ ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_
     return LS_E_HELP;
 }
 
+ls_status cli_take_words(const ls_opt_list *rest, const char *takes, const char **first, const char **second)
+{
+    int i = 0;
+    if (i < rest->n && !*first) *first = rest->word[i++];
+    if (i < rest->n && second && !*second) *second = rest->word[i++];
+    return i == rest->n ? LS_OK : ls_fail(LS_E_ARG, "unexpected argument '%s': %s", rest->word[i], takes);
+}
+
+ls_status cli_copy_file(const char *from_dir, const char *to_dir, const char *file, bool replace)
+{
+    char *data = NULL, *old = NULL;
+    size_t n = 0, n_old = 0;
+    const ls_path from = ls_path_of(from_dir, file), to = ls_path_of(to_dir, file);
+    LS_TRY(ls_fs_read(from.text, &data, &n));
+    ls_status st = ls_fs_exists(to.text) ? ls_fs_read(to.text, &old, &n_old) : LS_OK;
+    const bool differs = st == LS_OK && (!old || n != n_old || memcmp(data, old, n));
+    if (differs && old && !replace)
+        st = ls_fail(LS_E_ARG, "%s exists and differs from %s; choose another folder or add --force", to.text,
+                     from.text);
+    else if (differs) st = ls_fs_write(to.text, data, n);
+    ls_free(data);
+    ls_free(old);
+    return st;
+}
+
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
 {
     const size_t i = ls_opt_row(p->table, p->n, name);
@@ -178,14 +203,15 @@ void cli_print_error(int rank, const char *host, ls_status st)
     ls_str_fini(&s);
 }
 
-void cli_print_device(const ls_device_choice *d)
+void cli_print_device(const ls_device_choice *d, bool trains)
 {
-    if (d->automatic) ls_progress_say("device: %s\n", d->words);
+    const bool plain = !d->cuda && *d->why && !d->expected; /* no GPU in this machine: `doctor` has the reason */
+    if (d->automatic && !(plain && !trains)) ls_progress_say("device: %s\n", plain ? "CPU" : d->words);
 }
 
 void cli_print_session(const ls_device_choice *d, const ls_session_opts *how)
 {
-    cli_print_device(d);
+    cli_print_device(d, false);
     if (d->cuda || how->dtype != LS_BF16 || ls_compute_cpu_bf16().native) return;
     if (ls_compute_cpu_check(LS_BF16) == LS_OK) /* else the session is refused */
         ls_progress_say("bf16 is emulated: this CPU has no bf16 instructions, and --precision fp32 is faster\n");

@@ -5,6 +5,7 @@
 #include "core/minmax.h"
 #include "core/stop.h"
 #include "data/lines.h"
+#include "data/unicode.h"
 #include "infer/decode.h"
 
 #include <unistd.h>
@@ -112,10 +113,13 @@ static ls_status print_one(const generate_options *o, const ls_session *s, const
     const ls_decode_item *x = &p->item[i];
     const ls_stops stops = generate_stops(o);
     const char *prompt = p->line[i / p->n_sample];
-    ls_str text = {0}, out = {0};
-    ls_status st = ls_tokenizer_decode(s->tokenizer, x->text.id, x->text.n, &text);
-    ls_substr body = {text.len ? text.data : "", text.len};
-    if (st == LS_OK) body.n = ls_stops_find(&stops, body, 0);
+    ls_str raw = {0}, text = {0}, out = {0};
+    ls_status st = ls_tokenizer_decode(s->tokenizer, x->text.id, x->text.n, &raw);
+    if (st == LS_OK)
+        data_utf8_replace(raw.data, ls_stops_find(&stops, (ls_substr){raw.len ? raw.data : "", raw.len}, 0), false,
+                          &text);
+    if (text.failed) st = ls_nomem(raw.len, "the text");
+    const ls_substr body = {text.len ? text.data : "", text.len};
     if (st == LS_OK && o->json) {
         ls_jsonw w;
         ls_jsonw_init(&w, &out, 0);
@@ -129,6 +133,7 @@ static ls_status print_one(const generate_options *o, const ls_session *s, const
         fwrite(body.data, 1, body.n, stdout);
         putchar('\n');
     }
+    ls_str_fini(&raw);
     ls_str_fini(&text);
     return st;
 }

@@ -14,6 +14,7 @@ typedef struct generate_options {
     bool json, no_stop, stats, greedy;
 } generate_options;
 
+#define GENERATE_WORDS        "generate takes a checkpoint and a prompt; quote a prompt with blanks"
 #define GENERATE_PROMPT_MOST  ((size_t)16 << 20) /* bytes of --prompt_file */
 #define GENERATE_PROMPTS_MOST ((size_t)1 << 30)  /* of all lines of --prompts */
 

@@ -14,7 +14,7 @@ static const ls_opt table[] = {
     CLI_CHOICE("task", task, "translate", NULL, "this page; generate --help describes other texts", "Input"),
     CLI_STR("checkpoint", checkpoint, "DIR", NULL,
             "checkpoint of the translation task, or run folder (uses its newest checkpoint)"),
-    CLI_STR("prompt", prompt, "TEXT", NULL, "sentence to translate"),
+    CLI_STR("prompt", prompt, "TEXT", NULL, "sentence to translate", .text = true),
     CLI_STR("prompt_file", prompt_file, "FILE", "-",
             "sentences to translate, one per line (plain, .gz or .zst; - for standard input)"),
     CLI_SEARCH_ROWS,
@@ -27,7 +27,7 @@ static const ls_opt table[] = {
 };
 
 static const cli_page page = {
-    table, CLI_COUNT(table), "generate --task translate --checkpoint DIR [OPTIONS]",
+    table, CLI_COUNT(table), "generate --task translate DIR [TEXT] [OPTIONS]",
     "Translate sentences with a trained model: one line of output per line of input. Line breaks in a "
     "translation are printed as blanks; --json keeps them."};
 
@@ -84,9 +84,11 @@ static ls_status print(const options *o, const ls_session_opts *how, const ls_se
 ls_status cli_generate_pairs(int argc, char **argv)
 {
     options o = {0};
+    ls_opt_list rest = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
-    if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
+    LS_TRY(cli_parse(&page, &o, argc, argv, &rest, given));
+    LS_TRY(cli_take_words(&rest, GENERATE_WORDS, &o.checkpoint, &o.prompt));
+    if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs a checkpoint or a run folder");
     if (o.prompt && cli_given(&page, given, "prompt_file"))
         return ls_fail(LS_E_ARG, "--prompt and --prompt_file cannot be combined; leave one out");
     LS_TRY(cli_search_check(&o.search));

@@ -8,12 +8,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
-#define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
+#define STACK_LEAST (1 << 20) /* bytes; threads and libraries take theirs from the same limit */
+#define EXIT_TIME   10.0      /* seconds from the end of main to the end of the process */
 
 static const cli_command commands[] = {
     {"prepare", "convert text or JSON lines to token files and a tokenizer", cmd_prepare},
-    {"data", "list and download public data sets", cmd_data},
+    {"data", "write a small English text; list and download data sets", cmd_data},
     {"train", "train a GPT-2 model", cmd_train},
     {"launch", "run a command on several hosts over ssh, without MPI", cmd_launch},
     {"resize", "change the number of workers of a run that trains", cmd_resize},
@@ -38,6 +40,17 @@ bool cli_is_command(const char *name)
         if (!strcmp(commands[i].name, name)) return true;
     return false;
 }
+
+/* Commands, and what other programs call them. */
+static const char *const elsewhere[][2] = {
+    {"prepare", "tokenize|preprocess|tok_train"},
+    {"train", "finetune|pretrain|fit|run|base_train"},
+    {"launch", "torchrun|deepspeed|accelerate|mpirun|srun"},
+    {"eval", "evaluate|test|perplexity"},
+    {"generate", "sample|inference|infer|chat|complete"},
+    {"export", "convert"},
+    {"doctor", "info|check|env"},
+};
 
 /* Words that select another option table of a command. */
 static const char *const forms[] = {"prepare --task translate",
@@ -99,6 +112,10 @@ static ls_status run_command(int argc, char **argv)
         printf("lockstep %s\n", LS_VERSION);
         return LS_OK;
     }
+    for (size_t i = 0; i < CLI_COUNT(elsewhere); i++)
+        if (ls_one_of(elsewhere[i][1], argv[1], false))
+            return ls_fail(LS_E_ARG, "unknown command '%s'; use `lockstep %s` (lockstep --help lists the commands)",
+                           argv[1], elsewhere[i][0]);
     return cli_dispatch(commands, CLI_COUNT(commands), "command", "lockstep --help lists the commands", argc - 1,
                         argv + 1);
 }
@@ -130,7 +147,12 @@ int main(int argc, char **argv)
     /* Commands write their files also if nobody reads their output. The output of generate is all that it makes. */
     signal(SIGPIPE, !strcmp(argv[1], "generate") ? SIG_DFL : SIG_IGN);
     const bool trains = !strcmp(argv[1], "train");
-    ls_status st = ls_inject_open(getenv("LOCKSTEP_FAULT"));
+    struct rlimit stack;
+    ls_status st = LS_OK;
+    if (!getrlimit(RLIMIT_STACK, &stack) && stack.rlim_cur < STACK_LEAST)
+        st = ls_fail(LS_E_CONFIG, "the stack may have %lld KiB, and %d are needed; use ulimit -s 8192",
+                     (long long)stack.rlim_cur / 1024, STACK_LEAST / 1024);
+    if (st == LS_OK) st = ls_inject_open(getenv("LOCKSTEP_FAULT"));
     if (st == LS_OK && !trains) st = ls_inject_worker(0); /* train: its workers have ranks */
     if (st == LS_OK) st = run_command(argc, argv);
     const bool help = st == LS_E_HELP;

@@ -93,7 +93,10 @@ static ls_status print(const options *o, const ls_prepare_pairs_result *r)
                 printf("empty  %10lld pair%s  of %s without text, %s\n", (long long)r->empty[p],
                        r->empty[p] == 1 ? " " : "s", name[p],
                        p == LS_PAIR_TEST ? "kept: line k stays sentence k" : "dropped");
-        if (!r->pairs[LS_PAIR_VAL]) printf("val    none\n");
+        if (!r->pairs[LS_PAIR_VAL])
+            printf("val    none%s; --val_input FILE gives them%s\n",
+                   o->p.val_fraction > 0 ? ": too few pairs for --val_fraction" : "",
+                   r->pairs[LS_PAIR_TEST] ? "" : ", or --test_input; without both, train computes no BLEU");
         printf("vocab  %10d ids    %d merges, <eos_%s> and <eos_%s>\n", r->n_vocab, r->n_merge, o->p.langs->src,
                o->p.langs->tgt);
         printf("longest training pair: %lld tokens; --seq_length %lld keeps all of it\n", (long long)r->longest,

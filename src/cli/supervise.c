@@ -239,7 +239,7 @@ static void look_for_request(supervise *s)
             s->why = "asked";
             answer(s, s->wanted ? "ok" : SUPERVISE_SAME_NUMBER);
         }
-        (void)unlink(path.text);
+        (void)ls_fs_unlink(path.text, false);
         ls_free(text);
     }
     ls_err_restore(&before);
@@ -644,7 +644,7 @@ ls_status supervise_run(supervise *s)
     const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
     if (ls_fs_exists(events.text) && !ls_fs_is_file(events.text))
         return ls_fail(LS_E_IO, "%s is not a regular file, and restarts write to it; remove it", events.text);
-    (void)unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text); /* of an earlier run */
+    (void)ls_fs_unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text, false); /* of an earlier run */
     LS_TRY(check_resumed(s));
     for (s->attempt = 1;; s->attempt++) {
         const ls_status st = one_attempt(s, &e);

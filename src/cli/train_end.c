@@ -1,8 +1,10 @@
 /* train_end.c - --summary: what a user wants to see when a run is complete. */
 #include "cli/train_start.h"
+#include "config/run_options.h"
 #include "core/fs.h"
 #include "core/minmax.h"
 #include "core/progress.h"
+#include "data/unicode.h"
 
 #include <errno.h>
 #include <math.h>
@@ -183,6 +185,7 @@ static ls_status next_commands(const ls_train_options *o, int64_t steps, ls_str 
     ls_argv_show(&generate, out);
     ls_str_add(out, "\n  ");
     ls_argv_show(&more, out);
+    ls_run_options_typed(run, "again", out);
     ls_str_add(out, "\n");
 done:
     ls_argv_fini(&generate);
@@ -199,9 +202,11 @@ ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d
     const double val = last_validation(o->checkpoint_path);
     if (!isnan(val)) ls_str_addf(&out, "\nvalidation loss %.4f, perplexity %.1f\n", val, exp(val));
     if (st == LS_OK) {
-        ls_str text = {0};
-        const ls_status made = sample(o, d, &text);
+        ls_str raw = {0}, text = {0};
+        const ls_status made = sample(o, d, &raw);
+        data_utf8_replace(raw.data, data_utf8_whole(raw.data, raw.len), false, &text);
         ls_str_printable(&text);
+        ls_str_fini(&raw);
         if (made == LS_OK && text.len) ls_str_addf(&out, "\na sample (temperature 0.8):\n%s\n", text.data);
         else if (*ls_err_words()) fprintf(stderr, "no sample: %s\n", ls_err_words()); /* the run itself is complete */
         ls_err_clear();

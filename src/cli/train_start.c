@@ -3,24 +3,29 @@
 #include "config/r3.h"
 #include "config/run_options.h"
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/fs.h"
+#include "core/minmax.h"
 #include "core/progress.h"
 #include "data/corpus.h"
 #include "data/loader.h"
 #include "data/pairs.h"
 #include "data/sources.h"
+#include "train/trainer.h"
 #include "train/trial.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define TRIAL_SECONDS 1.5
-#define FIRST_SIZE    2 /* of the ladder: what a trial begins with, if the text supports it */
-#define MOVES         4 /* along the ladder, at most */
+#define FIRST_SIZE    2   /* of the ladder: what a trial begins with, if the text supports it */
+#define MOVES         4   /* along the ladder, at most */
+#define FEWER         1.2 /* times as fast one thread fewer has to be */
 
 /* ---- parse ---- */
 
@@ -31,7 +36,7 @@ static ls_status take_words(train_start *s, int argc, char **argv)
     for (int i = 0; i < argc; i++) {
         const char *value = !strncmp(argv[i], with, sizeof with - 1) ? argv[i] + sizeof with - 1 : NULL;
         const bool next = !strcmp(argv[i], flag) && i + 1 < argc && argv[i + 1][0] != '-',
-                   joined = value && !ls_one_of("true|false|1|0", value, false);
+                   joined = value && ls_opt_truth(value) < 0;
         if (!next && !joined) {
             LS_TRY(ls_argv_add(&s->typed, argv[i]));
             continue;
@@ -56,10 +61,12 @@ static ls_status parse_all(train_start *s)
     s->moved = ls_alloc(nbytes);
     if (!s->moved) return ls_nomem(nbytes, "the command line");
     if (s->all.n) memcpy(s->moved, s->all.word, (size_t)s->all.n * sizeof *s->moved);
-    return ls_train_options_parse_preset(&p, s->all.n, s->moved, &s->o);
+    LS_TRY(ls_train_options_parse_preset(&p, s->all.n, s->moved, &s->o));
+    if (s->o.workdir) LS_TRY(ls_fs_no_links(s->o.workdir));
+    return ls_fs_no_links(s->o.checkpoint_path);
 }
 
-/* R3's flags belong to the translation task, those of a trainer to its preset. */
+/* The translation study's flags belong to the translation task, those of a trainer to its preset. */
 ls_status train_start_parse(train_start *s, int argc, char **argv)
 {
     ls_argv words = {0};
@@ -78,6 +85,21 @@ ls_status train_start_parse(train_start *s, int argc, char **argv)
         return ls_fail(LS_E_ARG, "--resume %s and --checkpoint_path %s are different folders; leave one out", s->run,
                        s->o.checkpoint_path);
     return LS_OK;
+}
+
+/* As DeepSpeed's launcher, which the scaling study used: one worker per visible GPU. */
+ls_status train_start_workers(train_start *s, const ls_start_env *e, const ls_device_choice *d, bool *more)
+{
+    const bool cards = d->cuda && d->index < 0 && d->visible > 1;
+    *more =
+        cards && e->size == 1 && s->o.run_type && !strcmp(s->o.run_type, "optimized") && !ls_train_given(&s->o, "n");
+    if (!*more) return LS_OK;
+    ls_progress_say(
+        "--run_type optimized: %d GPUs are visible, so %d workers start, one per GPU, as with the launcher of "
+        "DeepSpeed; -n 1 starts one\n",
+        d->visible, d->visible);
+    LS_TRY(ls_argv_addf(&s->typed, "--n=%d", d->visible));
+    return parse_all(s);
 }
 
 /* A run folder that this command has created, and in which no run began. */
@@ -99,6 +121,7 @@ void train_start_fini(train_start *s, bool failed)
     ls_argv_fini(&s->all);
     ls_free(s->moved);
     s->moved = NULL;
+    if (s->check) munmap(s->check, sizeof *s->check);
 }
 
 /* ---- source ---- */
@@ -153,9 +176,7 @@ static ls_status choose_folder(train_start *s)
     LS_TRY(make_folder(name, !o->print_config, path));
     s->made_folder = !o->print_config;
     LS_TRY(ls_argv_addf(&s->added, "--checkpoint_path=%s", path));
-    LS_TRY(parse_all(s));
-    fprintf(stderr, "run folder: %s\n", path);
-    return LS_OK;
+    return parse_all(s);
 }
 
 static bool is_prepared(const char *path)
@@ -163,21 +184,36 @@ static bool is_prepared(const char *path)
     return ls_fs_is_dir(path) && (ls_fs_exists(ls_path_of(path, "train.bin").text) || ls_shards_exist(path, "train"));
 }
 
-/* `prepare` with a vocabulary for this amount of text. */
-static ls_status prepare_inputs(const train_start *s, const char *out)
+static bool has_text(const ls_train_options *o)
+{
+    return o->inputs.n > 1 || (o->inputs.n && !is_prepared(o->inputs.word[0]));
+}
+
+/* The bytes of the texts; refuses what cannot be read as text. */
+static ls_status measure_texts(const ls_train_options *o, int64_t *nbytes)
 {
     ls_inputs list = {0};
-    ls_argv words = {0};
     ls_status st = LS_OK;
-    for (int i = 0; i < s->o.inputs.n && st == LS_OK; i++) {
-        st = ls_inputs_add(&list, s->o.inputs.word[i], LS_TEXT_AUTO);
-        if (st == LS_OK) st = ls_argv_add(&words, s->o.inputs.word[i]);
-    }
-    const int64_t nbytes = ls_inputs_nbytes(&list);
+    for (int i = 0; i < o->inputs.n && st == LS_OK; i++)
+        st = ls_inputs_add(&list, o->inputs.word[i], o->lines ? LS_TEXT_LINES : LS_TEXT_AUTO);
+    *nbytes = ls_inputs_nbytes(&list);
     ls_inputs_fini(&list);
+    return st;
+}
+
+/* `prepare` with a vocabulary for this amount of text. */
+static ls_status prepare_inputs(const ls_train_options *o, const char *out)
+{
+    ls_argv words = {0};
+    int64_t nbytes = 0;
+    ls_status st = measure_texts(o, &nbytes);
+    for (int i = 0; i < o->inputs.n && st == LS_OK; i++) st = ls_argv_add(&words, o->inputs.word[i]);
     if (st == LS_OK) st = ls_argv_addf(&words, "--out=%s", out);
     if (st == LS_OK) st = ls_argv_add(&words, "--tokenizer=train");
     if (st == LS_OK) st = ls_argv_addf(&words, "--vocab_size=%d", ls_auto_vocab(nbytes));
+    if (st == LS_OK && o->lines) st = ls_argv_add(&words, "--lines");
+    if (st == LS_OK && o->limit_docs) st = ls_argv_addf(&words, "--limit_docs=%lld", (long long)o->limit_docs);
+    if (st == LS_OK && o->dedup) st = ls_argv_add(&words, "--dedup");
     if (st == LS_OK) st = cmd_prepare(words.n, words.word);
     if (st == LS_OK) st = cli_flush(); /* before the lines of the run */
     ls_argv_fini(&words);
@@ -195,7 +231,7 @@ static ls_status take_text(train_start *s, const ls_start_env *e)
         return ls_fail(LS_E_ARG, "--print_config needs data; prepare '%s' first (lockstep prepare), or leave it out",
                        s->o.inputs.word[0]);
     LS_TRY(ls_path_in(data, s->o.checkpoint_path, "data"));
-    LS_TRY(prepare_inputs(s, data));
+    LS_TRY(prepare_inputs(&s->o, data));
     LS_TRY(ls_argv_addf(&s->added, "--data=%s", data));
     return parse_all(s);
 }
@@ -206,7 +242,7 @@ static ls_status take_inputs(train_start *s, const ls_start_env *e)
     if (o->data || o->train_data_path)
         return ls_fail(LS_E_ARG, "'%s' and --%s cannot be combined; leave one out", o->inputs.word[0],
                        o->data ? "data" : "train_data_path");
-    if (o->inputs.n > 1 || !is_prepared(o->inputs.word[0])) return take_text(s, e);
+    if (has_text(o)) return take_text(s, e);
     LS_TRY(ls_argv_addf(&s->added, "--data=%s", o->inputs.word[0]));
     return parse_all(s);
 }
@@ -250,21 +286,15 @@ static bool has_no_data(const ls_train_options *o)
     return !o->data && !o->train_data_path && !o->inputs.n;
 }
 
-/* Whether typed word i is an option that stands for a value of another one (--bf16). */
-static bool stands_for_value(const train_start *s, int i)
-{
-    const char *word = s->typed.word[i];
-    if (strncmp(word, "--", 2) != 0) return false;
-    const size_t k = ls_opt_row(ls_train_opts, ls_train_n_opts, word + 2);
-    return k < ls_train_n_opts && ls_train_opts[k].value;
-}
-
-/* "--bf16 on": the word is meant as the value of the switch. */
+/* "--bf16 on": the word is meant as the value of a switch that stands for a value of another option. */
 static ls_status check_switch_values(const train_start *s)
 {
     for (int i = 0; i + 1 < s->typed.n; i++) {
         const char *flag = s->typed.word[i], *word = s->typed.word[i + 1];
-        if (!stands_for_value(s, i) || *word == '-' || ls_opt_truth(word) >= 0 || ls_fs_exists(word)) continue;
+        const size_t k = ls_opt_row(ls_train_opts, ls_train_n_opts, strncmp(flag, "--", 2) ? "" : flag + 2);
+        if (k == ls_train_n_opts || !ls_train_opts[k].value || *word == '-' || ls_opt_truth(word) >= 0 ||
+            ls_fs_exists(word))
+            continue;
         if (strpbrk(word, "./")) continue; /* a file that is missing */
         return ls_fail(LS_E_ARG, "%s %s: '%s' is neither a value (" LS_OPT_TRUTHS ") nor a file or folder that exists",
                        flag, word, word);
@@ -297,26 +327,46 @@ ls_status train_start_source(train_start *s, const ls_start_env *e)
     for (int i = 0; i < o->inputs.n; i++)
         if (!ls_fs_exists(o->inputs.word[i]))
             return ls_fail(
-                LS_E_IO, "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`",
+                LS_E_IO,
+                "%s: no such file or folder; give text files, a folder of them, or data of `lockstep prepare`; "
+                "`lockstep data fetch shakespeare` writes a text",
                 o->inputs.word[i]);
+    return LS_OK;
+}
+
+/* Data and weights that cannot be used are refused before a folder is made for the run. */
+static ls_status check_data(const ls_train_options *o)
+{
+    ls_train_paths paths = {0};
+    char *weights = NULL;
+    int64_t nbytes;
+    if (o->init_from && !ls_fs_exists(o->init_from)) LS_TRY(ls_ckpt_resolve("--init_from", o->init_from, &weights));
+    ls_free(weights);
+    if (has_text(o)) return measure_texts(o, &nbytes);
+    if (o->inputs.n || has_no_data(o)) return LS_OK;
+    LS_TRY(ls_train_find_paths(o, &paths));
+    ls_train_paths_fini(&paths);
     return LS_OK;
 }
 
 ls_status train_start_data(train_start *s, const ls_start_env *e)
 {
+    static const char *const of_texts[] = {"lines", "limit_docs", "dedup"};
     const ls_train_options *o = &s->o;
+    for (size_t i = 0; i < CLI_COUNT(of_texts); i++)
+        if (ls_train_given(o, of_texts[i]) && !has_text(o))
+            return ls_fail(LS_E_ARG, "--%s is for texts (lockstep train book.txt); use it when the data are prepared",
+                           of_texts[i]);
     if (s->from_run) return LS_OK;
-    if (!ls_train_given(o, "checkpoint_path") && !o->resume && !is_reference(s) && e->size == 1 && !has_no_data(o))
-        LS_TRY(choose_folder(s));
-    return s->o.inputs.n ? take_inputs(s, e) : LS_OK;
+    const bool names =
+        !ls_train_given(o, "checkpoint_path") && !o->resume && !is_reference(s) && e->size == 1 && !has_no_data(o);
+    if (names) LS_TRY(check_data(o));
+    if (names) LS_TRY(choose_folder(s));
+    if (s->o.inputs.n) LS_TRY(take_inputs(s, e));
+    return LS_OK;
 }
 
 /* ---- choose ---- */
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
 
 /* How the steps of the run were computed. A restart has the options of the first attempt, and goes on without a file that is damaged since. */
 static ls_status find_before(const ls_train_options *o, ls_run_computed *before)
@@ -383,32 +433,27 @@ static ls_status measure(const train_start *s, const ls_ds_config *ds, const ls_
     return st;
 }
 
-/* Appends the choice to the first n added words. */
-static ls_status apply(train_start *s, const ls_auto_choice *c, int n)
+/* Leaves the first n added words. */
+static void cut(train_start *s, int n)
 {
-    ls_argv kept = {0};
-    ls_status st = LS_OK;
-    for (int i = 0; i < n && st == LS_OK; i++) st = ls_argv_add(&kept, s->added.word[i]);
-    if (st == LS_OK) st = ls_auto_words(c, &kept);
-    ls_argv_fini(&s->added);
-    s->added = kept;
-    LS_TRY(st);
-    return parse_all(s);
+    for (; s->added.n > n; s->added.word[s->added.n] = NULL) ls_free(s->added.word[--s->added.n]);
 }
 
 /* Measures with the size of the choice and moves along the ladder to the largest size that fits the time. */
-static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, const ls_auto_facts *f,
-                       const ls_train_options *base, int *size, double *step_seconds)
+static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, double limit,
+                       double *step_seconds)
 {
-    const int n_added = s->added.n, fixed = ls_auto_size_given(base);
-    const double limit = fmin(TRIAL_SECONDS, f->seconds / 20);
-    int most = *size;
+    const ls_auto_facts *f = &s->facts;
+    const int fixed = ls_auto_size_given(&s->base);
+    int *size = &s->size, most = *size;
     bool down = false;
-    *size = fixed >= 0 ? fixed : least(most, FIRST_SIZE);
+    *size = fixed >= 0 ? fixed : LS_MIN(most, FIRST_SIZE);
     for (int move = 0;; move++) {
         ls_auto_choice c;
-        ls_auto_choose(f, base, *size, 0, &c);
-        LS_TRY(apply(s, &c, n_added));
+        ls_auto_choose(f, &s->base, *size, 0, &c);
+        cut(s, s->n_added);
+        LS_TRY(ls_auto_words(&c, &s->added));
+        LS_TRY(parse_all(s));
         const ls_status st = measure(s, ds, d, limit, step_seconds);
         if (st == LS_E_NOMEM && *size && fixed < 0) {
             fprintf(stderr, "embedding size %lld does not fit: %s; the next smaller model is tried\n",
@@ -419,11 +464,34 @@ static ls_status climb(train_start *s, const ls_ds_config *ds, const ls_device_c
         }
         LS_TRY(st);
         const double rate = (double)(c.batch * c.length) / *step_seconds;
-        const int next = least(ls_auto_size(f, rate * ls_auto_flops_per_token(f, *size)), most);
+        int next = ls_auto_size(f, rate * ls_auto_flops_per_token(f, *size));
+        next = LS_MIN(next, most);
         if (fixed >= 0 || next == *size || down || move == MOVES) return LS_OK;
         down = next < *size;
         *size = next;
     }
+}
+
+/* Measures again with one thread fewer, and sets --threads where that is faster: another program may keep a core busy. To be called last: it appends. */
+static ls_status try_fewer_threads(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, double limit,
+                                   double *step_seconds)
+{
+    const int n = ls_cores_usable(), n_added = s->added.n;
+    double with_fewer = 0;
+    if (d->cuda || s->o.n > 1 || n < 2 || ls_train_given(&s->o, "threads")) return LS_OK;
+    LS_TRY(ls_argv_addf(&s->added, "--threads=%d", n - 1));
+    LS_TRY(parse_all(s));
+    LS_TRY(measure(s, ds, d, limit, &with_fewer));
+    if (FEWER * with_fewer < *step_seconds) {
+        fprintf(stderr,
+                "--threads %d: other programs use the cores, and %d threads were slower (%.3g s per step, not %.3g)\n",
+                n - 1, n, *step_seconds, with_fewer);
+        *step_seconds = with_fewer;
+        s->threads = n - 1;
+        return LS_OK;
+    }
+    cut(s, n_added);
+    return parse_all(s);
 }
 
 /* What is left of --minutes. */
@@ -432,26 +500,15 @@ static double seconds_left(const train_start *s)
     return fmax(60 * s->o.minutes - (ls_now() - s->begin), 1);
 }
 
-static ls_status choose_sizes(train_start *s, const ls_ds_config *ds, const ls_device_choice *d, ls_auto_facts *f,
-                              ls_auto_choice *c, double *step_seconds)
-{
-    const ls_train_options base = s->o; /* without the choice; its texts are not read here */
-    const int n_added = s->added.n, fixed = ls_auto_size_given(&base);
-    int size = fixed >= 0 ? fixed : ls_auto_size(f, INFINITY);
-    if (!f->steps && !f->epochs) LS_TRY(climb(s, ds, d, f, &base, &size, step_seconds));
-    f->seconds = seconds_left(s);
-    ls_auto_choose(f, &base, size, *step_seconds, c);
-    return apply(s, c, n_added);
-}
-
 static void print_choice(const train_start *s, const ls_auto_facts *f, const ls_auto_choice *c, double step_seconds)
 {
     const int columns = ls_terminal_columns(STDERR_FILENO);
     ls_str head = {0}, text = {0};
     ls_str_addf(&head, "chosen for %lld training tokens and ", (long long)f->train_tokens);
     if (step_seconds > 0)
-        ls_str_addf(&head, "%g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes, s->o.minutes == 1 ? "" : "s",
-                    f->cuda ? "this GPU" : "this CPU", (double)(c->batch * c->length) / step_seconds);
+        ls_str_addf(&head, "at most %g minute%s on %s (measured: %.0f tokens/s)", s->o.minutes,
+                    s->o.minutes == 1 ? "" : "s", f->cuda ? "this GPU" : "this CPU",
+                    (double)(c->batch * c->length) / step_seconds);
     else if (f->steps) ls_str_addf(&head, "%lld step%s", (long long)f->steps, f->steps == 1 ? "" : "s");
     else ls_str_addf(&head, "%lld epoch%s", (long long)f->epochs, f->epochs == 1 ? "" : "s");
     ls_str_add(&head, "; options override it:\n");
@@ -489,16 +546,40 @@ static ls_status learn(const train_start *s, const ls_device_choice *d, ls_auto_
     return st;
 }
 
-/* --minutes with a model of the user: the steps alone. */
-static ls_status choose_steps(train_start *s, const ls_ds_config *ds, const ls_device_choice *d)
+/* The choice for this time of a step (0: not measured), and the check of it. */
+static ls_status settle(train_start *s, double step_seconds)
 {
-    double step_seconds = 0;
-    LS_TRY(measure(s, ds, d, fmin(TRIAL_SECONDS, seconds_left(s) / 20), &step_seconds));
-    const int64_t steps = ls_auto_steps(seconds_left(s), step_seconds);
-    fprintf(stderr, "--max_steps %lld for %.4g minutes (measured: %.4g s per step)\n", (long long)steps, s->o.minutes,
-            step_seconds);
-    LS_TRY(ls_argv_addf(&s->added, "--max_steps=%lld", (long long)steps));
-    return parse_all(s);
+    ls_auto_facts *f = &s->facts;
+    ls_auto_choice c = {.most = INT64_MAX};
+    f->seconds = seconds_left(s);
+    cut(s, s->n_added);
+    if (f->vocab) {
+        ls_auto_choose(f, &s->base, s->size, step_seconds, &c);
+        LS_TRY(ls_auto_words(&c, &s->added));
+        print_choice(s, f, &c, step_seconds);
+    } else { /* --minutes with a model of the user: the steps alone */
+        c.steps = ls_auto_steps(f->seconds, step_seconds);
+        LS_TRY(ls_argv_addf(&s->added, "--max_steps=%lld", (long long)c.steps));
+        fprintf(stderr, "--max_steps %lld for %.4g minutes (measured: %.4g s per step)\n", (long long)c.steps,
+                s->o.minutes, step_seconds);
+    }
+    if (s->threads) LS_TRY(ls_argv_addf(&s->added, "--threads=%d", s->threads));
+    LS_TRY(parse_all(s));
+    if (step_seconds > 0 && !s->check) {
+        s->check = mmap(NULL, sizeof *s->check, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (s->check == MAP_FAILED) s->check = NULL; /* the run is not checked */
+        else *s->check = ls_auto_check_of(f, &c, step_seconds, ls_now() + f->seconds);
+    }
+    return LS_OK;
+}
+
+ls_status train_start_again(train_start *s)
+{
+    ls_err_clear();
+    ls_progress_say("note: the first %lld steps took %.3g s each, not %.3g s as measured before: chosen again\n",
+                    (long long)s->check->step, s->check->measured, s->check->expected);
+    LS_TRY(ls_trainer_discard(s->o.checkpoint_path));
+    return settle(s, s->check->measured);
 }
 
 static ls_status check_minutes(const train_start *s, const ls_start_env *e)
@@ -519,19 +600,23 @@ static ls_status check_minutes(const train_start *s, const ls_start_env *e)
 ls_status train_start_choose(train_start *s, const ls_start_env *e, const ls_ds_config *ds, const ls_device_choice *d)
 {
     const ls_train_options *o = &s->o;
-    ls_auto_facts f = {0};
-    ls_auto_choice c;
+    ls_auto_facts *f = &s->facts;
     double step_seconds = 0;
     LS_TRY(check_minutes(s, e));
     const bool timed = ls_train_given(o, "minutes");
-    bool automatic = o->data && !o->model && !o->init_from && !o->resume && !is_reference(s) && e->size == 1;
-    if (!automatic && !timed) return LS_OK;
-    if (automatic) LS_TRY(learn(s, d, &f));
-    automatic = f.vocab > 0 && f.train_tokens > 0;
-    if (!automatic && !timed) return LS_OK;
-    if (!automatic) return choose_steps(s, ds, d);
-    f.seconds = seconds_left(s);
-    LS_TRY(choose_sizes(s, ds, d, &f, &c, &step_seconds));
-    print_choice(s, &f, &c, step_seconds);
-    return LS_OK;
+    const bool automatic = o->data && !o->model && !o->init_from && !o->resume && !is_reference(s) && e->size == 1;
+    if (automatic) LS_TRY(learn(s, d, f));
+    if (!f->train_tokens || f->vocab <= 0) *f = (ls_auto_facts){0};
+    if (!f->vocab && !timed) return LS_OK;
+    s->base = s->o;
+    s->n_added = s->added.n;
+    f->seconds = seconds_left(s);
+    const double limit = fmin(TRIAL_SECONDS, f->seconds / 20);
+    const int fixed = ls_auto_size_given(o);
+    if (f->vocab) s->size = fixed >= 0 ? fixed : ls_auto_size(f, INFINITY);
+    if (!f->steps && !f->epochs) {
+        LS_TRY(f->vocab ? climb(s, ds, d, limit, &step_seconds) : measure(s, ds, d, limit, &step_seconds));
+        LS_TRY(try_fewer_threads(s, ds, d, limit, &step_seconds));
+    }
+    return settle(s, step_seconds);
 }

@@ -204,9 +204,10 @@ static void tell_how_to_continue(const supervisor *v)
     ls_err_kept words;
     ls_str s = {0};
     ls_err_keep(&words);
-    ls_run_options_restarts(v->s.run_dir, &s);
-    ls_progress_say("lockstep: to continue: lockstep train --resume %s%s%s\n", ls_quoted(v->s.run_dir).text,
-                    s.len ? " " : "", s.data ? s.data : "");
+    ls_run_options_typed(v->s.run_dir, "restarts", &s);
+    ls_run_options_typed(v->s.run_dir, "again", &s);
+    ls_progress_say("lockstep: to continue: lockstep train --resume %s%s\n", ls_quoted(v->s.run_dir).text,
+                    s.data ? s.data : "");
     ls_str_fini(&s);
     ls_err_restore(&words);
 }

@@ -1,4 +1,5 @@
-/* train_translate.c - `lockstep train --task translate`: BLEU of the checkpoint of each epoch, and the files of R3's scripts.
+/* train_translate.c - `lockstep train --task translate`: BLEU of the checkpoint of each epoch, and the files of the
+ * translation study's scripts.
  *
  *   WORKDIR/config.json, tokenizer.json       of the last checkpoint
  *   WORKDIR/rank<r>_results_epoch<e>.json     data parallel: validation_loss, bleu, training_time, tokens_per_sec, chrf
@@ -33,17 +34,15 @@ static ls_status add_path(char ***list, size_t *n, const char *dir, const char *
     return LS_OK;
 }
 
-/* The test.jsonl of the folders that have one; if none has, the val.jsonl. */
-static ls_status find_pairs(const ls_data_sources *from, const char *data, char ***path, size_t *n)
+/* The test.jsonl of the folders that have one; if none has, the val.jsonl; *n is 0 if no folder has either. */
+static ls_status find_pairs(const ls_data_sources *from, char ***path, size_t *n)
 {
     static const char *const name[] = {"test.jsonl", "val.jsonl"};
     for (size_t k = 0; k < CLI_COUNT(name) && !*n; k++)
         for (size_t i = 0; i < from->n; i++)
             if (ls_fs_exists(ls_path_of(from->item[i].path, name[k]).text))
                 LS_TRY(add_path(path, n, from->item[i].path, name[k]));
-    if (*n) return LS_OK;
-    return ls_fail(LS_E_IO, "%s has neither test.jsonl nor val.jsonl; `lockstep prepare --task translate` writes them",
-                   data);
+    return LS_OK;
 }
 
 /* The test pairs of --data, which is a folder or a blend of folders. Free with ls_fs_list_free. */
@@ -59,12 +58,12 @@ static ls_status test_pairs(const char *data, char ***path, size_t *n)
                          "--task translate: %s has no train.mask; make the folder with `lockstep prepare --task "
                          "translate`",
                          from.item[i].path);
-    if (st == LS_OK) st = find_pairs(&from, data, path, n);
+    if (st == LS_OK) st = find_pairs(&from, path, n);
     ls_sources_fini(&from);
     return st;
 }
 
-ls_status cli_translate_check(const ls_train_options *o)
+ls_status cli_translate_check(const ls_train_options *o, bool prints)
 {
     char **path = NULL;
     size_t n = 0;
@@ -73,8 +72,13 @@ ls_status cli_translate_check(const ls_train_options *o)
     if (!on) return LS_OK;
     if (!o->data)
         return ls_fail(LS_E_ARG, "--task translate needs --data DIR, made by `lockstep prepare --task translate`");
-    const ls_status st = test_pairs(o->data, &path, &n);
+    ls_status st = test_pairs(o->data, &path, &n);
     ls_fs_list_free(path, n);
+    if (st == LS_OK && !n && ls_train_given(o, "workdir"))
+        st = ls_fail(LS_E_CONFIG, "--workdir %s: %s has no pairs to translate (" LS_NO_PAIRS "); leave --workdir out",
+                     o->workdir, o->data);
+    if (st == LS_OK && !n && prints)
+        fprintf(stderr, "BLEU is not computed: %s has no pairs to translate (" LS_NO_PAIRS ")\n", o->data);
     return st;
 }
 
@@ -84,20 +88,6 @@ static double real_at(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-/* Writes only what differs. */
-static ls_status copy_file(const char *from_dir, const char *to_dir, const char *file)
-{
-    char *data = NULL, *old = NULL;
-    size_t n = 0, n_old = 0;
-    const ls_path from = ls_path_of(from_dir, file), to = ls_path_of(to_dir, file);
-    LS_TRY(ls_fs_read(from.text, &data, &n));
-    ls_status st = ls_fs_exists(to.text) ? ls_fs_read(to.text, &old, &n_old) : LS_OK;
-    if (st == LS_OK && (!old || n != n_old || memcmp(data, old, n))) st = ls_fs_write(to.text, data, n);
-    ls_free(data);
-    ls_free(old);
-    return st;
 }
 
 /* rank < 0: the file of a pipeline. */
@@ -117,7 +107,7 @@ static ls_status write_results(const char *dir, int e, int rank, const epoch *x)
     ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("validation_loss", x->val_loss), LS_KV("bleu", x->bleu));
     if (rank >= 0) ls_jsonw_members(&w, LS_KV("training_time", x->time), LS_KV("tokens_per_sec", x->tokens_per_sec));
-    ls_jsonw_put_real(&w, "chrf", x->chrf); /* ours, after the keys of R3 */
+    ls_jsonw_put_real(&w, "chrf", x->chrf); /* ours, after the keys of the translation study */
     ls_jsonw_close(&w);
     ls_status st = s.failed ? ls_nomem(s.len, "the results") : results_path(dir, e, rank, path);
     if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
@@ -256,7 +246,7 @@ static ls_status set_aside(const evaluation *v)
 /* Translates the test pairs with the checkpoint of epoch e, counted from 0. */
 static ls_status evaluate(evaluation *v, const char *checkpoint, int e, epoch *x)
 {
-    /* greedy, as R3; a length that was not given may be more than the model has */
+    /* greedy, as the translation study; a length that was not given may be more than the model has */
     const ls_translate_opts how = {
         .beam = 1, .batch = 32, .max_len = ls_train_given(v->o, "seq_length") ? v->o->seq_length : 0};
     ls_session s = {0};
@@ -302,8 +292,8 @@ static ls_status evaluate_epochs(evaluation *v)
     }
     if (st == LS_OK && !done)
         st = ls_fail(LS_E_IO, "%s has no checkpoint of an epoch to translate with", v->o->checkpoint_path);
-    if (st == LS_OK) st = copy_file(last, v->workdir, "config.json");
-    if (st == LS_OK) st = copy_file(last, v->workdir, "tokenizer.json");
+    if (st == LS_OK) st = cli_copy_file(last, v->workdir, "config.json", true);
+    if (st == LS_OK) st = cli_copy_file(last, v->workdir, "tokenizer.json", true);
     if (st == LS_OK && !evaluated) printf("translations and results exist: %s\n", v->workdir);
     if (st == LS_OK && evaluated) {
         print_average("Training Time", time, done);
@@ -335,8 +325,9 @@ ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice
     if (strcmp(o->task, "translate") != 0) return LS_OK;
     snprintf(v.workdir, sizeof v.workdir, "%s", o->workdir ? o->workdir : "");
     if (!o->workdir) LS_TRY(ls_path_in(v.workdir, o->checkpoint_path, "workdir"));
-    LS_TRY(ls_fs_mkdirs(v.workdir));
     ls_status st = test_pairs(o->data, &v.pairs, &v.n_pairs);
+    if (st == LS_OK && !v.n_pairs) return LS_OK; /* as cli_translate_check has printed */
+    if (st == LS_OK) st = ls_fs_mkdirs(v.workdir);
     if (st == LS_OK) st = read_run(&v, device, &root);
     if (st == LS_OK) st = set_aside(&v);
     if (st == LS_OK) st = evaluate_epochs(&v);

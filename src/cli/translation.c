@@ -90,6 +90,5 @@ ls_status cli_test_pairs(const char *data, char path[PATH_MAX])
         LS_TRY(ls_path_in(path, data, "%s", name[i]));
         if (ls_fs_exists(path)) return LS_OK;
     }
-    return ls_fail(LS_E_IO, "%s has neither test.jsonl nor val.jsonl; `lockstep prepare --task translate` writes them",
-                   data);
+    return ls_fail(LS_E_IO, "%s has neither test.jsonl nor val.jsonl; " LS_NO_PAIRS, data);
 }

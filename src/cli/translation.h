@@ -30,14 +30,19 @@ ls_translate_opts cli_search_opts(const cli_search *o, bool progress);
 void cli_scores_json(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref, ls_jsonw *w);
 void cli_scores_print(const ls_bleu *bleu, const ls_chrf *chrf, int64_t n, int n_ref);
 
-/* Writes the pairs and their translations as R3 does: a list of {"example": {SRC: ..., TGT: ...}, "gen": ...}. */
+/* Writes the pairs and their translations as the translation study does: a list of {"example": {SRC: ..., TGT: ...},
+ * "gen": ...}. */
 ls_status cli_write_translations(const ls_translation_set *set, const ls_langs *langs, const char *path);
 /* The pairs of a data folder that BLEU is computed on: test.jsonl, else val.jsonl; or the file itself. LS_E_IO. */
 ls_status cli_test_pairs(const char *data, char path[PATH_MAX]);
 
-/* train --task translate. Before the run: refuses data that is not of this task. After it: translates the test pairs with the checkpoint of
- * each epoch, prints BLEU and writes the files of --workdir. Both do nothing with another task, except that --workdir is refused. */
-ls_status cli_translate_check(const ls_train_options *o);
+/* What is missing in a data folder without test.jsonl and val.jsonl, for messages. */
+#define LS_NO_PAIRS "`prepare --task translate` writes them with --test_input or --val_input"
+
+/* train --task translate. Before the run: refuses data that is not of this task, and prints a line if it has no pairs to translate. After it:
+ * translates the test pairs, if there are any, with the checkpoint of each epoch, prints BLEU and writes the files of --workdir. Both do nothing
+ * with another task, except that --workdir is refused. */
+ls_status cli_translate_check(const ls_train_options *o, bool prints);
 ls_status cli_translate_epochs(const ls_train_options *o, const ls_device_choice *device);
 
 #endif

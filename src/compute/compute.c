@@ -2,6 +2,7 @@
 #include "compute/compute_impl.h"
 
 #include "compute/cpu/cpu_impl.h"
+#include "compute/cpu/gemm.h"
 #include "core/cores.h"
 #include "core/minmax.h"
 #include "core/log.h"
@@ -121,6 +122,7 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
 {
     if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: use a positive number, or 0 for all cores", n_thread);
     if (!n_thread) n_thread = ls_cores_usable();
+    gemm_blas_rest();
     if (strncmp(name, "cpu", 3) == 0) LS_TRY(open_cpu(name, o->dtype, n_thread, c));
     else LS_TRY(open_plugin(name, o, c));
     c->n_thread = c->n_own = c->n_most = n_thread; /* of a device: what the host does for it */

@@ -2,6 +2,7 @@
 
 #include "compute/compute_impl.h"
 #include "core/clock.h"
+#include "core/fs.h"
 #include "core/plugin.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 
 static ls_look not_there(const char *what, const char *words)
 {
-    ls_look r = {0};
+    ls_look r = {.expected = true};
     snprintf(r.why, sizeof r.why, "%s%.220s", what, words);
     for (char *p = r.why; *p; p++)
         if (*p == '\n') *p = ' ';
@@ -34,7 +35,9 @@ static ls_look look_here(int local_rank)
     bool loaded = false;
     const ls_compute_open_opts o = {.dtype = LS_F32, .device = -1, .local_rank = local_rank};
     if (compute_look_plugin(PLUGIN, &o, &loaded, &r.info) == LS_OK) return r;
-    return not_there(loaded ? "" : "no CUDA plugin: ", ls_err_words());
+    r = not_there(loaded ? "" : "no CUDA plugin: ", ls_err_words());
+    r.expected = loaded && !strstr(r.why, "no CUDA device: ");
+    return r;
 }
 
 static void child_main(int fd, look_fn *look, int local_rank)
@@ -87,9 +90,37 @@ ls_look look_in_child(look_fn *look, int local_rank, double limit)
     return not_there("", words);
 }
 
+static void read_word(const char *folder, const char *name, char word[16])
+{
+    FILE *f = fopen(ls_path_of(folder, name).text, "re");
+    if (!f || fscanf(f, "%15s", word) != 1) *word = '\0';
+    if (f) (void)fclose(f);
+}
+
+bool look_for_hardware(const char *pci_devices)
+{
+    char **name = NULL, vendor[16], class[16];
+    size_t n = 0;
+    bool found = false;
+    if (ls_fs_list(pci_devices, &name, &n) != LS_OK) ls_err_clear();
+    for (size_t i = 0; i < n && !found; i++) {
+        char folder[PATH_MAX];
+        snprintf(folder, sizeof folder, "%s/%.200s", pci_devices, name[i]);
+        read_word(folder, "vendor", vendor);
+        read_word(folder, "class", class);
+        found = !strcmp(vendor, "0x10de") && !strncmp(class, "0x03", 4);
+    }
+    ls_fs_list_free(name, n);
+    return found;
+}
+
 void ls_gpu_look(int local_rank, ls_look *out)
 {
     char words[LS_LOOK_WORDS];
-    *out = ls_plugin_there(PLUGIN, words, sizeof words) ? look_in_child(look_here, local_rank, LIMIT)
-                                                        : not_there("no CUDA plugin: ", words);
+    const bool plugin = ls_plugin_there(PLUGIN, words, sizeof words);
+    *out = plugin ? look_in_child(look_here, local_rank, LIMIT) : not_there("no CUDA plugin: ", words);
+    if (!plugin) out->expected = false;
+    if (!out->there && !out->expected)
+        out->expected = look_for_hardware("/sys/bus/pci/devices") || ls_fs_exists("/dev/nvidia0") ||
+                        ls_fs_exists("/dev/nvhost-gpu") || ls_fs_exists("/dev/nvmap");
 }

@@ -15,11 +15,15 @@ typedef struct ls_look {
     bool there;
     ls_device_info info;     /* of the device of this local rank, when there */
     char why[LS_LOOK_WORDS]; /* not there: the reason, one line              */
+    bool expected;           /* not there, but this machine has an NVIDIA GPU or a driver that fails */
 } ls_look;
 
 /* The device that "cuda" would open for the worker local_rank of this host. Waits at most a minute for the driver. Call it before this
  * process has threads. */
 void ls_gpu_look(int local_rank, ls_look *out);
+
+/* Whether a device of NVIDIA that displays or computes is in this folder of sysfs. */
+bool look_for_hardware(const char *pci_devices);
 
 /* look(local_rank) in a child process, within so many seconds: ls_gpu_look's own means, and for tests. */
 typedef ls_look look_fn(int local_rank);

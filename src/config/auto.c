@@ -11,6 +11,9 @@
 #define GPU_BATCH 4    /* times the batch of the ladder, on a GPU           */
 #define STEPS     20   /* at least                                          */
 #define EVALS     10   /* validations during the run                        */
+#define AGREE     1.2  /* times, at most, between two measurements that agree */
+#define WRONG     1.5  /* times, at least, between a trial that was wrong and the run */
+#define CHECK     9    /* steps that are compared, if they take a second          */
 #define SHORT     16   /* tokens per sequence, at least                     */
 #define REREAD    4    /* passes over the text from which on there is dropout */
 
@@ -75,6 +78,45 @@ int64_t ls_auto_steps(double seconds, double step_seconds)
     double steps = SHARE * seconds / step_seconds;
     if (steps > 200) steps = floor(steps / 10) * 10;
     return steps < STEPS ? STEPS : (int64_t)fmin(steps, 1e15);
+}
+
+bool ls_auto_settled(const double *measured, int n, double *step_seconds)
+{
+    double sorted[LS_AUTO_TRIALS];
+    for (int i = 0; i + 1 < n; i++) {
+        *step_seconds = fmax(measured[i], measured[n - 1]);
+        if (*step_seconds <= AGREE * fmin(measured[i], measured[n - 1])) return true;
+    }
+    for (int i = 0; i < n; i++) { /* by insertion */
+        int k = i;
+        for (; k > 0 && sorted[k - 1] > measured[i]; k--) sorted[k] = sorted[k - 1];
+        sorted[k] = measured[i];
+    }
+    *step_seconds = sorted[n / 2];
+    return n == LS_AUTO_TRIALS;
+}
+
+ls_auto_check ls_auto_check_of(const ls_auto_facts *f, const ls_auto_choice *c, double step_seconds, double end)
+{
+    ls_auto_check k = {.steps = c->steps, .most = c->most, .expected = step_seconds, .end = end};
+    if (f->steps || f->epochs || !(step_seconds > 0)) return k;
+    /* slow steps: fewer, as they are lost */
+    const double few = fmax(2, fmin(CHECK, (double)c->steps / 20)), n = fmax(few, ceil(1 / step_seconds));
+    if (1 + n <= (double)c->steps / 5) k.step = 1 + (int64_t)n;
+    return k;
+}
+
+void ls_auto_watch(ls_auto_check *k, int64_t step, double seconds, double now)
+{
+    const int64_t n = k->step - 1, n_first = n / 2;
+    if (step < 2 || step > k->step) return; /* the first step fills caches */
+    k->half[step - 2 >= n_first] += seconds;
+    if (step < k->step) return;
+    const double a = k->half[0] / (double)n_first, b = k->half[1] / (double)(n - n_first),
+                 mean = (k->half[0] + k->half[1]) / (double)n;
+    const bool wrong = fmin(a, b) > WRONG * k->expected || WRONG * fmax(a, b) < k->expected;
+    const int64_t steps = ls_auto_steps(k->end - now, mean);
+    if (wrong && (steps < k->most ? steps : k->most) != k->steps) k->measured = mean;
 }
 
 /* ---- the choice ---- */
@@ -163,7 +205,7 @@ static void choose_batch(const ls_auto_facts *f, const ls_train_options *o, int 
 static bool choose_steps(const ls_auto_facts *f, double step_seconds, ls_auto_choice *c)
 {
     const int64_t seqs = f->train_tokens / c->length, epoch = seqs > c->batch ? seqs / c->batch : 1;
-    const int64_t in_text = LS_AUTO_EPOCHS * epoch;
+    const int64_t in_text = c->most = LS_AUTO_EPOCHS * epoch;
     c->steps = f->steps ? f->steps : f->epochs * epoch;
     if (c->steps) return false;
     const int64_t in_time = ls_auto_steps(f->seconds, step_seconds);
@@ -267,8 +309,9 @@ void ls_auto_table(const ls_auto_choice *c, int columns, ls_str *out)
     }
 }
 
+/* Most words of a text are one id of such a vocabulary, so that samples of small models have real words, and a byte of text costs fewer bits. */
 int ls_auto_vocab(int64_t text_bytes)
 {
-    const double v = sqrt((double)(text_bytes > 0 ? text_bytes : 0));
+    const double v = 3 * sqrt((double)(text_bytes > 0 ? text_bytes : 0));
     return v < 320 ? 320 : v > 32768 ? 32768 : (int)v / 64 * 64;
 }

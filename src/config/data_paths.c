@@ -140,7 +140,10 @@ static ls_status from_files(const char *text, const char *what, char **out)
     ls_status st = LS_OK;
     for (size_t i = 0; i < list.n && st == LS_OK; i++)
         if (!ls_is_shards(list.item[i].path) && !ls_fs_exists(list.item[i].path))
-            st = ls_fail(LS_E_IO, "%s data %s does not exist", what, list.item[i].path);
+            st = ls_fail(
+                LS_E_IO,
+                "%s data %s does not exist; make it with `lockstep prepare TEXT --out DIR` and `cp DIR/%s.bin %s`",
+                what, list.item[i].path, *what == 't' ? "train" : "val", ls_quoted(list.item[i].path).text);
     ls_sources_fini(&list);
     return st == LS_OK ? train_copy(out, text) : st;
 }
@@ -188,7 +191,7 @@ ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
     if (!o->data && !o->train_data_path)
         return ls_fail(
             LS_E_ARG,
-            "no training data; give a text (lockstep train book.txt), --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
+            "no training data; give a text (lockstep train book.txt), --data DIR (written by `lockstep prepare`) or --train_data_path FILE; `lockstep data fetch shakespeare` writes a text");
     const ls_status st = find(o, &p);
     if (st != LS_OK) ls_train_paths_fini(&p);
     else *out = p;

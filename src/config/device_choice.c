@@ -49,6 +49,7 @@ static void look(ls_device_choice *d, const char *cpu_only, int workers, int loc
     ls_debug("device", "looked for a GPU: %s", found.there ? found.info.name : found.why);
     d->cuda = found.there;
     if (!d->cuda) {
+        d->expected = found.expected;
         snprintf(d->why, sizeof d->why, "%s", found.why);
         snprintf(d->words, sizeof d->words, "CPU (%.255s)", found.why);
         return;

@@ -20,6 +20,7 @@ typedef struct ls_device_choice {
     char asked[16];            /* "cpu", "cuda", "cuda:N", "auto"                                                */
     const char *from;          /* "--device", "LS_DEVICE", "": nobody said                                       */
     char why[LS_DEVICE_WORDS]; /* auto looked for a GPU and took the CPU: the reason; else ""                    */
+    bool expected;             /* auto took the CPU although the machine has a GPU: users must read the reason    */
     char words
         [LS_DEVICE_WORDS]; /* "CUDA, NVIDIA H200 (1 of 1 visible)", "CPU (no CUDA plugin: …)", "CPU (--device cpu)" */
     char gpu[96], bus[24]; /* auto: the GPU found                                                            */

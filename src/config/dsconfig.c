@@ -105,14 +105,17 @@ ls_status train_ds_refuse(ds_reader *r, const char *place, ls_status st)
     if (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED) return st;
     const char *words = ls_err_words(), *flag = flag_of(r, place);
     const size_t n = strlen(r->what);
+    char line[32] = "";
+    if (!strncmp(words, r->what, n) && words[n] == ':') words += n + 2;
+    const int number = r->text ? ls_json_line(r->text, place) : 0;
+    if (number) snprintf(line, sizeof line, "line %d: ", number);
     if (!r->n_refused++) {
         r->first = st;
-        snprintf(r->words, sizeof r->words, "%s", words);
+        snprintf(r->words, sizeof r->words, "%s: %s%s", r->what, line, words);
     }
-    if (!strncmp(words, r->what, n) && words[n] == ':') words += n + 2;
     train_ds_unused(r, place);
     if (r->groups)
-        ls_str_addf(&r->groups->refused, "    %s%s%s%s\n", words, flag ? " (flag: " : "", flag ? flag : "",
+        ls_str_addf(&r->groups->refused, "    %s%s%s%s%s\n", line, words, flag ? " (flag: " : "", flag ? flag : "",
                     flag ? ")" : "");
     ls_err_clear();
     return LS_OK;
@@ -252,7 +255,14 @@ static ls_status place_row(ds_reader *r, const char *place, const json_t *v, con
     const int refused = r->n_refused;
     LS_TRY(train_ds_refuse(r, place, read_row(r, place, v, row)));
     const bool entered = r->c->no_effect.len != noted || r->n_refused != refused;
-    if (!entered && row->kind != DS_BLOCK && row->kind != DS_CALL) train_ds_used(r, place);
+    if (json_is_object(v) && !json_object_size(v)) {
+        train_ds_ignored(r, place, "empty");
+        return LS_OK;
+    }
+    const bool tuning = row->effect == DS_USED && row->kind != DS_TEXT && !strncmp(place, "zero_optimization.", 18) &&
+                        strcmp(row->key, "ratio") != 0 && !flag_of(r, place); /* of DeepSpeed's implementation */
+    if (!entered && tuning && row->kind != DS_BLOCK) train_ds_ignored(r, place, "recorded, no effect here");
+    else if (!entered && row->kind != DS_BLOCK && row->kind != DS_CALL) train_ds_used(r, place);
     return LS_OK;
 }
 
@@ -392,11 +402,20 @@ static void unlist_conflict(ds_reader *r)
 }
 
 /* Moves the keys that a run in this precision does not use to those that are ignored; one that is refused stays so. */
-static void list_idle(ds_reader *r, const char *precision)
+static void list_idle(ds_reader *r, const char *precision, bool cpu)
 {
+    static const char *const offload[] = {"zero_optimization.offload_optimizer.device",
+                                          "zero_optimization.cpu_offload"};
     static const char *const block[] = {"fp8", "fp16", "bf16"};
     ls_ds_idle idle[LS_DS_IDLE_MAX];
-    if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c) != NULL) return; /* not known yet */
+    for (size_t i = 0; i < sizeof offload / sizeof *offload && cpu; i++)
+        if (is_honoured(r, offload[i])) train_ds_ignored(r, offload[i], "recorded, no effect on the CPU");
+    if (precision ? !strcmp(precision, "auto") : ls_ds_precision_open(r->c) != NULL) { /* not known yet */
+        const int n = ls_ds_idle_keys(r->c, "fp32", idle);
+        for (int i = 0; i < n; i++)
+            if (is_honoured(r, idle[i].key)) train_ds_in_part(r, idle[i].key, idle[i].why);
+        return;
+    }
     for (size_t i = 0; i < sizeof block / sizeof *block && precision; i++) list_overridden(r, block[i], precision);
     if (!precision) unlist_conflict(r);
     if (!precision) precision = ls_ds_precision(r->c);
@@ -405,15 +424,15 @@ static void list_idle(ds_reader *r, const char *precision)
         if (is_honoured(r, idle[i].key)) train_ds_ignored(r, idle[i].key, idle[i].why);
 }
 
-/* Reads all keys; those that are refused are counted in the reader. */
-static ls_status read_keys(ds_reader *r, const char *text, size_t n)
+/* Reads all keys of `text`, as which r->text is read; those that are refused are counted in the reader. */
+static ls_status read_plain(ds_reader *r, const char *text, size_t n)
 {
     ls_ds_config *c = r->c;
     ls_sha256 sha;
-    if (ls_json_parse(text, n, r->what, &c->root) != LS_OK) { /* a bad configuration, not bad data */
+    if (ls_json_parse(r->text, n, r->what, &c->root) != LS_OK) { /* a bad configuration, not bad data */
         char words[512];
         snprintf(words, sizeof words, "%s", ls_err_words());
-        return ls_fail(LS_E_CONFIG, "%s (comments and trailing commas are not JSON; a key may occur once)", words);
+        return ls_fail(LS_E_CONFIG, "%s (keys and texts need double quotes; a key may occur once)", words);
     }
     ls_str_addn(&c->text, text, n);
     ls_sha256_init(&sha);
@@ -429,6 +448,17 @@ static ls_status read_keys(ds_reader *r, const char *text, size_t n)
     return train_ds_check(r);
 }
 
+static ls_status read_keys(ds_reader *r, const char *text, size_t n)
+{
+    char *plain = ls_json_plain(text, n);
+    if (!plain) return ls_nomem(n, "a DeepSpeed configuration");
+    r->text = plain;
+    const ls_status st = read_plain(r, text, n);
+    r->text = NULL;
+    ls_free(plain);
+    return st;
+}
+
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out)
 {
     ls_ds_config c = {0};
@@ -442,7 +472,7 @@ ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds
     return st;
 }
 
-ls_status ls_ds_config_explain(const char *path, const char *precision, const char *later, ls_str *out)
+ls_status ls_ds_config_explain(const char *path, const char *precision, bool cpu, const char *later, ls_str *out)
 {
     char *text;
     size_t n;
@@ -452,7 +482,7 @@ ls_status ls_ds_config_explain(const char *path, const char *precision, const ch
     LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
     const ls_status st = read_keys(&r, text, n);
     if (st == LS_OK) {
-        list_idle(&r, precision);
+        list_idle(&r, precision, cpu);
         ls_str_addf(out, "DeepSpeed JSON %s: each key and the equivalent option of lockstep train\n", path);
         ls_str_addf(out, "  honoured\n%s", g.honoured.data ? g.honoured.data : "    none\n");
         ls_str_addf(out, "  ignored\n%s", g.ignored.data ? g.ignored.data : "    none\n");

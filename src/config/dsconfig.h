@@ -1,6 +1,6 @@
 /* dsconfig.h - reads a DeepSpeed JSON: every key is used, refused or listed as without effect.
  *
- * Strict JSON without duplicate keys; "comment" and keys that begin with _ are comments. A key that DeepSpeed does not know, at any depth,
+ * JSON without duplicate keys, with comments (//, #, slash-star) and trailing commas as hjson has them; so are "comment" and keys that begin with _. A key that DeepSpeed does not know, at any depth,
  * is LS_E_CONFIG; the message has the nearest known key and its place. Of several problems the error has the first and their number. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
  * LS_E_UNSUPPORTED. "auto" is as if the key were missing, but in a block of a precision it means the default of the device; 5e8 is a whole number. The keys are those of DeepSpeed 0.18.3. */
 #ifndef LS_CONFIG_DSCONFIG_H
@@ -61,10 +61,10 @@ int ls_ds_idle_keys(const ls_ds_config *ds, const char *precision, ls_ds_idle ou
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
 /* Lists every key of a file as honoured, ignored or refused, with the flag of `lockstep train` that does the same. precision: of the run;
- * NULL: as the file says. later: why the
+ * NULL: as the file says. cpu: it computes on the CPU. later: why the
  * values were refused together with options, model and machine, which are checked elsewhere; NULL: they were not. LS_E_IO, LS_E_CONFIG
  * (not JSON). */
-ls_status ls_ds_config_explain(const char *path, const char *precision, const char *later, ls_str *out);
+ls_status ls_ds_config_explain(const char *path, const char *precision, bool cpu, const char *later, ls_str *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
 
 #endif

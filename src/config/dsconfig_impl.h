@@ -29,6 +29,7 @@ typedef struct ds_groups {
 typedef struct ds_reader {
     ls_ds_config *c;
     const char *what;  /* the file, for messages */
+    const char *text;  /* its JSON, without comments */
     ds_groups *groups; /* or NULL */
     int n_refused;
     ls_status first; /* the first problem, and its message */

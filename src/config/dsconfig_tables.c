@@ -167,7 +167,7 @@ static const ds_row checkpoint_rows[] = {
 static const ds_row data_types_rows[] = {
     {.key = "grad_accum_dtype", .kind = DS_TEXT, .words = "fp32|fp16|bf16"},
 };
-/* The last four are those of R1's own old block (docs/REFERENCES.md), which had no effect there either. */
+/* The last four are those of the scaling study's own old block, which had no effect there either. */
 static const ds_row pipeline_rows[] = {
     CALL("stages", read_stages), INERT("partition", DS_TEXT), INERT("seed_layers", DS_BOOL),
     SIZE("activation_checkpoint_interval"), INERT("pipe_partitioned", DS_BOOL), INERT("grad_partitioned", DS_BOOL),

@@ -8,7 +8,7 @@
  *            good       consecutive: h = hysteresis.  n = it - last - 1; n > 0 and n % window = 0: h = hysteresis, s = 2s
  *            So the first overflow only uses up hysteresis, and s grows after window + 1 good boundaries, then every window.
  *   stage0   DeepSpeed without ZeRO: no hysteresis, no error at the minimum, the same growth.
- *   amp      torch's GradScaler, of R1's baseline (docs/REFERENCES.md): s/2 at every overflow, without end; 2s after every window good ones.
+ *   amp      torch's GradScaler, of the scaling study's baseline: s/2 at every overflow, without end; 2s after every window good ones.
  *   fixed    never changes; an overflow still skips the update.
  *   none     no scale, and no overflow either: a NaN in a gradient ends the run.
  *

@@ -1,5 +1,6 @@
 #include "config/options.h"
 #include "config/preset.h"
+#include "core/fs.h"
 #include "model/fp8.h"
 
 #include <stddef.h>
@@ -13,8 +14,11 @@
 #define ROW(name_, kind_, field, arg_, def_, ...) {.name = name_, .kind = kind_, .offset = AT(field), .arg = arg_, .def = def_, .help = __VA_ARGS__}
 #define IN(lo_, hi_) .lo = lo_, .hi = hi_
 #define COMMON       .common = true /* on the first help page */
+#define OTHER(name_, same_, instead_) {.name = name_, .arg = same_, .instead = instead_}
+#define YES "true|1|yes"
+#define NO  "false|0|no"
 
-/* Spelt as R1 (docs/REFERENCES.md) spells them where it has them; - and _ are alike. */
+/* Spelt as the ZeRO scaling study (docs/REFERENCES.md) spells them where it has them; - and _ are alike. */
 const ls_opt ls_train_opts[] = {
     ROW("data", LS_OPT_STR, data, "DIR[:W],...", NULL,
         "folder written by `lockstep prepare` (train.bin or shards, val.bin, tokenizer.json); several with weights (a:0.7,b:0.3) or a blend file: samples from all, in these proportions",
@@ -23,10 +27,13 @@ const ls_opt ls_train_opts[] = {
     ROW("val_data_path", LS_OPT_STR, val_data_path, "FILE", NULL, "validation tokens as uint16 [no validation]"),
     ROW("verify_data", LS_OPT_SWITCH, verify_data, NULL, NULL,
         "compare every byte of the token files with the checksums of meta.json, instead of samples of files above 16 MiB"),
+    ROW("lines", LS_OPT_SWITCH, lines, NULL, NULL, "texts: each line is a document, not each file"),
+    ROW("limit_docs", LS_OPT_INT, limit_docs, "N", "0", "texts: use only the first N documents; 0 = all", IN(0, 1e18)),
+    ROW("dedup", LS_OPT_SWITCH, dedup, NULL, NULL, "texts: drop documents that equal an earlier one"),
     ROW("preset", LS_OPT_CHOICE, preset, "r2|r3", NULL,
         "accept the flags of another trainer, with its defaults (docs/REFERENCES.md): r2: --framework dp|ddp|deepspeed, --num_gpus, ...; r3: --world_size, --model_parallel_mode, ... [none]"),
     ROW("task", LS_OPT_CHOICE, task, "lm|translate", "lm",
-        "translate: data of `prepare --task translate`; BLEU of each epoch; the flags of R3's scripts are accepted (docs/REFERENCES.md)"),
+        "translate: data of `prepare --task translate`; BLEU of each epoch; takes the flags of the translation study (docs/REFERENCES.md)"),
     ROW("workdir", LS_OPT_STR, workdir, "DIR", NULL, "translate: folder for results and translations of each epoch [workdir in the run folder]"),
     ROW("checkpoint_path", LS_OPT_STR, checkpoint_path, "DIR", "checkpoint/optimized", "run folder for metrics, logs and checkpoints [runs/DATE-NAME; with --run_type, --deepspeed_config, --preset or under a launcher: checkpoint/optimized]", COMMON),
     ROW("deepspeed_config", LS_OPT_STR, deepspeed_config, "FILE", NULL, "DeepSpeed configuration in JSON; options on the command line override it", COMMON),
@@ -152,9 +159,9 @@ const ls_opt ls_train_opts[] = {
     ROW("hot_spare", LS_OPT_INT, hot_spare, "N", "0",
         "with -n: replace up to N lost workers before --elastic uses fewer; on GPUs N more devices are kept free and replace the device of a lost worker", IN(0, 64)),
 
-    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of R1: 10]", .section = "Output", IN(1, 1e15)),
+    ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "print one line every N micro-batches [on a terminal a status line; in files the steps 1, 2, 5, 10, ... and one line every 10 to 60 s; lines of the ZeRO scaling study: 10]", .section = "Output", IN(1, 1e15)),
     ROW("reference_output", LS_OPT_SWITCH, reference_output, NULL, NULL,
-        "print the lines of the reference trainer R1 on stdout (docs/FORMATS.md); --run_type does, too"),
+        "print the lines of the ZeRO scaling study on stdout (docs/FORMATS.md); --run_type does, too"),
     ROW("verbose", LS_OPT_SWITCH, verbose, NULL, NULL, "print the memory plan as a table"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting with its value and its source, and exit", COMMON),
     ROW("summary", LS_OPT_SWITCH, summary, NULL, NULL, "at the end of the run print its loss curve, a sample of text and the next commands"),
@@ -176,16 +183,19 @@ const ls_opt ls_train_opts[] = {
     ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "accepted for compatibility, no effect: the launcher sets LOCAL_RANK [none]", IN(-1, 65536)),
     ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted for compatibility, no effect: data is memory-mapped", IN(0, 65536)),
 
-    /* Names of other trainers: nanoGPT, the Hugging Face Trainer, DeepSpeed, Megatron-LM. The first three are old flags of R1, too. */
+    /* Names of other trainers: nanoGPT, nanochat, the Hugging Face Trainer, DeepSpeed, Megatron-LM. The first three are also old
+     * flags of the scaling study. */
     {.name = "gradient_accumulation_steps", .of = "grad_accum_steps"},
     {.name = "learning_rate", .of = "lr"},
     {.name = "gradient_clipping", .of = "clip"},
     {.name = "batch_size", .of = "micro_batch_size_per_gpu"},
     {.name = "micro_batch_size", .of = "micro_batch_size_per_gpu"},
     {.name = "per_device_train_batch_size", .of = "micro_batch_size_per_gpu"},
+    {.name = "device_batch_size", .of = "micro_batch_size_per_gpu"},
     {.name = "train_batch_size", .of = "global_batch_size"},
     {.name = "block_size", .of = "seq_length"},
     {.name = "seq_len", .of = "seq_length"},
+    {.name = "max_seq_len", .of = "seq_length"},
     {.name = "max_seq_length", .of = "seq_length"},
     {.name = "out_dir", .of = "checkpoint_path"},
     {.name = "output_dir", .of = "checkpoint_path"},
@@ -200,6 +210,7 @@ const ls_opt ls_train_opts[] = {
     {.name = "n_positions", .of = "max_position_embeddings"},
     {.name = "max_iters", .of = "max_steps"},
     {.name = "train_iters", .of = "max_steps"},
+    {.name = "num_iterations", .of = "max_steps"},
     {.name = "num_train_epochs", .of = "epochs"},
     {.name = "eval_interval", .of = "eval_every"},
     {.name = "eval_steps", .of = "eval_every"},
@@ -225,9 +236,120 @@ const ls_opt ls_train_opts[] = {
 
     ROW("attempt", LS_OPT_INT, attempt, "N", "1", NULL, IN(1, INT32_MAX)), /* of a supervisor: continues what an earlier attempt began */
     ROW("deepspeed_folder", LS_OPT_STR, deepspeed_folder, "DIR", NULL, NULL), /* of options.json: relative folders of the JSON begin here */
-    /* old flags of R1 without effect there */
+    /* old flags of the scaling study without effect there */
     ROW("pipeline_stages", LS_OPT_INT, old_pipeline_stages, "N", NULL, NULL, IN(1, 65536)),
     ROW("use_flash_attention", LS_OPT_SWITCH, old_use_flash_attention, NULL, NULL, NULL),
+
+    /* Names of other programs that mean something else here, or nothing, and what replaces them. First nanoGPT, then nanochat,
+     * llm.c, the Hugging Face Trainer, launchers, Megatron-LM. */
+    OTHER("always_save_checkpoint", NULL, "use --save_every N, which does not depend on the loss; --keep_last K keeps the newest"),
+    OTHER("backend", NULL, "use --comm auto, local, mpi, tcp or nccl"),
+    OTHER("bias", YES, "leave it out: layers of GPT-2 have biases"),
+    OTHER("ckpt_path", NULL, "use --resume RUN to continue a run, or --init_from DIR for its weights alone"),
+    OTHER("compile", NO, "leave it out: kernels are compiled before the run"),
+    OTHER("torch_compile", NO, "leave it out: kernels are compiled before the run"),
+    OTHER("dataset", NULL, "use --data DIR (of `lockstep prepare`), or give text files: lockstep train book.txt"),
+    OTHER("dataset_name", NULL, "use --data DIR (of `lockstep prepare`), or give text files: lockstep train book.txt"),
+    OTHER("decay_lr", NULL, "leave it out: the learning rate falls as --lr_schedule says, which is constant if it must not"),
+    OTHER("dtype", NULL, "use --precision bf16, fp16, fp8 or fp32"),
+    OTHER("eval_only", NO, "use `lockstep eval --checkpoint RUN --data DIR`"),
+    OTHER("log_interval", NULL, "use --steps_per_print N, which counts micro-batches"),
+    OTHER("lr_decay_iters", NULL, "use --max_steps N: the learning rate falls until the end of the run"),
+    OTHER("lr_decay_steps", NULL, "use --max_steps N: the learning rate falls until the end of the run"),
+    OTHER("start", NULL, "use `lockstep generate RUN --prompt TEXT` after training"),
+    OTHER("num_samples", NULL, "use `lockstep generate RUN --num_samples N` after training"),
+    OTHER("max_new_tokens", NULL, "use `lockstep generate RUN --max_new_tokens N` after training"),
+    OTHER("wandb", NO, "use --tensorboard DIR, or --serve for a web page"),
+    OTHER("wandb_log", NO, "use --tensorboard DIR, or --serve for a web page"),
+    OTHER("wandb_*", NULL, "leave it out; --tensorboard DIR writes curves, --serve shows them on a web page"),
+    OTHER("top_k", NULL, "use `lockstep generate RUN --top_k K` after training"),
+    OTHER("run", "dummy", "leave it out: it names a run of wandb; --checkpoint_path DIR names the folder"),
+    OTHER("context_length", NULL, "use --seq_length N"),
+    OTHER("depth", NULL, "use --num_layers N, with --embedding_size (64 N in nanochat) and --num_heads"),
+    OTHER("aspect_ratio", NULL, "use --embedding_size N: the ratio times --num_layers"),
+    OTHER("matrix_lr", NULL, "use --lr RATE, for all weights: the optimizer is AdamW, not Muon"),
+    OTHER("device_type", NULL, "use --device cpu or cuda"),
+    OTHER("total_batch_size", NULL, "use --global_batch_size N, in sequences: the tokens divided by --seq_length"),
+    OTHER("i", NULL, "use --train_data_path FILE (token files of llm.c are read), or --data DIR"),
+    OTHER("j", NULL, "use --val_data_path FILE, or --data DIR, which has both"),
+    OTHER("e", NULL, "use --init_from FILE (model files of llm.c are read), or --model NAME"),
+    OTHER("o", NULL, "use --checkpoint_path DIR"),
+    OTHER("b", NULL, "use --micro_batch_size_per_gpu N"),
+    OTHER("t", NULL, "use --seq_length N"),
+    OTHER("d", NULL, "use --global_batch_size N, in sequences: the tokens divided by --seq_length"),
+    OTHER("x", NULL, "use --max_steps N"),
+    OTHER("k", NULL, "use --lr_schedule cosine, linear or constant"),
+    OTHER("l", NULL, "use --lr RATE"),
+    OTHER("u", NULL, "use --warmup_steps N"),
+    OTHER("q", NULL, "use --min_lr_ratio R"),
+    OTHER("c", NULL, "use --weight_decay W"),
+    OTHER("v", NULL, "use --eval_every N"),
+    OTHER("m", NULL, "use --max_val_steps N"),
+    OTHER("s", NULL, "use --summary for a sample at the end, or `lockstep generate RUN`"),
+    OTHER("g", NULL, "use `lockstep generate RUN --max_new_tokens N` after training"),
+    OTHER("a", NO, "leave it out: use a text of one batch to overfit it"),
+    OTHER("f", NULL, "use --tf32, with --precision fp32"),
+    OTHER("w", YES, "leave it out: fp32 master weights are always kept"),
+    OTHER("z", NULL, "use --strategy zero1, zero2 or zero3"),
+    OTHER("r", NO, "use --recompute"),
+    OTHER("y", NO, "use --resume RUN"),
+    OTHER("nk", NULL, "use --keep_last K"),
+    OTHER("sl", "0", "leave it out: no step is skipped because of its loss"),
+    OTHER("sg", "0", "leave it out: no step is skipped because of its gradient; --clip limits the norm"),
+    OTHER("ge", NULL, "leave it out: the kernels decide what they fuse"),
+    OTHER("pi", NULL, "use --comm auto, local, mpi, tcp or nccl"),
+    OTHER("pn", NULL, "use -n N, the number of workers on this machine"),
+    OTHER("fsdp", NULL, "use --strategy zero3 for full_shard, zero2 for shard_grad_op, ddp for no_shard"),
+    OTHER("push_to_hub", NO, "leave it out: upload the folder of a checkpoint, RUN/epoch-N, which transformers reads"),
+    OTHER("per_device_eval_batch_size", NULL, "use --micro_batch_size_per_gpu N, also the batch of validation"),
+    OTHER("bf16_full_eval", NULL, "use --precision; validation computes in the same precision"),
+    OTHER("fp16_full_eval", NULL, "use --precision; validation computes in the same precision"),
+    OTHER("torch_dtype", NULL, "use --precision bf16, fp16, fp8 or fp32"),
+    OTHER("mixed_precision", NULL, "use --precision bf16, fp16, fp8 or fp32"),
+    OTHER("fp8_amax_compute_algo", NULL, "use --fp8_amax_history_len 1 for most_recent; max is the rule of longer histories"),
+    OTHER("logging_steps", NULL, "use --steps_per_print N, which counts micro-batches"),
+    OTHER("logging_dir", NULL, "use --tensorboard DIR"),
+    OTHER("report_to", "none", "use --tensorboard DIR, or --serve for a web page"),
+    OTHER("resume_from_checkpoint", NULL, "use --resume RUN, with the folder of the run"),
+    OTHER("warmup_ratio", NULL, "use --warmup_steps N, the ratio times the steps of the run"),
+    OTHER("do_train", YES, "use `lockstep eval` to evaluate without training"),
+    OTHER("do_eval", NULL, "leave it out: validation is at the end of each epoch; --max_val_steps 0: none"),
+    OTHER("eval_strategy", NULL, "leave it out: validation is at the end of each epoch; --eval_every N: more often"),
+    OTHER("evaluation_strategy", NULL, "leave it out: validation is at the end of each epoch; --eval_every N: more often"),
+    OTHER("save_strategy", NULL, "leave it out: a checkpoint is saved at the end of each epoch; --save_every N: more often"),
+    OTHER("overwrite_output_dir", NO, "leave it out: give a new --checkpoint_path, or --resume RUN"),
+    OTHER("dataloader_num_workers", NULL, "leave it out: data is memory-mapped"),
+    OTHER("optim", NULL, "leave it out: the optimizer is AdamW"),
+    OTHER("train_file", NULL, "use --data DIR (of `lockstep prepare`), or give text files: lockstep train book.txt"),
+    OTHER("validation_file", NULL, "use `lockstep prepare TEXT --val_input FILE --out DIR`, then --data DIR"),
+    OTHER("tokenizer_name", NULL, "use `lockstep prepare TEXT --tokenizer DIR --out DIR`, then --data DIR"),
+    OTHER("nproc_per_node", NULL, "use -n N, the number of workers on this machine"),
+    OTHER("num_processes", NULL, "use -n N, the number of workers on this machine"),
+    OTHER("num_gpus", NULL, "use -n N, the number of workers on this machine"),
+    OTHER("nnodes", NULL, "use `lockstep launch --hosts A,B -n N -- train ...`"),
+    OTHER("num_nodes", NULL, "use `lockstep launch --hosts A,B -n N -- train ...`"),
+    OTHER("node_rank", NULL, "use `lockstep launch --hosts A,B -n N -- train ...`, which numbers the hosts"),
+    OTHER("master_addr", NULL, "use `lockstep launch --hosts A,B -n N -- train ...`, or set MASTER_ADDR"),
+    OTHER("master_port", NULL, "use `lockstep launch --master_port PORT ... -- train ...`, or set MASTER_PORT"),
+    OTHER("rdzv_*", NULL, "use `lockstep launch --hosts A,B -n N -- train ...`, or start the workers with `torchrun --no_python`"),
+    OTHER("standalone", YES, "use -n N, the number of workers on this machine"),
+    OTHER("hostfile", NULL, "use `lockstep launch --hostfile FILE -n N -- train ...`"),
+    OTHER("include", NULL, "use `lockstep launch --hosts A:2,B:2 -- train ...`; CUDA_VISIBLE_DEVICES chooses GPUs"),
+    OTHER("exclude", NULL, "use `lockstep launch --hosts A:2,B:2 -- train ...`; CUDA_VISIBLE_DEVICES chooses GPUs"),
+    OTHER("zero_stage", NULL, "use --strategy zero1, zero2 or zero3"),
+    OTHER("n_epochs", NULL, "use --epochs N"),
+    OTHER("model_max_length", NULL, "use --seq_length N"),
+    OTHER("ffn_hidden_size", NULL, "leave it out: the hidden layer of GPT-2 is 4 times as wide as the embedding"),
+    OTHER("use_fp16", NO, "use --precision fp16"),
+    OTHER("data_path", NULL, "use --data DIR (of `lockstep prepare`), or --train_data_path FILE"),
+    OTHER("model_path", NULL, "use --init_from DIR"),
+    OTHER("padded_vocab_size", NULL, "use --vocab_size N"),
+    OTHER("tensorboard_dir", NULL, "use --tensorboard DIR"),
+    OTHER("tensorboard_logs_path", NULL, "use --tensorboard DIR"),
+    OTHER("vocab_file", NULL, "use `lockstep prepare TEXT --vocab_dir DIR --out DIR`, then --data DIR"),
+    OTHER("merge_file", NULL, "use `lockstep prepare TEXT --vocab_dir DIR --out DIR`, then --data DIR"),
+    OTHER("lr_decay_style", NULL, "use --lr_schedule cosine, linear or constant"),
+    OTHER("init_method_std", "0.02", "leave it out: weights are drawn with 0.02, as in GPT-2"),
 };
 /* clang-format on */
 const size_t ls_train_n_opts = sizeof ls_train_opts / sizeof ls_train_opts[0];
@@ -240,53 +362,23 @@ static size_t row_of(const char *name)
     return i;
 }
 
-/* Options of other trainers whose values mean something else here, and what to use. */
-static const ls_opt elsewhere[] = {
-    {.name = "dtype", .help = "--precision bf16, fp16, fp8 or fp32"},
-    {.name = "torch_dtype", .help = "--precision bf16, fp16, fp8 or fp32"},
-    {.name = "mixed_precision", .help = "--precision bf16, fp16, fp8 or fp32"},
-    {.name = "bf16_full_eval", .help = "--precision; validation computes in the same precision"},
-    {.name = "fp16_full_eval", .help = "--precision; validation computes in the same precision"},
-    {.name = "fp8_amax_compute_algo",
-     .help = "--fp8_amax_history_len 1 for most_recent; max is the rule of longer histories"},
-    {.name = "logging_steps", .help = "--steps_per_print N, which counts micro-batches"},
-    {.name = "resume_from_checkpoint", .help = "--resume RUN, with the folder of the run"},
-    {.name = "warmup_ratio", .help = "--warmup_steps N, the ratio times the steps of the run"},
-    {.name = "zero_stage", .help = "--strategy zero1, zero2 or zero3"},
-    {.name = "context_length", .help = "--seq_length N"},
-    {.name = "nproc_per_node", .help = "-n N, the number of workers on this machine"},
-    {.name = "nnodes", .help = "`lockstep launch --hosts A,B -n N -- train ...`"},
-    {.name = "lr_decay_iters", .help = "--max_steps N: the learning rate falls until the end of the run"},
-    {.name = "lr_decay_steps", .help = "--max_steps N: the learning rate falls until the end of the run"},
-    {.name = "per_device_eval_batch_size", .help = "--micro_batch_size_per_gpu N, also the batch of validation"},
-    {.name = "report_to", .help = "--tensorboard DIR, or --serve for a web page"},
-};
-
-/* "unknown option --x ...": what replaces it; else names the preset that accepts it, if there is one, and the options that contain its
- * name. */
+/* "unknown option --x ...": the preset that has it, and the options that contain its name. */
 static ls_status explain_unknown(ls_status st)
 {
     static const char start[] = "unknown option --";
-    char name[64];
+    char name[64], hint[192] = "";
     const char *words = ls_err_words();
     if (st != LS_E_ARG || strncmp(words, start, sizeof start - 1) != 0) return st;
     words += sizeof start - 1;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(words, "; "), words);
-    const size_t n = sizeof elsewhere / sizeof *elsewhere, i = ls_opt_row(elsewhere, n, name);
-    const bool r2 = ls_train_preset_has("r2", name), r3 = ls_train_preset_has("r3", name);
-    if (!r2 && !r3 && i == n) return st;
-    if (!r2 && !r3) return ls_fail(LS_E_ARG, "unknown option --%s; use %s", name, elsewhere[i].help);
-    char hint[192] = "";
+    const bool r2 = ls_train_preset_has("r2", name);
+    if (ls_opt_row(ls_train_opts, ls_train_n_opts, name) < ls_train_n_opts) return st;
+    if (!r2 && !ls_train_preset_has("r3", name)) return st;
     const char *names = strstr(words, "; did you mean ");
     if (names && strstr(names, name)) snprintf(hint, sizeof hint, "%.*s?", (int)strcspn(names, "?"), names);
-    return ls_fail(LS_E_ARG, "unknown option --%s; it is an option of %s: add --preset %s (docs/REFERENCES.md)%s", name,
-                   !r3   ? "R2"
-                   : !r2 ? "R3"
-                         : "R2 and R3",
-                   !r3   ? "r2"
-                   : !r2 ? "r3"
-                         : "r2 or --preset r3",
-                   hint);
+    return ls_fail(LS_E_ARG,
+                   "unknown option --%s; only the command lines of --preset %s have it (docs/REFERENCES.md)%s", name,
+                   r2 ? "r2" : "r3", hint);
 }
 
 /* One setting has several options: the one that is typed overrides the others of a preset or of the run that is resumed. */
@@ -307,6 +399,32 @@ static void override(ls_train_options *o)
             ls_train_forget(o, pair[i][1]);
 }
 
+/* nanoGPT's two values, unless they are folders. */
+static ls_status check_init_from(ls_train_options *o)
+{
+    if (!o->init_from || !ls_one_of("scratch|resume", o->init_from, false) || ls_fs_exists(o->init_from)) return LS_OK;
+    if (!strcmp(o->init_from, "resume"))
+        return ls_fail(LS_E_ARG, "--init_from resume: use --resume RUN, with the folder of the run");
+    ls_train_forget(o, "init_from");
+    return LS_OK;
+}
+
+/* DeepSpeed's `--deepspeed --deepspeed_config FILE`: the switch is the last of the *argc words then, and no longer counted. */
+static void drop_deepspeed_switch(int *argc, char **argv)
+{
+    static const char config[] = "--deepspeed_config";
+    int at = -1;
+    bool file = false;
+    for (int i = 0; i < *argc && strcmp(argv[i], "--") != 0; i++) {
+        if (!strcmp(argv[i], "--deepspeed") && (i + 1 == *argc || argv[i + 1][0] == '-')) at = i;
+        file = file || !strncmp(argv[i], config, sizeof config - 1);
+    }
+    if (at < 0 || !file) return;
+    char *word = argv[at];
+    memmove(argv + at, argv + at + 1, (size_t)(--*argc - at) * sizeof *argv);
+    argv[*argc] = word;
+}
+
 /* inputs: words that are no options go to o->inputs; else they are refused. */
 static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inputs, ls_train_options *o)
 {
@@ -315,13 +433,16 @@ static ls_status parse(const ls_train_preset *p, int argc, char **argv, bool inp
     LS_TRY(ls_opt_defaults(ls_train_opts, ls_train_n_opts, o));
     LS_TRY(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, o->given, p->n_default, argv, NULL, NULL));
     if (p->n_default) argv += p->n_default;
-    LS_TRY(explain_unknown(ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc - p->n_default, argv,
-                                        inputs ? &o->inputs : NULL, &o->help)));
+    argc -= p->n_default;
+    drop_deepspeed_switch(&argc, argv);
+    LS_TRY(explain_unknown(
+        ls_opt_parse(ls_train_opts, ls_train_n_opts, o, typed, argc, argv, inputs ? &o->inputs : NULL, &o->help)));
     for (size_t i = 0; i < ls_train_n_opts; i++)
         o->given[i] = typed[i] ? LS_GIVEN_TYPED : o->given[i] ? LS_GIVEN_PRESET : 0;
     override(o);
     if (p->name) o->preset = p->name;
-    /* R1 accepted --pipeline_stages without effect; elsewhere it is --pp */
+    LS_TRY(check_init_from(o));
+    /* The scaling study accepted --pipeline_stages without effect; elsewhere it is --pp */
     if (!o->run_type && ls_train_given(o, "pipeline_stages") && !ls_train_given(o, "pp")) {
         o->pp = o->old_pipeline_stages;
         o->given[row_of("pp")] = LS_GIVEN_TYPED;
@@ -386,7 +507,8 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     } old[] = {
         {"use_flash_attention", "attention is always computed without storing the whole score matrix"},
         {"num_workers", "data is memory-mapped"},
-        {"pipeline_stages", "R1 ignores it, too (use --pp for a pipeline)"}, /* last: only with --run_type */
+        /* the last one only with --run_type */
+        {"pipeline_stages", "the ZeRO scaling study ignores it, too (use --pp for a pipeline)"},
     };
     const size_t n = sizeof old / sizeof old[0] - !o->run_type;
     for (size_t i = 0; i < n; i++)
@@ -394,7 +516,7 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
     static const char *const renamed[] = {"gradient_accumulation_steps", "learning_rate", "gradient_clipping"};
     for (size_t i = 0; o->run_type && i < sizeof renamed / sizeof *renamed; i++)
         if (ls_train_given(o, renamed[i]))
-            ls_str_addf(out, "--%s is an old flag of R1; it is used as --%s\n", renamed[i],
+            ls_str_addf(out, "--%s is an old flag of the ZeRO scaling study; it is used as --%s\n", renamed[i],
                         ls_train_opts[row_of(renamed[i])].of);
 }
 

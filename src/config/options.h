@@ -1,7 +1,8 @@
-/* options.h - the command line of `lockstep train` as one table (core/opt.h): R1's flags (docs/REFERENCES.md), its old ones, ours.
+/* options.h - the command line of `lockstep train` as one table (core/opt.h): the scaling study's flags
+ * (docs/REFERENCES.md), its old ones, ours.
  *
- * A row's value is what was typed or its default; `given` says which. Nothing is interpreted here: config/resolve.h puts the
- * options, the DeepSpeed JSON, the model file and the environment together. Strings are borrowed from argv. */
+ * A row's value is what was typed or its default; `given` says which. Nothing is interpreted here: config/resolve.h
+ * puts the options, the DeepSpeed JSON, the model file and the environment together. Strings are borrowed from argv. */
 #ifndef LS_CONFIG_OPTIONS_H
 #define LS_CONFIG_OPTIONS_H
 
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_TRAIN_OPTION_MAX 192
+#define LS_TRAIN_OPTION_MAX 320
 
 enum { LS_GIVEN_TYPED = 1, LS_GIVEN_PRESET };
 
@@ -33,6 +34,8 @@ typedef struct ls_train_options {
     /* data and run folder */
     const char *preset, *task, *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config,
         *deepspeed_folder, *workdir;
+    bool lines, dedup; /* these three: of texts, as for prepare */
+    int64_t limit_docs;
     /* model */
     const char *model, *variant, *init_from;
     int64_t vocab_size, embedding_size, num_layers, num_heads, max_position_embeddings, seq_length;
@@ -103,8 +106,8 @@ void ls_train_put(ls_train_options *o, const char *name, int64_t value);
 /* Makes an option one that was not given, with its default. */
 void ls_train_forget(ls_train_options *o, const char *name);
 
-/* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'. --run_type: R1's old
- * flags, too. */
+/* One line for each old or inert flag that was given ("--num_workers has no effect; ..."), appended with '\n'.
+ * --run_type: the scaling study's old flags, too. */
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
 
 #define LS_TRAIN_USAGE                               \

@@ -65,7 +65,7 @@ ls_status preset_join(const char *name, ls_argv *out, const ls_argv *typed, cons
     return ls_argv_add_all(out, rest);
 }
 
-/* R3's flags, for the translation task; a benchmark sets the number of workers itself. */
+/* The translation study's flags, for the translation task; a benchmark sets the number of workers itself. */
 static ls_status preset_r3(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p)
 {
     ls_argv words = {0};

@@ -1,7 +1,8 @@
 /* preset.h - command lines of reference trainers (docs/REFERENCES.md) as flags of `lockstep train`: --preset r2, --preset r3.
  *
  * A preset takes the flags of its trainer out of the command line, and puts flags of ours with the same meaning, and the trainer's
- * defaults, before the other arguments, which therefore override them. r3 is --task translate with R3's flags (config/r3.h). */
+ * defaults, before the other arguments, which therefore override them. r3 is --task translate with the translation
+ * study's flags (config/r3.h). */
 #ifndef LS_CONFIG_PRESET_H
 #define LS_CONFIG_PRESET_H
 
@@ -29,7 +30,7 @@ ls_status preset_take(int argc, char **argv, const preset_flag *flag, int n, con
 ls_status preset_number(const char *name, const char *text, int64_t lo, int64_t otherwise, int64_t *out);
 /* Appends the typed arguments and the rest to the defaults in *out. */
 ls_status preset_join(const char *name, ls_argv *out, const ls_argv *typed, const ls_argv *rest, ls_train_preset *p);
-/* R2's arguments. */
+/* The strategy comparison's arguments. */
 ls_status preset_r2(int argc, char **argv, bool bench, ls_argv *out, ls_train_preset *p, ls_str *notes);
 /* The flags of a preset. */
 extern const preset_flag preset_r2_flags[], preset_r3_flags[];

@@ -1,9 +1,9 @@
-/* preset_r2.c - the flags of R2's three trainers (docs/REFERENCES.md#r2).
+/* preset_r2.c - the flags of the strategy comparison's three trainers (docs/REFERENCES.md#the-strategy-comparison).
  *
- *   --framework               none: one worker; dp, ddp: these strategies; deepspeed: zero2 (R2 chooses the stage in its code) with the
+ *   --framework               none: one worker; dp, ddp: these strategies; deepspeed: zero2 (there the stage is chosen in the code) with the
  *                             optimizer in host memory
  *   --num_gpus, --num_nodes   workers: their product, or --world_size                                              [4, 1]
- *   --micro_batch_size B      sequences per worker; dp splits B over its workers, as R2 does                       [8]
+ *   --micro_batch_size B      sequences per worker; dp splits B over its workers, as there                         [8]
  *   --global_batch_size G     with deepspeed, G / (B * workers) micro-batches are accumulated; else not used       [32]
  *   --train_iters N           --max_steps N                                          [30; ddp 20; deepspeed 31]
  *   --lr R                    after a warm-up over a tenth of the steps, cosine to 0; deepspeed: WarmupCosineLR to 0.001 R  [1.5e-4]
@@ -75,7 +75,8 @@ const preset_flag preset_r2_flags[] = {
 enum { N_FLAG = sizeof preset_r2_flags / sizeof preset_r2_flags[0] };
 const int preset_r2_n_flag = N_FLAG;
 
-/* Our names of the flags from SIZED on, and R2's defaults; NULL: none. alone: a switch. In a benchmark `folder` ones have no default. */
+/* Our names of the flags from SIZED on, and the strategy comparison's defaults; NULL: none. alone: a switch. In a
+ * benchmark `folder` ones have no default. */
 static const struct {
     const char *ours, *missing;
     bool alone, folder;
@@ -140,7 +141,7 @@ static ls_status read_layout(const char *const value[N_FLAG], bool bench, layout
     return LS_OK;
 }
 
-/* R2's defaults go to *out, what follows from flags to *typed. */
+/* The strategy comparison's defaults go to *out, what follows from flags to *typed. */
 static ls_status add_layout(const char *const value[N_FLAG], bool bench, ls_argv *out, ls_argv *typed)
 {
     layout l;
@@ -190,7 +191,7 @@ static void note_unused(const char *const value[N_FLAG], bool bench, ls_str *not
         else if (i < SIZED) why = NULL;
         if (why) ls_str_addf(&list, "%s--%s%s", list.len ? ", " : "", preset_r2_flags[i].name, why);
     }
-    if (list.len) ls_str_addf(notes, "flags of R2 without effect: %s\n", list.data);
+    if (list.len) ls_str_addf(notes, "flags of --preset r2 without effect: %s\n", list.data);
     ls_str_fini(&list);
 }
 

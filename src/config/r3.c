@@ -15,7 +15,7 @@ static ls_status number(const char *text, flag f, int64_t otherwise, int64_t *ou
     return preset_number(preset_r3_flags[f].name, text, 1, otherwise, out);
 }
 
-/* Layout and batch: R3's defaults to *out, what follows from flags to *typed. */
+/* Layout and batch: the translation study's defaults to *out, what follows from flags to *typed. */
 static ls_status add_layout(const char *const value[N_FLAG], bool pipe, ls_argv *out, ls_argv *typed)
 {
     int64_t world, batch, chunks;

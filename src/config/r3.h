@@ -1,4 +1,4 @@
-/* r3.h - the flags of R3's translation scripts (docs/REFERENCES.md) as flags of `lockstep train`.
+/* r3.h - the flags of the translation study's scripts (docs/REFERENCES.md) as flags of `lockstep train`.
  *
  *   --world_size N             --n N; with --model_parallel_mode, N pipeline stages                     [2]
  *   --batch_size B             the global batch: B / N sequences per worker                             [128; pipeline 32]
@@ -16,8 +16,8 @@
 #include "config/options.h"
 #include "core/argv.h"
 
-/* Appends the arguments to *out, R3's flags replaced, and sets *p. Without any of them nothing changes, unless `always`. LS_E_ARG,
- * LS_E_CONFIG (a batch that cannot be divided). */
+/* Appends the arguments to *out, the translation study's flags replaced, and sets *p. Without any of them nothing
+ * changes, unless `always`. LS_E_ARG, LS_E_CONFIG (a batch that cannot be divided). */
 ls_status ls_train_r3_words(int argc, char **argv, bool always, ls_argv *out, ls_train_preset *p);
 
 #endif

@@ -498,7 +498,8 @@ static void put_machine(const ls_train_options *o, ls_train_config *c)
     train_put_bool(c, "json", c->json, train_from(o, "--json", NULL));
 }
 
-/* --recompute, or a block of the JSON that configures checkpoints of activations. R1 has such a block, but its model makes none. */
+/* --recompute, or a block of the JSON that configures checkpoints of activations. The scaling study has such a block,
+ * but its model makes none. */
 static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char *const key[] = {
@@ -512,7 +513,7 @@ static void resolve_recompute(const ls_train_options *o, const ls_ds_config *ds,
     c->recompute = o->recompute || (asked && !r1);
     if (r1 && !o->recompute)
         ls_str_addf(&c->notes,
-                    "%s of the DeepSpeed JSON has no effect with --run_type: the model of R1 makes no checkpoints of "
+                    "%s of the DeepSpeed JSON has no effect with --run_type: that model makes no checkpoints of "
                     "activations (use --recompute)\n",
                     asked);
     else if (asked && !o->recompute)

@@ -76,9 +76,10 @@ typedef struct ls_train_config {
     char deepspeed_sha256[65];
     ls_str deepspeed_text; /* its bytes */
     bool resume;
-    ls_run_computed before; /* as in the facts */
-    bool restart;           /* continues an attempt of the same run, whose files are not those of an earlier run */
-    bool lock_held;         /* run.lock, by a parent process */
+    ls_run_computed before;      /* as in the facts */
+    bool restart;                /* continues an attempt of the same run, whose files are not those of an earlier run */
+    bool lock_held;              /* run.lock, by a parent process */
+    struct ls_auto_check *check; /* the steps may be chosen again (config/auto.h); NULL: not */
 
     int world_size, rank, local_rank;
     int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */
@@ -144,14 +145,14 @@ typedef struct ls_train_config {
     bool one_state; /* ddp: the workers share one state of the optimizer (parallel/ddp.c); CPU workers of one host */
 
     const char *run_type; /* "baseline", "optimized", NULL                                     */
-    bool engine;          /* R1's rule: optimized, or a distributed environment     */
+    bool engine;          /* the scaling study's rule: optimized, or a distributed environment     */
     int zero_stage;       /* of the JSON; with one worker the same computation                 */
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
     int64_t ds_steps_per_print;      /* steps between the lines of DeepSpeed; 0 = none */
     char *tensorboard, *csv_monitor; /* folders, NULL: none */
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
-    bool reference_output, verbose; /* R1's lines on stdout; the memory plan as a table */
+    bool reference_output, verbose; /* the scaling study's lines on stdout; the memory plan as a table */
     int64_t print_every;            /* micro-batches between lines; 0: at growing intervals (core/progress.h) */
     bool verify_data;               /* compare every byte of the token files with meta.json */
     bool dist_debug;                /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */

@@ -169,12 +169,19 @@ static void note_kept(const ls_train_options *o, const char *before, ls_train_co
 /* The JSON leaves the choice to the program. */
 static void note_auto(const ls_train_options *o, const ls_ds_config *ds, bool chosen, ls_train_config *c)
 {
-    const char *key = ls_ds_precision_open(ds);
-    if (key && !chosen && !o->precision)
+    static const char *const block[] = {"fp8.enabled", "fp16.enabled", "bf16.enabled"};
+    ls_str keys = {0};
+    int n = 0;
+    for (size_t i = 0; i < sizeof block / sizeof *block; i++)
+        if (ls_ds_auto(ds, block[i])) ls_str_addf(&keys, "%s%s", n++ ? " and " : "", block[i]);
+    if (n && !chosen && !o->precision)
         ls_str_addf(
             &c->notes,
-            "%s of the DeepSpeed JSON is \"auto\": this run computes in %s, the default %s; --precision chooses\n", key,
-            c->precision, strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU");
+            "%s of the DeepSpeed JSON %s \"auto\": this run computes in %s, the default %s; --precision chooses%s\n",
+            keys.data ? keys.data : "", n > 1 ? "are" : "is", c->precision,
+            strcmp(c->compute, "cuda") ? "on the CPU" : "on a GPU",
+            strcmp(c->compute, "cuda") ? " (bf16, or auto: bf16 on a CPU that has it)" : "");
+    ls_str_fini(&keys);
 }
 
 /* --bf16 False, and the run would compute in bf16. */
@@ -335,8 +342,8 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
     train_put_bool(c, "consecutive_hysteresis", s->consecutive, from_fp16(ds, "fp16.consecutive_hysteresis"));
 }
 
-/* training_config.precision: R1's three words (docs/REFERENCES.md) where they apply. 16-bit runs with DeepSpeed's loss scale have its
- * word on any number of workers, so that they can be compared. */
+/* training_config.precision: the scaling study's three words (docs/REFERENCES.md) where they apply. 16-bit runs with
+ * DeepSpeed's loss scale have its word on any number of workers, so that they can be compared. */
 static const char *label_of(const ls_train_config *c)
 {
     if (c->fp8.on) return "fp8_mixed";

@@ -57,5 +57,7 @@ ls_status train_copy(char **dst, const char *text);
 
 /* Of a run that is resumed with its copy of the DeepSpeed JSON: the folder in which it was started first; else NULL (run_options.c). */
 const char *train_deepspeed_folder(const ls_train_options *o);
+/* Whether a folder is not known to lie in that of the run; false for NULL. */
+bool train_is_outside(const ls_train_options *o, const char *dir);
 
 #endif

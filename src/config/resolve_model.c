@@ -73,6 +73,10 @@ static ls_status resolve_vocabulary(const ls_train_facts *facts, bool follows, l
             LS_E_CONFIG,
             "the tokenizer of the data has %d tokens, but the vocabulary of %s %d; prepare the data with the tokenizer of the weights: `lockstep prepare TEXT --tokenizer %s --out DIR`",
             data, c->init_from, m->vocab_size, ls_quoted(c->init_from).text);
+    if (c->init_from && data && data < m->vocab_size)
+        ls_str_addf(&c->notes, "%d id%s of the model %s never used: it has %d, the tokenizer of the data %d\n",
+                    m->vocab_size - data, m->vocab_size - data == 1 ? "" : "s",
+                    m->vocab_size - data == 1 ? "is" : "are", m->vocab_size, data);
     LS_TRY(ls_train_fit_vocabulary(m, data, follows));
     if (follows && data) train_put_int(c, "vocab_size", m->vocab_size, (train_origin){LS_FROM_DATA, "tokenizer.json"});
     if (data) m->eos_id = facts->data_eos_id;
@@ -125,7 +129,7 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
         LS_TRY(ls_variant_parse(o->variant, &v));
         v_from = train_from(o, "--variant", NULL);
     } else if (o->run_type && !o->model && !o->init_from) {
-        v = LS_VARIANT_R1; /* R1's command line (docs/REFERENCES.md) asks for its model */
+        v = LS_VARIANT_R1; /* the scaling study's command line (docs/REFERENCES.md) asks for its model */
         v_from = train_rule("--run_type without --model");
     }
     if (o->init_from && v != weights.variant)

@@ -1,8 +1,8 @@
 /* resolve_optim.c - optimizer, learning rate schedule and clipping.
  *
- * With a DeepSpeed JSON its own defaults hold (optimizer block: lr 1e-3, no decay; without the block those of R1's
- * baseline: AdamW, lr 1e-4, decay 0.01; no scheduler: constant; no clipping). Without one ours do: AdamW 3e-4, betas 0.9 0.95,
- * decay 0.1, cosine to a tenth after a warm-up, clipping at 1. */
+ * With a DeepSpeed JSON its own defaults hold (optimizer block: lr 1e-3, no decay; without the block those of the
+ * scaling study's baseline: AdamW, lr 1e-4, decay 0.01; no scheduler: constant; no clipping). Without one ours do:
+ * AdamW 3e-4, betas 0.9 0.95, decay 0.1, cosine to a tenth after a warm-up, clipping at 1. */
 #include "config/resolve_impl.h"
 #include "core/mem.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A JSON without an optimizer block: the defaults are those of R1, not of DeepSpeed. */
+/* A JSON without an optimizer block: the defaults are those of the scaling study, not of DeepSpeed. */
 static train_origin optimizer_from(train_origin from, const ls_ds_config *ds)
 {
     if (ds && from.source == LS_FROM_DEFAULT && !ls_ds_get(ds, "optimizer"))
@@ -68,7 +68,7 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
 {
     static const struct {
         double lr, beta2, weight_decay;
-    } defaults[] = {{3e-4, 0.95, 0.1}, {1e-4, 0.999, 0.01}, {1e-3, 0.999, 0}}; /* ours, R1's baseline, DeepSpeed's */
+    } defaults[] = {{3e-4, 0.95, 0.1}, {1e-4, 0.999, 0.01}, {1e-3, 0.999, 0}}; /* ours, that baseline's, DeepSpeed's */
     const bool block = ls_ds_get(ds, "optimizer"),
                adam = !strcasecmp(ls_ds_text(ds, "optimizer.type", "AdamW"), "Adam");
     const int k = !ds ? 0 : !block ? 1 : 2;

@@ -4,6 +4,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 #include "data/sources.h"
 #include "parallel/schedule.h"
 
@@ -12,40 +13,17 @@
 #include <string.h>
 
 #define VERSION 1
+#define BYTES   ".bytes"
 
-/* What a resumed run does not take over: where and how this process runs, and sizes that are written as resolved. */
-static const char *const left_out[] = {
-    "checkpoint_path",
-    "resume",
-    "preset",
-    "minutes",
-    "print_config",
-    "json",
-    "profile",
-    "profile_mode",
-    "profile_spans",
-    "local_rank",
-    "num_workers",
-    "serve",
-    "serve_address",
-    "attempt",
-    "grad_accum_steps",
-    "train_micro_batch_size_per_gpu",
-    "micro_batch_size_per_gpu",
-    "global_batch_size",
-};
-static const char *const restarts[] = {"max_restarts", "elastic", "hot_spare"}; /* left out, too, but recorded */
-static const char *const sources[] = {"data", "train_data_path", "val_data_path"};
-static const char *const paths[] = {"deepspeed_config", "model", "init_from", "schedule"};
-static const char *const made[] = {"tensorboard", "workdir"}; /* folders that the run makes */
-
-static bool is_one_of(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(list[i], name)) return true;
-    return false;
-}
-#define IS_IN(name, list) is_one_of(name, list, sizeof(list) / sizeof(list)[0])
+/* What a resumed run does not take over, also if the file has it: where and how this process runs. Then sizes that are written as resolved. */
+static const char left_out[] = "checkpoint_path|resume|preset|minutes|lines|limit_docs|dedup|print_config|json|"
+                               "profile|profile_mode|profile_spans|local_rank|num_workers|serve|serve_address|attempt";
+static const char sizes[] =
+    "grad_accum_steps|train_micro_batch_size_per_gpu|micro_batch_size_per_gpu|global_batch_size";
+static const char restarts[] = "max_restarts|elastic|hot_spare"; /* left out, too, but recorded */
+static const char sources[] = "data|train_data_path|val_data_path";
+static const char paths[] = "deepspeed_config|model|init_from|schedule";
+static const char made[] = "tensorboard|workdir"; /* folders that the run makes */
 
 const char *train_deepspeed_folder(const ls_train_options *o)
 {
@@ -64,17 +42,27 @@ static bool is_known(const char *option, const char *text)
 static ls_status add_absolute(const char *option, const char *text, ls_str *out)
 {
     char path[PATH_MAX];
-    if (IS_IN(option, sources)) return ls_sources_absolute(text, out);
-    if (IS_IN(option, made) && *text != '/' && realpath(".", path)) ls_str_addf(out, "%s/%s", path, text);
-    else if (IS_IN(option, paths) && !is_known(option, text) && realpath(text, path)) ls_str_add(out, path);
+    if (ls_one_of(sources, option, false)) return ls_sources_absolute(text, out);
+    if (ls_one_of(made, option, false) && *text != '/' && realpath(".", path)) ls_str_addf(out, "%s/%s", path, text);
+    else if (ls_one_of(paths, option, false) && !is_known(option, text) && realpath(text, path)) ls_str_add(out, path);
     return out->failed ? ls_nomem(out->len, "a path") : LS_OK;
 }
 
+/* A path that is not UTF-8 also in hexadecimal digits, as <name>.bytes: JSON cannot have its bytes. */
 static void put_text(ls_jsonw *w, const char *name, const char *text)
 {
-    ls_str whole = {0};
+    ls_str whole = {0}, hex = {0};
+    uint32_t code;
+    int n = 1;
     const bool found = add_absolute(name, text, &whole) == LS_OK && whole.len;
-    ls_jsonw_put_str(w, name, found ? whole.data : text);
+    if (found) text = whole.data;
+    ls_jsonw_put_str(w, name, text);
+    for (const char *c = text; *c && n; c += n) n = ls_utf8_decode((const unsigned char *)c, 4, &code);
+    for (const char *c = text; *c && !n; c++) ls_str_addf(&hex, "%02x", (unsigned char)*c);
+    char key[64];
+    snprintf(key, sizeof key, "%s" BYTES, name);
+    if (hex.len && !hex.failed) ls_jsonw_put_str(w, key, hex.data);
+    ls_str_fini(&hex);
     if (!found) ls_err_clear();
     ls_str_fini(&whole);
 }
@@ -108,12 +96,24 @@ static void put_restarts(ls_jsonw *w, const ls_train_options *o)
     for (size_t i = 0; i < ls_train_n_opts; i++) {
         const ls_opt *row = &ls_train_opts[i];
         const void *at = (const char *)o + row->offset;
-        if (!o->given[i] || !IS_IN(row->name, restarts)) continue;
+        if (!o->given[i] || !ls_one_of(restarts, row->name, false)) continue;
         if (row->kind == LS_OPT_STR) ls_str_addf(&s, " --%s %s", row->name, *(const char *const *)at);
         else if (*(const int64_t *)at) ls_str_addf(&s, " --%s %lld", row->name, (long long)*(const int64_t *)at);
     }
     if (!s.len && getenv("LOCKSTEP_ATTEMPT")) ls_str_add(&s, " lockstep launch --max_restarts");
     if (s.len && !s.failed) ls_jsonw_put_str(w, "restarts", s.data + 1);
+    ls_str_fini(&s);
+}
+
+/* "--tensorboard tb": what --resume wants typed again, because files go outside the run folder (config/resolve_monitor.c). */
+static void put_again(ls_jsonw *w, const ls_train_options *o, const ls_train_config *c)
+{
+    const bool json = train_is_outside(o, c->csv_monitor) || (!o->tensorboard && train_is_outside(o, c->tensorboard));
+    ls_str s = {0};
+    if (train_is_outside(o, o->tensorboard)) ls_str_addf(&s, " --tensorboard %s", ls_quoted(o->tensorboard).text);
+    if (train_is_outside(o, o->workdir)) ls_str_addf(&s, " --workdir %s", ls_quoted(o->workdir).text);
+    if (json && o->deepspeed_config) ls_str_addf(&s, " --deepspeed_config %s", ls_quoted(o->deepspeed_config).text);
+    if (s.len && !s.failed) ls_jsonw_put_str(w, "again", s.data + 1);
     ls_str_fini(&s);
 }
 
@@ -144,18 +144,21 @@ void ls_run_options_write(const ls_train_options *o, const ls_train_config *c, l
     ls_jsonw_put_open(&w, "options", '{');
     for (size_t i = 0; i < ls_train_n_opts; i++) {
         const ls_opt *row = &ls_train_opts[i];
-        if (!o->given[i] || !row->help || IS_IN(row->name, left_out) || IS_IN(row->name, restarts)) continue;
+        if (!o->given[i] || !row->help || ls_one_of(left_out, row->name, false) || ls_one_of(sizes, row->name, false) ||
+            ls_one_of(restarts, row->name, false))
+            continue;
         put(&w, row, (const char *)o + row->offset);
     }
     char here[PATH_MAX];
     const char *folder = train_deepspeed_folder(o);
     if (o->deepspeed_config && !folder) folder = realpath(".", here);
-    if (folder) ls_jsonw_put_str(&w, "deepspeed_folder", folder);
+    if (folder) put_text(&w, "deepspeed_folder", folder);
     ls_jsonw_members(&w, LS_KV("micro_batch_size_per_gpu", c->micro_batch),
                      LS_KV("global_batch_size", c->global_batch));
     ls_jsonw_close(&w);
     put_computed(&w, c);
     put_restarts(&w, o);
+    put_again(&w, o, c);
     ls_jsonw_close(&w);
 }
 
@@ -176,7 +179,11 @@ static ls_status add(const char *name, const json_t *value, ls_argv *out)
     case JSON_ARRAY:
         LS_TRY(ls_argv_addf(out, "--%s", name));
         json_array_foreach(value, i, word)
-            LS_TRY(ls_argv_add(out, json_is_string(word) ? json_string_value(word) : ""));
+        {
+            const char *w = json_string_value(word);
+            if (!w || *w == '-') return ls_fail(LS_E_FORMAT, LS_RUN_OPTIONS ": a word of %s is no value", name);
+            LS_TRY(ls_argv_add(out, w));
+        }
         return LS_OK;
     default:
         return ls_fail(LS_E_FORMAT, LS_RUN_OPTIONS ": option %s is neither text, a number, a boolean nor a list", name);
@@ -207,18 +214,48 @@ static bool is_gone(const char *model)
            (ls_fs_is_dir(model) && !ls_fs_exists(ls_path_of(model, "config.json").text));
 }
 
+/* Puts the bytes of paths in place of their text. */
+static ls_status take_bytes(json_t *options)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(options, next, key, value)
+    {
+        char name[64], path[PATH_MAX];
+        const char *hex = json_string_value(value);
+        size_t n = strlen(key), k = 0;
+        unsigned byte;
+        if (n <= strlen(BYTES) || n >= sizeof name || strcmp(key + n - strlen(BYTES), BYTES) != 0) continue;
+        snprintf(name, sizeof name, "%.*s", (int)(n - strlen(BYTES)), key);
+        while (hex && k + 1 < sizeof path && sscanf(hex + 2 * k, "%2x", &byte) == 1 && byte) path[k++] = (char)byte;
+        if (!hex || strlen(hex) != 2 * k)
+            return ls_fail(LS_E_FORMAT, LS_RUN_OPTIONS ": %s has no bytes of a path", key);
+        if (json_object_set_new_nocheck(options, name, json_stringn_nocheck(path, k)))
+            return ls_nomem(k, "an option of the run");
+        json_object_del(options, key);
+    }
+    return LS_OK;
+}
+
 static ls_status add_all(const char *run_dir, const char *file, bool launched, bool has_checkpoint, json_t *options,
                          ls_argv *out)
 {
     const char *name;
     json_t *value;
     if (!json_is_object(options)) return ls_fail(LS_E_FORMAT, "%s: there is no object \"options\"", file);
+    LS_TRY(take_bytes(options));
     const char *model = json_string_value(json_object_get(options, "model"));
     const bool gone = model && !ls_model_config_is_preset(model) && is_gone(model);
     const bool weights = has_checkpoint && (gone || json_object_get(options, "init_from"));
     json_object_foreach(options, name, value)
     {
-        if (launched && !strcmp(name, "n")) continue;
+        const ls_opt *row = &ls_train_opts[ls_opt_row(ls_train_opts, ls_train_n_opts, name) % ls_train_n_opts];
+        if (strcmp(row->name, name) != 0 || (json_is_array(value) && row->kind != LS_OPT_LIST))
+            return ls_fail(LS_E_FORMAT, "%s: there is no option %s that has this value", file, name);
+        const char *real = row->of ? row->of : name;
+        if ((launched && !strcmp(real, "n")) || ls_one_of(left_out, real, false) || ls_one_of(restarts, real, false))
+            continue;
         if (weights && (!strcmp(name, "init_from") || !strcmp(name, "model"))) continue;
         LS_TRY(!strcmp(name, "data")               ? add_data(run_dir, value, out)
                : !strcmp(name, "deepspeed_config") ? add_deepspeed(run_dir, value, out)
@@ -357,13 +394,13 @@ ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out)
     return LS_OK;
 }
 
-void ls_run_options_restarts(const char *run_dir, ls_str *out)
+void ls_run_options_typed(const char *run_dir, const char *member, ls_str *out)
 {
     const ls_path file = ls_path_of(run_dir, LS_RUN_OPTIONS);
     json_t *root = NULL;
     if (!ls_fs_exists(file.text)) return;
-    if (ls_json_load(file.text, &root) == LS_OK && json_is_string(json_object_get(root, "restarts")))
-        ls_str_add(out, json_string_value(json_object_get(root, "restarts")));
+    if (ls_json_load(file.text, &root) == LS_OK && json_is_string(json_object_get(root, member)))
+        ls_str_addf(out, " %s", json_string_value(json_object_get(root, member)));
     ls_err_clear();
     json_decref(root);
 }

@@ -34,8 +34,8 @@ ls_status ls_run_options_damaged(const char *run_dir);
  * error here: out->lost has it for those whom it concerns. LS_E_FORMAT: the file has another version. */
 ls_status ls_run_options_computed(const char *run_dir, ls_run_computed *out);
 
-/* What restarts the run of a folder after failures, as it is typed ("--max_restarts 3"): a resumed run does not take it over. Appends nothing if
- * nothing does, or there is no such run. */
-void ls_run_options_restarts(const char *run_dir, ls_str *out);
+/* What a resumed run does not take over and the run had, as it is typed, after a blank: "restarts" (" --max_restarts 3"), or "again", output
+ * outside its folder (" --tensorboard tb"). Appends nothing if it had none, or there is no such run. */
+void ls_run_options_typed(const char *run_dir, const char *member, ls_str *out);
 
 #endif

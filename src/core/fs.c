@@ -51,15 +51,18 @@ ls_status ls_fs_mkdirs(const char *path)
         if (*s != '/' && *s != '\0') continue;
         char c = *s;
         *s = '\0';
-        if (mkdir(p, 0777) && errno != EEXIST) {
-            st = ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, strerror(errno));
+        if (ls_fs_mkdir(p) && errno != EEXIST) {
+            st = ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, ls_fs_why(errno));
             break;
         }
         *s = c;
         if (!c) break;
     }
-    if (st == LS_OK && !ls_fs_is_dir(path))
-        st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
+    const int fd = st == LS_OK ? ls_fs_open(path, O_PATH | O_DIRECTORY) : -1;
+    if (fd >= 0) close(fd);
+    else if (st == LS_OK)
+        st = ls_fail(LS_E_IO, "cannot create the folder %s: %s", path,
+                     errno == ENOTDIR ? "a file of that name exists" : ls_fs_why(errno));
     ls_free(p);
     return st;
 }
@@ -68,8 +71,8 @@ ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_M
 {
     for (int k = 1;; k++) {
         LS_TRY(ls_path_in(path, dir, "%s%d", prefix, k));
-        if (!mkdir(path, 0777)) return LS_OK;
-        if (errno != EEXIST) return ls_fail(LS_E_IO, "cannot create the folder %s: %s", path, strerror(errno));
+        if (!ls_fs_mkdir(path)) return LS_OK;
+        if (errno != EEXIST) return ls_fail(LS_E_IO, "cannot create the folder %s: %s", path, ls_fs_why(errno));
     }
 }
 
@@ -95,8 +98,8 @@ int ls_fs_open_input(const char *path, struct stat *s, ls_status *st)
 {
     int fd = -1;
     if (!ls_fs_fault || !(errno = ls_fs_fault(path, LS_FS_READ)))
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a named pipe */
-    if (fd < 0) *st = ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+        fd = ls_fs_open(path, O_RDONLY | O_NONBLOCK); /* does not wait for the writer of a named pipe */
+    if (fd < 0) *st = ls_fail(LS_E_IO, "cannot read %s: %s", path, ls_fs_why(errno));
     else *st = check_input(fd, path, s);
     if (*st == LS_OK) {
         if (!S_ISREG(s->st_mode)) (void)fcntl(fd, F_SETFL, 0);
@@ -169,8 +172,8 @@ static char *parent_of(const char *path)
 
 ls_status ls_fs_sync_dir(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot open the folder %s: %s", path, strerror(errno));
+    int fd = ls_fs_open(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot open the folder %s: %s", path, ls_fs_why(errno));
     int rc = ls_fs_fsync(fd, path), e = errno;
     close(fd);
     if (rc && e != EINVAL && e != EROFS) return ls_fail(LS_E_IO, "cannot sync the folder %s: %s", path, strerror(e));
@@ -192,6 +195,9 @@ static ls_status out_target(const char *path, char **file, bool *direct)
     struct stat s;
     char real[PATH_MAX];
     const bool there = !stat(path, &s), link = !lstat(path, &(struct stat){0});
+    const int fd = ls_fs_open(path, O_PATH);
+    if (fd >= 0) close(fd);
+    else if (errno == ELOOP) return ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(errno));
     if (!there && link) return ls_fail(LS_E_IO, "cannot write %s: the symbolic link is broken", path);
     if (there && S_ISDIR(s.st_mode)) return ls_fail(LS_E_IO, "cannot write %s: it is a folder", path);
     *direct = there && !S_ISREG(s.st_mode);
@@ -203,13 +209,13 @@ static ls_status out_target(const char *path, char **file, bool *direct)
 
 int ls_fs_open_new(const char *path)
 {
-    if (unlink(path) && errno != ENOENT) return -1;
-    return open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (ls_fs_unlink(path, false) && errno != ENOENT) return -1;
+    return ls_fs_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW);
 }
 
 int ls_fs_open_lines(const char *path)
 {
-    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    const int fd = ls_fs_open(path, O_RDWR | O_APPEND | O_CREAT);
     char last;
     const off_t n = fd < 0 ? 0 : lseek(fd, 0, SEEK_END); /* -1 for a pipe */
     if (n > 0 && pread(fd, &last, 1, n - 1) == 1 && last != '\n') (void)!write(fd, "\n", 1);
@@ -242,9 +248,9 @@ ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
         ls_fs_out_abort(o);
         return ls_nomem(strlen(path), "a path");
     }
-    o->fd = direct ? open(o->file, O_WRONLY | O_CLOEXEC) : ls_fs_open_new(o->tmp);
+    o->fd = direct ? ls_fs_open(o->file, O_WRONLY) : ls_fs_open_new(o->tmp);
     if (o->fd < 0) {
-        st = ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+        st = ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(errno));
         ls_free(o->tmp);
         o->tmp = NULL; /* not ours to remove */
         ls_fs_out_abort(o);
@@ -291,8 +297,8 @@ ls_status ls_fs_out_commit(ls_fs_out *o)
         st = ls_fail(LS_E_IO, "cannot sync %s: %s", o->path, strerror(errno));
     if (close(o->fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
     o->fd = -1;
-    if (st == LS_OK && o->tmp && rename(o->tmp, o->file))
-        st = ls_fail(LS_E_IO, "cannot rename the temporary file to %s: %s", o->path, strerror(errno));
+    if (st == LS_OK && o->tmp && ls_fs_move(o->tmp, o->file, 0))
+        st = ls_fail(LS_E_IO, "cannot rename the temporary file to %s: %s", o->path, ls_fs_why(errno));
     if (st == LS_OK && o->tmp) {
         ls_free(o->tmp);
         o->tmp = NULL;
@@ -305,7 +311,7 @@ ls_status ls_fs_out_commit(ls_fs_out *o)
 void ls_fs_out_abort(ls_fs_out *o)
 {
     if (o->fd >= 0) close(o->fd);
-    if (o->tmp) unlink(o->tmp);
+    if (o->tmp) (void)ls_fs_unlink(o->tmp, false);
     ls_free(o->tmp);
     ls_free(o->file);
     ls_free(o->path);
@@ -403,7 +409,7 @@ void ls_fs_map_close(ls_fs_map *m)
 
 ls_status ls_fs_rename(const char *from, const char *to)
 {
-    if (rename(from, to)) return ls_fail(LS_E_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    if (ls_fs_move(from, to, 0)) return ls_fail(LS_E_IO, "cannot rename %s to %s: %s", from, to, ls_fs_why(errno));
     return sync_parent(to);
 }
 
@@ -414,8 +420,13 @@ static int by_bytes(const void *a, const void *b)
 
 ls_status ls_fs_list(const char *path, char ***names, size_t *n)
 {
-    DIR *d = opendir(path);
-    if (!d) return ls_fail(LS_E_IO, "cannot list %s: %s", path, strerror(errno));
+    const int fd = ls_fs_open(path, O_RDONLY | O_DIRECTORY);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        const ls_status failed = ls_fail(LS_E_IO, "cannot list %s: %s", path, ls_fs_why(errno));
+        if (fd >= 0) close(fd);
+        return failed;
+    }
     char **list = NULL;
     size_t len = 0, cap = 0;
     ls_status st = LS_OK;
@@ -461,8 +472,7 @@ ls_status ls_fs_remove_tree(const char *path)
         ls_fs_list_free(names, n);
         LS_TRY(st);
     }
-    if (S_ISDIR(s.st_mode) ? rmdir(path) : unlink(path))
-        return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
+    if (ls_fs_unlink(path, S_ISDIR(s.st_mode))) return ls_fail(LS_E_IO, "cannot remove %s: %s", path, ls_fs_why(errno));
     return LS_OK;
 }
 
@@ -471,10 +481,11 @@ static ls_status copy_file(const char *from, const char *to, mode_t mode)
     char block[65536];
     ssize_t n = 0;
     ls_status st = LS_OK;
-    const int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", from, strerror(errno));
-    const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode & 0777);
-    if (out < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", to, strerror(errno));
+    const int in = ls_fs_open(from, O_RDONLY);
+    if (in < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", from, ls_fs_why(errno));
+    const int out = ls_fs_open(to, O_WRONLY | O_CREAT | O_TRUNC);
+    if (out < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", to, ls_fs_why(errno));
+    else (void)fchmod(out, mode & 0777);
     while (st == LS_OK && (n = read(in, block, sizeof block)) > 0) st = ls_fs_append(out, to, block, (size_t)n);
     if (st == LS_OK && n < 0) st = ls_fail(LS_E_IO, "cannot read %s: %s", from, strerror(errno));
     close(in);

@@ -13,6 +13,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* ---- names inside folders that a stranger may have made (core/fs_open.c) ----
+ * From now on no name below this folder is reached through a link, by none of the functions of this header but those that only look
+ * (exists, is_dir, is_file, size). The folder itself may be a link. LS_E_NOMEM. */
+ls_status ls_fs_no_links(const char *path);
+/* open(2) with O_CLOEXEC and mode 0666, mkdir, unlink or rmdir, and renameat2 that respect it. -1 with errno; ELOOP for a link. */
+int ls_fs_open(const char *path, int flags);
+int ls_fs_mkdir(const char *path);
+int ls_fs_unlink(const char *path, bool folder);
+int ls_fs_move(const char *from, const char *to, unsigned flags);
+const char *ls_fs_why(
+    int error); /* strerror, or which name of the path that this thread tried last is a link, and what to do */
+
 bool ls_fs_exists(const char *path);
 bool ls_fs_is_dir(const char *path);
 bool ls_fs_is_file(const char *path); /* a regular file: not a folder, a pipe or a device */

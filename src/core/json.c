@@ -17,6 +17,63 @@ ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **o
     return LS_OK;
 }
 
+/* Of a string that begins at text[i], the place after it. */
+static size_t string_end(const char *text, size_t n, size_t i)
+{
+    for (i++; i < n && text[i] != '"'; i++)
+        if (text[i] == '\\' && i + 1 < n) i++;
+    return i < n ? i + 1 : n;
+}
+
+char *ls_json_plain(const char *text, size_t n)
+{
+    char *out = ls_alloc(n + 1);
+    size_t comma = n; /* a comma that only blanks follow; n: none */
+    char before = 0;  /* the comma */
+    if (!out) return NULL;
+    memcpy(out, text, n);
+    out[n] = '\0';
+    for (size_t i = 0; i < n;) {
+        size_t end = i + 1;
+        const bool block = text[i] == '/' && i + 1 < n && text[i + 1] == '*';
+        if (block || text[i] == '#' || (text[i] == '/' && i + 1 < n && text[i + 1] == '/')) {
+            end = block ? i + 2 : i;
+            while (end < n && (block ? text[end] != '*' || end + 1 == n || text[end + 1] != '/' : text[end] != '\n'))
+                end++;
+            if (block) end = end < n ? end + 2 : n;
+            for (; i < end; i++)
+                if (text[i] != '\n') out[i] = ' ';
+            continue;
+        }
+        if (text[i] == '"') end = string_end(text, n, i);
+        if ((text[i] == '}' || text[i] == ']') && comma < n) out[comma] = ' ';
+        if (text[i] == ',' && before && !strchr("[{,:", before)) comma = i;
+        else if (!strchr(" \t\r\n", text[i])) comma = n;
+        if (!strchr(" \t\r\n", text[i])) before = text[i];
+        i = end;
+    }
+    return out;
+}
+
+int ls_json_line(const char *text, const char *path)
+{
+    const size_t n = strlen(text);
+    int line = 1, depth = 0, found = 0, at_depth = 1; /* the next name of the path is a key at this depth */
+    for (size_t i = 0, end; i < n && *path; i = end) {
+        const size_t name = strcspn(path, ".");
+        end = text[i] == '"' ? string_end(text, n, i) : i + 1;
+        depth += text[i] == '{' || text[i] == '[' ? 1 : text[i] == '}' || text[i] == ']' ? -1 : 0;
+        line += text[i] == '\n';
+        if (text[i] != '"' || depth != at_depth || end - i != name + 2 || strncmp(text + i + 1, path, name) != 0)
+            continue;
+        if (text[end + strspn(text + end, " \t\r\n")] != ':') continue;
+        found = line;
+        at_depth++;
+        path += name + (path[name] == '.');
+    }
+    return found;
+}
+
 ls_status ls_json_load(const char *path, json_t **out)
 {
     char *text;

@@ -17,6 +17,13 @@
 ls_status ls_json_load(const char *path, json_t **out);
 ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out);
 
+/* The text (n bytes) without what JSON does not have but hjson, which DeepSpeed reads its files with: comments (//, #, slash-star) and commas before
+ * a closing bracket become blanks, so that lines and columns stay. NULL: no memory; free with ls_free. */
+char *ls_json_plain(const char *text, size_t n);
+
+/* The line of a key in such a text, by its dotted path; of its last block that the text has; 0: not even the first one. */
+int ls_json_line(const char *text, const char *path);
+
 /* The value at a dotted path ("lockstep.memory.per_rank"); NULL if there is none. */
 const json_t *ls_json_at(const json_t *root, const char *path);
 

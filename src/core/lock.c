@@ -2,6 +2,7 @@
 #include "core/lock.h"
 
 #include "core/clock.h"
+#include "core/fs.h"
 #include "core/log.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ ls_status ls_lock_take(ls_lock *l, const char *path, double seconds, const char 
         return ls_fail(LS_E_IO, "the path %.60s... is too long", path);
     }
     for (;;) {
-        const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        const int fd = ls_fs_open(path, O_RDWR | O_CREAT | O_NOFOLLOW);
         int e = fd < 0 ? errno : 0;
         if (!e && flock(fd, LOCK_EX | LOCK_NB)) e = errno;
         if (!e && is_current(fd, path)) {
@@ -59,7 +60,7 @@ ls_status ls_lock_take(ls_lock *l, const char *path, double seconds, const char 
         const bool taken = e == EWOULDBLOCK, late = ls_now() >= until;
         ls_status st = LS_OK;
         if (taken && late) st = held_by_another(fd, path, advice);
-        else if (e && fd < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(e));
+        else if (e && fd < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(e));
         else if (e && !taken) ls_debug("core", "%s: no lock: %s", path, strerror(e));
         if (fd >= 0) close(fd);
         if (st != LS_OK || (e && !taken)) {
@@ -72,7 +73,7 @@ ls_status ls_lock_take(ls_lock *l, const char *path, double seconds, const char 
 
 bool ls_lock_is_held(const char *path)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = ls_fs_open(path, O_RDONLY | O_NOFOLLOW);
     const bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
     if (fd >= 0) close(fd);
     return held;
@@ -81,7 +82,7 @@ bool ls_lock_is_held(const char *path)
 void ls_lock_release(ls_lock *l)
 {
     if (!*l->path) return;
-    (void)unlink(l->path);
+    (void)ls_fs_unlink(l->path, false);
     close(l->fd);
     *l = (ls_lock){0};
 }

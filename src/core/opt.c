@@ -12,11 +12,13 @@ static char fold(char c)
     return c == '-' ? '_' : c;
 }
 
-/* Whether `text` (n bytes) is the name. */
+/* Whether `text` (n bytes) is the name, or begins with a name that ends in a star. */
 static bool is_name(const char *name, const char *text, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] == '*') return true;
         if (!name[i] || fold(name[i]) != fold(text[i])) return false;
+    }
     return !name[n];
 }
 
@@ -328,14 +330,34 @@ static ls_status check_false(const ls_opt *table, size_t n, const void *target, 
     return LS_OK;
 }
 
+/* argv[i] is the name of a row that replaces it; *last: the place of its last word. */
+static ls_status name_of_others(const ls_opt *row, int argc, char **argv, int i, int *last)
+{
+    const char *equals = strchr(argv[i], '='), *value = equals ? equals + 1 : i + 1 < argc ? argv[i + 1] : "true";
+    const bool same = row->arg && ls_one_of(row->arg, value, true);
+    *last = i + (same && !equals && i + 1 < argc);
+    if (same || (!equals && row->arg && ls_opt_truth(value) < 0 && ls_one_of(row->arg, "true", false))) return LS_OK;
+    return ls_fail(LS_E_ARG, "unknown option %.*s; %s", (int)strcspn(argv[i], "="), argv[i], row->instead);
+}
+
+/* Whether the word is an option: a value was left out before it. */
+static bool is_option(const ls_opt *table, size_t n, const char *word)
+{
+    const size_t dash = word[0] != '-' ? 0 : word[1] == '-' ? 2 : 1, len = strcspn(word, "=");
+    if (!dash || len == dash || (dash == 1 && len > 2)) return false;
+    const size_t k = row_of(table, n, word + dash, len - dash);
+    return k < n && !table[k].instead;
+}
+
 /* Sets the row of argv[i], an option; *last: the place of its last word. */
 static ls_status take_option(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
                              int i, int *last)
 {
     char *a = argv[i];
-    if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
     const char *typed = a[1] == '-' ? "--" : "-", *name = a + strlen(typed), *value = NULL;
     const size_t len = strcspn(name, "="), k = row_of(table, n, name, len);
+    if (k < n && table[k].instead) return name_of_others(&table[k], argc, argv, i, last);
+    if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
     if (k == n) return unknown(table, n, typed, name, len);
     const size_t real = table[k].of ? ls_opt_row(table, n, table[k].of) : k;
     LS_ASSERT(real < n && !table[real].of);
@@ -350,8 +372,11 @@ static ls_status take_option(const ls_opt *table, size_t n, void *target, unsign
     if (name[len]) value = name + len + 1;
     else if (alone) value = i + 1 < argc && is_truth(&table[k], argv[i + 1]) ? argv[++*last] : "true";
     else if (row.kind == LS_OPT_MAYBE) value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++*last] : "";
-    else if (i + 1 < argc) value = argv[++*last];
-    if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row.name, row.arg ? row.arg : "text");
+    else if (i + 1 < argc && (row.text || !is_option(table, n, argv[i + 1]))) value = argv[++*last];
+    if (!value)
+        return ls_fail(LS_E_ARG, "%s%s needs a value (%s)%s%s%s", typed, row.name, row.arg ? row.arg : "text",
+                       i + 1 < argc ? "; " : "", i + 1 < argc ? argv[i + 1] : "",
+                       i + 1 < argc ? " is an option (a value that looks so is given as --name=VALUE)" : "");
     const int truth = table[k].value ? ls_opt_truth(value) : -1;
     if (!truth) {
         if (given) given[k] |= OFF;
@@ -504,6 +529,7 @@ void ls_opt_json(const ls_opt *table, size_t n, ls_jsonw *w)
     for (size_t i = 0; i < n; i++) {
         const size_t real = table[i].of ? ls_opt_row(table, n, table[i].of) : i;
         LS_ASSERT(real < n);
+        if (table[i].instead) continue;
         const ls_opt *o = &table[real];
         const bool stands = table[i].value; /* for a value of o */
         ls_jsonw_open(w, '{');

@@ -3,6 +3,7 @@
  * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names, which are never abbreviated; the
  * last occurrence wins (LS_OPT_WORDS: all count), but two names of one option with different values are LS_E_ARG; a list takes every following word up to the next option. A switch stands alone; true or false may follow it,
  * after = and after a switch that stands for a value also 1, yes, 0 or no.
+ * A word that is the name of an option is not taken as the value of another one, except after = and for rows with `text`.
  * An unknown option, a missing or bad value is LS_E_ARG with the nearest options named, or those that have its name as a value. */
 #ifndef LS_CORE_OPT_H
 #define LS_CORE_OPT_H
@@ -57,6 +58,10 @@ typedef struct ls_opt {
     const char *refused,
         *reason;   /* of LS_OPT_CHOICE: a word of other commands that is LS_E_UNSUPPORTED here, and why; NULL: none */
     bool any_case; /* of LS_OPT_CHOICE: upper and lower case are equal */
+    bool text;     /* the value may be the name of an option: a prompt, or options of another command */
+    /* Not an option here: the name that other programs use ("wandb_*": all that begin so), and in words what replaces it.
+     * Values among `arg` ("false|0|no"; upper and lower case are equal) are what happens anyway: accepted without effect. */
+    const char *instead;
 } ls_opt;
 
 /* What --help, --help_all (or --help=all) and --help=json ask for. */

@@ -127,6 +127,16 @@ int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part)
     return sum;
 }
 
+int64_t ls_plan_part_at_most(const ls_plan *p, ls_part part)
+{
+    const int at = fullest_moment(p);
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->row[i].part == part && !apart(p, &p->row[i]) && p->row[i].first <= at && at <= p->row[i].last)
+            sum += p->row[i].nbytes;
+    return sum;
+}
+
 int64_t ls_plan_available(void)
 {
     int64_t left;

@@ -95,6 +95,8 @@ void ls_plan_fini(ls_plan *p);
 
 int64_t ls_plan_part_bytes(const ls_plan *p,
                            ls_part part); /* sum over its rows, shared or not; with a device, of its memory */
+/* The same at the moment of a step at which most is in use; with the gaps of that moment the parts add up to `total`. */
+int64_t ls_plan_part_at_most(const ls_plan *p, ls_part part);
 /* Appends the table of train --verbose. */
 void ls_plan_print(const ls_plan *p, ls_str *out);
 /* The same as one line, in which the communicators' buffers are `sums` bytes. */

@@ -206,3 +206,26 @@ char *ls_human_time(char buf[32], double seconds)
     else snprintf(buf, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
     return buf;
 }
+
+char *ls_number_text(char buf[40], double x, int decimals)
+{
+    char plain[40];
+    if (!isfinite(x)) {
+        snprintf(buf, 40, "\xe2\x80\x93"); /* an en dash */
+        return buf;
+    }
+    if (fabs(x) >= 1e15 || (x != 0 && fabs(x) < 1e-6)) {
+        snprintf(buf, 40, "%.3g", x);
+        return buf;
+    }
+    snprintf(plain, sizeof plain, "%.*f", decimals, x);
+    if (plain[0] == '-' && !plain[1 + strspn(plain + 1, "0.")])
+        memmove(plain, plain + 1, strlen(plain)); /* no minus zero */
+    size_t digits = strcspn(plain, "."), sign = plain[0] == '-', k = 0;
+    for (size_t i = 0; plain[i] && k < 38; i++) {
+        if (i > sign && i < digits && (digits - i) % 3 == 0) buf[k++] = ',';
+        buf[k++] = plain[i];
+    }
+    buf[k] = '\0';
+    return buf;
+}

@@ -52,5 +52,7 @@ const char *ls_nearest_word(const char *word, const char *const *words, size_t n
 /* 1234567 -> "1.2 MiB" and 86399 -> "23h59m"; buf is returned. */
 char *ls_human_bytes(char buf[32], double nbytes);
 char *ls_human_time(char buf[32], double seconds);
+/* 12345.678 -> "12,346"; small numbers keep `decimals`. */
+char *ls_number_text(char buf[40], double x, int decimals);
 
 #endif

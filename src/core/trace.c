@@ -426,7 +426,8 @@ ls_status ls_trace_merge(const char *dir, int n)
     LS_TRY(ls_fs_out_commit(&out));
     for (int r = 0; r < n; r++) {
         LS_TRY(ls_path_in(path, dir, PART, r));
-        if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
+        if (ls_fs_unlink(path, false) && errno != ENOENT)
+            st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, ls_fs_why(errno));
     }
     return st;
 }

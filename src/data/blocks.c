@@ -90,7 +90,7 @@ static ls_status cut_lines(ls_blocks *b, ls_text_block *out, bool eof)
         }
         if (out->n >= LS_LINE_MAX)
             return ls_fail(LS_E_FORMAT,
-                           "%s: line %lld is longer than %zu MiB; use --format txt if the file is not JSON lines",
+                           "%s: line %lld is longer than %zu MiB; use --format txt if its lines are not documents",
                            out->in->path, (long long)b->pos.line, LS_LINE_MAX >> 20);
         LS_TRY(read_up_to(b, out, out->n * 2 < LS_LINE_MAX ? out->n * 2 : LS_LINE_MAX, &eof));
     }
@@ -118,7 +118,7 @@ static ls_status next_in_file(ls_blocks *b, ls_text_block *out, bool *eof)
     out->line = b->pos.line;
     out->ends_doc = false;
     LS_TRY(read_up_to(b, out, LS_BLOCK_BYTES, eof));
-    LS_TRY(out->in->format == LS_TEXT_JSONL ? cut_lines(b, out, *eof) : cut_plain(b, out, *eof));
+    LS_TRY(out->in->format == LS_TEXT_PLAIN ? cut_plain(b, out, *eof) : cut_lines(b, out, *eof));
     b->pos.offset += (int64_t)out->n;
     b->pos.text_bytes += (int64_t)out->n;
     return LS_OK;

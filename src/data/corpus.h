@@ -1,11 +1,12 @@
 /* corpus.h - the files of a text corpus, read in blocks that can be processed in any order.
  *
- *   inputs        files, folders (all their .txt and .jsonl files, plain or compressed, at any depth, sorted by bytes; names that start with
- *                 a dot and other types are skipped, also .md) and "-" for standard input, in the given order
+ *   inputs        files, folders (all their text and .jsonl files, plain or compressed, at any depth, sorted by bytes; names that start with
+ *                 a dot, README.md, README.rst and other types are skipped) and "-" for standard input, in the given order
  *   byte stream   one of them as bytes: plain, gzip or zstd, detected by the first bytes. Compressed streams may have several members or
  *                 frames; a stream that ends inside one is an error.
  *   block         of plain text: part of one document, which ends where a piece of the GPT-2 split pattern always ends (or between
- *                 characters, if a block has no such position); of JSON lines: a number of complete lines
+ *                 characters, if a block has no such position); of lines (of JSON, or of text whose lines are documents): a number of
+ *                 complete lines
  *
  * The block boundaries depend only on the corpus, so the result does not depend on the number of threads. Memory is bounded. */
 #ifndef LS_DATA_CORPUS_H
@@ -18,9 +19,10 @@
 #include <stdint.h>
 
 typedef enum ls_text_format {
-    LS_TEXT_AUTO, /* from the name: .txt .text .md or .jsonl .ndjson, optionally with .gz or .zst */
-    LS_TEXT_PLAIN,
+    LS_TEXT_AUTO,  /* from the name: .txt .text .md .rst or .jsonl .ndjson, optionally with .gz or .zst */
+    LS_TEXT_PLAIN, /* one document */
     LS_TEXT_JSONL,
+    LS_TEXT_LINES, /* each line that is not blank is a document, without its line end */
 } ls_text_format;
 
 typedef struct ls_corpus_file {
@@ -37,7 +39,7 @@ typedef struct ls_inputs {
     size_t n_skipped, cap_skipped;
 } ls_inputs;
 
-/* LS_E_ARG (format unknown, "-" twice or without a format), LS_E_IO (missing), LS_E_FORMAT (a folder with no text in it). */
+/* LS_E_ARG (format unknown, "-" twice or without a format, LS_TEXT_LINES for a file of JSON lines), LS_E_IO (missing), LS_E_FORMAT (a folder with no text in it). */
 ls_status ls_inputs_add(ls_inputs *list, const char *word, ls_text_format format);
 void ls_inputs_fini(ls_inputs *list);
 int64_t ls_inputs_nbytes(const ls_inputs *list); /* -1 if unknown */
@@ -60,7 +62,7 @@ size_t ls_byte_stream_memory(const ls_byte_stream *s);
 /* ---- blocks ---- */
 
 #define LS_BLOCK_BYTES ((size_t)1 << 20)
-#define LS_LINE_MAX    ((size_t)32 << 20) /* of JSON lines */
+#define LS_LINE_MAX    ((size_t)32 << 20) /* of a line */
 
 /* A place between two blocks, from which reading can continue. */
 typedef struct ls_corpus_pos {
@@ -76,7 +78,7 @@ typedef struct ls_text_block {
     unsigned char *text;
     size_t n, cap;
     int64_t offset;      /* of text[0] in the unpacked file                       */
-    int64_t line;        /* number of the first line, from 1 (JSON lines)         */
+    int64_t line;        /* number of the first line, from 1 (not plain text)     */
     bool ends_doc;       /* plain text: the document's last block                 */
     ls_corpus_pos after; /* the place after it */
 } ls_text_block;

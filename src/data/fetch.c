@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #define WAIT_MAX 30.0 /* seconds between attempts */
 
@@ -286,6 +287,23 @@ static ls_status finish(transfer *t, ls_fetch_result *r)
     return st;
 }
 
+/* What comes with the program. */
+static ls_status unpack(const ls_fetch_opts *o, ls_fetch_result *r)
+{
+    const unsigned long long n = ZSTD_getFrameContentSize(o->packed, o->npacked);
+    LS_ASSERT(n != ZSTD_CONTENTSIZE_UNKNOWN && n != ZSTD_CONTENTSIZE_ERROR);
+    char *text = ls_alloc((size_t)n);
+    if (!text) return ls_nomem((size_t)n, o->path);
+    ls_status st = ZSTD_decompress(text, (size_t)n, o->packed, o->npacked) == n
+                       ? ls_fs_write(o->path, text, (size_t)n)
+                       : ls_fail(LS_E_FORMAT, "%s: the copy in this program is damaged; install it again", o->path);
+    ls_free(text);
+    LS_TRY(st);
+    st = check(o, o->path, o->path, r);
+    if (st == LS_E_FORMAT) unlink(o->path);
+    return st;
+}
+
 ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
 {
     ls_fetch_result r = {0};
@@ -297,8 +315,13 @@ ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *result)
         if (st == LS_E_FORMAT) {
             ls_err_kept why;
             ls_err_keep(&why);
-            return ls_fail(st, "%s; move or remove it to download it again", why.words);
+            return ls_fail(st, "%s; move or remove it to get it again", why.words);
         }
+        if (st == LS_OK) *result = r;
+        return st;
+    }
+    if (o->packed) {
+        st = unpack(o, &r);
         if (st == LS_OK) *result = r;
         return st;
     }

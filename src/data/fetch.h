@@ -1,4 +1,4 @@
-/* fetch.h - downloads a file over HTTP, continues after interruptions, checks its size and SHA-256; and the public data sets.
+/* fetch.h - downloads a file over HTTP, continues after interruptions, checks its size and SHA-256; and the data sets.
  *
  *   FILE.part   what has arrived; a later call continues it with a range request, or starts again if the server has no ranges
  *   FILE        complete and checked */
@@ -13,6 +13,8 @@
 
 typedef struct ls_fetch_opts {
     const char *url, *path;
+    const unsigned char *packed; /* not NULL: npacked bytes of zstd, which are unpacked instead of a download */
+    size_t npacked;
     const char *sha256; /* NULL: not known */
     int64_t nbytes;     /* -1: not known   */
     int64_t max_bytes;  /* if it is not known; 0: no limit */
@@ -34,13 +36,15 @@ typedef struct ls_fetch_result {
  * LS_E_STOPPED after a stop request. */
 ls_status ls_fetch(const ls_fetch_opts *o, ls_fetch_result *r);
 
-/* ---- public data sets ---- */
+/* ---- data sets ---- */
 
 #define LS_DATASET_FILES 3
 
 typedef struct ls_dataset_file {
-    const char *name, *url, *sha256;
+    const char *name, *url, *sha256; /* url NULL: it comes with the program */
     int64_t nbytes;
+    const unsigned char *packed;
+    const size_t *npacked;
 } ls_dataset_file;
 
 typedef struct ls_dataset {

@@ -90,15 +90,7 @@ static ls_status take_fixed(data_job *j, const data_job_rules *rules, ls_encoder
 {
     if (rules->bad_utf8 != LS_BAD_UTF8_REPLACE || data_utf8_check(p, n) == n) return take_text(j, rules, e, p, n);
     j->fixed.len = 0;
-    while (n) {
-        size_t good = data_utf8_check(p, n);
-        ls_str_addn(&j->fixed, p, good);
-        if (good == n) break;
-        ls_str_add(&j->fixed, "\xef\xbf\xbd");
-        size_t bad = data_utf8_bad_len(p + good, n - good);
-        p += good + bad;
-        n -= good + bad;
-    }
+    data_utf8_replace((const char *)p, n, false, &j->fixed);
     if (j->fixed.failed) return ls_nomem(n, "a text");
     return take_text(j, rules, e, (const unsigned char *)j->fixed.data, j->fixed.len);
 }
@@ -124,6 +116,11 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
         return ls_fail(LS_E_FORMAT,
                        "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid_utf8 replace or keep", path,
                        (long long)number, good + 1, line[good]);
+    if (j->block.in->format == LS_TEXT_LINES) {
+        j->text.len = 0;
+        ls_str_addn(&j->text, line, len && line[len - 1] == '\r' ? len - 1 : len);
+        return j->text.failed ? ls_nomem(len, "a line of text") : LS_OK;
+    }
     ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
     if (r == LS_JSONL_NOMEM) return ls_nomem(len, "a line of JSON");
     if (r == LS_JSONL_BAD)
@@ -193,7 +190,7 @@ void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e)
     j->n_text_byte = 0;
     j->words.max_bytes = SIZE_MAX / 2;
     ls_words_clear(&j->words);
-    ls_status st = j->block.in->format == LS_TEXT_JSONL ? run_lines(j, rules, e) : run_plain(j, rules, e);
+    ls_status st = j->block.in->format == LS_TEXT_PLAIN ? run_plain(j, rules, e) : run_lines(j, rules, e);
     if (st == LS_OK && rules->tok) st = to_tokens(j);
     data_job_end(j, st);
 }

@@ -19,11 +19,11 @@ typedef struct data_job_rules {
     const ls_tokenizer *tok; /* NULL: count words */
     const char *text_key;
     ls_bad_utf8 bad_utf8;
-    int64_t min_chars, max_chars; /* JSON lines outside are not encoded; max 0: no limit */
+    int64_t min_chars, max_chars; /* lines outside are not encoded; max 0: no limit */
     bool dedup;                   /* hash the documents */
 } data_job_rules;
 
-/* A document that ends in the block. chars and hash are of JSON lines only, and of the text before invalid UTF-8 is replaced: the caller
+/* A document that ends in the block. chars and hash are of lines only, and of the text before invalid UTF-8 is replaced: the caller
  * computes them for plain text, whose documents have many blocks. */
 typedef struct data_doc {
     size_t end;    /* token count at its end */

@@ -205,7 +205,7 @@ static ls_status take_tokens(void *ctx, const data_job *j, int64_t taken)
 {
     data_run *r = ctx;
     r->text_bytes += j->n_text_byte;
-    LS_TRY(j->block.in->format == LS_TEXT_JSONL ? take_lines(r, j) : take_plain(r, j));
+    LS_TRY(j->block.in->format == LS_TEXT_PLAIN ? take_plain(r, j) : take_lines(r, j));
     r->pos = j->block.after;
     report(r, taken);
     if (r->o->journal_seconds < 0 || ls_now() - r->last_entry < r->o->journal_seconds) return LS_OK;

@@ -2,6 +2,7 @@
 #ifndef LS_DATA_UNICODE_H
 #define LS_DATA_UNICODE_H
 
+#include "core/str.h"
 #include "core/utf8.h"
 
 #include <stddef.h>
@@ -35,5 +36,11 @@ size_t data_utf8_bad_len(const unsigned char *p, size_t n);
 
 /* Offset of the first byte that is not part of well-formed UTF-8, or n. */
 size_t data_utf8_check(const unsigned char *p, size_t n);
+
+/* Bytes without those of a last character that is not whole yet, but may become so. */
+size_t data_utf8_whole(const char *p, size_t n);
+
+/* Appends the text with U+FFFD for what is not UTF-8, and with `no_nul` for each NUL. */
+void data_utf8_replace(const char *p, size_t n, bool no_nul, ls_str *out);
 
 #endif

@@ -79,15 +79,7 @@ ls_status ls_translation_text(const ls_tokenizer *t, const ls_ids *ids, char **o
 {
     ls_str raw = {0}, good = {0};
     ls_status st = ls_tokenizer_decode(t, ids->id, ids->n, &raw);
-    const unsigned char *p = (const unsigned char *)raw.data;
-    for (size_t i = 0; st == LS_OK && i < raw.len;) {
-        const size_t ok = strnlen((const char *)p + i, data_utf8_check(p + i, raw.len - i));
-        ls_str_addn(&good, p + i, ok);
-        i += ok;
-        if (i == raw.len) break;
-        ls_str_add(&good, "\xef\xbf\xbd");
-        i += p[i] ? data_utf8_bad_len(p + i, raw.len - i) : 1;
-    }
+    if (st == LS_OK) data_utf8_replace(raw.data, raw.len, true, &good);
     *out = st == LS_OK && !good.failed ? ls_strdup(good.data ? good.data : "") : NULL;
     if (st == LS_OK && !*out) st = ls_nomem(raw.len, "a translation");
     ls_str_fini(&raw);

@@ -46,6 +46,13 @@ bool ls_model_config_is_preset(const char *name)
 ls_status ls_model_config_preset(const char *name, ls_model_config *out)
 {
     const ls_model_config *p = find_preset(name);
+    for (size_t i = 0; !p && i < sizeof preset / sizeof preset[0]; i++) { /* llm.c: d12, by the number of layers */
+        char depth[16];
+        snprintf(depth, sizeof depth, "d%d", preset[i].n_layer);
+        if (preset[i].n_layer >= 12 && !strcmp(name, depth))
+            return ls_fail(LS_E_ARG, "unknown model '%s'; use %s, which has %d layers", name, preset[i].name,
+                           preset[i].n_layer);
+    }
     if (!p)
         return ls_fail(
             LS_E_ARG,

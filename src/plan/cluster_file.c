@@ -144,6 +144,8 @@ static const field link_fields[] = {
 static const field rate_fields[] = {
     SPARSE("matmul_flops", AT(ls_cluster_rates, matmul)),
     SPARSE("attention_flops", AT(ls_cluster_rates, attention)),
+    SPARSE("attention_ordered_flops", AT(ls_cluster_rates, ordered)),
+    SPARSE("attention_dropout_flops", AT(ls_cluster_rates, dropout)),
     SPARSE("peak_flops", AT(ls_cluster_rates, peak)),
 };
 /* Of the file itself, before and after "rates". */
@@ -468,8 +470,13 @@ static ls_status open_named(const char *name, ls_cluster *out)
 {
     if (ls_cluster_preset(name, out)) return LS_OK;
     if (ls_fs_exists(name)) return ls_cluster_load(name, out);
-    return ls_fail(LS_E_ARG, "--cluster %s: neither a file nor a preset (%s); 'this' measures this machine", name,
-                   ls_cluster_presets);
+    return ls_fail(
+        LS_E_ARG,
+        "--cluster %s: neither a file nor a preset (" LS_CLUSTER_PRESETS
+        "); 'this' measures this machine; a file written by hand needs format, device (gpu), devices_per_host, "
+        "memory_bytes, matmul_flops, memory_bandwidth and, for several workers, link_inside_host (docs/PLAN.md, "
+        "\"Cluster files\", has an example)",
+        name);
 }
 
 ls_status ls_cluster_open(const char *name, ls_cluster *out)
@@ -479,8 +486,10 @@ ls_status ls_cluster_open(const char *name, ls_cluster *out)
     int64_t count;
     if (!colon || ls_fs_exists(name) || (size_t)(colon - name) >= sizeof kind) return open_named(name, out);
     if (!ls_parse_i64(colon + 1, &count) || count < 1 || count > LS_CLUSTER_MOST)
-        return ls_fail(LS_E_ARG, "--cluster %s: the number of devices after ':' must be 1 to %d", name,
-                       LS_CLUSTER_MOST);
+        return ls_fail(
+            LS_E_ARG,
+            "--cluster %s: the number of devices after ':' must be 1 to %d, of all hosts together (2 hosts of 4: NAME:8)",
+            name, LS_CLUSTER_MOST);
     snprintf(kind, sizeof kind, "%.*s", (int)(colon - name), name);
     LS_TRY(open_named(kind, out));
     out->count = (int)count;

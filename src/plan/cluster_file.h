@@ -80,7 +80,9 @@ typedef struct ls_link {
 /* FLOP/s of one precision; 0 if unknown. */
 typedef struct ls_cluster_rates {
     double matmul;    /* of matrix products, as training reaches them                         */
-    double attention; /* of attention; 0: same as matmul*/
+    double attention; /* of attention without dropout, in any order of sums; 0: same as matmul */
+    double ordered;   /* of attention with one order of sums, the default of train; 0: unknown */
+    double dropout;   /* of attention with dropout, which always has one order; 0: unknown */
     double peak;      /* the data sheet value for dense products; MFU is relative to it*/
 } ls_cluster_rates;
 
@@ -120,15 +122,16 @@ typedef struct ls_cluster {
 
 #define LS_CLUSTER_MOST 16384 /* workers that can be planned */
 
-/* name: a preset (v100, a100, h100, h200, b200) or a file; with ":COUNT" so many devices, on hosts of the same kind. LS_E_ARG lists the
- * presets; LS_E_FORMAT names the file and the key. */
+#define LS_CLUSTER_PRESETS "t4, l4, a10g, v100, v100-32, a100, a100-40, h100, h200, b200, rtx-3090, rtx-4090"
+
+/* name: one of LS_CLUSTER_PRESETS or a file; with ":COUNT" so many devices, on hosts of the same kind. LS_E_ARG lists the presets and the
+ * keys that a file needs; LS_E_FORMAT names the file and the key. */
 ls_status ls_cluster_open(const char *name, ls_cluster *out);
 bool ls_cluster_preset(const char *name, ls_cluster *out);
-/* The preset for a device name as reported by its driver ("NVIDIA H200"). */
+/* The preset for a device name as reported by its driver ("NVIDIA H200"): every part of the preset's name is a word of it. */
 bool ls_cluster_preset_of(const char *device, ls_cluster *out);
 /* One host whose workers compute on so many cores. Its rates are rough: they rank layouts, and are no prediction of times. */
 void ls_cluster_cpu(int cores, ls_cluster *out);
-extern const char ls_cluster_presets[]; /* "v100, a100, …" */
 ls_status ls_cluster_load(const char *path, ls_cluster *out);
 void ls_cluster_text(const ls_cluster *c, ls_str *out);
 void ls_cluster_fini(ls_cluster *c);
@@ -165,9 +168,12 @@ const char *ls_cluster_kernel(const ls_cluster *c, ls_dtype dt);
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt);
 
 /* Seconds of one pass of a unit over B x T tokens, with `workers` busy workers per host. tp above 1: of one of `tp` shards, including
- * their all-reduces; negative if not measured. */
-double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
-                       int64_t T, ls_unit_time kind);
+ * their all-reduces; negative if not measured. ordered: with one order of sums. */
+double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, bool ordered,
+                       int64_t B, int64_t T, ls_unit_time kind);
+/* Whether the times are those of runs with dropout (or without it), and of one order of sums (the default of train): measured, or rates of both. */
+bool ls_cluster_knows_dropout(const ls_cluster *c, ls_dtype dt, bool dropout);
+bool ls_cluster_knows_order(const ls_cluster *c, ls_dtype dt);
 /* For the nearest measured number of workers, or computed from the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
 /* LS_E_UNSUPPORTED if the time of an update of a state in host memory is not known for this precision; names the keys. */

@@ -43,6 +43,25 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .deterministic = !q->no_deterministic || !q->cuda};
 }
 
+ls_status ls_planner_settle(const ls_cluster *cl, ls_planner_query *q)
+{
+    const char *word = ls_precision_word(q->dtype);
+    const bool dropout = q->model.attn_pdrop > 0;
+    if (dropout && !ls_cluster_knows_dropout(cl, q->dtype, true)) {
+        if (q->dropout_given)
+            return ls_fail(LS_E_UNSUPPORTED,
+                           "--dropout %g: cluster %s has no times with dropout in %s; plan with --dropout 0, %s",
+                           q->model.attn_pdrop, cl->name, word,
+                           cl->cpu ? "or measure again (plan --measure --dropout P)"
+                                   : "measure (plan --measure), or add attention_dropout_flops to its rates");
+        q->model.embd_pdrop = q->model.attn_pdrop = q->model.resid_pdrop = 0;
+        q->dropout_given = q->dropout_unknown = true;
+    }
+    if (q->cuda && !q->no_deterministic && !ls_cluster_knows_order(cl, q->dtype))
+        q->no_deterministic = q->order_unknown = true;
+    return LS_OK;
+}
+
 void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
 {
     int share[1024];
@@ -183,22 +202,29 @@ ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q
     return t;
 }
 
+int64_t planner_need(const ls_planned *l)
+{
+    return l->worst.total + l->comm_bytes;
+}
+
 static void judge(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l)
 {
     const int64_t total = q->memory ? q->memory : cl->memory, reserve = ls_planner_reserve(q);
     const int64_t have = total > reserve ? total - reserve : 0;
     l->comm_bytes = ls_planner_comm_bytes(&l->cfg);
-    const int64_t need = cl->cpu ? l->host_bytes : l->worst.total + l->comm_bytes;
-    char a[32], b[32], c[32], d[32], kept[64] = "";
+    const int64_t need = cl->cpu ? l->host_bytes : planner_need(l), *part = l->worst.part;
+    char a[32], b[32], c[32], kept[64] = "";
     l->fits = need <= have;
     if (l->fits) return;
-    const int64_t *part = l->worst.part;
+    int most = 0;
+    for (int k = 1; k < LS_N_PART; k++)
+        if (part[k] > part[most]) most = k;
+    const bool copies = most == LS_PART_GRAD && q->cuda && l->cfg.deterministic && l->cfg.grad_accum > 2;
     if (reserve) snprintf(kept, sizeof kept, " (%s are reserved)", ls_human_bytes(a, (double)reserve));
-    snprintf(l->why, sizeof l->why,
-             "needs %s%s, %s available%s; worker %d: parameters, gradients, optimizer %s, activations %s",
+    snprintf(l->why, sizeof l->why, "needs %s%s, %s available%s; worker %d: mostly %s, %s%s",
              ls_human_bytes(a, (double)need), cl->cpu ? " per host" : "", ls_human_bytes(b, (double)have), kept,
-             l->worst_rank, ls_human_bytes(c, (double)(part[LS_PART_PARAM] + part[LS_PART_GRAD] + part[LS_PART_OPT])),
-             ls_human_bytes(d, (double)part[LS_PART_ACT]));
+             l->worst_rank, ls_part_word((ls_part)most), ls_human_bytes(c, (double)part[most]),
+             copies ? " (one order of sums keeps several copies; --no_deterministic keeps one)" : "");
 }
 
 ls_status planner_fit(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l)
@@ -247,6 +273,7 @@ static void keep(search *s, const ls_planned *l)
 static bool promising(search *s, const candidate *k)
 {
     const int most = LS_MIN(MOST_KEPT, LS_MAX(s->q->top, 15));
+    if (s->q->sketch) return !s->bounded || !s->n_best || k->least < s->best[0];
     const double kind = *fastest_of_kind(s, &k->cfg);
     return !s->bounded || s->n_best < most || k->least < s->best[most - 1] || (kind > 0 && k->least < kind) ||
            kind == 0;
@@ -260,7 +287,9 @@ static ls_status evaluate(search *s, const candidate *k)
     *l = (ls_planned){.cfg = k->cfg};
     ls_planner_share(s->cl, &l->cfg);
     ls_status st = planner_fit(s->cl, s->q, l);
-    if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
+    const bool timed =
+        !s->q->sketch || (l->fits && (!s->q->offload || ls_cluster_check_offload(s->cl, 1, s->q->dtype) == LS_OK));
+    if (st == LS_OK && timed) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
     if (st == LS_E_CONFIG || st == LS_E_ARG || st == LS_E_UNSUPPORTED) {
         refuse(s, ls_err_words());
         ls_err_clear();
@@ -358,21 +387,27 @@ static int by_bound(const void *a, const void *b)
     return (x->least > y->least) - (x->least < y->least);
 }
 
-/* Best first: a layout whose lower bound is above the time of the best that are printed cannot be one of them. */
+/* Best first: a layout whose lower bound is above the time of the best that are printed cannot be one of them. For advice the other schedules
+ * follow 1f1b, and only if something fits. */
 static ls_status evaluate_all(search *s)
 {
     if (s->bounded && s->n_list) qsort(s->list, s->n_list, sizeof *s->list, by_bound);
-    for (size_t i = 0; i < s->n_list; i++) {
-        if (promising(s, &s->list[i])) LS_TRY(evaluate(s, &s->list[i]));
-        else s->r->n_slow++;
-    }
+    for (int later = 0; later <= s->q->sketch && (!later || s->n_best); later++)
+        for (size_t i = 0; i < s->n_list; i++) {
+            const char *schedule = s->list[i].cfg.schedule;
+            if (s->q->sketch && (schedule && strcmp(schedule, "1f1b")) != later) continue;
+            if (promising(s, &s->list[i])) LS_TRY(evaluate(s, &s->list[i]));
+            else s->r->n_slow++;
+        }
     return LS_OK;
 }
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out)
 {
-    search s = {
-        .cl = cl, .q = q, .r = out, .bounded = q->top > 0 && q->top <= MOST_KEPT && q->workers > EVERY && !cl->cpu};
+    search s = {.cl = cl,
+                .q = q,
+                .r = out,
+                .bounded = q->top > 0 && q->top <= MOST_KEPT && (q->workers > EVERY || q->sketch) && !cl->cpu};
     ls_status st = LS_OK;
     *out = (ls_planner_result){0};
     out->no_dp = !cl->cpu && q->workers > cl->devices && !(q->strategy && !strcmp(q->strategy, "dp"));

@@ -53,16 +53,18 @@ typedef struct ls_planner_query {
     ls_model_config model;
     int64_t global_batch;
     int seq_len, workers;
-    int64_t memory;                  /* 0: the cluster's           */
-    int64_t bucket;                  /* of gradients; 0: the trainer's default */
-    int64_t val_seqs;                /* sequences of validation data            */
-    const char *data;                /* data folder for val_seqs and the vocabulary; NULL: none given */
-    const char *from;                /* value of --model; NULL: use the model name */
-    bool batch_chosen;               /* global_batch is a default */
-    bool vocab_given, dropout_given; /* with --vocab_size, --dropout        */
-    int max_tp;                      /* 0: no limit                */
-    int top;                         /* layouts that are needed; 0: all */
-    const char *strategy;            /* NULL: all                  */
+    int64_t memory;                      /* 0: the cluster's           */
+    int64_t bucket;                      /* of gradients; 0: the trainer's default */
+    int64_t val_seqs;                    /* sequences of validation data            */
+    const char *data;                    /* data folder for val_seqs and the vocabulary; NULL: none given */
+    const char *from;                    /* value of --model; NULL: use the model name */
+    bool batch_chosen;                   /* global_batch is a default */
+    bool vocab_given, dropout_given;     /* with --vocab_size, --dropout; the command has it */
+    bool dropout_unknown, order_unknown; /* ls_planner_settle chose: no dropout, any order of sums */
+    int max_tp;                          /* 0: no limit                */
+    int top;                             /* layouts that are needed; 0: all */
+    const char *strategy;                /* NULL: all                  */
+    bool sketch;                         /* for advice: the fastest that fits; others may be missing */
     bool recompute;
     bool offload; /* --offload_optimizer cpu: only strategies that allow it */
     bool cuda;    /* true: GPUs; false: CPU cores in fp32 */
@@ -121,6 +123,9 @@ ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, ls_worker
 int64_t ls_planner_comm_bytes(const ls_train_config *c);
 /* Memory of a GPU that is not available to layouts: about what the CUDA context, the code of the libraries and their own buffers take. */
 int64_t ls_planner_reserve(const ls_planner_query *q);
+/* Memory, times and command are of the same settings: where the cluster has no times with dropout or with one order of sums, the query becomes
+ * one without. LS_E_UNSUPPORTED if --dropout was given. */
+ls_status ls_planner_settle(const ls_cluster *cl, ls_planner_query *q);
 /* LS_E_UNSUPPORTED: cluster files have no times of what the run computes in. */
 ls_status ls_planner_check_times(const ls_train_config *c);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
@@ -130,16 +135,17 @@ void ls_planner_result_fini(ls_planner_result *r);
 
 /* Why the first layout is the fastest, one sentence per line: the parts of its step, and what others lose or need. */
 void ls_planner_explain(const ls_planner_result *r, ls_str *out);
-/* What to change, one sentence per line: each was predicted as a layout (larger batch, recomputation, fewer or more workers, precision). Empty if
- * nothing gains. */
+/* What to change, one sentence per line: each was predicted as a layout (larger batch, recomputation, fewer or more workers, precision). If nothing
+ * fits: the options that make something fit, each with a layout of its own search, the fastest first. Empty if nothing gains. */
 void ls_planner_advise(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, ls_str *out);
 
 /* "8 workers share 2 cores …", or "" if no cores are shared. */
 void ls_crowd_words(const ls_cluster *cl, int world, char buf[128]);
 /* "zero2 dp 4 pp 2 (1f1b), 4 x 2" */
 void ls_planned_words(const ls_train_config *c, char buf[96]);
-/* The first `top` layouts (0: all), why others do not fit, and the command for the best one. */
-void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);
+/* The first `top` layouts (0: all), why others do not fit, and the commands for the best one; lines of at most `columns`. */
+void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, int columns,
+                     ls_str *out);
 void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);
 
 #endif

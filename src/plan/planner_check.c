@@ -183,6 +183,7 @@ ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
     *r = (ls_run_record){0};
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     snprintf(path, sizeof path, "%s/training_metrics.json", r->dir);
+    LS_TRY(ls_fs_no_links(dir));
     LS_TRY(ls_json_load(path, &root));
     ls_status st = resolve(path, root, r);
     if (st == LS_OK) st = read_cut(path, root, r);

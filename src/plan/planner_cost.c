@@ -71,9 +71,11 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const double whole = ls_cluster_unit(w->cl, workers, 1, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
+    const double whole =
+        ls_cluster_unit(w->cl, workers, 1, c->dtype, &c->model, c->deterministic, c->micro_batch, c->seq_len, k);
     if (T == 1) return whole;
-    const double with = ls_cluster_unit(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
+    const double with = ls_cluster_unit(w->cl, workers, 2, c->dtype, &c->model, c->deterministic, c->micro_batch,
+                                        c->seq_len, k),
                  two = fmax(0, with - tp_sec(w, 2, false, k));
     const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- why ---- */
@@ -20,6 +21,12 @@ static double compute_of(const ls_prediction *t)
 }
 
 /* "0.123 s" or "4.56 ms" */
+char *planner_rate_words(char buf[40], double x)
+{
+    const double unit = x > 1e4 ? pow(10, floor(log10(x)) - 3) : 1;
+    return ls_number_text(buf, round(x / unit) * unit, 0);
+}
+
 static const char *sec_words(double sec, char buf[32])
 {
     if (fabs(sec) < 0.1) snprintf(buf, 32, "%.3g ms", 1e3 * sec);
@@ -107,8 +114,9 @@ static const ls_planned *first_of(const ls_planner_result *r, kind_fn *is, const
 static void compare(const ls_planner_result *r, const char *what, const ls_planned *l, ls_str *out)
 {
     const ls_planned *best = &r->layout[0];
-    char words[96], sec[32];
-    ls_planned_words(&l->cfg, words);
+    char buf[96], sec[32];
+    ls_planned_words(&l->cfg, buf);
+    const char *words = strcmp(what, l->cfg.strategy) ? buf : buf + strlen(what) + 1; /* "dp: at best dp 8" */
     if (!l->fits) {
         ls_str_addf(out, "%s: none fits; %s %s.\n", what, words, l->why);
         return;
@@ -223,6 +231,7 @@ static void larger_batch(const ls_cluster *cl, const ls_planner_query *q, const 
     a.l.cfg.grad_accum *= 4;
     if (!try(&a) || gain(&a) < WORTH) return;
     double before[2], after[2];
+    char rate[40];
     shares(&best->time, before);
     shares(&a.l.time, after);
     const int most = before[1] - after[1] > before[0] - after[0];
@@ -231,10 +240,11 @@ static void larger_batch(const ls_cluster *cl, const ls_planner_query *q, const 
                                             : "exposed communication takes";
     ls_str_addf(
         out,
-        "Larger batch: --global_batch %lld (%.3g tokens per step, %d x %d) reaches %.4g tokens/s (+%.0f %%), because %s "
+        "Larger batch: --global_batch %lld (%.3g tokens per step, %d x %d) reaches %s tokens/s (+%.0f %%), because %s "
         "%.1f %% of its step of %.3g s instead of %.1f %%. A larger batch can need more tokens for the same loss.\n",
         (long long)a.q.global_batch, (double)a.q.global_batch * q->seq_len, a.l.cfg.micro_batch, a.l.cfg.grad_accum,
-        a.l.time.tokens_per_sec, 100 * gain(&a), why, 100 * after[most], a.l.time.step, 100 * before[most]);
+        planner_rate_words(rate, a.l.time.tokens_per_sec), 100 * gain(&a), why, 100 * after[most], a.l.time.step,
+        100 * before[most]);
 }
 
 /* Memory that recomputation frees, used for a larger micro-batch. */
@@ -242,20 +252,22 @@ static void recomputation(const ls_cluster *cl, const ls_planner_query *q, const
 {
     advice a = variant(cl, q, best);
     ls_train_config *c = &a.l.cfg;
+    char rate[40];
     if (q->recompute || c->grad_accum % 2) return;
     c->recompute = a.q.recompute = true;
     c->micro_batch *= 2;
     c->grad_accum /= 2;
     if (c->schedule && !strcmp(c->schedule, "zb")) c->schedule = "1f1b";
     if (!try(&a) || gain(&a) < WORTH) return;
-    ls_str_addf(out, "--recompute frees activations for a micro-batch of %d: %.4g tokens/s (+%.0f %%).\n",
-                c->micro_batch, a.l.time.tokens_per_sec, 100 * gain(&a));
+    ls_str_addf(out, "--recompute frees activations for a micro-batch of %d: %s tokens/s (+%.0f %%).\n", c->micro_batch,
+                planner_rate_words(rate, a.l.time.tokens_per_sec), 100 * gain(&a));
 }
 
 static void fewer_workers(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *best, ls_str *out)
 {
     advice a = variant(cl, q, best);
     ls_mesh *m = &a.l.cfg.mesh;
+    char rate[40];
     if (m->n[LS_AXIS_DP] % 4) return; /* two replicas remain, and the strategy */
     m->n[LS_AXIS_DP] /= 2;
     m->world /= 2;
@@ -264,59 +276,125 @@ static void fewer_workers(const ls_cluster *cl, const ls_planner_query *q, const
     if (!try(&a) || 2 * (1 + gain(&a)) < 1 + 3 * WORTH) return;
     ls_str_addf(
         out,
-        "Half of the workers (%d) reach %.0f %% of this speed (%.4g tokens/s): each of them does %.0f %% more work per second.\n",
-        m->world, 100 * (1 + gain(&a)), a.l.time.tokens_per_sec, 100 * (2 * (1 + gain(&a)) - 1));
+        "Half of the workers (%d) reach %.0f %% of this speed (%s tokens/s): each of them does %.0f %% more work per second.\n",
+        m->world, 100 * (1 + gain(&a)), planner_rate_words(rate, a.l.time.tokens_per_sec),
+        100 * (2 * (1 + gain(&a)) - 1));
 }
 
 static void precision(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *best, ls_str *out)
 {
     static const ls_dtype half[] = {LS_BF16, LS_F16};
     advice a = variant(cl, q, best);
+    char rate[40];
     for (size_t k = 0; k < 2 && q->cuda && q->dtype == LS_F32; k++) {
         a.q.dtype = a.l.cfg.dtype = half[k];
         a.l.cfg.precision = ls_precision_word(half[k]);
         if (!try(&a) || gain(&a) < WORTH) continue;
-        ls_str_addf(out, "--precision %s reaches %.4g tokens/s (%.1f times).\n", a.l.cfg.precision,
-                    a.l.time.tokens_per_sec, 1 + gain(&a));
+        ls_str_addf(out, "--precision %s reaches %s tokens/s (%.1f times).\n", a.l.cfg.precision,
+                    planner_rate_words(rate, a.l.time.tokens_per_sec), 1 + gain(&a));
         return;
     }
 }
 
-static void fits_with(const advice *a, const char *option, ls_str *out)
+/* ---- nothing fits ---- */
+
+typedef struct way {
+    char option[160];
+    ls_planned
+        l; /* the fastest layout that fits with it; without a time if the cluster has none of an offloaded update */
+} way;
+
+typedef struct ways {
+    const ls_cluster *cl;
+    way list[16];
+    int n;
+} ways;
+
+/* Searches for layouts of the changed query; keeps the fastest that fits. */
+static bool fits_with(ways *w, ls_planner_query q, const char *option)
 {
-    char words[96], need[32];
-    ls_planned_words(&a->l.cfg, words);
-    ls_str_addf(out, "%s fits: %s needs %s per worker, %.4g tokens/s.\n", option, words,
-                ls_human_bytes(need, (double)(a->l.worst.total + a->l.comm_bytes)), a->l.time.tokens_per_sec);
+    ls_planner_result r;
+    q.top = 1;
+    q.sketch = true;
+    if (ls_planner_search(w->cl, &q, &r) != LS_OK) {
+        ls_err_clear();
+        return false;
+    }
+    const bool fits = r.n_fit > 0;
+    if (fits && w->n < (int)(sizeof w->list / sizeof w->list[0])) {
+        snprintf(w->list[w->n].option, sizeof w->list[0].option, "%s", option);
+        w->list[w->n++].l = r.layout[0];
+    }
+    ls_planner_result_fini(&r);
+    return fits;
 }
 
-/* If nothing fits: what makes the smallest layout fit. */
-static void to_fit(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *least, ls_str *out)
+/* `size` of the options that take less memory and keep the batch, in all combinations. */
+static void fewer_bytes(ways *w, const ls_planner_query *q, int size)
 {
-    char need[32];
-    advice a = variant(cl, q, least);
-    a.l.cfg.recompute = a.q.recompute = true;
-    if (a.l.cfg.schedule && !strcmp(a.l.cfg.schedule, "zb")) a.l.cfg.schedule = "1f1b";
-    if (!q->recompute && try(&a)) fits_with(&a, "--recompute", out);
-    a = variant(cl, q, least);
-    a.l.cfg.offload = true;
-    const bool allowed = !q->offload && strcmp(least->cfg.strategy, "dp") && strcmp(least->cfg.strategy, "ddp");
-    if (!q->cuda || !allowed) {
-    } else if (try(&a)) fits_with(&a, "--offload_optimizer cpu", out);
-    else if (planner_fit(cl, &a.q, &a.l) == LS_OK && a.l.fits)
-        ls_str_addf(
-            out,
-            "--offload_optimizer cpu fits: %s per worker, with the optimizer's state in host memory; the cluster "
-            "file has no times of its update.\n",
-            ls_human_bytes(need, (double)(a.l.worst.total + a.l.comm_bytes)));
+    const bool sharded = !q->strategy || (strcmp(q->strategy, "dp") && strcmp(q->strategy, "ddp"));
+    const struct {
+        bool can;
+        const char *option;
+    } change[] = {{!q->recompute, "--recompute"},
+                  {q->cuda && !q->no_deterministic, "--no_deterministic"},
+                  {q->cuda && !q->offload && sharded, "--offload_optimizer cpu"},
+                  {q->cuda && q->dtype == LS_F32, ""}};
+    for (int mask = 1; mask < 16; mask++) {
+        ls_planner_query with = *q;
+        char option[160] = "";
+        int n = 0;
+        bool can = true;
+        for (int k = 0; k < 4; k++) {
+            if (!(mask >> k & 1)) continue;
+            n++;
+            can &= change[k].can;
+            if (k < 3)
+                snprintf(option + strlen(option), sizeof option - strlen(option), "%s%s", option[0] ? " " : "",
+                         change[k].option);
+        }
+        if (n != size || !can) continue;
+        with.recompute |= mask & 1;
+        with.no_deterministic |= mask >> 1 & 1;
+        with.offload |= mask >> 2 & 1;
+        if (mask >> 3) {
+            with.dtype = ls_cluster_check_precision(w->cl, LS_BF16) == LS_OK ? LS_BF16 : LS_F16;
+            if (ls_cluster_check_precision(w->cl, with.dtype) != LS_OK) continue;
+            snprintf(option + strlen(option), sizeof option - strlen(option), "%s--precision %s", option[0] ? " " : "",
+                     ls_precision_word(with.dtype));
+        }
+        (void)fits_with(w, with, option);
+    }
     ls_err_clear();
-    a = variant(cl, q, least);
-    a.q.dtype = a.l.cfg.dtype = LS_BF16;
-    a.l.cfg.precision = "bf16";
-    if (q->cuda && q->dtype == LS_F32 && try(&a)) fits_with(&a, "--precision bf16", out);
-    ls_cluster more = *cl;
-    for (int by = 2; by <= 64 && !cl->cpu; by *= 2) { /* more replicas, with everything sharded */
-        a = variant(&more, q, least);
+}
+
+/* The largest batch that fits, of the batch divided by powers of two: memory grows with the batch. */
+static void smaller_batch(ways *w, const ls_planner_query *q)
+{
+    const int n = w->n;
+    int low = 0, high = 0; /* divided by 2^low it does not fit, by 2^high it does */
+    bool any = false;
+    char option[64];
+    while (q->global_batch % (2LL << high) == 0 && high < 20) high++;
+    for (int k = high; k > low; k = (low + high) / 2) {
+        ls_planner_query with = *q;
+        with.global_batch >>= k;
+        snprintf(option, sizeof option, "--global_batch %lld", (long long)with.global_batch);
+        w->n = n;
+        if (fits_with(w, with, option)) high = k, any = true;
+        else if (!any) return;
+        else w->n = n + 1, low = k;
+    }
+}
+
+/* Two to 64 times the workers: as many as the smallest layout needs with everything sharded; then the fastest of them. */
+static void more_workers(ways *w, const ls_planner_query *q, const ls_planned *least)
+{
+    ls_cluster more = *w->cl;
+    ways found = {.cl = &more};
+    char option[160];
+    for (int by = 2; by <= 64 && !more.cpu && !found.n && w->n < (int)(sizeof w->list / sizeof w->list[0]); by *= 2) {
+        advice a = variant(&more, q, least);
         ls_train_config *c = &a.l.cfg;
         c->mesh.n[LS_AXIS_DP] *= by;
         c->mesh.world *= by;
@@ -324,12 +402,42 @@ static void to_fit(const ls_cluster *cl, const ls_planner_query *q, const ls_pla
         c->grad_accum = c->grad_accum >= by ? c->grad_accum / by : 1;
         c->global_batch = a.q.global_batch = (int64_t)c->grad_accum * c->micro_batch * c->mesh.n[LS_AXIS_DP];
         a.q.workers = c->mesh.world;
-        more.hosts = (c->mesh.world + cl->devices - 1) / cl->devices;
+        more.hosts = (c->mesh.world + more.devices - 1) / more.devices;
         if (c->mesh.world > LS_CLUSTER_MOST || !try(&a)) continue;
-        char option[64];
-        snprintf(option, sizeof option, "--workers %d --global_batch %lld", c->mesh.world, (long long)c->global_batch);
-        fits_with(&a, option, out);
-        return;
+        const char *kind = w->cl->count ? w->cl->name : ""; /* --cluster t4:4 allows no more workers */
+        snprintf(option, sizeof option, "--%s%s%s%d --global_batch %lld", *kind ? "cluster " : "workers", kind,
+                 *kind ? ":" : " ", c->mesh.world, (long long)c->global_batch);
+        if (fits_with(&found, a.q, option)) w->list[w->n++] = found.list[0];
+    }
+}
+
+static int by_speed(const void *a, const void *b)
+{
+    const double x = ((const way *)a)->l.time.tokens_per_sec, y = ((const way *)b)->l.time.tokens_per_sec;
+    return (x < y) - (x > y);
+}
+
+static void to_fit(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *least, ls_str *out)
+{
+    ways w = {.cl = cl};
+    char words[96], need[32], rate[40];
+    for (int size = 1; size <= 4 && !w.n; size++) fewer_bytes(&w, q, size);
+    smaller_batch(&w, q);
+    more_workers(&w, q, least);
+    if (!w.n)
+        ls_str_add(out, "No option makes it fit, alone or with others, nor does a smaller batch or 64 times the "
+                        "workers: use devices with more memory, or a smaller model.\n");
+    qsort(w.list, (size_t)w.n, sizeof w.list[0], by_speed);
+    for (int i = 0; i < w.n; i++) {
+        const ls_planned *l = &w.list[i].l;
+        ls_planned_words(&l->cfg, words);
+        ls_str_addf(out, "%s fits: %s per worker, ", w.list[i].option, ls_human_bytes(need, (double)planner_need(l)));
+        if (l->time.step > 0)
+            ls_str_addf(out, "%s tokens/s (%s).\n", planner_rate_words(rate, l->time.tokens_per_sec), words);
+        else
+            ls_str_addf(out,
+                        "speed unknown without host_memory_bandwidth and bus_bandwidth in the cluster file (%s).\n",
+                        words);
     }
 }
 

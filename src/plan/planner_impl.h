@@ -49,6 +49,11 @@ double planner_least(const ls_cluster *cl, const ls_train_config *c);
 /* Memory of the worst worker of a layout, and whether it fits: worst, worst_rank, comm_bytes, host_bytes, fits, why. */
 ls_status planner_fit(const ls_cluster *cl, const ls_planner_query *q, ls_planned *l);
 
+/* Device memory of the worst worker, sums over NCCL included. */
+int64_t planner_need(const ls_planned *l);
+/* "143,700": tokens/s with four digits. */
+char *planner_rate_words(char buf[40], double tokens_per_sec);
+
 /* Simulates a step after a first one; fills w->p except tokens_per_sec. */
 ls_status planner_walk(planner_worker *w);
 

@@ -400,6 +400,7 @@ static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f
     c->devices = most > n ? most : n;
     c->memory = f->gpu.total / each;
     c->rates[ls_precision_index(o->dtype)] = f->rates;
+    if (!o->no_deterministic) c->rates[ls_precision_index(o->dtype)].ordered = f->rates.attention;
     c->bandwidth = (c->update_bytes + (o->dtype == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(o->dtype))) / f->passes.adamw;
     c->ramp = f->rates.matmul > 0 ? 0.25 * 65536 * f->gpu.multiprocessors / f->rates.matmul : 0; /* planner_presets.c */
     c->unit_overhead = overhead_of(c, f);

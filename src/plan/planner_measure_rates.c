@@ -19,6 +19,7 @@ typedef struct rates_job {
     ls_compute c; /* copy of the backend of the worker, with its own scratch */
     rate_shape s;
     bool attention;
+    ls_drop drop;                          /* of attention */
     void *x, *y, *w, *b, *dw, *lse, *wide; /* attention: x is d y, w and dw are qkv and its gradient */
 } rates_job;
 
@@ -64,8 +65,8 @@ static ls_status issue(rates_job *j)
     const rate_shape *s = &j->s;
     ls_compute *c = &j->c;
     if (j->attention) {
-        LS_TRY(c->ops->attention_fwd(c, j->y, j->lse, j->w, s->B, s->T, s->H, 64, (ls_drop){0}));
-        return c->ops->attention_bwd(c, j->dw, j->x, j->y, j->lse, j->w, s->B, s->T, s->H, 64, (ls_drop){0});
+        LS_TRY(c->ops->attention_fwd(c, j->y, j->lse, j->w, s->B, s->T, s->H, 64, j->drop));
+        return c->ops->attention_bwd(c, j->dw, j->x, j->y, j->lse, j->w, s->B, s->T, s->H, 64, j->drop);
     }
     LS_TRY(c->ops->linear_fwd(c, j->y, j->x, j->w, j->b, s->R, s->n, s->n));
     LS_TRY(c->ops->linear_bwd(c, NULL, j->dw, NULL, j->y, j->x, j->w, s->R, s->n, s->n, false));
@@ -103,7 +104,7 @@ static ls_status time_it(rates_job *j, double seconds, double *sec)
     return LS_OK;
 }
 
-static ls_status rate_of(const ls_compute *compute, bool attention, double seconds, double *rate)
+static ls_status rate_of(const ls_compute *compute, bool attention, double dropout, double seconds, double *rate)
 {
     static const rate_shape grows[] = {{256, 64, 1, 32, 1},
                                        {1024, 256, 1, 128, 4},
@@ -113,7 +114,7 @@ static ls_status rate_of(const ls_compute *compute, bool attention, double secon
     enum { N = sizeof grows / sizeof grows[0] };
     double sec = 0;
     for (int i = 0; i < N && sec < ENOUGH; i++) {
-        rates_job j = {.c = *compute, .s = grows[i], .attention = attention};
+        rates_job j = {.c = *compute, .s = grows[i], .attention = attention, .drop = {.p = (float)dropout}};
         j.c.scratch = NULL;
         ls_status st = take_all(&j);
         if (st == LS_OK) st = time_it(&j, 0, &sec);
@@ -127,6 +128,7 @@ static ls_status rate_of(const ls_compute *compute, bool attention, double secon
 
 ls_status planner_time_rates(ls_compute *compute, double seconds, ls_cluster_rates *out)
 {
-    LS_TRY(rate_of(compute, false, seconds / 2, &out->matmul));
-    return rate_of(compute, true, seconds / 2, &out->attention);
+    LS_TRY(rate_of(compute, false, 0, seconds / 3, &out->matmul));
+    LS_TRY(rate_of(compute, true, 0, seconds / 3, &out->attention));
+    return rate_of(compute, true, 0.1, seconds / 3, &out->dropout);
 }

@@ -14,6 +14,7 @@
 
 typedef struct shape {
     double C, V, R, T;
+    bool dropout, ordered;
 } shape;
 
 /* ---- by rates ---- */
@@ -23,7 +24,10 @@ typedef struct shape {
  * Elements of (R,C) per block: 17 forward, 29 backward (norms, GELU, residuals, operands of products that are not read during other
  * products). They are fitted with the rates of the H200 on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
  * and 5.4 of norms, softmax 3.3 of the classifier's 24.6). Inner dimensions: forward C, C, C and 4C; gradients of inputs 3C, C, 4C and C; of
- * weights, which are split along R, C each; the classifier C and, for the gradient of its input, V. */
+ * weights, which are split along R, C each; the classifier C and, for the gradient of its input, V.
+ *
+ * Dropout adds 3 elements forward and 4 backward (masks of the residuals are made again), fitted with attention's rate on five pairs of runs with and
+ * without it (docs/results/plan_h200_2026-11-16.md). */
 typedef struct pass_work {
     double products, attention, bytes, depth;
 } pass_work;
@@ -34,10 +38,10 @@ static pass_work pass_of(shape s, double width, ls_unit_time kind)
     switch (kind) {
     case LS_TIME_EMBED_FWD: return (pass_work){.bytes = 2 * rows};
     case LS_TIME_EMBED_BWD: return (pass_work){.bytes = 2 * rows + 4 * s.C * s.V};
-    case LS_TIME_BLOCK_FWD: return (pass_work){linear, attention, 17 * rows, 7 * s.C};
+    case LS_TIME_BLOCK_FWD: return (pass_work){linear, attention, (s.dropout ? 20 : 17) * rows, 7 * s.C};
     case LS_TIME_BLOCK_BWD: /* scores are made again */
-        return (pass_work){2 * linear, 2.5 * attention, 29 * rows, 13 * s.C};
-    case LS_TIME_BLOCK_IN: return (pass_work){linear, 2.5 * attention, 19 * rows, 9 * s.C};
+        return (pass_work){2 * linear, 2.5 * attention, (s.dropout ? 33 : 29) * rows, 13 * s.C};
+    case LS_TIME_BLOCK_IN: return (pass_work){linear, 2.5 * attention, (s.dropout ? 23 : 19) * rows, 9 * s.C};
     case LS_TIME_BLOCK_W: return (pass_work){linear, 0, 10 * rows, 4 * s.C};
     case LS_TIME_HEAD_FWD: /* with the classifier's backward */
         return (pass_work){6 * s.V * s.C * s.R, 0, 1.7 * s.V * s.R * width, 2 * s.C + s.V};
@@ -71,8 +75,10 @@ double ls_cluster_element(const ls_cluster *c, ls_dtype dt)
 static double by_rates(const ls_cluster *c, ls_dtype dt, shape s, ls_unit_time kind)
 {
     const ls_cluster_rates r = rates_of(c, dt);
+    s.dropout = s.dropout && r.dropout > 0;
+    const double attention = s.dropout ? r.dropout : s.ordered && r.ordered > 0 ? r.ordered : r.attention;
     const pass_work w = pass_of(s, ls_cluster_element(c, dt), kind);
-    return w.products / r.matmul + w.attention / r.attention + w.bytes / c->bandwidth + w.depth * c->ramp +
+    return w.products / r.matmul + w.attention / attention + w.bytes / c->bandwidth + w.depth * c->ramp +
            c->unit_overhead;
 }
 
@@ -104,8 +110,8 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
         return ls_fail(
             LS_E_UNSUPPORTED,
             "--precision fp16: cluster %s has CPUs, which compute in fp32 and bf16 (its file has times in: %s); "
-            "use one of them or a GPU cluster (%s)",
-            c->name, known[0] ? known : "none", ls_cluster_presets);
+            "use one of them or a GPU cluster (" LS_CLUSTER_PRESETS ")",
+            c->name, known[0] ? known : "none");
     return ls_fail(
         LS_E_UNSUPPORTED,
         "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device %s --precision %s) or use another precision",
@@ -141,16 +147,26 @@ double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)
     return c->rates[ls_precision_index(dt)].peak;
 }
 
+bool ls_cluster_knows_dropout(const ls_cluster *c, ls_dtype dt, bool dropout)
+{
+    bool with = rates_of(c, dt).dropout > 0 && c->bandwidth > 0, without = !c->n_units;
+    for (int i = 0; i < c->n_units; i++) {
+        const ls_cluster_units *u = &c->units[i];
+        if (u->tp == 1 && u->dtype == dt) *(u->dropout ? &with : &without) = true;
+    }
+    return dropout ? with : without || (with && rates_of(c, dt).dropout > 0);
+}
+
+bool ls_cluster_knows_order(const ls_cluster *c, ls_dtype dt)
+{
+    return c->cpu || rates_of(c, dt).ordered > 0;
+}
+
 /* ---- measured ---- */
 
 static double far(double a, double b)
 {
     return fabs(log2(a / b));
-}
-
-static shape shape_of(const ls_cluster_units *u)
-{
-    return (shape){u->n_embd, u->vocab, (double)(u->B * u->T), (double)u->T};
 }
 
 /* Distance of a measurement from the requested shape, without rows. */
@@ -179,7 +195,8 @@ static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
     for (int i = 0; i < c->n_units; i++) {
         const ls_cluster_units *u = &c->units[i];
         if (u->tp != tp || u->dtype != dt || unlike(u, workers, m, want.T) > least + 1e-9) continue;
-        const shape had = shape_of(u), here = {want.C, want.V, had.R, want.T};
+        const shape had = {u->n_embd, u->vocab, (double)(u->B * u->T), (double)u->T, u->dropout, want.ordered},
+                    here = {want.C, want.V, had.R, want.T, want.dropout, want.ordered};
         const double sec = u->sec[kind] * ratio(c, dt, here, had, kind);
         if (had.R <= want.R && had.R > below_r) below_r = had.R, below = sec;
         if (had.R >= want.R && had.R < above_r) above_r = had.R, above = sec;
@@ -187,14 +204,15 @@ static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
     const bool is_below = below_r >= 0, is_above = above_r < DBL_MAX;
     if (is_below && is_above)
         return above_r > below_r ? below + (above - below) * (want.R - below_r) / (above_r - below_r) : below;
-    const shape edge = {want.C, want.V, is_below ? below_r : above_r, want.T};
+    shape edge = want;
+    edge.R = is_below ? below_r : above_r;
     return (is_below ? below : above) * ratio(c, dt, want, edge, kind);
 }
 
-double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
-                       int64_t T, ls_unit_time kind)
+double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, bool ordered,
+                       int64_t B, int64_t T, ls_unit_time kind)
 {
-    const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
+    const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T, m->attn_pdrop > 0, ordered};
     const double sec = measured(c, workers, tp, dt, m, want, kind);
     return sec >= 0 || tp > 1 ? sec : by_rates(c, dt, want, kind);
 }

@@ -19,6 +19,8 @@
 /* A supervisor waits 30 s at most before a restart; where it cannot be seen, a run is expected back within RESTART_MS. */
 enum { PEEK = 1 << 15, SILENT_MS = 60000, FRESH_MS = 15000, RESTART_MS = 45000 };
 
+static const char METRICS[] = "metrics.jsonl", EVENTS[] = "events.jsonl";
+
 const char *const ls_live_state_name[LS_N_LIVE_STATE] = {"waiting", "running", "finished",  "stopped",
                                                          "failed",  "silent",  "restarting"};
 
@@ -86,6 +88,7 @@ ls_status ls_live_run_init(ls_live_run *r, const char *dir, const char *id)
     *r = (ls_live_run){.world = -1, .parameters = -1, .peeked = -1};
     if ((size_t)snprintf(r->dir, sizeof r->dir, "%s", dir) >= sizeof r->dir)
         return ls_fail(LS_E_IO, "%.60s...: the path is too long", dir);
+    LS_TRY(ls_fs_no_links(dir));
     forget_last(&r->last);
     r->id = name_in_utf8(id);
     return r->id ? LS_OK : ls_nomem(strlen(id), "the name of a run");
@@ -296,12 +299,14 @@ static ls_status read_lines(ls_live_run *r, const char *text, size_t n, line_rea
 }
 
 /* Up to LS_LIVE_CHUNK bytes of a file from `from` on, or the last `tail`; *n 0: none. */
-static ls_status read_part(const char *path, ls_live_file *f, bool *restarted, char **data, size_t *n)
+static ls_status read_part(ls_live_run *r, const char *name, ls_live_file *f, bool *restarted, char **data, size_t *n)
 {
     struct stat s;
     *n = 0;
     *data = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = ls_fs_open(ls_path_of(r->dir, name).text, O_RDONLY | O_NONBLOCK);
+    if (fd >= 0 && r->link == name) r->link = NULL;
+    if (fd < 0 && errno == ELOOP) r->link = name;
     if (fd < 0) return LS_OK; /* not written yet */
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
         close(fd);
@@ -351,7 +356,7 @@ static ls_status read_new(ls_live_run *r, const char *name, ls_live_file *f, lin
     char *data = NULL;
     size_t n = 0, used = 0;
     bool restarted = false;
-    LS_TRY(read_part(ls_path_of(r->dir, name).text, f, &restarted, &data, &n));
+    LS_TRY(read_part(r, name, f, &restarted, &data, &n));
     if (restarted && f == &r->steps) forget_steps(r);
     const ls_status st = read_lines(r, data ? data : "", n, read, &used);
     ls_free(data);
@@ -432,7 +437,7 @@ static int supervised(const ls_live_run *r)
 {
     char text[400] = "", host[256] = "";
     long long pid = 0;
-    const int fd = open(ls_path_of(r->dir, "run.lock").text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    const int fd = ls_fs_open(ls_path_of(r->dir, "run.lock").text, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     if (n <= 0 || sscanf(text, "pid %lld on host %255[^,\n]", &pid, host) != 2) return -1;
@@ -464,7 +469,7 @@ static ls_live_state state_of(const ls_live_run *r)
     if (r->between) return between_state(r, now);
     if (!strcmp(r->ended, "stopped")) return over(r, LS_LIVE_STOPPED);
     if (*r->ended) return over(r, LS_LIVE_FAILED);
-    const bool steps = !stat(ls_path_of(r->dir, "metrics.jsonl").text, &s);
+    const bool steps = !stat(ls_path_of(r->dir, METRICS).text, &s);
     int64_t seen = steps ? (int64_t)s.st_mtime * 1000 : -1;
     if (!steps && !r->n_rank) return LS_LIVE_WAITING;
     double slowest = r->last.value[LS_CURVE_TIME];
@@ -483,9 +488,14 @@ static ls_live_state state_of(const ls_live_run *r)
 /* After everything else is read: what a process wrote before it was found to be gone is read once more. */
 static ls_status find_state(ls_live_run *r, bool *more)
 {
-    r->state = state_of(r);
-    if (r->state != LS_LIVE_FAILED || *r->ended || r->between) return LS_OK;
-    LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
+    r->state = r->link ? LS_LIVE_FAILED : state_of(r);
+    if (r->link)
+        snprintf(r->reason, sizeof r->reason,
+                 "%s is a symbolic link, which is not followed inside a run folder; replace it with its target, or "
+                 "remove it",
+                 r->link);
+    if (r->link || r->state != LS_LIVE_FAILED || *r->ended || r->between) return LS_OK;
+    LS_TRY(read_new(r, EVENTS, &r->events, event_line, more));
     r->state = state_of(r);
     if (r->state == LS_LIVE_FAILED && !*r->ended && !r->between)
         snprintf(r->reason, sizeof r->reason, "the process of rank 0 (pid %lld) is gone and recorded no error",
@@ -497,8 +507,8 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more)
 {
     *more = false;
     r->kept = true;
-    LS_TRY(read_new(r, "metrics.jsonl", &r->steps, step_line, more));
-    LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, more));
+    LS_TRY(read_new(r, METRICS, &r->steps, step_line, more));
+    LS_TRY(read_new(r, EVENTS, &r->events, event_line, more));
     LS_TRY(read_ranks(r));
     return find_state(r, more);
 }
@@ -510,12 +520,12 @@ static ls_status read_tail(ls_live_run *r)
     char *data = NULL;
     size_t n = 0, used = 0;
     bool restarted = false;
-    const ls_path path = ls_path_of(r->dir, "metrics.jsonl");
+    const ls_path path = ls_path_of(r->dir, METRICS);
     if (stat(path.text, &s)) return LS_OK;
     const int64_t at = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
     if (s.st_size == r->peeked && at == r->peeked_at) return LS_OK;
     ls_live_file f = {.at = s.st_size > PEEK ? s.st_size - PEEK : 0};
-    LS_TRY(read_part(path.text, &f, &restarted, &data, &n));
+    LS_TRY(read_part(r, METRICS, &f, &restarted, &data, &n));
     const char *from = data;
     if (data && s.st_size > PEEK) from = memchr(data, '\n', n); /* the first line is cut */
     const ls_status st = from ? read_lines(r, from, n - (size_t)(from - data), step_line, &used) : LS_OK;
@@ -532,7 +542,7 @@ ls_status ls_live_run_peek(ls_live_run *r)
     bool more;
     if (r->kept) return ls_live_run_update(r, &more);
     LS_TRY(read_tail(r));
-    LS_TRY(read_new(r, "events.jsonl", &r->events, event_line, &more));
+    LS_TRY(read_new(r, EVENTS, &r->events, event_line, &more));
     LS_TRY(read_ranks(r));
     return find_state(r, &more);
 }

@@ -73,11 +73,12 @@ typedef struct ls_live_run {
     ls_live_state state;
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
-    char reason[512];                                                    /* of a failure; "": not known */
-    int64_t failures, restarts, resizes, audits, bad_audits;             /* of this run and its attempts */
-    bool between;              /* after a failure or a resize, before the next start */
-    int64_t since;             /* when that was, milliseconds since 1970 */
-    int64_t world, parameters; /* -1: not known */
+    const char *link;                                        /* a file that is a link and is not read; NULL: none */
+    char reason[512];                                        /* of a failure; "": not known */
+    int64_t failures, restarts, resizes, audits, bad_audits; /* of this run and its attempts */
+    bool between;                                            /* after a failure or a resize, before the next start */
+    int64_t since;                                           /* when that was, milliseconds since 1970 */
+    int64_t world, parameters;                               /* -1: not known */
     ls_curve curve;
     ls_live_validation *val; /* ascending steps */
     int n_val, cap_val;

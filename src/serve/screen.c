@@ -142,12 +142,12 @@ static int columns_of(const ls_curve *c, int width, double *y)
     return n;
 }
 
-/* A cell of the curve: y is the height of the column in eighths of a row, from the bottom of the curve. */
-static void add_cell(ls_str *text, int eighths, bool blocks)
+/* A cell of the curve: a row has four heights, and `height` is that of the column above the bottom of this row. A line: the axis does not begin at 0. */
+static void add_cell(ls_str *text, int height, bool braille)
 {
-    static const char *const block[9] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    const int k = LS_MIN(LS_MAX(eighths, 0), 8);
-    ls_str_add(text, blocks ? block[k] : k >= 4 ? "#" : k > 0 ? "." : " ");
+    static const char *const dots[4] = {"⣀", "⠤", "⠒", "⠉"};
+    const bool here = height >= 0 && height < 4;
+    ls_str_add(text, !here ? " " : braille ? dots[height] : height < 2 ? "." : "'");
 }
 
 static void curve(const ls_live_run *r, const ls_screen *s, int rows, ls_str *out)
@@ -170,7 +170,8 @@ static void curve(const ls_live_run *r, const ls_screen *s, int rows, ls_str *ou
         ls_str_addf(&text, "%*s %s", LABEL - 1,
                     row == rows - 1 || row == 0 || row == rows / 2 ? real(label, "", at) : "", s->blocks ? "│" : "|");
         for (int k = 0; k < n; k++)
-            add_cell(&text, isfinite(y[k]) ? (int)lround((y[k] - floor) / span * 8 * rows) - 8 * row : 0, s->blocks);
+            add_cell(&text, isfinite(y[k]) ? (int)fmin((y[k] - floor) / span * 4 * rows, 4 * rows - 1) - 4 * row : -1,
+                     s->blocks);
         line(out, s, "%s", text.data ? text.data : "");
         ls_str_fini(&text);
     }

@@ -243,11 +243,15 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
 }
 
 /* Rank 0's memory by part (parts may share places: planned is the sum after that), then that of all workers. */
-static void write_workers(ls_jsonw *w, const ls_worker_facts *worker, int n)
+static void write_workers(ls_jsonw *w, const ls_plan *plan, const ls_worker_facts *worker, int n)
 {
     double cpu = 0;
     ls_jsonw_put_open(w, "memory", '{');
     write_parts(w, &worker[0]);
+    ls_jsonw_put_open(w, "at_most", '{');
+    for (int p = 0; p < LS_N_PART; p++)
+        ls_jsonw_put_int(w, ls_part_word((ls_part)p), ls_plan_part_at_most(plan, (ls_part)p));
+    ls_jsonw_close(w);
     ls_jsonw_put_open(w, "per_rank", '[');
     for (int r = 0; r < n; r++) {
         ls_jsonw_open(w, '{');
@@ -296,7 +300,7 @@ static void write_scale(ls_jsonw *w, const ls_trainer *t)
     ls_jsonw_close(w);
 }
 
-/* What R1 (docs/REFERENCES.md) has no key for. */
+/* What the ZeRO scaling study (docs/REFERENCES.md) has no key for. */
 static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
 {
     const ls_train_config *c = t->cfg;
@@ -331,7 +335,7 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
                      LS_KV("resumed_from_step", t->resumed_from), LS_KV("bucket", c->bucket),
                      LS_KV("gather_bucket", c->gather_bucket), LS_KV("prefetch_bucket", c->prefetch_bucket));
     if (t->clock.n_step) write_split(w, &t->clock);
-    if (m->worker) write_workers(w, m->worker, c->world_size);
+    if (m->worker) write_workers(w, &t->plan, m->worker, c->world_size);
     if (m->pipe) ls_pipe_report_write(m->pipe, t, w);
     if (t->compute.device) ls_telemetry_write(&t->gpu, t->watched_tokens, w);
     ls_nccl_proof_write(t->proof, w);

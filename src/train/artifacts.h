@@ -1,7 +1,7 @@
 /* artifacts.h - the files of a run: training_metrics.json, RUN_COMPLETE.txt, launcher_metadata.json, metrics.jsonl, markers.
  *
- * Keys, order and number formats are those of docs/FORMATS.md (schema 2.0); what we add comes after R1's keys, under `lockstep` at the
- * top and inside an epoch. Whole files are written atomically. */
+ * Keys, order and number formats are those of docs/FORMATS.md (schema 2.0); what we add comes after the scaling study's
+ * keys, under `lockstep` at the top and inside an epoch. Whole files are written atomically. */
 #ifndef LS_TRAIN_ARTIFACTS_H
 #define LS_TRAIN_ARTIFACTS_H
 
@@ -57,12 +57,12 @@ typedef struct ls_epoch_metrics {
     bool cut;        /* ended at the step limit of the run, not at the end of the data: a resumed run may continue it */
     int64_t micro_steps, grad_accum; /* optimizer_steps is written as ceil(micro_steps / grad_accum) */
     int64_t tokens;
-    bool has_val; /* false: null (no validation data). true without a batch (--max_val_steps 0): 0.0, as R1 writes */
+    bool has_val; /* false: null (no validation data). true without a batch (--max_val_steps 0): 0.0, as the study */
     double val_loss;
     int64_t cuda_bytes, cuda_bytes_global; /* of rank 0's device, the most of any worker's; 0 without CUDA  */
     int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
     ls_stats step, dataload;
-    /* ours, after R1's keys */
+    /* ours, after the scaling study's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;
     int64_t n_update; /* timed optimizer steps; 0: null                               */
     ls_stats update;

@@ -122,8 +122,8 @@ ls_status ls_event_file_open(ls_event_file *f, const char *dir, int64_t after)
     LS_TRY(ls_fs_mkdirs(dir));
     LS_TRY(next_time(dir, &when));
     LS_TRY(ls_path_in(file.path, dir, PREFIX "%010lld.%s.%ld", when, host, (long)getpid()));
-    file.fd = open(file.path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file.fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", file.path, strerror(errno));
+    file.fd = ls_fs_open(file.path, O_WRONLY | O_CREAT | O_APPEND);
+    if (file.fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", file.path, ls_fs_why(errno));
     ls_status st = add(&file, 0, EVENT_FILE_VERSION, version, sizeof version - 1);
     if (st == LS_OK && after >= 0) st = add(&file, after + 1, EVENT_SESSION_LOG, start, sizeof start);
     if (st == LS_OK) *f = file;

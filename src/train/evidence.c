@@ -74,8 +74,8 @@ static void judge(ls_evidence_row *r, const char *file, int status)
     if (!WIFEXITED(status)) snprintf(r->result, sizeof r->result, "ended by signal %d", WTERMSIG(status));
     else if (WEXITSTATUS(status)) snprintf(r->result, sizeof r->result, "exit code %d", WEXITSTATUS(status));
     else if (stat(file, &s) || !s.st_size) snprintf(r->result, sizeof r->result, "printed nothing");
-    else if (rename(file, r->path))
-        snprintf(r->result, sizeof r->result, "cannot write its file: %.60s", strerror(errno));
+    else if (ls_fs_move(file, r->path, 0))
+        snprintf(r->result, sizeof r->result, "cannot write its file: %.60s", ls_fs_why(errno));
     else snprintf(r->result, sizeof r->result, "ok");
 }
 
@@ -93,7 +93,7 @@ static void run(ls_evidence *e, ls_evidence_row *r)
     else if (ended(e, pid, &status)) judge(r, file, status);
     else if (e->cut) snprintf(r->result, sizeof r->result, "no answer before the run ended");
     else snprintf(r->result, sizeof r->result, "no answer in %g s", e->limit);
-    if (strcmp(r->result, "ok")) (void)unlink(file);
+    if (strcmp(r->result, "ok")) (void)ls_fs_unlink(file, false);
 }
 
 static void *run_all(void *arg)

@@ -46,9 +46,9 @@ static int open_file(const ls_trainer *t, const char *name, bool append)
         ls_err_clear();
         return -1;
     }
-    const int fd = append ? ls_fs_open_lines(path) : open(path, O_WRONLY | O_CLOEXEC | O_CREAT, 0666);
+    const int fd = append ? ls_fs_open_lines(path) : ls_fs_open(path, O_WRONLY | O_CREAT);
     if (fd < 0 && errno != ENOENT) /* ENOENT: a rank on a host without the run folder */
-        ls_warn("train", "open %s: %s; serve and watch show less of this run", path, strerror(errno));
+        ls_warn("train", "open %s: %s; serve and watch show less of this run", path, ls_fs_why(errno));
     return fd;
 }
 

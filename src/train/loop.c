@@ -6,7 +6,10 @@
  * Lines, metrics and measurements are made by observers of the events that are emitted here (observe.h). */
 #include "train/train_impl.h"
 
+#include "config/auto.h"
+#include "config/run_options.h"
 #include "core/argv.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -41,7 +44,11 @@ static ls_status one_step(ls_trainer *t)
     LS_TRY(validated);
     e.kind = LS_ON_VALIDATED;
     if (e.n_val) LS_TRY(ls_observe(t, &e));
-    return ends ? LS_OK : train_save_due(t);
+    if (ends) return LS_OK;
+    LS_TRY(train_save_due(t));
+    if (c->check && !ls_comm_rank(t->comm) && t->saving.began <= 0) /* a run with a checkpoint goes on as it is */
+        ls_auto_watch(c->check, s->step, r.t_total, ls_now());
+    return LS_OK;
 }
 
 /* --eval_on_start: the loss of the initial weights. */
@@ -96,9 +103,13 @@ static void tell_newest(const ls_trainer *t, const char *advice)
 /* Saves the state of the last finished step, as step-N: no parameter has changed since. */
 static ls_status save_and_stop(ls_trainer *t)
 {
-    char advice[sizeof(ls_quoted_word) + 48] = "";
+    char advice[sizeof(ls_quoted_word) + 4096];
+    ls_str s = {0};
     if (!getenv("LOCKSTEP_ATTEMPT")) /* a supervisor may continue the run itself */
-        snprintf(advice, sizeof advice, "; to continue: lockstep train --resume %s", ls_quoted(t->cfg->run_dir).text);
+        ls_str_addf(&s, "; to continue: lockstep train --resume %s", ls_quoted(t->cfg->run_dir).text);
+    if (s.len) ls_run_options_typed(t->cfg->run_dir, "again", &s);
+    snprintf(advice, sizeof advice, "%s", s.data ? s.data : "");
+    ls_str_fini(&s);
     ls_stop_saving();
     const ls_status saved = train_save_stop(t);
     if (saved != LS_OK) tell_newest(t, advice);
@@ -158,6 +169,10 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     while (!is_over(t)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);
+        if (st == LS_E_STOPPED && t->cfg->check && t->cfg->check->measured > 0) {
+            t->live.stopped = true; /* its files are removed */
+            return st;
+        }
         if (st == LS_E_STOPPED) return save_and_stop(t);
         LS_TRY(st);
         if (!is_over(t)) LS_TRY(train_save_epoch(t));

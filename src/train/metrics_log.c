@@ -65,8 +65,8 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t ke
     LS_TRY(st);
     for (int i = 0; i < LINE_ROOM; i++) ls_str_addc(&log.line, ' '); /* so that no step allocates */
     if (log.line.failed) st = ls_nomem(LINE_ROOM, "a line of metrics");
-    else if ((log.fd = open(log.path, O_WRONLY | O_APPEND | O_CLOEXEC)) < 0)
-        st = ls_fail(LS_E_IO, "open %s: %s", log.path, strerror(errno));
+    else if ((log.fd = ls_fs_open(log.path, O_WRONLY | O_APPEND)) < 0)
+        st = ls_fail(LS_E_IO, "open %s: %s", log.path, ls_fs_why(errno));
     if (st == LS_OK) *l = log;
     else ls_str_fini(&log.line);
     return st;

@@ -85,8 +85,8 @@ static ls_status csv_open(const ls_trainer *t, int k, int *slot)
         ls_free(data);
         LS_TRY(st);
     }
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+    const int fd = ls_fs_open(path, O_WRONLY | O_CREAT | O_APPEND);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, ls_fs_why(errno));
     *slot = fd + 1;
     if (keep) return LS_OK;
     snprintf(header, sizeof header, "step,%s\r\n", strrchr(series[k], '/') + 1);

@@ -69,6 +69,7 @@ static ls_status log_pattern(ls_nccl_proof *p, ls_str *out)
         snprintf(more, sizeof more, "-%d", k);
         LS_TRY(ls_path_in(p->log_file, p->dir, "nccl_rank_%s_%d%s.log", p->host, (int)getpid(), more));
     }
+    (void)ls_fs_unlink(p->log_file, false); /* a link that leads nowhere: NCCL would follow it */
     for (const char *c = p->dir; *c; c++) ls_str_add(out, *c == '%' ? "%%" : (char[]){*c, '\0'});
     ls_str_addf(out, "/nccl_rank_%%h_%%p%s.log", more);
     return out->failed ? ls_nomem(out->cap, "a path") : LS_OK;
@@ -81,6 +82,7 @@ static void set_environment(ls_nccl_proof *p)
     if (p->full) { /* whatever else happens: on all workers */
         snprintf(topo, sizeof topo, "%s/topo_rank%d.xml", p->dir, p->rank);
         if (getenv(variable[TOPO])) note(p, "NCCL_TOPO_DUMP_FILE was set: nccl_topo.xml is not written");
+        if (!getenv(variable[TOPO])) (void)ls_fs_unlink(topo, false); /* a link: NCCL would follow it */
         set(p, TOPO, topo);
     }
     if (getenv(variable[DEBUG])) {
@@ -103,8 +105,9 @@ static bool make_folder(ls_nccl_proof *p, const char *run_dir)
     char path[PATH_MAX];
     p->made_run = !ls_fs_exists(run_dir);
     snprintf(path, sizeof path, "%s/nccl", run_dir);
-    if (ls_fs_mkdirs(path) != LS_OK) ls_err_clear();
-    if (realpath(path, p->dir) && realpath(run_dir, p->run)) return true;
+    const bool made = ls_fs_mkdirs(path) == LS_OK;
+    if (!made) ls_err_clear();
+    if (made && realpath(path, p->dir) && realpath(run_dir, p->run)) return true;
     snprintf(p->run, sizeof p->run, "%s", run_dir);
     snprintf(p->dir, sizeof p->dir, "%s", path);
     return false;
@@ -159,8 +162,8 @@ static void rename_topology(ls_nccl_proof *p, bool to_run)
     snprintf(dump, sizeof dump, "%s/topo_rank0.xml", p->dir);
     snprintf(first, sizeof first, "%s/" FIRST_TOPO, p->dir);
     snprintf(kept, sizeof kept, "%s/nccl_topo.xml", p->run);
-    if (!to_run) (void)unlink(first); /* of a start that was killed */
-    if (rename(to_run ? first : dump, to_run ? kept : first) && to_run)
+    if (!to_run) (void)ls_fs_unlink(first, false); /* of a start that was killed */
+    if (ls_fs_move(to_run ? first : dump, to_run ? kept : first, 0) && to_run)
         note(p, "NCCL did not write its topology: nccl_topo.xml is missing");
 }
 
@@ -261,7 +264,7 @@ ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, b
     if (!p && ls_fs_is_dir(nccl)) LS_TRY(ls_fs_list(nccl, &now, &n));
     const aside a = {run_dir, nccl, p ? p->before : now, p ? p->n_before : n, resume};
     const ls_status st = anything_moves(&a) ? move_all(&a, where) : LS_OK;
-    if (!resume && !p) (void)rmdir(nccl); /* if it exists and is empty now */
+    if (!resume && !p) (void)ls_fs_unlink(nccl, true); /* if it exists and is empty now */
     ls_fs_list_free(now, n);
     return st;
 }
@@ -449,12 +452,13 @@ void ls_nccl_proof_destroy(ls_nccl_proof **pp)
     ls_evidence_stop(&p->tools);
     ls_evidence_end(&p->tools);
     snprintf(path, sizeof path, "%s/topo_rank%d.xml", p->dir, p->rank);
-    if (p->ours[TOPO]) (void)unlink(path);
+    if (p->ours[TOPO]) (void)ls_fs_unlink(path, false);
     snprintf(path, sizeof path, "%s/" FIRST_TOPO, p->dir);
-    if (p->ours[TOPO] && !p->rank) (void)unlink(path);
-    if (p->in_use && !p->begun && p->ours[FILE_NAME]) (void)unlink(p->log_file); /* NCCL is not what stopped it */
-    if (!p->in_use || !p->begun) {                                               /* empty ones: nothing was kept */
-        (void)rmdir(p->dir);
+    if (p->ours[TOPO] && !p->rank) (void)ls_fs_unlink(path, false);
+    if (p->in_use && !p->begun && p->ours[FILE_NAME])
+        (void)ls_fs_unlink(p->log_file, false); /* NCCL is not what stopped it */
+    if (!p->in_use || !p->begun) {              /* empty ones: nothing was kept */
+        (void)ls_fs_unlink(p->dir, true);
         if (p->made_run) (void)rmdir(p->run);
     }
     ls_fs_list_free(p->before, p->n_before);

@@ -13,7 +13,7 @@
  *   metrics    metrics_log.c      metrics.jsonl
  *   live       live.c             events.jsonl and ranks.jsonl, for `lockstep serve` and `lockstep watch`
  *   monitor    monitor.c          TensorBoard events, and DeepSpeed's CSV files and lines
- *   reference  reference_log.c    the stdout lines of the reference trainer R1 (docs/REFERENCES.md) where they are asked for, and DIST_DEBUG's log of
+ *   reference  reference_log.c    the stdout lines of the ZeRO scaling study (docs/REFERENCES.md) where they are asked for, and DIST_DEBUG's log of
  *                                 collectives
  *   progress   progress.c         the status of the newest step, and lines for events
  *   telemetry  telemetry.c        utilisation and power of the GPU
@@ -44,7 +44,8 @@ typedef struct ls_step_result {
     double cpu; /* CPU seconds / (wall seconds * threads) of this worker */
 } ls_step_result;
 
-/* Phases of a step, named as R1's ranges where the trace shows them. Phases may be nested, each at most once at a time. */
+/* Phases of a step, named as the scaling study's ranges where the trace shows them. Phases may be nested, each at most
+ * once at a time. */
 /* clang-format off */
 /*    phase                   name in the trace             covers                                               */
 #define LS_PHASE_LIST(X)                                                                                          \

@@ -58,31 +58,26 @@ static ls_status predict(const ls_trainer *t, facts *all, ls_pipe_report *r)
 }
 
 /* span: n_each for each stage. */
-static void write_spans(const ls_trainer *t, const ls_pipe_span *span, int n_each, ls_str *out)
+static void write_spans(const ls_trainer *t, const char *key, const ls_pipe_span *span, int n_each, ls_jsonw *w)
 {
     static const char *const word[] = {"forward", "backward", "backward (input)", "backward (weights)"};
-    ls_jsonw w;
-    ls_jsonw_init(&w, out, 0);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "schedule", t->schedule->name);
-    ls_jsonw_put_open(&w, "rows", '[');
+    ls_jsonw_put_open(w, key, '[');
     for (int i = 0; i < t->schedule->n_stage * n_each; i++) {
         const ls_pipe_span *b = &span[i];
         char label[32];
         if (b->end <= b->begin) continue;
         if (t->schedule->n_chunk > 1) snprintf(label, sizeof label, "%d.%d", b->micro, b->chunk);
         else snprintf(label, sizeof label, "%d", b->micro);
-        ls_jsonw_open(&w, '{');
-        ls_jsonw_members(&w, LS_KV("lane", i / n_each), LS_KV("begin", b->begin), LS_KV("end", b->end),
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("lane", i / n_each), LS_KV("begin", b->begin), LS_KV("end", b->end),
                          LS_KV("kind", word[(int)b->kind < 4 ? (int)b->kind : 0]), LS_KV("label", label));
-        ls_jsonw_close(&w);
+        ls_jsonw_close(w);
     }
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
+    ls_jsonw_close(w);
 }
 
-/* Simulates the last step again, with the measured time of each action. */
-static ls_status replay(const ls_trainer *t, const ls_pipe_span *span, int n_each, ls_pipe_report *out)
+/* Simulates the last step again, with the measured time of each action: the spans become those of the simulation. */
+static ls_status replay(const ls_trainer *t, ls_pipe_span *span, int n_each, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
     const double *action[LS_PIPE_MAX_STAGE];
@@ -105,6 +100,12 @@ static ls_status replay(const ls_trainer *t, const ls_pipe_span *span, int n_eac
     ls_free(cost);
     LS_TRY(st);
     out->replayed = sim.bubble;
+    for (int k = 0, at = 0; k < s->n_stage; k++) {
+        ls_pipe_span *x = span + k * n_each;
+        for (int i = 0; i < s->rank[k].n_action; i++, at++)
+            if (ls_pipe_computes(s->rank[k].action[i].kind))
+                x->begin = sim.span[at].begin, x->end = sim.span[at].end, x++;
+    }
     out->last = end > 0 ? 1 - busy / (s->n_stage * end) : 0;
     ls_sim_fini(&sim);
     return LS_OK;
@@ -125,8 +126,15 @@ static ls_status gather_spans(ls_trainer *t, ls_pipe_report *out)
     LS_TRY(ls_all_gather(t->pp, (ls_view){all, each * s->n_stage, LS_U8}, (ls_view){all + rank * most, each, LS_U8},
                          LS_SITE, NULL));
     if (ls_comm_rank(t->comm)) return LS_OK;
-    write_spans(t, all, most, &out->rows);
-    return replay(t, all, most, out);
+    ls_jsonw w;
+    ls_jsonw_init(&w, &out->rows, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "schedule", s->name);
+    write_spans(t, "rows", all, most, &w);
+    LS_TRY(replay(t, all, most, out));
+    write_spans(t, "simulated", all, most, &w);
+    ls_jsonw_close(&w);
+    return LS_OK;
 }
 
 ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)

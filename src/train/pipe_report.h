@@ -20,7 +20,7 @@ typedef struct ls_pipe_report {
     double makespan, predicted_makespan;
     double measured, predicted; /* bubble over all stages  */
     double last, replayed;      /* bubble of the last step */
-    ls_str rows;                /* pipeline.json: boxes of the last step */
+    ls_str rows;                /* pipeline.json: boxes of the last step, as measured and as replayed */
 } ls_pipe_report;
 
 /* Collective over the run's workers; only rank 0's is filled. Nothing without a pipeline. ls_str_fini(&rows) when done. */

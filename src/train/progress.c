@@ -1,5 +1,5 @@
 /* progress.c - what a run shows while it trains (core/progress.h): the status of the newest step, and lines for events: validations,
- * checkpoints, epochs. With reference output (reference_log.c) events have the lines of R1 instead. */
+ * checkpoints, epochs. With reference output (reference_log.c) events, and steps outside a terminal, have the lines of the scaling study instead. */
 #include "core/cores.h"
 #include "train/train_impl.h"
 
@@ -68,40 +68,39 @@ static bool is_asked_for(const ls_trainer *t)
     return n > 0 && end / n != (end - c->grad_accum) / n;
 }
 
-/* The threads of a worker wait for each other thousands of times in a step, so all of them are late if one of them has no core. Cores that were
- * not used are those of steps alone; waiting for a core is counted from the first step on. Threads that sleep, or are stopped, do not wait. Decided
- * once. */
-static void note_busy_cores(ls_trainer *t, const ls_step_result *r)
+/* Cores that were not used are those of steps alone; waiting for a core is counted from the first step on. Threads that sleep, or are stopped, do
+ * not wait. Decided once: after some seconds of steps, or at the end of a run that is shorter. */
+static void note_busy_cores(ls_trainer *t, const ls_step_result *r, bool last)
 {
-    enum { SECONDS = 10 };
+    enum { SECONDS = 10, LEAST = 1 };
     const int n = t->compute.n_own;
     if (t->busy.decided) return;
     t->busy.seconds += r->t_total;
     t->busy.used += r->cpu * r->t_total;
-    if (t->busy.seconds < SECONDS) return;
+    if (t->busy.seconds < (last ? LEAST : SECONDS)) return;
     t->busy.decided = true;
     const double used = t->busy.used / t->busy.seconds,
                  waited = (ls_cores_waited() - t->busy.waited) / (n * t->busy.seconds);
     if (used > 0.75 || waited < 0.5 * (1 - used) || t->busy.waited < 0 || n < 2 || n > ls_cores_usable() ||
-        ls_comm_size(t->comm) > 1 || getenv("OMP_WAIT_POLICY") || strcmp(t->cfg->compute, "cpu") != 0)
+        ls_comm_size(t->comm) > 1 || strcmp(t->cfg->compute, "cpu") != 0)
         return;
     train_tell(
         t,
-        "%d threads had only %.0f %% of %d cores in the first %.0f s of steps, because other processes, or a container's CPU limit, took the rest; "
-        "threads that wait for each other can be many times slower then: --threads %d or "
-        "OMP_WAIT_POLICY=passive may be faster\n",
-        n, 100 * used, n, t->busy.seconds, n / 2);
+        "the machine is busy: in %.0f s of steps this run had %.0f %% of the time of %d cores; other programs, or "
+        "a container's CPU limit, had the rest, so it is slower than on an idle machine\n",
+        t->busy.seconds, 100 * used, n);
 }
 
 static void see_step(ls_trainer *t, const ls_step_result *r)
 {
     const bool last = t->state.step >= t->cfg->total_steps;
     keep_pace(&t->pace, r->t_total);
-    note_busy_cores(t, r);
+    note_busy_cores(t, r, last);
     if (!t->io.progress || t->cfg->profile_mode) return;
     const bool asked = is_asked_for(t);
     const bool due = t->cfg->print_every && !ls_progress_live() ? asked : ls_progress_due(t->state.step);
-    if (last || due) show_step(t, r);
+    const bool other_line = t->cfg->reference_output && t->cfg->steps_per_print > 0 && !ls_progress_live();
+    if ((last || due) && !other_line) show_step(t, r);
     if (!asked || !ls_progress_live()) return;
     char norm[64] = SKIPPED;
     if (!r->skipped) snprintf(norm, sizeof norm, "norm %.3g", r->grad_norm);

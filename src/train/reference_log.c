@@ -1,9 +1,9 @@
-/* reference_log.c - with --run_type or --reference_output the stdout lines of the reference trainer R1 (docs/REFERENCES.md), and with
- * DIST_DEBUG=1 its log of collectives.
+/* reference_log.c - with --run_type or --reference_output the stdout lines of the trainer of the ZeRO scaling study
+ * (docs/REFERENCES.md), and with DIST_DEBUG=1 its log of collectives.
  *
- * R1 synchronises its workers at fixed points of an epoch and sums the epoch's numbers there. Lockstep does not need these collectives:
- * they run only for the log, between steps, and their results are not used. The log goes to stdout and is appended to
- * <run>/rank_logs/rank<r>.log:
+ * The scaling study synchronises its workers at fixed points of an epoch and sums the epoch's numbers there. Lockstep
+ * does not need these collectives: they run only for the log, between steps, and their results are not used. The log
+ * goes to stdout and is appended to <run>/rank_logs/rank<r>.log:
  *
  *   [Rank 0] COLL_ENTER seq=7 op=all_reduce tag=epoch_1_train_steps_max dtype=float64 shape=(1,)
  *   [Rank 0] COLL_EXIT  seq=7 op=all_reduce tag=epoch_1_train_steps_max
@@ -131,7 +131,7 @@ static ls_status log_ready(ls_trainer *t)
     return log_barrier(t, 0, "pre_training_loop");
 }
 
-/* R1 sums and compares these numbers over its workers here; Lockstep has them after each step. */
+/* The scaling study sums and compares these numbers over its workers here; Lockstep has them after each step. */
 static ls_status log_trained(ls_trainer *t)
 {
     const ls_run_state *s = &t->state;
@@ -156,7 +156,7 @@ static ls_status validated(ls_trainer *t, const ls_event *e)
     return LS_OK;
 }
 
-/* R1 saves at the end of an epoch only; the state counts that epoch already. */
+/* The scaling study saves at the end of an epoch only; the state counts that epoch already. */
 static ls_status checkpoint(ls_trainer *t, const ls_event *e, const char *what)
 {
     return e->at_epoch ? log_barrier(t, t->state.epoch, what) : LS_OK;

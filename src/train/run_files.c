@@ -38,21 +38,32 @@ static bool begins_run(const char *line, size_t n)
     return yes;
 }
 
-/* The lines of the last run. A start of an older version has no attempt, so it may be a restart: what is before it is copied, too. */
-static ls_status copy_events(const char *run_dir, const char *where)
+/* The lines of the last run: to `where`; NULL: they are removed. A start of an older version has no attempt, so it may be a restart: what is before it is copied, too. */
+static ls_status take_events(const char *run_dir, const char *where)
 {
     char from[PATH_MAX], to[PATH_MAX], *data = NULL;
     size_t n = 0, begin = 0;
     LS_TRY(ls_path_in(from, run_dir, "events.jsonl"));
-    LS_TRY(ls_path_in(to, where, "events.jsonl"));
+    LS_TRY(ls_path_in(to, where ? where : run_dir, "events.jsonl"));
     if (!ls_fs_is_file(from)) return LS_OK;
     LS_TRY(ls_fs_read(from, &data, &n));
     const char *end;
     for (size_t at = 0; at < n && (end = memchr(data + at, '\n', n - at)); at = (size_t)(end - data) + 1)
         if (begins_run(data + at, (size_t)(end - data) - at)) begin = at;
-    const ls_status st = ls_fs_write(to, data + begin, n - begin);
+    const ls_status st = where ? ls_fs_write(to, data + begin, n - begin) : ls_fs_write(to, data, begin);
     ls_free(data);
     return st;
+}
+
+ls_status ls_trainer_discard(const char *run_dir)
+{
+    static const char *const name[] = {"metrics.jsonl", "ranks.jsonl", LS_RUN_OPTIONS, LS_RUN_DEEPSPEED, "nccl"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
+        LS_TRY(ls_path_in(path, run_dir, "%s", name[i]));
+        LS_TRY(ls_fs_remove_tree(path));
+    }
+    return take_events(run_dir, NULL);
 }
 
 /* The metrics of an earlier run that has done a step, with the files that describe it. where: its folder earlier-<k>; "": none yet. */
@@ -67,7 +78,7 @@ static ls_status set_metrics_aside(const char *run_dir, char where[PATH_MAX])
     LS_TRY(ls_fs_size(from, &nbytes));
     if (!nbytes) return LS_OK;
     if (!*where) LS_TRY(ls_fs_mkdir_next(run_dir, "earlier-", where));
-    LS_TRY(copy_events(run_dir, where)); /* first: it is lost to the earlier run if the process dies after the others */
+    LS_TRY(take_events(run_dir, where)); /* first: it is lost to the earlier run if the process dies after the others */
     for (size_t i = 0; i < sizeof file / sizeof file[0]; i++) {
         LS_TRY(ls_path_in(from, run_dir, "%s", file[i]));
         LS_TRY(ls_path_in(to, where, "%s", file[i]));

@@ -13,6 +13,7 @@
 #include "train/train_impl.h"
 
 #include "compute/decide.h"
+#include "config/auto.h"
 #include "core/deadline.h"
 #include "core/inject.h"
 #include "core/rng.h"
@@ -42,8 +43,8 @@ ls_status train_release(void *ctx, int u, ls_pass pass)
 
 ls_status train_agree_to_stop(ls_trainer *t, int mine, int *most)
 {
-    int all = mine;
-    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, ls_stop_requested() ? INT_MAX : mine, LS_SITE, &all));
+    int all = t->cfg->check && t->cfg->check->measured > 0 ? INT_MAX : mine;
+    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, ls_stop_requested() ? INT_MAX : all, LS_SITE, &all));
     if (most) *most = all;
     return all == INT_MAX ? ls_fail(LS_E_STOPPED, "a worker was asked to stop") : LS_OK;
 }

@@ -410,11 +410,11 @@ static ls_status nccl_joined(ls_trainer *t)
     return LS_OK;
 }
 
-/* Validation takes whole batches: says how many sequences it leaves out. */
+/* Validation takes whole batches: prints how many sequences it leaves out, if that is at least one in 50. */
 static void tell_validation(ls_trainer *t)
 {
     const int64_t B = t->cfg->micro_batch, n = t->val.n_seq, limit = t->cfg->max_val_steps;
-    if (n < B || n % B == 0 || (limit >= 0 && n / B >= limit * t->cfg->mesh.n[LS_AXIS_DP])) return;
+    if (n < B || n % B == 0 || n % B * 50 < n || (limit >= 0 && n / B >= limit * t->cfg->mesh.n[LS_AXIS_DP])) return;
     train_tell(t, "validation uses %lld of %lld sequences: whole batches of %lld\n", (long long)(n - n % B),
                (long long)n, (long long)B);
 }

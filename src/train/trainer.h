@@ -237,8 +237,11 @@ int64_t ls_trainer_comm_bytes(const ls_trainer *t);
 /* The plan and these buffers: all that this program allocates for a step, on a device or in host memory. It never grows. */
 int64_t ls_trainer_held_bytes(const ls_trainer *t);
 
-/* The whole run with its files, which rank 0 writes. After SIGTERM: saves, and returns LS_E_STOPPED on every worker. */
+/* The whole run with its files, which rank 0 writes. After SIGTERM: saves, and returns LS_E_STOPPED on every worker. If cfg->check finds that the steps
+ * are to be chosen again, it returns LS_E_STOPPED without saving. */
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
+/* Removes what such a run has written into its folder. */
+ls_status ls_trainer_discard(const char *run_dir);
 
 /* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */
 double ls_flops_per_token(const ls_model_config *c, int64_t T);

@@ -1,4 +1,5 @@
 #include "train/trial.h"
+#include "config/auto.h"
 #include "core/clock.h"
 #include "train/trainer.h"
 
@@ -11,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST 64 /* steps */
+#define MOST 1000 /* steps */
 
 typedef struct answer {
     ls_status st;
@@ -19,21 +20,23 @@ typedef struct answer {
     char words[512];
 } answer;
 
-/* The first step fills caches and is not measured. */
+/* The first step fills caches and is not measured. Then the time is measured in parts until two of them agree. */
 static ls_status time_steps(ls_trainer *t, double limit, double *step_seconds)
 {
     ls_step_result r;
-    const int64_t most = t->cfg->steps_per_epoch < MOST ? t->cfg->steps_per_epoch : MOST;
-    double begin = ls_now();
+    double part[LS_AUTO_TRIALS], begin = ls_now();
+    int64_t left = t->cfg->steps_per_epoch < MOST ? t->cfg->steps_per_epoch - 1 : MOST;
     LS_TRY(ls_trainer_step(t, &r));
     LS_TRY(ls_compute_sync(&t->compute));
     *step_seconds = ls_now() - begin;
-    begin = ls_now();
-    for (int64_t n = 1; n < most; n++) {
-        LS_TRY(ls_trainer_step(t, &r));
-        LS_TRY(ls_compute_sync(&t->compute));
-        *step_seconds = (ls_now() - begin) / (double)n;
-        if (ls_now() - begin > limit) break;
+    for (int k = 0; k < LS_AUTO_TRIALS && left > 0;) {
+        int64_t n = 0;
+        for (begin = ls_now(); left > 0 && (!n || ls_now() - begin < limit / 2); n++, left--) {
+            LS_TRY(ls_trainer_step(t, &r));
+            LS_TRY(ls_compute_sync(&t->compute));
+        }
+        part[k++] = (ls_now() - begin) / (double)n;
+        if (ls_auto_settled(part, k, step_seconds)) break;
     }
     return LS_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "config/resolve.h"
 
-/* The mean time of a step of this configuration, of one worker in a process of its own: neither memory nor a device stays open here, and no file is
- * written. Takes about `limit` seconds, and at least two steps. LS_E_NOMEM if the configuration does not fit into memory. */
+/* The time of a step of this configuration (ls_auto_settled), of one worker in a process of its own: neither memory nor a device stays open here, and no file is
+ * written. Takes about `limit` seconds, up to 2.5 times as long if measurements disagree, and at least two steps. LS_E_NOMEM if the configuration does not fit into memory. */
 ls_status ls_train_trial(ls_train_config *c, double limit, double *step_seconds);
 
 #endif

@@ -28,7 +28,8 @@ static void warm_up_steps_do_not_count(void **state)
     near(a.group[0].tokens.mean, tokens / 0.020, 1e-6);
     near(a.group[1].tokens.mean, tokens / 0.0125, 1e-6);
     near(a.group[1].speedup.mean, 1.6, 1e-9);
-    near(a.group[1].speedup_r1, 1.5, 1e-12); /* as R1 computes it (docs/REFERENCES.md), from whole epochs */
+    near(a.group[1].speedup_r1, 1.5,
+         1e-12); /* as the scaling study computes it (docs/REFERENCES.md), from whole epochs */
     const ls_waterfall *w = &a.group[1].waterfall;
     near(w->useful, 0.8, 1e-9);
     near(w->lost[LS_SPLIT_FORWARD], (0.0095 - 0.009) / 0.0125, 1e-9); /* from the steps, not from the recorded 18 s */
@@ -48,6 +49,33 @@ static void warm_up_steps_do_not_count(void **state)
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
     ls_str_fini(&one), ls_str_fini(&two);
+}
+
+/* A run without steps after the warm-up is not compared, and does not change the basis of the others. */
+static void a_short_run_does_not_change_the_basis(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    s.warm = 3;
+    ls_analysis a;
+    ls_str one = {0}, two = {0}, brief = {0}, words = {0};
+    made_steps(13, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(13, 0.0035, 0.006, 0.002, 0.001, &two);
+    made_steps(3, 1, 1, 0, 0, &brief);
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 15, .epoch_time = 1, .strategy = "ddp"}, &two);
+    add(&s, "brief", (made_run){.world = 2, .tokens_per_sec = 99, .epoch_time = 1, .strategy = "zero2"}, &brief);
+    s.run[2].n_update = 3;
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
+    assert_true(a.steady && a.comparable && !a.n_mismatch);
+    near(a.group[1].speedup.mean, 1.6, 1e-9);
+    assert_true(a.group[2].no_benchmark);
+    ls_basis_words(&a, &words);
+    has(words.data, "Not compared, since no step is left after the warm-up: brief (3 steps).");
+    ls_str_fini(&words);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two), ls_str_fini(&brief);
 }
 
 static void weak_scaling_compares_equal_batches_per_worker(void **state)
@@ -136,6 +164,7 @@ static void a_pipeline_bubble_is_not_communication(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(warm_up_steps_do_not_count),
+                                       cmocka_unit_test(a_short_run_does_not_change_the_basis),
                                        cmocka_unit_test(weak_scaling_compares_equal_batches_per_worker),
                                        cmocka_unit_test(a_pipeline_bubble_is_not_communication)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -394,7 +394,7 @@ static void set_aside_moves_old_checkpoints_to_numbered_folders(void **state)
     assert_int_equal(truncate(test_path(dir, "step-9", "trainer_state.json"), 20), 0); /* damaged ones are moved too */
     assert_int_equal(ls_fs_rename(test_path(dir, "step-3", NULL), test_path(dir, ".old-step-3-77", NULL)), LS_OK);
     assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3),
-                     LS_OK); /* a file that R1 writes (docs/REFERENCES.md) */
+                     LS_OK); /* a file that the scaling study writes (docs/REFERENCES.md) */
     assert_int_equal(ls_fs_write(test_path(dir, "metrics.jsonl", NULL), "", 0), LS_OK);
     assert_int_equal(ls_ckpt_set_aside(dir, where, &step), LS_OK);
     assert_string_equal(where, test_path(dir, "earlier-1", NULL));
@@ -459,7 +459,8 @@ static void a_save_replaces_the_entry_it_names(void **state)
     assert_int_equal(test_n_entries(dir), 1);
     assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(b.m, c.m, 1));
-    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3), LS_OK); /* a plain file, as R1 writes it */
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3),
+                     LS_OK); /* a plain file, as the scaling study writes it */
     save(&a, dir, "epoch-1", 4, 0);
     assert_true(ls_fs_is_dir(test_path(dir, "epoch-1", NULL)));
     assert_int_equal(test_n_entries(dir), 2);

@@ -41,7 +41,7 @@ fi
 # --- a warm-up without steps after it ---
 expect 2 "--warmup 5 leaves no steps to measure of 3 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_steps 3
 expect 2 "--warmup 5 leaves no steps to measure of 4 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_train_steps 8 --epochs 1
-expect 2 "1gpu_b: --warmup 5 leaves no steps to measure of 5 steps" bench ab -n 1 --out w --a "" --b "--max_steps 5" -- "${train[@]}"
+expect 2 "1cpu_b: --warmup 5 leaves no steps to measure of 5 steps" bench ab -n 1 --out w --a "" --b "--max_steps 5" -- "${train[@]}"
 [ ! -e w ] || bad "a refused benchmark creates files"
 expect 0 "run_1 has 14 steps, none after a warm-up of 14" bench scaling --warmup 14 s
 
@@ -63,21 +63,21 @@ expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2
 expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry_run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
 expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry_run -- "${train[@]}" --enforce_global_batch_size 1
 
-# --- the command line of R1's runner: its defaults, model, folders and validation ---
+# --- the command line of the scaling study's runner: its defaults, model, folders and validation ---
 mkdir -p r1/src && tokens r1/train_small.bin 10000 && tokens r1/val_small.bin 2000 2
 echo '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}' >r1/src/deepspeed_config.json
-(cd r1 && bench scaling --gpus 1,2,4 --seq_len 32 --dry_run --use_slurm_tmpdir >../out 2>../err) || bad "R1's runner: $(cat err)"
-[ "$(ls r1/checkpoint/scaling_runs/*)" = "$(printf '1gpu_baseline\n2gpu_deepspeed\n4gpu_deepspeed')" ] || bad "the folders of R1's runner: $(ls -R r1/checkpoint)"
+(cd r1 && bench scaling --gpus 1,2,4 --seq_len 32 --dry_run --use_slurm_tmpdir >../out 2>../err) || bad "the scaling study's runner: $(cat err)"
+[ "$(ls r1/checkpoint/scaling_runs/*)" = "$(printf '1gpu_baseline\n2gpu_deepspeed\n4gpu_deepspeed')" ] || bad "the folders of the scaling study's runner: $(ls -R r1/checkpoint)"
 [ "$(grep -c "^DRY RUN: " out)" = 3 ] && ! grep -q -- "--max_val_steps\|--max_steps" out || bad "one run each, with validation: $(cat out)"
 grep -q -- "--epochs 1 --seq_length 32 --deepspeed_config src/deepspeed_config.json --train_data_path train_small.bin --val_data_path val_small.bin .*-n 4 .*--grad_accum_steps 2 .*/4gpu_deepspeed/run_1" out ||
-  bad "the options of R1's runner: $(cat out)"
+  bad "the options of the scaling study's runner: $(cat out)"
 (cd r1 && eval "$(sed -n 's/^DRY RUN: \(.*-n 2 .*\)/\1/p' ../out) --print_config" >../out 2>../err) || bad "$(cat err)"
-grep -q "^ *variant *r1 " out || bad "the model of R1's runner: $(grep variant out)"
+grep -q "^ *variant *r1 " out || bad "the model of the scaling study's runner: $(grep variant out)"
 for flags in "" "--repeat 2" --allow_mismatch "--precision fp32"; do # none of its own: in its folder it is the runner
-  (cd r1 && bench scaling --dry_run $flags >../out 2>../err) && grep -q "train --run_type optimized .*/4gpu_deepspeed/run_1" out || bad "R1's runner with '$flags': $(cat err out)"
+  (cd r1 && bench scaling --dry_run $flags >../out 2>../err) && grep -q "train --run_type optimized .*/4gpu_deepspeed/run_1" out || bad "the scaling study's runner with '$flags': $(cat err out)"
 done
 grep -q -- "--precision fp32 " out || bad "the precision: $(cat out)"
-(cd r1 && bench scaling --dry_run --steps 3 >../out 2>../err) && bad "an option that R1's runner does not have"
+(cd r1 && bench scaling --dry_run --steps 3 >../out 2>../err) && bad "an option that the scaling study's runner does not have"
 expect 2 "contradict each other" bench scaling --gpus 1,2 --use_slurm_tmpdir --no_use_slurm_tmpdir
 # made in scratch space, and copied when they end, also after a failure
 export SLURM_TMPDIR=$SCRATCH/fast

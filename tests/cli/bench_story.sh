@@ -45,8 +45,8 @@ PY
 
 # all runs together, as asked; a benchmark whose own runs differ; one that was stopped has no result file
 expect 1 "global_batch_size differs" "$LOCKSTEP" report runs --together --no_png --out together
-cp -r runs/s/1gpu_single/run_1 runs/t/1gpu_single/run_2
-sed -i 's/"seq_len": 16/"seq_len": 32/' runs/t/1gpu_single/run_2/training_metrics.json
+cp -r runs/s/1gpu_single/run_1 runs/t/1cpu_single/run_2
+sed -i 's/"seq_len": 16/"seq_len": 32/' runs/t/1cpu_single/run_2/training_metrics.json
 rm runs/s/scaling_report.json
 expect 1 "invalid comparison" "$LOCKSTEP" report runs --no_png --out again
 grep -q "^Benchmark: runs/s" "$SCRATCH/out" || bad "no section for a benchmark without a result: $(cat "$SCRATCH/out")"

@@ -41,7 +41,7 @@ PY
 zstd -q --rm tree/sub/c.jsonl
 touch tree/readme.rst tree/sub/table.csv
 prepare tree --text_key body --val_fraction 0 --out words >/dev/null 2>err || bad "inputs as words: $(cat err)"
-grep -q '^note: 2 files of other types in folders, skipped: tree/readme.rst, tree/sub/table.csv$' err || bad "skipped files are not listed: $(cat err)"
+grep -q '^note: 2 files in folders skipped, of other types or a README: tree/readme.rst, tree/sub/table.csv$' err || bad "skipped files are not listed: $(cat err)"
 ok options --text_key body --val_fraction 0 --input tree/a.jsonl tree/b.jsonl.gz tree/sub/c.jsonl.zst
 same words/train.bin options/train.bin
 ok folder tree --text_key body --val_fraction 0

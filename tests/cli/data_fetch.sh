@@ -103,6 +103,20 @@ expect 2 'cannot be downloaded by this command: accept the terms.*put the files 
 expect 2 'did you mean webtext' "$LOCKSTEP" data fetch webtxt
 expect 2 'needs the name of one data set' "$LOCKSTEP" data fetch
 expect 2 'needs 64 hexadecimal digits' "$LOCKSTEP" data fetch webtext --sha256 "$sha"
+# the text that comes with the program: anywhere, without a network
+mkdir plays; cp "$LOCKSTEP" plays/copied; (cd plays && ./copied data fetch shakespeare >../plays.out) || bad "data fetch shakespeare"
+is "the text's SHA-256" "$(sha256sum <plays/shakespeare.txt)" "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed  -"
+grep -q '^shakespeare.txt  *1.1 MiB  written' plays.out || bad "data fetch shakespeare prints $(cat plays.out)"
+grep -qx 'next: lockstep train shakespeare.txt' plays.out || bad "data fetch shakespeare prints $(cat plays.out)"
+"$LOCKSTEP" data fetch shakespeare --out plays --json >plays.json || bad "a text that exists"
+is "a text that exists" "$(field plays.json existed) $(field plays.json fetched_bytes)" 'True 0'
+echo x >>plays/shakespeare.txt
+expect 3 'plays/shakespeare.txt has 1115396 bytes, expected 1115394; move or remove it' "$LOCKSTEP" data fetch shakespeare --out plays
+expect 3 'other/shakespeare.txt: 1115394 bytes with SHA-256 86c4e6aa9db7c042..., expected' "$LOCKSTEP" data fetch shakespeare --sha256 "$sha" --out other
+[ -z "$(ls other)" ] || bad "another text was kept: $(ls other)"
+expect 2 '`lockstep data fetch shakespeare` writes a text' env LS_DEVICE=cpu "$LOCKSTEP" train
+expect 3 '`lockstep data fetch shakespeare` writes a text' env LS_DEVICE=cpu "$LOCKSTEP" train missing.txt
+is "the first set" "$("$LOCKSTEP" data list | head -n 1 | awk '{print $1, $2, $3}')" 'shakespeare 1.1 MiB'
 "$LOCKSTEP" data list | grep -q '^webtext  *673.5 MiB' || bad "data list"
-"$LOCKSTEP" data list --json | python3 -c 'import json,sys; s=json.load(sys.stdin)["sets"]; assert len(s) == 6 and s[0]["files"][0]["sha256"].startswith("cf6d")' || bad "data list --json"
+"$LOCKSTEP" data list --json | python3 -c 'import json,sys; s=json.load(sys.stdin)["sets"]; assert len(s) == 7 and s[0]["files"][0]["url"] is None and s[1]["files"][0]["sha256"].startswith("cf6d")' || bad "data list --json"
 done_tests

@@ -47,9 +47,10 @@ expect 0 "" "$LOCKSTEP" "${args[@]}" --deepspeed_config ds.json --checkpoint_pat
 cmp -s before.csv <(head -c "$(stat -c %s before.csv)" csv/job/Train_Samples_lr.csv) || bad "a new run lost earlier rows"
 tail -n 2 csv/job/Train_Samples_lr.csv | grep -q "step,lr" || bad "a new run has no header of its own"
 
-# resumed from another folder: relative folders of the JSON are where the run was started first
+# resumed from another folder: relative folders of the JSON are where the run was started first, and outside the run they are typed again
 mkdir -p away && rm -rf other/epoch-1 other/RUN_COMPLETE.txt
-(cd away && expect 0 "" "$LOCKSTEP" train --resume ../other --max_steps 2; exit $n_bad) || bad "resumed in another folder"
+(cd away && expect 2 "outside the run folder; repeat --deepspeed_config" "$LOCKSTEP" train --resume ../other --max_steps 2; exit $n_bad) || bad "what the folder records decides where files go"
+expect 0 "" "$LOCKSTEP" train --resume other --deepspeed_config ds.json --max_steps 2
 [ ! -e away/csv ] && [ ! -e away/tb ] || bad "the JSON's folders are relative to where the run is resumed: $(ls away)"
 tail -n 1 csv/job/Train_Samples_lr.csv | grep -q "^4," || bad "no row of the resumed run: $(tail -n 2 csv/job/Train_Samples_lr.csv)"
 
@@ -73,9 +74,14 @@ groups = re.search(r"  honoured\n(.*)  ignored\n(.*)  refused\n((?:    [^\n]*\n)
 rows = [[line.split() for line in g.splitlines()] for g in groups.groups()]
 assert rows[0] == [["train_micro_batch_size_per_gpu", "--micro_batch_size_per_gpu"], ["tensor_parallel.autotp_size", "--tp"]], rows[0]
 assert [r[0] for r in rows[1]] == ["comment", "aio"], rows[1]
-assert len(rows[2]) == 3 and "'gradient_clipping'" in rows[2][0] and rows[2][1][0] == "'amp'" and "--precision" in rows[2][2], rows[2]
+assert [r[:3] for r in rows[2]] == [["line", "1:", "'gradient_cliping'"], ["line", "1:", "'amp'"], ["line", "2:", "'fp16.enabled'"]], rows[2]
+assert "'gradient_clipping'" in rows[2][0] and "--precision" in rows[2][2], rows[2]
 assert text.count("  refused") == 1
 PY
+# as DeepSpeed's own command line, with comments and a trailing comma
+sed '1s|^{|# of a user\n{ // JSON\n|; $s|}$|,}|' ds.json >commented.json
+expect 0 "^  ignored" "$LOCKSTEP" "${args[@]}" --print_config --deepspeed --deepspeed_config commented.json
+expect 0 "^  ignored" "$LOCKSTEP" "${args[@]}" --print_config --deepspeed_config commented.json --deepspeed
 expect 0 "^  ignored" "$LOCKSTEP" "${args[@]}" --print_config --deepspeed_config ds.json
 grep -q "^    wall_clock_breakdown" err || bad "--print_config does not list the keys: $(cat err)"
 # what is honoured in part or has no effect; values that are refused with the options are in the third group

@@ -25,10 +25,13 @@ is() { [ "$1" = "$2" ] || bad "'$1' is not '$2' ($3)"; }
 
 # --- one worker ---
 t no-plugin LS_PLUGIN_DIR="$SCRATCH/none" --
-first no-plugin "device: CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR ($SCRATCH/none))"
+gpus() { grep -l '^0x10de$' /sys/bus/pci/devices/*/vendor 2>/dev/null; ls /dev/nvidia0 /dev/nvhost-gpu /dev/nvmap 2>/dev/null; } # of this machine
+why="" && [ -n "$(gpus)" ] && why=" (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR ($SCRATCH/none))" # doctor has it in any case
+first no-plugin "device: CPU$why"
+is "$(metric no-plugin device_choice)" "CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR ($SCRATCH/none))" "the reason in the metrics"
 is "$(metric no-plugin device) $(metric no-plugin precision)" "cpu fp32" "no plugin"
 t no-device LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 --
-grep -q '^device: CPU (no CUDA device: ' <(head -n 1 no-device.log) || bad "no device: $(head -n 1 no-device.log)"
+grep -qE '^device: CPU($| \(no CUDA device: )' <(head -n 1 no-device.log) || bad "no device: $(head -n 1 no-device.log)"
 t old LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=-1 --
 grep -q '^device: CPU (the NVIDIA driver is too old' <(head -n 1 old.log) || bad "an old driver: $(head -n 1 old.log)"
 t gpu LS_PLUGIN_DIR="$emu" --
@@ -45,7 +48,7 @@ first ref "device: CPU (for --compute)"
 # text without a folder and sizes: before the lines about what is chosen and prepared
 for i in $(seq 300); do echo "line $i of a text about $((i % 7)) kings"; done >text.txt
 LS_PLUGIN_DIR=$SCRATCH/none "$LOCKSTEP" train text.txt --max_steps 1 --threads 1 >text.log 2>&1 || bad "text: $(tail -n 3 text.log)"
-grep -q '^device: CPU (no CUDA plugin: ' <(head -n 1 text.log) || bad "text: the first line is '$(head -n 1 text.log)'"
+grep -qE '^device: CPU($| \(no CUDA plugin: )' <(head -n 1 text.log) || bad "text: the first line is '$(head -n 1 text.log)'"
 once text
 # a precision that the device does not have is refused before the text is prepared
 expect 2 "--precision fp8 needs a GPU" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" train text.txt --checkpoint_path early --precision fp8
@@ -130,6 +133,14 @@ first three "device: CUDA, emulated device (3 of 4 visible)"
 t two-cpu LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 -- -n 2
 once two-cpu
 is "$(metric two-cpu device)" cpu "two workers"
+
+# --run_type optimized: one worker per visible GPU, as the launcher of DeepSpeed starts them; baseline, -n and a CPU: one
+world() { LS_PLUGIN_DIR=$emu timeout 60 env "LS_EMU_DEVICES=$1" "$LOCKSTEP" "${base[@]}" "${@:2}" --print_config 2>world.err | sed -n 's/^world_size  *\([0-9]*\).*/\1/p'; }
+is "$(world 2 --run_type optimized)" 2 "two cards"
+grep -q "2 GPUs are visible, so 2 workers start" world.err || bad "no line about the workers: $(cat world.err)"
+for one in "2 --run_type baseline" "2 --run_type optimized -n 1" "1 --run_type optimized" "2 --run_type optimized --device cpu" "2"; do # shellcheck disable=SC2086
+  is "$(world $one)" 1 "$one"
+done
 
 # --- workers of a launcher detect the device separately, and agree ---
 # ranks NAME DEVICES0 DEVICES1 OPTIONS: two ranks with the variables of torchrun; their exit codes into NAME.codes
@@ -235,7 +246,7 @@ kill -KILL $pid 2>/dev/null
 wait $pid 2>/dev/null
 on_stderr '^device: CUDA, emulated device'
 LS_EMU_DEVICES=0 cmd verify -n 1 --steps 1 --json
-on_stderr '^device: CPU (no CUDA device'
+[ -n "$why" ] || ! grep '^device: ' err || bad "verify prints a device where there is no choice"
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu >out 2>err && bad "generate without a tokenizer"
 on_stderr '^device: CUDA, emulated device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu --speculate 2 >out 2>err && bad "generate without a tokenizer"

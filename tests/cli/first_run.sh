@@ -23,6 +23,10 @@ vocab=$(python3 -c "import json; print(json.load(open('$run/epoch-1/config.json'
 sh -c "$(sed -n '/^next:/{n;p;}' out)" >sample 2>err || bad "the printed command fails: $(cat err)"
 grep -q "^Once upon a time" sample || bad "no text: $(cat sample)"
 expect 0 "perplexity" "$LOCKSTEP" eval --checkpoint "$run" --data "$run/data"
+for words in "$run" "$run/epoch-1"; do # the run knows its data
+  "$LOCKSTEP" eval "$words" --json >known.json 2>/dev/null
+  grep -q "\"data\": \"$PWD/$run.*/data/val.bin\"" known.json || bad "eval $words: $(cat known.json)"
+done
 
 # what a resume cannot change or needs
 expect 2 "has another model" "$LOCKSTEP" train --resume "$run" --model gpt2 --max_steps 40
@@ -53,11 +57,35 @@ await $pid eval 'child=$(ps -o pid= --ppid $pid) && kill -9 $child'
 await $pid grep -q "killed by SIGKILL.*the next smaller model is tried" err5 || bad "no message about the trial: $(cat err5)"
 kill -9 $pid
 wait $pid 2>/dev/null
+# steps that are slower than in the trial (which has no faults): their number is chosen again, once, and nothing is left of the first ones
+rm -rf trial && : >plan
+for i in 2 3 5 7 10 14 20 28 39 55 77 108 151 211 295 413; do printf 'kind=slow,step=%d,seconds=0.35;' $i >>plan; done
+LOCKSTEP_FAULT=$(sed 's/;$//' plan) "$LOCKSTEP" train --data longer --vocab_size 256 --embedding_size 64 --seq_length 64 --minutes 0.15 --threads 1 \
+  --checkpoint_path trial >out 2>err6 || bad "train with slow steps: $(tail -n 3 err6)"
+first=$(sed -n 's/^  --max_steps  *\([0-9]*\) .*/\1/p' err6 | head -n 1)
+# on a machine that is so busy that the trial was as slow as the faults, nothing is to be corrected
+[ "$first" -lt 200 ] || [ "$(grep -c "^note: the first [0-9]* steps took .* s each, not .* chosen again" err6)" = 1 ] || bad "the steps are not chosen again: $(cat err6)"
+steps=$(sed -n 's/.*"max_steps": \([0-9]*\).*/\1/p' trial/options.json)
+[ "$(grep -c . trial/metrics.jsonl)" = "$steps" ] && grep -q -- "--max_steps  *$steps " err6 || bad "not $steps steps: $(cat err6)"
+[ "$(grep -c '"event": "start"' trial/events.jsonl)" = 1 ] && grep -q "\"total_steps\": $steps," trial/events.jsonl || bad "events of the first steps are left"
+[ ! -e trial/earlier-1 ] || bad "files of the first steps are left: $(ls trial)"
 expect 3 "no such file or folder" "$LOCKSTEP" train nothing.txt
 echo "Too short." >short.txt
 expect 3 "more text" "$LOCKSTEP" train short.txt
 expect 2 "cannot be combined" "$LOCKSTEP" train "my texts" --data "$run/data"
+# what cannot be read or used (texts, data, models, weights, also a file of weights that ends too early): no folder is named or made
+mkdir binary cut && touch binary/a.pdf && cp "my texts/part1.txt" one.txt
+cp "$run/epoch-1/config.json" cut && head -c 2000 "$run/epoch-1/model.safetensors" >cut/model.safetensors
+for words in "binary" "--data nodata" "--data $run/data --init_from gpt2-xl" "one.txt --init_from gpt2-xl" "--data $run/data --model tiny --vocab_size 99" \
+  "--data $run/data --init_from cut" "--data $run/data --init_from cut -n 2"; do # shellcheck disable=SC2086
+  HF_HUB_CACHE=$SCRATCH/hub "$LOCKSTEP" train $words --max_steps 2 --threads 1 >out 2>err && bad "train $words"
+  grep -q "run folder\|runs/[-0-9]*one" out err && bad "train $words names a run folder that does not exist: $(cat out err)"
+done
 [ "$(ls runs | wc -l)" = 2 ] || bad "a refused command left a run folder"
+expect 2 "--lines is for texts" "$LOCKSTEP" train "$run/data" --lines
+printf 'One line.\n%.0s' {1..300} >lines.md
+for i in {1..200}; do echo "Line $i of the text."; done >>lines.md
+expect 0 "152 documents\|drop .*299 duplicates" "$LOCKSTEP" train lines.md --lines --dedup --limit_docs 500 --max_steps 1 --threads 1 --checkpoint_path lines
 
 # a run that is killed continues with --resume RUN alone, bit for bit
 LOCKSTEP_FAULT="kind=slow,step=12,seconds=60" "$LOCKSTEP" train "$run/data" --max_steps 30 --save_every 4 --threads 1 --checkpoint_path killed >out4 2>&1 & # on a fast machine, too

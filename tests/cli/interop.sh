@@ -95,6 +95,20 @@ many = subprocess.run([*sys.argv[1:], "--prompts", "p.txt", "--greedy", "--no_st
 y = json.loads(many.stdout)
 assert y["text"] == x["text"] and y["ids"] == x["ids"] and y["finish_reason"] == "stop", (x, y)
 PY
+# bytes that are not UTF-8, as a model of bytes makes them: U+FFFD, streamed as in the whole text, for one prompt and for several
+"$LOCKSTEP" prepare text.txt --out bytes --tokenizer bytes --quiet >/dev/null
+"$LOCKSTEP" train --model small.json --vocab_size 257 --data bytes --seq_length 32 --micro_batch_size_per_gpu 4 --threads 1 --max_steps 1 --checkpoint_path byte >/dev/null 2>&1
+python3 - "$LOCKSTEP" generate byte --threads 1 --max_new_tokens 300 --temperature 9 --top_k 0 --seed 3 --no_stop <<'PY' || bad "text that is not UTF-8"
+import json, subprocess, sys
+def run(*more): return subprocess.run([*sys.argv[1:], *more], capture_output=True, check=True).stdout.decode()  # fails on other bytes
+x = json.loads(run("line", "--json"))["samples"][0]
+want = bytes(i for i in x["ids"] if i < 256).decode(errors="replace")
+assert "\ufffd" in want and x["text"].replace("<|endoftext|>", "") == want, x
+assert run("line") == "line" + x["text"] + "\n"
+open("l.txt", "w").write("line\n")
+assert json.loads(run("--prompts", "l.txt", "--json"))["text"] == x["text"]
+assert run("--prompts", "l.txt") == "--- 1 ---\nline" + x["text"] + "\n"
+PY
 expect 2 "the text is empty" "$LOCKSTEP" "${gen[@]}" --stop ""
 expect 2 "cannot be combined" "$LOCKSTEP" "${gen[@]}" x --prompts prompts.txt
 expect 2 "generate takes a checkpoint and a prompt" "$LOCKSTEP" "${gen[@]}" two words
@@ -125,6 +139,11 @@ mkdir bare && cp data/train.bin bare/t.bin
 expect 0 "" "$LOCKSTEP" train --train_data_path bare/t.bin --init_from old --seq_length 32 --max_steps 1 --threads 1 --checkpoint_path tuned
 text_of tuned >/dev/null || bad "a run from such a folder cannot generate"
 
+"$LOCKSTEP" prepare text.txt --out fewer --tokenizer train --vocab_size 270 --quiet >/dev/null
+expect 0 "^30 ids of the model are never used: it has 300, the tokenizer of the data 270" "$LOCKSTEP" train --data fewer --init_from run --seq_length 32 --print_config
+expect 3 "training data train_small.bin does not exist; make it with .lockstep prepare TEXT --out DIR. and .cp DIR/train.bin train_small.bin" \
+    "$LOCKSTEP" train --train_data_path train_small.bin
+
 # the Hugging Face cache
 expect 3 "--init_from gpt2: no such folder, and no model of this name in the Hugging Face cache $HF_HUB_CACHE; download config.json" \
     "$LOCKSTEP" "${train[@]}" --data data --init_from gpt2 --checkpoint_path x
@@ -147,10 +166,29 @@ expect 0 "" "$LOCKSTEP" export --checkpoint run --out m.bin --to llmc
 expect 0 "" "$LOCKSTEP" export --checkpoint run --out m16.bin --to llmc --dtype bf16
 expect 2 "llm.c reads fp32 and bf16" "$LOCKSTEP" export --checkpoint run --out y --to llmc --dtype fp16
 expect 2 "m.bin exists; choose another file" "$LOCKSTEP" export --checkpoint run --out m.bin --to llmc
-expect 0 "" "$LOCKSTEP" import --from m.bin --out from-llmc
+expect 0 "" "$LOCKSTEP" import m.bin from-llmc
 cmp from-llmc/model.safetensors run/epoch-1/model.safetensors || bad "import of an llm.c file changed the weights"
-expect 3 "m.bin has neither tokenizer.json" "$LOCKSTEP" generate m.bin x
-mkdir llmc && cp m.bin hf/tokenizer.json llmc
+mkdir lone other && cp m.bin lone && echo '{}' >other/tokenizer.json
+expect 3 "lone/m.bin has neither tokenizer.json" "$LOCKSTEP" generate lone/m.bin x
+expect 0 "exported run/epoch-1 to llmc/m.bin" "$LOCKSTEP" export run llmc/m.bin --to llmc
+cmp llmc/tokenizer.json run/epoch-1/tokenizer.json || bad "export --to llmc writes another tokenizer"
+expect 2 "other/tokenizer.json exists and differs" "$LOCKSTEP" export run other/m.bin --to llmc
+[ ! -e other/m.bin ] || bad "a refused export left its file"
+expect 0 "^perplexity" "$LOCKSTEP" eval llmc/m.bin --data data --threads 1
+expect 2 "llmc/m.bin is not of a run folder, whose data are known; add --data" "$LOCKSTEP" eval llmc/m.bin
+expect 3 "nosuch: no such" "$LOCKSTEP" eval nosuch
+# data of another tokenizer, also of one with as many ids; the same one in another form is accepted
+mkdir form && cp data/val.bin form && cp old/vocab.json old/merges.txt form
+expect 0 "" "$LOCKSTEP" prepare text.txt --out bytes --tokenizer bytes --quiet
+rev text.txt >txet.txt && expect 0 "" "$LOCKSTEP" prepare txet.txt --out rev --tokenizer train --vocab_size 300 --quiet
+expect 2 "bytes/val.bin is from another tokenizer (257 ids) than run/epoch-1 (300 ids); .*--tokenizer run/epoch-1/tokenizer.json" "$LOCKSTEP" eval run --data bytes
+expect 2 "rev/val.bin is from another tokenizer" "$LOCKSTEP" eval run --data rev/val.bin
+grep -q perplexity "$SCRATCH/out" && bad "a perplexity on data of another tokenizer"
+expect 0 "^perplexity" "$LOCKSTEP" eval run --data form --threads 1
+grep -q note "$SCRATCH/err" && bad "eval with the tokenizer in another form: $(cat "$SCRATCH/err")"
+expect 0 "note: lone/m.bin has no tokenizer; .* below 300 is checked" "$LOCKSTEP" eval lone/m.bin --data data --threads 1
+touch m.gguf; expect 3 "GGUF files are written, not read" "$LOCKSTEP" generate m.gguf x
+expect 2 "unexpected argument 'c': export takes a checkpoint and an output" "$LOCKSTEP" export run b c
 text_of llmc/m.bin | cmp - want.txt || bad "generate from an llm.c file"
 expect 0 "" "$LOCKSTEP" prepare text.txt --out data-llmc --tokenizer data --llmc --quiet
 expect 0 "" "$LOCKSTEP" "${train[@]}" --data data-llmc --checkpoint_path run-llmc

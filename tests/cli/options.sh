@@ -91,6 +91,11 @@ print(f"{len(commands)} commands, {len(work)} values")
 sys.exit(1 if bad or len(work) < 150 else 0)
 PY
 expect 2 "unknown command '--helpfoo'" "$LOCKSTEP" --helpfoo
+expect 2 "unknown command 'base_train'; use \`lockstep train\`" "$LOCKSTEP" base_train --depth=20
+expect 2 "unknown command 'tok_train'; use \`lockstep prepare\`" "$LOCKSTEP" tok_train
+expect 2 "unknown command 'sample'; use \`lockstep generate\`" "$LOCKSTEP" sample --start x
+expect 2 "unknown option --start; use --prompt TEXT" "$LOCKSTEP" generate --start x
+expect 2 "unknown model 'd12'; use gpt2, which has 12 layers" "$LOCKSTEP" train --model d12 --train_data_path "$LOCKSTEP"
 expect 2 "unknown benchmark '--helpx'" "$LOCKSTEP" bench --helpx
 # a precision of train alone, and which one to use instead
 for command in generate eval "bench gemm"; do
@@ -120,4 +125,7 @@ echo text >"$SCRATCH/a.txt"
 expect 3 "or --tokenizer train" env -u HOME -u XDG_CACHE_HOME -u LOCKSTEP_CACHE "$LOCKSTEP" prepare "$SCRATCH/a.txt" --out "$SCRATCH/d"
 expect 3 "train a vocabulary on the text with --tokenizer train" env LOCKSTEP_CACHE="$SCRATCH/none" "$LOCKSTEP" prepare "$SCRATCH/a.txt" \
   --out "$SCRATCH/d" --vocab_url "file://$SCRATCH/none"
+
+# a stack in which threads and libraries crash is refused before anything runs
+expect 2 "the stack may have 64 KiB, and 1024 are needed; use ulimit -s 8192" bash -c 'ulimit -s 64; exec "$0" train --data d' "$LOCKSTEP"
 done_tests

@@ -4,6 +4,8 @@
 . "$(dirname "$0")/../support/lib.sh"
 
 plan() { "$LOCKSTEP" plan "$@"; }
+# The output without line breaks in commands and sentences.
+joined() { "$LOCKSTEP" plan "$@" | python3 -c 'import re, sys; t = sys.stdin.read().replace(" \\\n      ", " "); t = re.sub(r"(?m)^best: .*\n.*:\n +", "best: ", t); print(re.sub(r"(?<!:)\n  (?=\S)", " ", t), end="")'; }
 
 plan --schedule 1f1b --pp 3 --micro 4 --costs 1,1 >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "1f1b does not run: $(cat "$SCRATCH/err")"
 cat >"$SCRATCH/expect" <<'X'
@@ -87,13 +89,16 @@ expect 3 "wrong.txt:8:10: micro-batches are 0 to 1; found 'B9'" plan --schedule 
 expect 3 "cannot create the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
 
 # layouts
-expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global_batch 16 --cluster v100
-expect 0 "bubble  exposed" plan --model gpt2 --global_batch 16 --cluster v100 --top 3
+expect 0 "best: lockstep train --data DIR --model gpt2 " joined --model gpt2 --global_batch 16 --cluster v100
+expect 0 "tokens/s MFU % wait %" plan --model gpt2 --global_batch 16 --cluster v100 --top 3
 expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global_batch 64 --seq_length 1024 --cluster a100 --memory 16
 expect 5 "no layout of 4 workers fits in memory; the smallest: needs .* 1.4 GiB available (614.4 MiB are reserved)" plan --model gpt2-xl --global_batch 64 --seq_length 1024 --cluster v100 --memory 2
 expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq_length 64 --global_batch 6 --cluster v100
+expect 0 "Rank 5 (zero2 dp 4, 8 x 2; its row with --all)" joined --model gpt2 --global_batch 64 --cluster v100 --top 1
+expect 0 "not possible; reasons:" plan --model gpt2 --global_batch 16 --cluster h100
+expect 2 "of all hosts together (2 hosts of 4: NAME:8)" plan --model gpt2 --cluster v100:2x4
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global_batch 16 --cluster h100
-expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq_length 64 --global_batch 6 --cluster v10
+expect 2 "neither a file nor a preset (t4, l4, .* h200, .*); .* a file written by hand needs format, device (gpu), devices_per_host, memory_bytes, matmul_flops, memory_bandwidth" plan --model tiny --seq_length 64 --global_batch 6 --cluster v10
 expect 2 "gpt2 has only 1024 positions" plan --model gpt2 --global_batch 8 --seq_length 2048 --cluster v100
 expect 2 "must be at least" plan --model gpt2 --global_batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
@@ -103,31 +108,60 @@ expect 0 "lockstep plan --check RUN_DIR" plan --help
 expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
 
 # the command can be run as printed
-expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global_batch 16 --cluster v100 --strategy ddp
-expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" plan --model tiny --seq_length 64 --global_batch 16 --cluster v100 --workers 16 --strategy zero2 --max_tp 1 --dropout 0.25
-expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq_length 64 --global_batch 128 --cluster h100 --workers 128 --strategy ddp --max_tp 1
-grep -q -- " -n " "$SCRATCH/out" && bad "-n together with mpirun: $(grep best "$SCRATCH/out")"
+expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" joined --model gpt2 --global_batch 16 --cluster v100 --strategy ddp
+expect 0 "best: lockstep launch --hosts A:4,B:4,C:4,D:4 -- train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" joined --model tiny --seq_length 64 --global_batch 16 --cluster v100 --workers 16 --strategy zero2 --max_tp 1 --dropout 0.25
+expect 0 "best: lockstep launch --hostfile HOSTS -n 128 -- train" joined --model tiny --seq_length 64 --global_batch 128 --cluster h100 --workers 128 --strategy ddp --max_tp 1
+grep -q -- "  mpirun -np 128 --hostfile HOSTS lockstep train" "$SCRATCH/out" && grep -q -- "  srun --nodes 16 --ntasks 128 --ntasks-per-node 8 --mpi=pmix lockstep train" "$SCRATCH/out" || bad "mpirun and srun: $(cat "$SCRATCH/out")"
+
+# the printed command, planned again, has the printed number; one host and two have three forms each; lines end at 80 columns
+settings="--model gpt2 --seq_length 512 --global_batch 16 --cluster a100 --workers 2 --max_tp 1"
+for o in "" "--no_deterministic --dropout 0" "--offload_optimizer cpu"; do
+  plan $settings $o --json >"$SCRATCH/first.json" || bad "$o"
+  python3 - "$SCRATCH/first.json" >"$SCRATCH/again" <<'P' || bad "commands of '$o'"
+import json, re, sys
+d = json.load(open(sys.argv[1]))
+c = d["commands"][0]
+assert len(d["commands"]) == 3 and d["layouts"][0]["command"] == c and d["layouts"][0]["frontier"], d["commands"]
+print(*re.findall(r"--(?:no_deterministic|recompute|dropout \S+|offload_optimizer cpu|strategy \S+)", c))
+P
+  plan $settings $(cat "$SCRATCH/again") --json >"$SCRATCH/second.json" || bad "plan $(cat "$SCRATCH/again")"
+  python3 - "$SCRATCH" <<'P' || bad "the number of '$o' is not that of '$(cat "$SCRATCH/again")'"
+import json, sys
+a, b = (json.load(open(f"{sys.argv[1]}/{n}.json"))["layouts"][0] for n in ("first", "second"))
+assert a["tokens_per_sec"] == b["tokens_per_sec"] and a["memory"] == b["memory"]
+P
+done
+plan --model gpt2 --global_batch 16 --cluster v100 --workers 8 --max_tp 1 >"$SCRATCH/out" || bad "two hosts"
+for f in "lockstep launch --hosts A:4,B:4 -- train" "mpirun -np 8 -H A:4,B:4 lockstep train" "srun --nodes 2 --ntasks 8 --ntasks-per-node 4 --mpi=pmix lockstep train"; do
+  grep -q -- "^  $f" "$SCRATCH/out" || bad "$f is missing: $(cat "$SCRATCH/out")"
+done
+python3 -c 'import sys; sys.exit(max(len(l.rstrip("\n")) for l in open(sys.argv[1], encoding="utf-8")) > 80)' "$SCRATCH/out" || bad "wider than 80 columns: $(cat "$SCRATCH/out")"
+
+# nothing fits: what would is ranked, and does fit
+expect 5 "mostly optimizer" plan --model gpt2-xl --cluster t4:4 --global_batch 16 --memory 9.5 --max_tp 1
+grep -q "^  --recompute fits: " "$SCRATCH/out" || bad "advice: $(cat "$SCRATCH/out")"
+expect 0 "^best: " plan --model gpt2-xl --cluster t4:4 --global_batch 16 --memory 9.5 --max_tp 1 --recompute --top 1
 
 # precisions, and the time of a whole training
-expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --model gpt2 --global_batch 16 --cluster h200
-expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global_batch 16 --cluster v100
+expect 0 "16 sequences of 512 tokens" joined --model gpt2 --global_batch 16 --cluster h200
+expect 0 "best: .*--precision fp16" joined --model gpt2 --global_batch 16 --cluster v100
 grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is missing in the command: $(grep best "$SCRATCH/out")"
-expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global_batch 16 --cluster b200 --precision fp32 --workers 1
+expect 0 "best: .*--device cuda --precision fp32" joined --model gpt2 --global_batch 16 --cluster b200 --precision fp32 --workers 1
 # a pipeline has no buckets: train refuses --bucket there, and the command is one that can be run
-expect 0 "best: .*--strategy single --pp 2" plan --model tiny --seq_length 64 --global_batch 2 --cluster h200 --workers 2 --strategy single --max_tp 1 --bucket 5000
+expect 0 "best: .*--strategy single --pp 2" joined --model tiny --seq_length 64 --global_batch 2 --cluster h200 --workers 2 --strategy single --max_tp 1 --bucket 5000
 grep -q -- "--bucket" "$SCRATCH/out" && bad "--bucket for a pipeline: $(grep best "$SCRATCH/out")"
-# times of a preset are those of a run without dropout and without one order of sums: each is noted unless the run has it, too
-expect 0 "rates for --dropout 0 and --no_deterministic: this run has dropout and one order of sums" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1
-expect 0 "rates for --no_deterministic: this run has one order of sums" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0
+# dropout and one order of sums are priced, and the printed command is that of the number
+expect 0 "Times include dropout and one order of sums" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1
+expect 0 "Times include one order of sums" joined --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0
 grep -q -- "best: .* --dropout 0\( \|$\)" "$SCRATCH/out" || bad "--dropout 0 is missing in the command: $(grep best "$SCRATCH/out")"
-expect 0 "best: .*--no_deterministic --dropout 0" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0 --no_deterministic
-grep -q "follow from rates" "$SCRATCH/out" && bad "a note about what the run does not have: $(grep rates "$SCRATCH/out")"
-expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
+expect 0 "best: .*--no_deterministic --dropout 0" joined --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0 --no_deterministic
+grep -q "Times include" "$SCRATCH/out" && bad "a note about what the run does not have: $(grep rates "$SCRATCH/out")"
+expect 0 "best: .*--device cuda --no_deterministic" joined --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16
 expect 2 "--precision fp8: cluster files have no times of fp8; plan with --precision bf16" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 0 "per step, bf16, 1 workers\\? of h200" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --precision auto
-expect 0 "best: .*--precision fp16" plan --model gpt2 --global_batch 16 --cluster v100 --precision auto
+expect 0 "best: .*--precision fp16" joined --model gpt2 --global_batch 16 --cluster v100 --precision auto
 for p in bf16 fp8; do expect 2 "--precision is not for --check (the run records it); leave it out" plan --check "$SCRATCH" --precision $p; done
 expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global_batch 16 --cluster h200 --device cuda
 expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
@@ -137,8 +171,8 @@ expect 2 "--tokens -1: must be 1 to 1e18" plan --model gpt2 --global_batch 16 --
 expect 2 "--tokens 300X: not a number; write 300e9 or 300B" plan --model gpt2 --global_batch 16 --cluster h200 --tokens 300X
 expect 2 "--tokens B: not a number" plan --model gpt2 --global_batch 16 --cluster h200 --tokens B
 expect 0 "^3e+11 tokens: " plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --tokens 0.3t
-expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global_batch 64 --seq_length 1024 --cluster h200 --workers 1 --tokens 10e9
-grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
+expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" joined --model gpt2 --global_batch 64 --seq_length 1024 --cluster h200 --workers 1 --tokens 10e9
+grep -q "^MFU 4[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
 for p in fp32 bf16; do plan --model gpt2 --global_batch 64 --seq_length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
 python3 - "$SCRATCH" <<'PY' || bad "JSON of precisions"
 import json, sys
@@ -173,17 +207,17 @@ assert abs(f["expected_failures"] * f["mtbf_hours"] / best["hours_expected"] - 1
 assert best["command"].endswith(f" --save_every {f['interval_steps']}")
 assert "is the fastest of" in d["why"][0] and any(w.startswith("zero3: ") for w in d["why"]) and d["what_to_change"]
 P
-expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" plan --model tiny --seq_length 64 --cluster h100:8 --workers 4 --max_tp 1
-expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" plan --model gpt2 --cluster h100:16 --global_batch 64 --price 2 --top 1
+expect 0 "^--global_batch was not given: 512 sequences (3.28e+04 tokens) per step" joined --model tiny --seq_length 64 --cluster h100:8 --workers 4 --max_tp 1
+expect 0 "is the fastest of [0-9]* layouts that fit: of its step of" joined --model gpt2 --cluster h100:16 --global_batch 64 --price 2 --top 1
 grep -q "dp is not ranked on several hosts" "$SCRATCH/out" || bad "dp on two hosts: $(cat "$SCRATCH/out")"
-grep -q "^cost 32 per hour, [0-9.]* per 1e9 tokens (16 x 2 per hour)" "$SCRATCH/out" || bad "cost: $(cat "$SCRATCH/out")"
-grep -Eq "^  (ddp|zero3): at best .* (slower|the time) \(.* per step\): (forward|exposed|waiting|the update)" "$SCRATCH/out" || bad "no comparison: $(cat "$SCRATCH/out")"
+grep -q "cost, in the currency of --price: 32.00 per hour, [0-9.]* per 1e9 tokens" "$SCRATCH/out" || bad "cost: $(cat "$SCRATCH/out")"
+grep -Eq "  ?(ddp|zero3): at best .* (slower|the time) \(.* per step\): (forward|exposed|waiting|the update)" "$SCRATCH/out" || bad "no comparison: $(cat "$SCRATCH/out")"
 expect 5 "no layout of 8 workers fits in memory" plan --model gpt2-xl --cluster h100:8 --memory 6 --global_batch 64 --strategy zero3 --max_tp 1
-grep -q "^  --workers 16 --global_batch 64 fits: zero3 dp 16" "$SCRATCH/out" || bad "no advice: $(cat "$SCRATCH/out")"
+grep -q "^  --cluster h100:16 --global_batch 64 fits: " "$SCRATCH/out" || bad "no advice: $(cat "$SCRATCH/out")"
 expect 2 "the number of devices after ':' must be 1 to 16384" plan --model gpt2 --cluster h100:20000
 expect 2 "neither a file nor a preset" plan --model gpt2 --cluster h999:8
 expect 2 "--workers 16: --cluster h100:8 has 8 devices" plan --model gpt2 --cluster h100:8 --workers 16
-expect 0 "the run does not progress: a failure comes once in 0.0036 s" plan --model gpt2 --cluster h100:8 --strategy ddp --max_tp 1 --mtbf 1e-6 --tokens 1B --price 2 --top 1
+expect 0 "the run does not progress: a failure comes once in 0.0036 s" joined --model gpt2 --cluster h100:8 --strategy ddp --max_tp 1 --mtbf 1e-6 --tokens 1B --price 2 --top 1
 grep -Ew "inf|nan|cost|hours with failures" "$SCRATCH/out" && bad "numbers of a run that does not progress"
 plan --model gpt2 --cluster h100:8 --strategy ddp --max_tp 1 --mtbf 1e-6 --tokens 1B --price 2 --top 1 --json | python3 -c '
 import json, sys
@@ -293,7 +327,7 @@ b = run["lockstep"]["memory"]["per_rank"][0]["planned"]
 assert a == b, (a, b)
 P
 # without --precision: the only one that was measured, in a line of its own, the printed command and the JSON
-fallback() { plan --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" "$@"; }
+fallback() { joined --model tiny --seq_length 32 --global_batch 4 --workers 1 --cluster "$SCRATCH/bf16.json" "$@"; }
 expect 0 "^--precision was not given: bf16, because this cluster has no times in fp32, the default of train$" fallback
 grep -q "^best: lockstep train .* --precision bf16" "$SCRATCH/out" || bad "bf16 is missing in the command: $(grep ^best "$SCRATCH/out")"
 expect 0 "^--precision auto: bf16, because this cluster has no times in fp32, the choice of train$" fallback --precision auto
@@ -347,7 +381,7 @@ python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000))
 "$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab_size 700 --val_fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
   bad "prepare: $(cat "$SCRATCH/err")"
 expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
-expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab_size 300
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" joined --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab_size 300
 grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is missing: $(grep best "$SCRATCH/out")"
 expect 0 "vocabulary 700)" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
 expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the model 300; use --vocab_size 700" plan --model tiny --seq_length 32 --global_batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab_size 300

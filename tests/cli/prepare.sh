@@ -130,8 +130,14 @@ for f in empty.txt empty.jsonl void.jsonl; do refused 3 "$f contains no text" --
 refused 3 'standard input contains no text' --input - --format txt </dev/null
 refused 3 'empty.txt contains no text' --input one.txt --val_input empty.txt
 refused 3 'nothing-here.txt: no such file' --input nothing-here.txt
-mkdir hollow; refused 3 'no .txt or .jsonl file' --input hollow
-touch data.csv; refused 2 'data.csv: unknown format: the name ends neither' --input data.csv
+mkdir hollow; refused 3 'no .txt, .md, .rst or .jsonl file' --input hollow
+touch data.csv; refused 2 'data.csv: unknown format: the name does not end in' --input data.csv
+printf 'two\n\none\r\ntwo\nthree' >lines.txt # --lines: documents without line ends
+ok lines --tokenizer bytes --val_fraction 0 --lines --dedup --input lines.txt
+python3 -c 'assert open("lines/train.bin", "rb").read().decode("utf-16le").replace(chr(256), "|") == "two|one|three|"' || bad "--lines: $(od -c lines/train.bin)"
+ok lines3 --tokenizer bytes --val_fraction 0 --format lines --limit_docs 2 --input lines.txt
+[ "$(wc -c <lines3/train.bin)" = 16 ] || bad "--lines --limit_docs 2"
+printf '{"text": "a"}\n' >lines.jsonl; refused 2 'lines of JSON are documents already; leave --lines out' --lines --input lines.jsonl
 refused 2 'the format of standard input (-) is unknown' --input - </dev/null
 refused 2 "the input is missing"
 refused 2 'val_fraction 1.5' --input one.txt --val_fraction 1.5

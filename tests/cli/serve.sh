@@ -100,11 +100,64 @@ expect 3 "give a run folder" env -C / "$LOCKSTEP" serve
 
 # watch: once in a pipe, and with --once
 LC_ALL=C.UTF-8 "$LOCKSTEP" watch runs/good >watched || bad "watch: $?"
-grep -q "finished  step 6 of 6" watched && grep -q "█" watched && grep -q "ended" watched || bad "watch prints $(cat watched)"
-expect 0 "|#" env LC_ALL=C "$LOCKSTEP" watch --once runs/good
+grep -q "finished  step 6 of 6" watched && grep -q "⠉" watched && grep -q "ended" watched || bad "watch prints $(cat watched)"
+expect 0 "|'" env LC_ALL=C "$LOCKSTEP" watch --once runs/good
 mkdir empty
 expect 3 "no run in it" "$LOCKSTEP" watch empty --once
 expect 2 "watch shows one run" "$LOCKSTEP" watch runs/good runs/good
+
+# the page in a browser, where there is one, on a phone: it fits, 48 runs are in a box that scrolls, they are filtered, sorted and grouped, and the x axis and
+# the smoothing change the curve. The page that looks is of the same origin, through a proxy.
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [ -n "$browser" ]; then
+  for k in $(seq 1 12); do for group in a b c d; do
+    mkdir -p "many/$group/r$k" && cp runs/good/{metrics,events}.jsonl "many/$group/r$k"
+  done; done
+  start many.out many
+  cat >look.html <<'HTML'
+<title>wait</title><iframe id=f width=390 height=900 src="/#a%2Fr1&b%2Fr2"></iframe><script>
+const out = [], d = () => f.contentDocument, rows = () => [...d().querySelectorAll("#rows tr")].map(r => r.className ? r.textContent : r.querySelector("label").textContent).join(",");
+const set = (id, v) => { const e = d().getElementById(id); e.value = v; e.dispatchEvent(new Event("input")); }, wait = setInterval(() => {
+  if (!d() || !d().querySelector(".legend span")) return;
+  clearInterval(wait);
+  try {
+    const box = d().querySelector(".box"), root = d().documentElement, seen = new Set(), draw = () => seen.add(d().querySelector("canvas").toDataURL());
+    out.push(root.scrollWidth <= root.clientWidth ? "fits" : "is too wide", box.clientHeight < 340 && box.scrollHeight > 1000 ? "scrolls" : "fills the page");
+    draw(); set("axis", "tokens"); draw(); set("axis", "time"); draw(); set("smooth", "0.9"); draw();
+    out.push(seen.size);
+    set("filter", "A/ r1 finished"); d().querySelector("#columns button").click(); out.push(rows());
+    d().querySelector("#columns button").click(); out.push(rows()); set("filter", "/r7"); set("group", "folder"); out.push(rows());
+  } catch (e) { out.push(String(e)); }
+  document.title = out.join(" "); }, 50);</script>
+HTML
+  python3 - "$(port_of "$url")" >proxy.out 2>proxy.err <<'PY' &
+import http.server, sys, urllib.request
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        a = None if self.path == "/look" else urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + self.path)
+        body = a.read() if a else open("look.html", "rb").read()
+        self.send_response(200)
+        self.send_header("Content-Type", a.headers["Content-Type"] if a else "text/html")
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+print(server.server_port, flush=True)
+server.serve_forever()
+PY
+  other=$!
+  await $other test -s proxy.out || bad "the proxy does not start"
+  timeout 60 "$browser" --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync \
+    --user-data-dir="$SCRATCH/profile" --virtual-time-budget=8000 --dump-dom "http://127.0.0.1:$(cat proxy.out)/look" >dom 2>/dev/null
+  kill $other $server
+  other=0 server=0
+  title=$(sed -n 's/.*<title>\(.*\)<\/title>.*/\1/p' dom | head -1)
+  if [ -z "$title" ]; then echo "the browser does not start here: the page was not opened"
+  else
+    [ "$title" = "fits scrolls 4 a/r1,a/r10,a/r11,a/r12 a/r12,a/r11,a/r10,a/r1 a (1)compare,a/r7,b (1)compare,b/r7,c (1)compare,c/r7,d (1)compare,d/r7" ] || bad "in the browser at 390 pixels: $title"
+  fi
+else echo "no browser is installed: the page was not opened"; fi
 
 # train --serve: the page of a run that trains; it ends with the run, also if that is killed
 train=("$LOCKSTEP" train --data . --model tiny --num_layers 1 --seq_length 32 --train_micro_batch_size_per_gpu 2)

@@ -53,6 +53,7 @@ SH
 chmod +x bin/*
 export SCRATCH
 echo 2026-01-01 >today
+touch train_small.bin
 
 # job ID ATTEMPT SCRIPT [ARGUMENTS...]: as Slurm starts it, with an empty log
 job() {
@@ -143,6 +144,52 @@ nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--mpi=pmix --ntasks=16 --ntask
 nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--mpi=pmix --ntasks=16 --ntasks-per-node=8 --overcommit"
 nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--mpi=pmix --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
 
+# --- the data: a folder of `prepare`, or the files of the study ---
+mkdir data
+for t in 1node 2node; do
+  DATA=data MICRO_BATCH_SIZE_PER_GPU=4 GPT2_EXTRA_ARGS="--model tiny" job 17 0 train_$t.sbatch || bad "$t: DATA: $(cat printed)"
+  has " --data data --micro_batch_size_per_gpu 4 --grad_accum_steps 1 --model tiny$" "$t, DATA"
+  has_not "run_type\|train_data_path" "$t, DATA"
+  DATA=none job 17 0 train_$t.sbatch && bad "$t: DATA=none"
+  printed "DATA=none: no such folder"
+  DATA=data VAL_DATA=v.bin job 17 0 train_$t.sbatch && bad "$t: DATA and VAL_DATA"
+  printed "unset DATA, or the other two"
+  (mv train_small.bin t.bin; job 18 0 train_$t.sbatch && bad "$t: no data"; mv t.bin train_small.bin; exit "$n_bad") || bad "$t without data"
+  printed "set DATA to a folder that 'lockstep prepare' wrote"
+  [ ! -e "$SCRATCH/root/benchmarks/slurm_18" ] || bad "$t: a run folder without data"
+  TRAIN_DATA=t.bin job 17 0 train_$t.sbatch
+  has "--run_type optimized --train_data_path t.bin --val_data_path val_small.bin --epochs 1 --seq_length 512 " "$t, TRAIN_DATA"
+  grep -q "^#SBATCH.*partition" "$LS_SOURCE/scripts/slurm/train_$t.sbatch" && bad "$t names a partition"
+done
+
+# --- simple.sbatch: what a stranger edits and copies ---
+simple=$LS_SOURCE/scripts/slurm/simple.sbatch
+[ "$(grep -vc '^#!' "$simple")" -le 13 ] || bad "simple.sbatch is no longer simple"
+# three lines at most are edited: all with numbers of nodes, tasks and GPUs, the data, and no other is marked
+marked() { grep -E "$1" "$simple" | cut -d' ' -f1,2; }
+[ "$(marked '# <--')" = "$(marked '^DATA=|^#SBATCH.*--(nodes|ntasks|gres)')" ] || bad "simple.sbatch marks $(marked '# <--')"
+[ "$(grep -c '# <--' "$simple")" -le 3 ] || bad "simple.sbatch: more than three lines to edit"
+grep -E '^#SBATCH|^DATA=' "$simple" | while IFS= read -r line; do grep -qFx -- "$line" "$LS_SOURCE/docs/SLURM.md" || echo "$line"; done >differ
+[ ! -s differ ] || bad "docs/SLURM.md has other lines: $(cat differ)"
+cp "$simple" . && sed -i "s#^DATA=[^ ]*#DATA=$SCRATCH/data#" simple.sbatch
+# plain VARIABLES...: the script as Slurm starts it; exits with its exit code
+plain() { : >"$LOG"; env SLURM_JOB_ID=60 SLURM_CPUS_PER_TASK=4 "$@" timeout 60 bash ./simple.sbatch >printed 2>&1; }
+plain A=b || bad "simple.sbatch: $(cat printed)"
+has "^srun --mpi=pmix --kill-on-bad-exit=0 --cpus-per-task=4 lockstep train --data $SCRATCH/data --model gpt2 --checkpoint_path runs/slurm-60$" "simple.sbatch"
+plain SLURM_GPUS_ON_NODE=4 SLURM_RESTART_COUNT=1
+has "^lockstep train .*runs/slurm-60 --device cuda --resume$" "simple.sbatch on GPUs, again"
+has_not scontrol "simple.sbatch that is done"
+plain RANK=0 FAILS=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1 LOCKSTEP_TOKEN=t
+[ $? = 4 ] || bad "simple.sbatch: the exit code of a failure"
+has_not scontrol "simple.sbatch that failed"
+rm -f "$PID" "$PID.end"
+plain ENDS=143 &
+await $! test -e "$PID" || bad "simple.sbatch never started: $(cat printed)"
+kill -TERM "$(cat "$PID")"
+wait $!
+has "^scontrol requeue 60$" "simple.sbatch at the limit"
+tokens data/train.bin 3000 && expect 0 "resume .* true" "$real" train --data data --model gpt2 --checkpoint_path none --device cpu --resume --print_config
+
 # --- spares: launch starts the workers, a guard is on the last node ---
 # hot NODES [VARIABLES] ARGUMENTS: launch must get the arguments
 hot() {
@@ -193,7 +240,7 @@ has "^scontrol requeue 16$" "the guard"
 [ "$(cat turn)" = 9 ] || bad "the guard: $(cat "$LOG")"
 printf '#!/usr/bin/env bash\necho "scontrol $*" >>"$LOG"\nexit "${SCONTROL:-0}"\n' >bin/scontrol
 
-# under nsys a task starts all workers of its node: one report, of the master host, as R1; they join over TCP
+# under nsys a task starts all workers of its node: one report, of the master host, as the scaling study; they join over TCP
 me=$(hostname)
 nodes NSYS=1 SLURM_GPUS_ON_NODE=3 "--mpi=none --ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
 [ "$(grep -c "^nsys profile" "$LOG")" = 1 ] || bad "not one report per node: $(cat "$LOG")"

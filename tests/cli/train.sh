@@ -26,7 +26,7 @@ expect 3 "init_from nowhere: no such folder" t "${base[@]}" --data "$d" --init_f
 
 # flags and configuration
 expect 2 "did you mean --epochs" t --data "$d" --epoks 3
-expect 2 "unknown option --n_chunk; it is an option of R3: add --preset r3" t --data "$d" --n_chunk 8
+expect 2 "unknown option --n_chunk; only the command lines of --preset r3 have it" t --data "$d" --n_chunk 8
 expect 2 "unknown option -s" t --data "$d" -s 3
 expect 2 "lr inf: must be a finite number" t --data "$d" --lr inf
 expect 2 "whole number" t --data "$d" --epochs three

@@ -166,6 +166,16 @@ noval_files >before.txt
 expect 0 'translations and results exist' "$LOCKSTEP" train --task translate --data alone --model_parallel_mode pipeline_parallel --batch_size 8 --n_epochs 1 \
   --max_steps 2 --learning_rate 5e-3 --model_max_length 40 "${size[@]}" --checkpoint_path noval-5e-3 --workdir noval --resume
 noval_files >after.txt; same before.txt after.txt
+# without pairs to translate: trained, and BLEU is not computed
+expect 0 '^val    none; --val_input FILE gives them, or --test_input; without both, train computes no BLEU$' \
+  "$LOCKSTEP" "${p[@]}" --input train.de train.en --val_fraction 0 --out nothing
+head -n 4 train.tsv >four.tsv
+expect 0 '^val    none: too few pairs for --val_fraction' "$LOCKSTEP" "${p[@]}" --input four.tsv --out four
+plain=("$LOCKSTEP" train --task translate --data nothing --max_steps 1 --seq_length 40 "${size[@]}")
+expect 0 '^BLEU is not computed: nothing has no pairs to translate (.*--test_input or --val_input)$' "${plain[@]}" --checkpoint_path nobleu
+[ -e nobleu/epoch-1 ] && [ ! -e nobleu/workdir ] || bad "a run without pairs to translate: $(ls nobleu)"
+expect 2 'leave --workdir out' "${plain[@]}" --checkpoint_path never --workdir w
+expect 3 'nothing has neither test.jsonl nor val.jsonl; .* with --test_input or --val_input' "$LOCKSTEP" eval --task translate --checkpoint dp --data nothing
 # sources that leave no room for a target: refused if it is so for all pairs, else counted; no loss without a token
 python3 - <<'PY'
 import json
@@ -184,7 +194,7 @@ expect 3 'long/train.bin: no pair has a target within 13 tokens' "${r3[@]}" --da
 expect 0 'some/train.bin: 5 of 20 pairs have no target within 25 tokens' "${r3[@]}" --data some --batch_size 4 --model_max_length 24 --checkpoint_path few
 expect 3 'none of the 20 sequences has a target within 3 tokens' "$LOCKSTEP" eval --checkpoint few --data some/train.bin --seq_length 2 --threads 1
 ! grep -q . "$SCRATCH/out" || bad "eval without a token prints $(cat "$SCRATCH/out")"
-# the batch that was typed, not R3's accumulation; a resumed run keeps it
+# the batch that was typed, not the translation study's accumulation; a resumed run keeps it
 expect 0 'translations and results' "${r3[@]}" --data some --model_max_length 40 --micro_batch_size_per_gpu 1 --global_batch_size 6 --checkpoint_path six
 grep -q '"grad_accum_steps": 6,' six/training_metrics.json || bad "the batch: $(grep batch six/training_metrics.json)"
 expect 0 'nothing is left to do' "$LOCKSTEP" train --resume six
@@ -193,6 +203,7 @@ expect 0 'translations and results' "${r3[@]}" --data breaks --batch_size 4 --n_
   --checkpoint_path breaks.run
 [ "$(printf 'w0\nw1\n' | "$LOCKSTEP" generate --task translate --checkpoint breaks.run --threads 1 2>/dev/null)" = "a b
 a b" ] || bad "a translation with a line break"
+[ "$("$LOCKSTEP" generate --task translate breaks.run w0 --threads 1 2>/dev/null)" = "a b" ] || bad "generate --task translate RUN TEXT"
 expect 0 '"gen": "a\\nb"' "$LOCKSTEP" generate --task translate --checkpoint breaks.run --prompt w0 --threads 1 --json
 # a changed mask is refused
 cp -r text changed; printf '\1' | dd of=changed/train.mask bs=1 seek=1 conv=notrunc status=none
@@ -223,6 +234,7 @@ import json
 a, b = json.load(open('$SCRATCH/out')), json.load(open('dp/workdir/rank0_results_epoch1.json'))
 assert a['bleu'] == b['bleu'] and a['sentences'] == 3, (a, b)" || bad "eval and train compute another BLEU"
 same gen.json dp/workdir/rank0_gen_epoch1.json
+expect 0 '"sentences": 3' "$LOCKSTEP" eval --task translate dp --max_length 40 --threads 1 --json # the run knows its data
 # what it computed with
 grep -q '"weights": "fp32"' "$SCRATCH/out" && grep -q '"precision": "fp32"' "$SCRATCH/out" || bad "eval --json: $(cat "$SCRATCH/out")"
 expect 0 '"weights": "int8"' "$LOCKSTEP" eval --task translate --checkpoint dp --data text --limit 1 --weights int8 --json
@@ -259,11 +271,11 @@ PY
 # one measured epoch has no deviation
 "$LOCKSTEP" bench r3 --n_epochs 2 --batch_size 8 --pipe_batch_size 16 --out r3_short -- --data text "${size[@]}" --seq_length 40 >out 2>err || bad "bench r3 with 2 epochs: $(cat err)"
 ! grep -q '+-' out && [ "$(grep -c '_std_sec": null' r3_short/r3_report.json)" = 4 ] || bad "a deviation of one epoch: $(cat out r3_short/r3_report.json)"
-# the page: R3's two comparisons, its training time, and BLEU
+# the page: the translation study's two comparisons, its training time, and BLEU
 expect 0 'Data parallel: .* Pipelines: ' "$LOCKSTEP" report r3 --no_png --out page
 grep -q '| 2gpu_pipeline_parallel/run_1 | pp2 gpipe | 2 | 3 | [0-9.]* ± ' page/report.md && [ "$(grep -c '^| [12]gpu_.* | [0-9.]* |$' page/report.md)" -ge 4 ] || bad "no BLEU: $(grep -A9 '## Translation' page/report.md)"
 grep -q 'standard deviation over epochs' r3/submit_figures/pp_vs_mp.svg || bad "the chart does not state what its interval is"
-# R3's own flags
+# The translation study's own flags
 expect 0 '--seq_length=40 --data=text ' "$LOCKSTEP" "${r3[@]}" --world_size 2 --dry_run -- --preset r3 --dataset text --model_max_length 40 "${size[@]}"
 expect 0 '--seq_length=128 --data=text ' "$LOCKSTEP" "${r3[@]}" --dry_run -- --dataset text --model tiny
 [ "$(grep -c 'DRY RUN' "$SCRATCH/out")" = 4 ] || bad "four runs: $(cat "$SCRATCH/out")"

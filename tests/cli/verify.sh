@@ -27,14 +27,14 @@ hang() {
   "$LOCKSTEP" verify -n 2 --only_tp --steps 1 "$@" >"$SCRATCH/hang" 2>&1 &
   pid=$!
   victim=
-  for _ in $(seq 2000); do
+  while kill -0 $pid 2>/dev/null; do
     for task in $(pgrep -P $pid); do victim=$(pgrep -P "$task" | head -n 1); [ -z "$victim" ] || break 2; done
     sleep 0.01
   done
   [ -n "$victim" ] && kill -STOP "$victim" || bad "no worker was seen"
 }
 gone() { # nothing of process group or folder is left
-  for _ in $(seq 100); do kill -0 "$victim" 2>/dev/null || break; sleep 0.05; done
+  for _ in $(seq 2000); do kill -0 "$victim" 2>/dev/null || break; sleep 0.05; done
   kill -0 "$victim" 2>/dev/null && { bad "worker $victim outlived $1"; kill -9 "$victim"; }
   [ -z "$(ls "$TMPDIR")" ] || bad "$1 leaves $(ls "$TMPDIR")"
 }
@@ -60,7 +60,7 @@ two() { [ "$(grep -c " s   identical$" "$SCRATCH/some")" -ge 2 ]; }
 for jobs in 1 0; do
   "$LOCKSTEP" verify -n 1,2 --steps 1 --jobs $jobs >"$SCRATCH/some" 2>&1 &
   pid=$!
-  await $pid two || bad "no rows: $(cat "$SCRATCH/some")"
+  until two || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done # ctest limits the time: other work may take the cores
   kill -TERM $pid
   wait $pid
   code=$?

@@ -17,6 +17,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -829,9 +830,21 @@ static void a_backend_opens_or_states_why_not(void **state)
     assert_string_equal(compute_missing_op(&broken), "attention_bwd");
 }
 
+/* OpenBLAS's own threads spin when the program has begun; their CPU time would count as the run's. */
+static void no_thread_of_the_blas_library_is_left(void **state)
+{
+    (void)state;
+    const int *there = dlsym(RTLD_DEFAULT, "blas_server_avail"); /* another library: it makes none by itself */
+    ls_compute c;
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
+    if (there) assert_int_equal(*there, 0);
+    ls_compute_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_thread_of_the_blas_library_is_left),
         cmocka_unit_test(a_backend_opens_or_states_why_not),
         cmocka_unit_test(pointwise_operations_match_the_reference),
         cmocka_unit_test(embedding_matches_the_reference),

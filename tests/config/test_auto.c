@@ -180,19 +180,78 @@ static void the_vocabulary_grows_with_the_text_within_limits(void **state)
 {
     (void)state;
     assert_int_equal(ls_auto_vocab(-1), 320);
-    assert_int_equal(ls_auto_vocab(4100000), 1984);
+    assert_int_equal(ls_auto_vocab(4100000), 6016);
     assert_int_equal(ls_auto_vocab(INT64_MAX), 32768);
     for (int64_t n = 1; n < 1000000000; n *= 5) assert_true(ls_auto_vocab(n) <= ls_auto_vocab(5 * n));
+}
+
+static void a_time_is_settled_when_two_measurements_agree(void **state)
+{
+    (void)state;
+    double s = 0;
+    const double calm[] = {0.100, 0.105}, one_disturbed[] = {0.9, 0.1, 0.11}, never[] = {0.1, 0.2, 0.9, 0.4, 1.8},
+                 faster_later[] = {0.9, 0.4, 0.1, 0.11};
+    assert_false(ls_auto_settled(calm, 1, &s));
+    assert_true(s == 0.1);
+    assert_true(ls_auto_settled(calm, 2, &s));
+    assert_true(s == 0.105);
+    assert_false(ls_auto_settled(one_disturbed, 2, &s));
+    assert_true(ls_auto_settled(one_disturbed, 3, &s));
+    assert_true(s == 0.11);
+    assert_false(ls_auto_settled(faster_later, 3, &s));
+    assert_true(s == 0.4);
+    assert_true(ls_auto_settled(faster_later, 4, &s));
+    assert_true(s == 0.11);
+    assert_false(ls_auto_settled(never, 4, &s));
+    assert_true(ls_auto_settled(never, LS_AUTO_TRIALS, &s));
+    assert_true(s == 0.4);
+}
+
+/* The seconds per step that the steps of a run are chosen from again; 0: they stay. The second half of the steps takes `b` each. */
+static double chosen_again_from(const ls_auto_facts *f, const ls_auto_choice *c, double expected, double a, double b)
+{
+    ls_auto_check k = ls_auto_check_of(f, c, expected, 300);
+    ls_auto_watch(&k, 1, 100, 1); /* the first step does not count */
+    for (int64_t step = 2; step <= k.step + 5; step++)
+        ls_auto_watch(&k, step, step <= 1 + (k.step - 1) / 2 ? a : b, 10);
+    return k.measured;
+}
+
+static void the_first_steps_correct_a_wrong_trial(void **state)
+{
+    (void)state;
+    ls_auto_facts f = book;
+    const ls_auto_choice c = {.steps = 1000, .most = 100000}, all_text = {.steps = 1000, .most = 1000},
+                         least = {.steps = 20, .most = 100000};
+    assert_true(fabs(chosen_again_from(&f, &c, 0.25, 0.4, 0.4) - 0.4) < 1e-9);
+    assert_true(fabs(chosen_again_from(&f, &c, 0.25, 0.1, 0.1) - 0.1) < 1e-9);
+    assert_true(chosen_again_from(&f, &c, 0.25, 0.36, 0.36) == 0);
+    assert_true(chosen_again_from(&f, &c, 0.25, 0.18, 0.18) == 0);
+    assert_true(chosen_again_from(&f, &c, 0.25, 0.25, 5) == 0); /* one half was disturbed */
+    assert_true(chosen_again_from(&f, &all_text, 0.25, 0.1, 0.1) == 0);
+    assert_true(chosen_again_from(&f, &all_text, 0.25, 0.5, 0.5) > 0);
+    assert_int_equal(ls_auto_check_of(&f, &c, 0.25, 300).step, 10);
+    assert_int_equal(ls_auto_check_of(&f, &c, 0.01, 300).step, 101); /* a second */
+    assert_int_equal(ls_auto_check_of(&f, &least, 10, 300).step, 3);
+    assert_int_equal(ls_auto_check_of(&f, &c, 0.004, 300).step, 0); /* a run of a few seconds */
+    assert_true(chosen_again_from(&f, &least, 10, 1, 1) > 0);
+    f.steps = 1000;
+    assert_true(chosen_again_from(&f, &c, 0.25, 1, 1) == 0);
+    f = book;
+    f.epochs = 2;
+    assert_true(chosen_again_from(&f, &c, 0.25, 1, 1) == 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_steps_correct_a_wrong_trial),
         cmocka_unit_test(more_speed_text_and_time_never_choose_a_smaller_model),
         cmocka_unit_test(steps_of_the_user_decide_the_size_without_a_measurement),
         cmocka_unit_test(steps_fit_the_time_and_the_text),
         cmocka_unit_test(any_amount_of_text_gives_sizes_that_its_data_can_fill),
         cmocka_unit_test(options_of_the_user_are_kept_and_the_rest_follows_them),
+        cmocka_unit_test(a_time_is_settled_when_two_measurements_agree),
         cmocka_unit_test(reasons_are_wrapped_at_words),
         cmocka_unit_test(the_vocabulary_grows_with_the_text_within_limits),
     };

@@ -4,6 +4,7 @@
 #include "assert_text.h"
 #include "comm/net_impl.h"
 #include "compute/look.h"
+#include "core/fs.h"
 #include "core/clock.h"
 #include "fake_transport.h"
 #include "test_folder.h"
@@ -70,6 +71,30 @@ static void the_flag_wins_over_the_environment(void **state)
     assert_contains(d.words, "CPU (no CUDA plugin: ");
     assert_contains(d.words, "cannot load the plugin");
     unsetenv("LS_PLUGIN_DIR");
+    test_dir_close(dir);
+}
+
+/* Display and 3D controllers of NVIDIA are GPUs that users expect to be used; its bridges and other vendors are not. */
+static void hardware_is_found_without_a_driver(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    const struct {
+        const char *name, *vendor, *class;
+        bool gpu;
+    } device[] = {{"0000:00:01.0", "0x8086\n", "0x030000\n", false},
+                  {"0000:00:02.0", "0x10de\n", "0x068000\n", false},
+                  {"0000:00:03.0", "0x10de\n", "0x030200\n", true}};
+    assert_false(look_for_hardware(test_path(dir, "none", NULL)));
+    for (size_t i = 0; i < N_OF(device); i++) {
+        assert_int_equal(ls_fs_mkdirs(test_path(dir, device[i].name, NULL)), LS_OK);
+        char file[64];
+        snprintf(file, sizeof file, "%s/vendor", device[i].name);
+        test_write(dir, file, device[i].vendor);
+        snprintf(file, sizeof file, "%s/class", device[i].name);
+        test_write(dir, file, device[i].class);
+        assert_int_equal(look_for_hardware(dir), device[i].gpu);
+    }
     test_dir_close(dir);
 }
 
@@ -222,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_names_are_parsed_strictly),
+        cmocka_unit_test(hardware_is_found_without_a_driver),
         cmocka_unit_test(the_flag_wins_over_the_environment),
         cmocka_unit_test(a_crash_of_the_driver_is_survived),
         cmocka_unit_test(workers_agree_on_one_device_kind),

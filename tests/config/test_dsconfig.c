@@ -47,6 +47,21 @@ static double num(const ls_ds_config *c, const char *key)
     return ls_ds_real(c, key, -1);
 }
 
+/* As hjson, which DeepSpeed reads its files with. */
+static void comments_and_trailing_commas_are_accepted(void **state)
+{
+    (void)state;
+    ls_ds_config c;
+    must_parse(
+        "# first\n{ // no\n  \"train_batch_size\": /* 7, */ 8, # rest }\n  \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": "
+        "[0.9, 0.95, ], /**/ }, },\n  \"_note\": \"http://a # b, /* c */\",\n}\n//",
+        &c);
+    assert_true(num(&c, "train_batch_size") == 8);
+    assert_int_equal(json_array_size(ls_ds_get(&c, "optimizer.params.betas")), 2);
+    assert_string_equal(ls_ds_text(&c, "_note", ""), "http://a # b, /* c */");
+    ls_ds_config_fini(&c);
+}
+
 static void missing_keys_give_the_default(void **state)
 {
     (void)state;
@@ -167,7 +182,15 @@ static void wrong_values_name_their_key(void **state)
     must_fail("{\"a\": 1, }", LS_E_CONFIG, "line 1");
     must_fail("{} x", LS_E_CONFIG, "line 1");
     must_fail("{\"fp16\": {}, \"fp16\": {}}", LS_E_CONFIG, "a key may occur once");
-    must_fail("{ // no\n}", LS_E_CONFIG, "comments");
+    must_fail("{ /* never ends", LS_E_CONFIG, "line 1, ");
+    must_fail("{\n# one\n \"steps_per_print\": 1,, }", LS_E_CONFIG, "line 3, ");
+    must_fail("{\n/* two\n lines */ train_batch_size: 1}", LS_E_CONFIG, "line 3, ");
+    must_fail("{,}", LS_E_CONFIG, "keys and texts need double quotes");
+    /* the line of a key, that of its block where the key is not in the text, and where another block has the same key */
+    must_fail("{\n\"fp16\": {\"enabled\": false},\n// \"bf16\": {\n\"bf16\": {\n\"enabled\": 3}}", LS_E_CONFIG,
+              "ds.json: line 5: 'bf16.enabled' is 3");
+    must_fail("{\"comment\": \"{ \\\" // [\",\n\"amp\": [\"amp\",\n{\"enabled\": true}]}", LS_E_UNSUPPORTED,
+              "ds.json: line 2: 'amp'");
     must_fail("[]", LS_E_CONFIG, "object");
     must_fail("{\"train_batch_size\": 0}", LS_E_CONFIG, "train_batch_size");
     must_fail("{\"train_batch_size\": 1.5}", LS_E_CONFIG, "whole");
@@ -257,7 +280,7 @@ static void a_failed_allocation_leaks_nothing(void **state)
         ls_status st = parse(text, &c);
         ls_mem_fail_at(-1);
         if (st == LS_OK) {
-            assert_int_equal(k, 2); /* the bytes, the list */
+            assert_int_equal(k, 3); /* the text without comments, the bytes, the list */
             ls_ds_config_fini(&c);
             break;
         }
@@ -289,16 +312,16 @@ static void all_problems_are_listed_in_three_groups(void **state)
         " a comment\n",
         "    _note  ",
         " the last partial batch of an epoch is always dropped\n",
-        "  refused\n    'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
-        "    'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
-        "    'scheduler.type' is 5, but must be text (flag: --lr_schedule)\n",
-        "    'zero_optimization.offload_param.device' is 'cpu', which is not supported; use none "};
+        "  refused\n    line 1: 'optimizer.params.beta' is not a DeepSpeed key; the nearest one is 'optimizer.params.betas'\n",
+        "    line 1: 'gradient_clipping' is -1, but must be at least 0 (flag: --clip)\n",
+        "    line 1: 'scheduler.type' is 5, but must be text (flag: --lr_schedule)\n",
+        "    line 1: 'zero_optimization.offload_param.device' is 'cpu', which is not supported; use none "};
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);
     ls_str s = {0};
     const int64_t live = ls_mem_live();
     assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-    assert_int_equal(ls_ds_config_explain(path, NULL, NULL, &s), LS_OK);
+    assert_int_equal(ls_ds_config_explain(path, NULL, false, NULL, &s), LS_OK);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!strstr(s.data, wanted[i])) fail_msg("'%s' is not in\n%s", wanted[i], s.data);
     const char *honoured = strstr(s.data, "honoured"), *ignored = strstr(s.data, "  ignored");
@@ -318,8 +341,34 @@ static void groups_in(const char *text, const char *precision, ls_str *out)
     char *dir = test_dir();
     const char *path = test_path(dir, "ds.json", NULL);
     assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
-    assert_int_equal(ls_ds_config_explain(path, precision, NULL, out), LS_OK);
+    assert_int_equal(ls_ds_config_explain(path, precision, true, NULL, out), LS_OK);
     test_dir_close(dir);
+}
+
+/* Keys that are accepted and change nothing are not listed as honoured. */
+static void keys_without_effect_are_not_honoured(void **state)
+{
+    (void)state;
+    static const char *const none[] = {"zero_optimization.overlap_comm",
+                                       "zero_optimization.contiguous_gradients",
+                                       "zero_optimization.offload_optimizer.pin_memory",
+                                       "compression_training",
+                                       "fp16.loss_scale",
+                                       "zero_optimization.offload_optimizer.device"};
+    ls_str s = {0};
+    groups_in(
+        "{\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true, \"contiguous_gradients\": true, \"offload_optimizer\": "
+        "{\"device\": \"cpu\", \"pin_memory\": true}, \"zero_quantized_weights\": false}, \"compression_training\": {}, "
+        "\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0}}",
+        "fp32", &s);
+    const char *ignored = strstr(s.data, "  ignored"), *refused = strstr(s.data, "  refused");
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        const char *at = strstr(s.data, none[i]);
+        if (!at || at < ignored || at > refused) fail_msg("%s in:\n%s", none[i], s.data);
+    }
+    assert_true(strstr(s.data, "zero_optimization.stage") < ignored &&
+                strstr(s.data, "zero_quantized_weights") < ignored);
+    ls_str_fini(&s);
 }
 
 static void groups_of(const char *text, ls_str *out)
@@ -469,6 +518,8 @@ static void a_real_configuration_file_loads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comments_and_trailing_commas_are_accepted),
+        cmocka_unit_test(keys_without_effect_are_not_honoured),
         cmocka_unit_test(missing_keys_give_the_default),
         cmocka_unit_test(every_block_of_deepspeed_is_read),
         cmocka_unit_test(keys_without_effect_are_listed),

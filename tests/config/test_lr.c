@@ -7,7 +7,8 @@ static void warmup_follows_deepspeeds_check_values(void **state)
 {
     (void)state;
     ls_lr_schedule s = {.kind = LS_LR_WARMUP, .max = 1e-4, .warmup = 1000, .last_batch_iteration = -1};
-    assert_near(ls_lr_at(&s, 1), 0, 0); /* the first two updates of R1 (docs/REFERENCES.md) change nothing */
+    assert_near(ls_lr_at(&s, 1), 0,
+                0); /* the first two updates of the ZeRO scaling study (docs/REFERENCES.md) change nothing */
     assert_near(ls_lr_at(&s, 2), 0, 0);
     assert_near(ls_lr_at(&s, 3), 1.0034e-5, 5e-10);
     assert_near(ls_lr_at(&s, 10), 3.1808e-5, 5e-10);

@@ -1,4 +1,5 @@
-/* Command lines of the trainers R2 and R3 as flags of ours. test_r3.c has the flags of R3 themselves. */
+/* Command lines of the trainers of the strategy comparison and of the translation study as flags of ours. test_r3.c has
+ * the flags of the latter. */
 #include "assert_text.h"
 #include "config/options.h"
 #include "config/preset.h"
@@ -102,7 +103,8 @@ static void flags_of_r2_without_effect_are_noted(void **state)
     assert_int_equal(words_of("--preset r2 --vocab-file v --swiglu --log-throughput false --split 9,1 --seed 7", false,
                               out, &o, &notes),
                      LS_OK);
-    assert_string_equal(notes.data, "flags of R2 without effect: --vocab_file, --swiglu, --log_throughput, --split\n");
+    assert_string_equal(notes.data,
+                        "flags of --preset r2 without effect: --vocab_file, --swiglu, --log_throughput, --split\n");
     assert_int_equal(o.seed, 7);
     ls_str_fini(&notes);
 }
@@ -114,8 +116,9 @@ static void flags_of_r2_that_its_framework_does_not_use_are_noted(void **state)
     ls_train_options o;
     ls_str notes = {0};
     assert_int_equal(words_of("--preset r2 --num-gpus 2 --global-batch-size 8", false, out, &o, &notes), LS_OK);
-    assert_string_equal(notes.data, "flags of R2 without effect: --num_gpus (without --framework: one worker), "
-                                    "--global_batch_size (only with --framework deepspeed)\n");
+    assert_string_equal(notes.data,
+                        "flags of --preset r2 without effect: --num_gpus (without --framework: one worker), "
+                        "--global_batch_size (only with --framework deepspeed)\n");
     assert_int_equal(o.n, 1);
     ls_str_fini(&notes);
     must("--preset r2 --num-gpus 1", false, &o);

@@ -1,4 +1,4 @@
-/* The flags of R3's scripts, translated to those of train. */
+/* The flags of the translation study's scripts, translated to those of train. */
 #include "cmocka_all.h"
 #include "config/r3.h"
 
@@ -52,7 +52,7 @@ static void data_parallel_flags_set_workers_and_batch(void **state)
         "--task translate --dataset d --world-size 4 --batch_size=256 --n_epochs 3 --learning_rate 2e-4 --model_max_length 64",
         "--grad_accum_steps=1 " ADAMW " --n=4 --micro_batch_size_per_gpu=64 --epochs=3 --lr=2e-4 --seq_length=64 "
         "--data=d --task translate");
-    /* first the defaults of the script; words that are not R3's come last and override */
+    /* first the defaults of the script; words that are not the translation study's come last and override */
     assert_words("--n_epochs 1 --lr 1",
                  "--n=2 --micro_batch_size_per_gpu=64 --grad_accum_steps=1 --lr=1e-4 --seq_length=128 " ADAMW
                  " --epochs=1 --lr 1");

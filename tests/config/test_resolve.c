@@ -81,7 +81,7 @@ static void blocks_of_the_json_set_the_layout_and_recompute(void **state)
     assert_true(c.recompute &&
                 noted(&c, "partition_activations of the DeepSpeed JSON: the activations of each block are recomputed"));
     ls_train_config_fini(&c);
-    must(json, "--run_type optimized", &c); /* R1's model ignores the block */
+    must(json, "--run_type optimized", &c); /* the scaling study's model ignores the block */
     assert_true(!c.recompute && noted(&c, "no effect with --run_type"));
     ls_train_config_fini(&c);
     must("{\"activation_checkpointing\": {\"partition_activations\": false, \"number_checkpoints\": null}}",
@@ -123,7 +123,7 @@ static void flags_override_the_reference_json(void **state)
                 c.clip == 1.0);
     assert_true(c.beta2 == 0.999 && c.weight_decay == 0.01 && c.fp16_enabled && c.zero_stage == 1 &&
                 c.wall_clock_breakdown);
-    assert_int_equal(c.model.variant, LS_VARIANT_R1); /* the command line of R1 selects the model of R1 */
+    assert_int_equal(c.model.variant, LS_VARIANT_R1); /* the command line of the scaling study selects its model */
     assert_int_equal(ls_model_n_param(&c.model), 163037184);
     assert_source(&c, "variant", LS_FROM_RULE, "--run_type without --model");
     assert_source(&c, "lr", LS_FROM_JSON, "optimizer.params.lr");
@@ -157,7 +157,7 @@ static void a_json_gets_the_defaults_of_deepspeed(void **state)
     assert_true(c.lr.base == 1e-3 && c.weight_decay == 0 && c.clip == 0 && c.beta2 == 0.999);
     assert_true(c.lr.kind == LS_LR_CONSTANT && c.lr.warmup == 0 && !c.warmup_auto); /* no scheduler */
     ls_train_config_fini(&c);
-    must("{}", "", &c); /* no optimizer block: R1's baseline (docs/REFERENCES.md) */
+    must("{}", "", &c); /* no optimizer block: the scaling study's baseline (docs/REFERENCES.md) */
     assert_true(c.lr.base == 1e-4 && c.weight_decay == 0.01 && c.clip == 0);
     ls_train_config_fini(&c);
     must("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}}",
@@ -534,6 +534,9 @@ static void print_config_omits_no_setting(void **state)
                                        "task",
                                        "workdir",
                                        "minutes",
+                                       "lines",
+                                       "limit_docs",
+                                       "dedup",
                                        "summary",
                                        "serve",
                                        "serve_address"};

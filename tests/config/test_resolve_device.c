@@ -289,11 +289,13 @@ static void the_loss_scale_rule_follows_the_run(void **state)
     assert_string_equal(c.precision_label, "fp16_deepspeed");
     assert_source(&c, "precision", LS_FROM_JSON, "fp16.enabled");
     ls_train_config_fini(&c);
-    must(r1_json, "--run_type baseline --device cuda", &c); /* the training loop of R1 uses torch's scaler */
+    must(r1_json, "--run_type baseline --device cuda",
+         &c); /* the training loop of the scaling study uses torch's scaler */
     assert_true(s->rule == LS_SCALE_AMP && s->initial == 65536 && s->window == 2000);
     assert_string_equal(c.precision_label, "fp16_torch_amp");
     ls_train_config_fini(&c);
-    must(r1_json, "--run_type baseline --device cuda -n 2", &c); /* with two workers R1 uses the DeepSpeed engine */
+    must(r1_json, "--run_type baseline --device cuda -n 2",
+         &c); /* with two workers the scaling study uses the DeepSpeed engine */
     assert_true(s->rule == LS_SCALE_ZERO);
     ls_train_config_fini(&c);
 

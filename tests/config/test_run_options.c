@@ -172,14 +172,18 @@ static void restarts_are_not_taken_over(void **state)
     assert_int_equal(ls_run_options_read(dir, false, &words), LS_OK);
     parse(&words, &o);
     assert_false(ls_train_given(&o, "max_restarts") || ls_train_given(&o, "elastic"));
-    ls_run_options_restarts(dir, &s);
-    assert_string_equal(s.data, "--max_restarts 3 --elastic 1:2");
+    ls_run_options_typed(dir, "restarts", &s);
+    assert_string_equal(s.data, " --max_restarts 3 --elastic 1:2");
     ls_str_fini(&s);
     ls_argv_fini(&words);
     save("--n 2 --max_restarts 0", 1, 2);
-    ls_run_options_restarts(dir, &s);
+    ls_run_options_typed(dir, "restarts", &s);
     assert_int_equal(s.len, 0);
-    ls_run_options_restarts("/no/such/run", &s);
+    write_options("{\"version\": 1, \"options\": {\"max_restarts\": 3, \"hot_spare\": 1, \"serve\": \"\", \"lr\": 1}}");
+    assert_int_equal(ls_run_options_read(dir, false, &words), LS_OK);
+    assert_int_equal(words.n, 1);
+    ls_argv_fini(&words);
+    ls_run_options_typed("/no/such/run", "restarts", &s);
     assert_int_equal(s.len, 0);
 }
 
@@ -251,11 +255,23 @@ static void a_resumed_run_reads_its_copy_of_the_deepspeed_json(void **state)
     ls_ds_config_fini(&ds);
 }
 
+#define OPTION(name, value) "{\"version\": 1, \"options\": {\"" name "\": " value "}}"
+
 static void a_damaged_file_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"{", "[]", "{\"version\": 1, \"options\": {\"lr\": null}}",
-                                      "{\"version\": 99, \"options\": {\"lr\": 0.1}}", "{\"options\": {\"lr\": 0.1}}"};
+    static const char *const bad[] = {"{",
+                                      "[]",
+                                      "{\"version\": 1, \"options\": {\"lr\": null}}",
+                                      "{\"version\": 99, \"options\": {\"lr\": 0.1}}",
+                                      "{\"options\": {\"lr\": 0.1}}",
+                                      OPTION("serve=8123", "true"),
+                                      OPTION("serve-address", "\"0.0.0.0\""),
+                                      OPTION("profile=true", "true"),
+                                      OPTION("checkpoint-path", "\"x\""),
+                                      OPTION("tf32", "[\"--serve\"]"),
+                                      OPTION("betas", "[\"0.9\", \"--serve\"]"),
+                                      OPTION("help", "true")};
     const size_t other = 3; /* its version */
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_argv words = {0};

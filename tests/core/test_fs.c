@@ -353,6 +353,62 @@ static void folders_are_created_listed_and_removed(void **state)
     assert_int_equal(ls_fs_remove_tree(at("none")), LS_OK);
 }
 
+/* Below a folder of ls_fs_no_links every call fails on a link, also of a folder, and leaves what it leads to; elsewhere links are followed. */
+static void names_below_a_folder_without_links(void **state)
+{
+    (void)state;
+    char *data = NULL, **names = NULL, root[PATH_MAX];
+    size_t n = 0;
+    struct stat s;
+    ls_status st;
+    ls_fs_out o;
+    ls_fs_map m;
+    assert_int_equal(ls_fs_write(at("outside/file"), "text", 4), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(at("real/sub")), LS_OK);
+    assert_int_equal(ls_fs_write(at("real/sub/own"), "own", 3), LS_OK);
+    assert_int_equal(symlink("real", at("root")), 0);
+    assert_int_equal(symlink("../outside/file", at("real/file")), 0);
+    assert_int_equal(symlink("../outside", at("real/folder")), 0);
+    assert_int_equal(symlink("../outside/new", at("real/nowhere")), 0);
+    assert_int_equal(ls_fs_read(at("root/file"), &data, &n), LS_OK); /* still followed */
+    ls_free(data);
+    snprintf(root, sizeof root, "%s/", at("root"));
+    assert_int_equal(ls_fs_no_links(root), LS_OK);
+    static const char *const link[] = {
+        "root/file", "root/folder/file", "root//folder/./file", "root/nowhere", "root/sub/../../outside/file",
+        "real/file"};
+    for (size_t i = 0; i < sizeof link / sizeof *link; i++) {
+        const char *path = at(link[i]);
+        assert_int_equal(ls_fs_read(path, &data, &n), LS_E_IO);
+        assert_non_null(strstr(ls_err_words(), strstr(link[i], "..") ? "leads out of" : "is a symbolic link"));
+        assert_int_equal(ls_fs_write(path, "bad", 3), LS_E_IO);
+        assert_int_equal(ls_fs_out_open(&o, path), LS_E_IO);
+        assert_int_equal(ls_fs_map_open(&m, path), LS_E_IO);
+        assert_int_equal(ls_fs_open_input(path, &s, &st), -1);
+        assert_int_equal(ls_fs_open_lines(path), -1);
+        assert_int_equal(errno, ELOOP);
+    }
+    assert_int_equal(ls_fs_mkdirs(at("root/folder")), LS_E_IO);
+    assert_int_equal(ls_fs_mkdirs(at("root/folder/deep/er")), LS_E_IO);
+    assert_int_equal(ls_fs_mkdir_next(at("root/folder"), "k-", root), LS_E_IO);
+    assert_int_equal(ls_fs_list(at("root/folder"), &names, &n), LS_E_IO);
+    assert_int_equal(ls_fs_sync_dir(at("root/folder")), LS_E_IO);
+    assert_int_equal(ls_fs_rename(at("root/sub/own"), at("root/folder/file")), LS_E_IO);
+    assert_int_equal(ls_fs_rename(at("root/folder/file"), at("root/sub/own")), LS_E_IO);
+    assert_int_equal(ls_fs_remove_tree(at("root/folder/file")), LS_E_IO);
+    assert_int_equal(ls_fs_copy_tree(at("root/sub"), at("root/folder/copy")), LS_E_IO);
+    assert_int_equal(ls_fs_open_new(at("root/folder/file")), -1);
+    assert_int_equal(ls_fs_list(at("outside"), &names, &n), LS_OK);
+    assert_int_equal(n, 1);
+    ls_fs_list_free(names, n);
+    assert_int_equal(ls_fs_read(at("outside/file"), &data, &n), LS_OK);
+    assert_string_equal(data, "text");
+    ls_free(data);
+    assert_int_equal(ls_fs_write(at("root/sub/own"), "mine", 4), LS_OK); /* the folder itself is a link */
+    assert_int_equal(close(ls_fs_open_new(at("root/file"))), 0);         /* replaces the link */
+    assert_int_equal(ls_fs_size(at("outside/file"), &(int64_t){0}), LS_OK);
+}
+
 static void a_copied_folder_replaces_the_old_copy(void **state)
 {
     (void)state;
@@ -401,6 +457,7 @@ int main(void)
         cmocka_unit_test(killed_writers_leave_whole_files),
         cmocka_unit_test(folders_are_created_listed_and_removed),
         cmocka_unit_test(paths_are_joined_with_one_slash),
+        cmocka_unit_test(names_below_a_folder_without_links),
         cmocka_unit_test(a_copied_folder_replaces_the_old_copy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

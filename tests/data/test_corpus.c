@@ -105,17 +105,17 @@ static void folders_list_their_text_files_sorted(void **state)
 {
     (void)state;
     const char *const files[] = {"f/b.txt",     "f/a.jsonl.gz",        "f/sub/z.txt.zst", "f/.hidden.txt",
-                                 "f/notes.pdf", "f/sub/deep/q.ndjson", "f/README.md"};
+                                 "f/notes.pdf", "f/sub/deep/q.ndjson", "f/README.md",     "f/c.rst"};
     for (size_t i = 0; i < N_OF(files); i++) assert_int_equal(ls_fs_write(in_dir(files[i]), "x", 1), LS_OK);
     ls_inputs list = {0};
     assert_int_equal(ls_inputs_add(&list, in_dir("f"), LS_TEXT_AUTO), LS_OK);
-    const char *const want[] = {"f/a.jsonl.gz", "f/b.txt", "f/sub/deep/q.ndjson", "f/sub/z.txt.zst"};
-    assert_int_equal(list.n, 4);
-    for (size_t i = 0; i < 4; i++) {
+    const char *const want[] = {"f/a.jsonl.gz", "f/b.txt", "f/c.rst", "f/sub/deep/q.ndjson", "f/sub/z.txt.zst"};
+    assert_int_equal(list.n, 5);
+    for (size_t i = 0; i < 5; i++) {
         assert_string_equal(list.item[i].path, in_dir(want[i]));
-        assert_int_equal(list.item[i].format, i == 0 || i == 2 ? LS_TEXT_JSONL : LS_TEXT_PLAIN);
+        assert_int_equal(list.item[i].format, i == 0 || i == 3 ? LS_TEXT_JSONL : LS_TEXT_PLAIN);
     }
-    assert_int_equal(ls_inputs_nbytes(&list), 4);
+    assert_int_equal(ls_inputs_nbytes(&list), 5);
     assert_int_equal(list.n_skipped, 2);
     assert_string_equal(list.skipped[0], in_dir("f/README.md"));
     assert_int_equal(ls_inputs_add(&list, in_dir("f/README.md"), LS_TEXT_AUTO), LS_OK); /* by its name */
@@ -298,6 +298,14 @@ static void bad_utf8_is_found_exactly(void **state)
         assert_int_equal(data_utf8_check(p, c[i].n), c[i].good);
         if (c[i].good < c[i].n) assert_int_equal(data_utf8_bad_len(p + c[i].good, c[i].n - c[i].good), c[i].bad);
     }
+    static const struct {
+        const char *s;
+        size_t n, whole;
+    } w[] = {
+        {"", 0, 0},     {"a", 1, 1},     {"a\xe4", 2, 1},        {"a\xe4\xb8", 3, 1},    {"a\xe4\xb8\xad", 4, 4},
+        {"\xc2", 1, 0}, {"\x80", 1, 1},  {"\x80\x80\x80", 3, 3}, {"\xf0\x9f\x98", 3, 0}, {"\xf0\x9f\x98\x80", 4, 4},
+        {"\xff", 1, 1}, {"a\xe4z", 3, 3}};
+    for (size_t i = 0; i < N_OF(w); i++) assert_int_equal(data_utf8_whole(w[i].s, w[i].n), w[i].whole);
     for (uint32_t k = 0; k < 0x110000; k++) { /* every code point, encoded and decoded */
         unsigned char b[4];
         uint32_t back = 0;

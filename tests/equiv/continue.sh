@@ -64,7 +64,7 @@ run short --max_train_steps 2 || bad "--max_train_steps"
 run short --max_train_steps 6 --resume || bad "--max_train_steps, raised"
 grep -q "after 1 step and 1 epoch; .*higher --max_train_steps does not" "$SCRATCH/short.log" || bad "no message: $(cat "$SCRATCH/short.log")"
 
-# validation data without a validation batch: 0.0, as R1 writes; without validation data: null
+# validation data without a validation batch: 0.0, as the scaling study writes; without validation data: null
 python3 - "$SCRATCH" "$LOCKSTEP" <<'PY' || bad "val_loss_avg_global"
 import json, subprocess, sys
 d, lockstep = sys.argv[1:]

@@ -16,8 +16,8 @@ chmod 755 "$SCRATCH"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 60000 && tokens "$SCRATCH/d/val.bin" 2000 2
 export TRAIN_DATA=$SCRATCH/d/train.bin VAL_DATA=$SCRATCH/d/val.bin LOCKSTEP MICRO_BATCH_SIZE_PER_GPU=1 GRAD_ACCUM_STEPS=2
 model="--model tiny --seq_length 64 --dropout 0.1 --threads 1 --lr 1e-3 --save_every 20 --keep_last 2"
-two=(--partition=all --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gres=gpu:2 --mem=0 --time=10 scripts/slurm/train_2node.sbatch)
-one=(--partition=all --cpus-per-task=2 --mem=0 --time=10 scripts/slurm/train_1node.sbatch)
+two=(--nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gres=gpu:2 --mem=0 --time=10 scripts/slurm/train_2node.sbatch)
+one=(--cpus-per-task=2 --mem=0 --time=10 scripts/slurm/train_1node.sbatch)
 submit() { # NAME STEPS SBATCH-ARGUMENTS...: prints the number of the job
   local name=$1 steps=$2; shift 2
   (cd "$LS_SOURCE" && RUN_DIR=$SCRATCH/$name GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $steps ${EXTRA:-}" \
@@ -93,6 +93,27 @@ ends term "$job" 120
 resumed term
 equal term
 
+# simple.sbatch as a stranger edits it (here also a model for a test): two nodes; its log has each step once, and no name of another program
+mkdir -p "$SCRATCH/plain" && cp "$SCRATCH"/d/*.bin "$SCRATCH/plain"
+sed -e 's/ --gres=gpu:4//' -e "s#^DATA=[^ ]*#DATA=$SCRATCH/plain#" -e 's/ntasks-per-node=4/ntasks-per-node=2/' -e 's/cpus-per-task=4/cpus-per-task=1/' \
+  -e "s#^PATH=[^ ]*#PATH=${LOCKSTEP%/*}:\$PATH#" -e "s/--model gpt2/$model --max_steps $steps/" -e "s#\"runs/#\"$SCRATCH/runs/#" \
+  "$LS_SOURCE/scripts/slurm/simple.sbatch" >"$SCRATCH/simple.sbatch"
+job=$(timeout -k 5 30 "${box[@]}" sbatch --parsable --output="$SCRATCH/simple.log" "$SCRATCH/simple.sbatch")
+ln -s "runs/slurm-$job" "$SCRATCH/simple"
+at_step simple 30
+"${box[@]}" scancel --signal=TERM "$job" # what Slurm sends before the limit
+ends simple "$job" 120
+resumed simple
+[ -e "$SCRATCH/simple/RUN_COMPLETE.txt" ] || bad "simple.sbatch: the run is not complete: $(tail -3 "$SCRATCH/simple.log")"
+job=$(cd "$LS_SOURCE" && unset TRAIN_DATA VAL_DATA && DATA=$SCRATCH/plain RUN_DIR=$SCRATCH/folder GPT2_EXTRA_ARGS="$model --max_steps 20" \
+  timeout -k 5 30 "${box[@]}" sbatch --parsable --export=ALL --output="$SCRATCH/folder.log" "${two[@]}")
+ends folder "$job" 120
+for log in simple folder; do
+  grep -q "torch\|Loss:" "$SCRATCH/$log.log" && bad "$log: words of another program: $(grep -m 2 "torch\|Loss:" "$SCRATCH/$log.log")"
+  [ -z "$(sed -n 's|^step \([0-9]*/\).*|\1|p' "$SCRATCH/$log.log" | sort | uniq -d)" ] || bad "$log: a step is printed twice"
+done
+grep -q "^step [0-9]*/" "$SCRATCH/whole.log" && bad "whole: the steps have the lines of the study and our own"
+
 # a worker is killed: the job starts its step again, from the newest checkpoint
 job=$(LOCKSTEP_FAULT="kind=kill,rank=3,step=35,attempt=1" MAX_RESTARTS=2 submit killed $steps "${two[@]}")
 ends killed "$job" 120
@@ -131,7 +152,7 @@ grep -q "checkpoint_path=$SCRATCH/root/benchmarks/slurm_$job/1node" "$SCRATCH/se
 
 # a job that reaches its real time limit: Slurm checks limits every 30 s
 job=$(EXTRA="--save_every 0 --keep_last 0 --epochs 1000" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
-for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
+for _ in $(seq 90); do grep -q "requeued: attempt" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
 grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"
 ls -d "$SCRATCH"/timed/step-* >/dev/null 2>&1 || bad "nothing was saved before the limit: $(tail -3 "$SCRATCH/timed.log")"
 "${box[@]}" scancel "$job"

@@ -61,13 +61,13 @@ static void variant_r1_has_its_own_head(void **state)
     ls_model_config c;
     assert_int_equal(ls_model_config_preset("gpt2", &c), LS_OK);
     ls_model_config_set_variant(&c, LS_VARIANT_R1);
-    assert_int_equal(ls_model_n_param(&c), 163037184); /* docs/REFERENCES.md#r1 */
+    assert_int_equal(ls_model_n_param(&c), 163037184); /* docs/REFERENCES.md#the-zero-scaling-study */
     assert_int_equal(c.gelu, LS_GELU_ERF);
     assert_false(c.tied);
     ls_variant v;
     assert_int_equal(ls_variant_parse("r1", &v), LS_OK);
     assert_int_equal(v, LS_VARIANT_R1);
-    assert_int_equal(ls_variant_parse("R1", &v), LS_E_ARG);
+    assert_int_equal(ls_variant_parse("R1", &v), LS_E_ARG); /* check-words: allowed */
 }
 
 static void hugging_face_configurations_are_read(void **state)

@@ -121,7 +121,7 @@ def cases(steps):
 
 
 def full_cases():
-    """Optimizer and rate of R1 (docs/REFERENCES.md). The first updates of Adam divide a gradient by its own size, so elements with a
+    """Optimizer and rate of the ZeRO scaling study (docs/REFERENCES.md). The first updates of Adam divide a gradient by its own size, so elements with a
     gradient near 0 change by rounding errors alone. The 124M model has many of them, and any two fp32 programs differ slightly (fp32
     PyTorch differs from its own double results more than we do). Here losses are compared relatively, the rest within that noise."""
     adam = {"lr": 1e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}

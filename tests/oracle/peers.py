@@ -47,8 +47,8 @@ class R1Block(nn.Module):
         return x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
 
 
-class R1(nn.Module):
-    """The GPT-2 of R1 (docs/REFERENCES.md): separate query, key and value, erf GELU, an untied head, torch's initialisation."""
+class StudyModel(nn.Module):
+    """The GPT-2 of the ZeRO scaling study (docs/REFERENCES.md): separate query, key and value, erf GELU, an untied head, torch's initialisation."""
 
     def __init__(self, L, H, E, P, V):
         super().__init__()
@@ -66,7 +66,7 @@ class R1(nn.Module):
 
 
 def r1_as_folder(get):
-    """R1's tensors under Hugging Face's names and in its layout. get(parameter) picks the value or the gradient."""
+    """The tensors of StudyModel under Hugging Face's names and in its layout. get(parameter) picks the value or the gradient."""
     def names(model):
         out = {"transformer.wte.weight": get(model.token.weight), "transformer.wpe.weight": get(model.position.weight)}
         for i, b in enumerate(model.blocks):
@@ -101,7 +101,7 @@ def make_model(variant, L, H, E, P, V, seed, shake=0.0):
                             resid_pdrop=0.0, bos_token_id=V - 1, eos_token_id=V - 1)
         model = GPT2LMHeadModel(config)
     else:
-        model = R1(L, H, E, P, V)
+        model = StudyModel(L, H, E, P, V)
     model.eval()  # no dropout; gradients are still computed
     with torch.no_grad():
         for p in model.parameters():

@@ -1,6 +1,6 @@
 /* The pipeline executor compared with one worker. A pipelined forward gives the same losses for every batch and micro-batch size, also
- * if the last micro-batch is smaller (the table of R3, docs/REFERENCES.md). A pipelined step gives the same gradients bit for bit, with
- * every schedule and cut. Stages are threads of this process. */
+ * if the last micro-batch is smaller (the table of the translation study, docs/REFERENCES.md). A pipelined step gives
+ * the same gradients bit for bit, with every schedule and cut. Stages are threads of this process. */
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "model_fixture.h"

@@ -1,5 +1,5 @@
-/* Small schedules: their lists, the clocks of R3 (docs/REFERENCES.md), reading and writing text, and each rule of the checker broken
- * once. */
+/* Small schedules: their lists, the clocks of the translation study (docs/REFERENCES.md), reading and writing text, and
+ * each rule of the checker broken once. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
@@ -35,7 +35,7 @@ static ls_status check_with(const ls_schedule *s, int mailbox)
     return LS_OK;
 }
 
-/* ---- the clocks of R3 ---- */
+/* ---- the clocks of the translation study ---- */
 
 /* gpipe's forward pass: micro-batch i runs on stage j at clock i + j, and each pair runs once. */
 static void gpipe_runs_by_the_clock_of_r3(void **state)

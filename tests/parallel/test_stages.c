@@ -1,5 +1,5 @@
-/* Cutting units into stages: the automatic cut compared with all possible cuts, cuts by hand, errors, and the rules of R3
- * (docs/REFERENCES.md). */
+/* Cutting units into stages: the automatic cut compared with all possible cuts, cuts by hand, errors, and the rules of
+ * the translation study (docs/REFERENCES.md). */
 #include "parallel/stages.h"
 
 #include "core/mem.h"

@@ -126,7 +126,7 @@ static void planned_memory_and_collectives_match_a_run(void **state)
 
 /* ---- prediction ---- */
 
-/* Tokens/s that R1 published for one node of V100 (docs/REFERENCES.md#r1). */
+/* Tokens/s that the scaling study published for one node of V100 (docs/REFERENCES.md#the-zero-scaling-study). */
 static const double published[3] = {29600.05, 57289.31, 100791.44};
 
 static double v100_row(int gpus)
@@ -181,8 +181,9 @@ static void a_fit_on_two_v100_predicts_four(void **state)
     assert_true(fabs(row[2] / published[2] - 1) < 0.10);
 }
 
-/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's 16-bit
- * rates were measured, fp32's were fitted on the last row (planner_presets.c). */
+/* Tokens/s of one H200: the least and the most that were measured, --no_deterministic and without dropout (docs/results/gpu_h200_2026-11-15.md), and
+ * with one order of sums or with dropout, which always has one (plan_h200_2026-11-16.md). The preset's 16-bit rates were measured, fp32's were
+ * fitted, and so was the cost of dropout, on rows 9, 10 and 12 (planner_presets.c). */
 static const struct h200_case {
     const char *model;
     int64_t batch;
@@ -190,11 +191,22 @@ static const struct h200_case {
     ls_dtype dtype;
     bool recompute;
     double least, most;
+    bool ordered, dropout;
 } h200[] = {
-    {"gpt2", 64, 64, 1024, LS_BF16, false, 585143, 606014}, {"gpt2", 16, 16, 512, LS_BF16, false, 527643, 542495},
-    {"gpt2", 16, 4, 512, LS_BF16, false, 433654, 437700},   {"gpt2-xl", 8, 8, 1024, LS_BF16, false, 49200, 49498},
-    {"gpt2", 16, 4, 512, LS_F16, false, 428651, 430298},    {"gpt2-xl", 8, 8, 1024, LS_BF16, true, 38200, 38200},
-    {"gpt2", 16, 16, 1024, LS_F32, false, 96633, 96633},
+    {"gpt2", 64, 64, 1024, LS_BF16, false, 585143, 606014, false, false},
+    {"gpt2", 16, 16, 512, LS_BF16, false, 527643, 542495, false, false},
+    {"gpt2", 16, 4, 512, LS_BF16, false, 433654, 437700, false, false},
+    {"gpt2-xl", 8, 8, 1024, LS_BF16, false, 49200, 49498, false, false},
+    {"gpt2", 16, 4, 512, LS_F16, false, 428651, 430298, false, false},
+    {"gpt2-xl", 8, 8, 1024, LS_BF16, true, 38200, 38200, false, false},
+    {"gpt2", 16, 16, 1024, LS_F32, false, 96633, 96633, false, false},
+    {"gpt2", 64, 64, 1024, LS_BF16, false, 605362, 605776, true, false},
+    {"gpt2", 64, 64, 1024, LS_BF16, false, 546323, 547273, true, true},
+    {"gpt2", 16, 16, 512, LS_BF16, false, 519677, 521136, true, true},
+    {"gpt2", 16, 4, 512, LS_BF16, false, 458294, 459659, true, false},
+    {"gpt2", 16, 4, 512, LS_BF16, false, 426996, 427491, true, true},
+    {"gpt2-xl", 8, 8, 1024, LS_BF16, false, 44909, 45172, true, true},
+    {"gpt2", 16, 16, 1024, LS_F32, false, 90992, 91022, true, true},
 };
 
 static void h200_predictions_are_within_ten_percent(void **state)
@@ -210,18 +222,65 @@ static void h200_predictions_are_within_ten_percent(void **state)
                               .cuda = true,
                               .dtype = k->dtype,
                               .recompute = k->recompute,
-                              .no_deterministic = true};
+                              .no_deterministic = !k->ordered};
         ls_planned l = {0};
         assert_int_equal(ls_model_config_preset(k->model, &q.model), LS_OK);
-        q.model.embd_pdrop = q.model.attn_pdrop = q.model.resid_pdrop = 0;
+        if (!k->dropout) q.model.embd_pdrop = q.model.attn_pdrop = q.model.resid_pdrop = 0;
         l.cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, k->micro);
         assert_int_equal(ls_planner_predict(&cl, &l.cfg, &l.time), LS_OK);
         const double off = fmax(fabs(l.time.tokens_per_sec / k->least - 1), fabs(l.time.tokens_per_sec / k->most - 1));
-        print_message("%s %d x %lld T%d %s%s: predicted %.0f, measured %.0f to %.0f tokens/s\n", k->model, k->micro,
+        print_message("%s %d x %lld T%d %s%s%s%s: predicted %.0f, measured %.0f to %.0f tokens/s\n", k->model, k->micro,
                       (long long)(k->batch / k->micro), k->seq_len, ls_precision_word(k->dtype),
-                      k->recompute ? " recompute" : "", l.time.tokens_per_sec, k->least, k->most);
+                      k->recompute ? " recompute" : "", k->ordered ? " one order" : "", k->dropout ? " dropout" : "",
+                      l.time.tokens_per_sec, k->least, k->most);
         assert_true(off < 0.10);
     }
+}
+
+/* What a cluster does not know is left out of the plan, or refused where it was given; a file with both rates has its price. */
+static void settings_without_a_rate_are_left_out_or_refused(void **state)
+{
+    (void)state;
+    ls_cluster cl = toy;
+    ls_prediction without, ordered, with;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 512, .workers = 1, .cuda = true, .dtype = LS_F32}, given;
+    assert_int_equal(ls_model_config_preset("gpt2", &q.model), LS_OK);
+    given = q;
+    given.dropout_given = true;
+    assert_int_equal(ls_planner_settle(&cl, &given), LS_E_UNSUPPORTED);
+    assert_words("no times with dropout in fp32; plan with --dropout 0");
+    given = q;
+    assert_int_equal(ls_planner_settle(&cl, &given), LS_OK);
+    assert_true(given.no_deterministic && given.order_unknown && given.dropout_unknown && given.dropout_given);
+    assert_true(given.model.attn_pdrop == 0 && given.model.resid_pdrop == 0);
+    cl.rates[0] = (ls_cluster_rates){.matmul = 1e11, .attention = 1e11, .ordered = 5e10, .dropout = 2.5e10};
+    assert_int_equal(ls_planner_settle(&cl, &q), LS_OK);
+    assert_true(q.model.attn_pdrop > 0 && !q.no_deterministic && !q.dropout_given);
+    ls_train_config c = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, 8);
+    assert_int_equal(ls_planner_predict(&cl, &c, &with), LS_OK);
+    c.model.embd_pdrop = c.model.attn_pdrop = c.model.resid_pdrop = 0;
+    assert_int_equal(ls_planner_predict(&cl, &c, &ordered), LS_OK);
+    c.deterministic = false;
+    assert_int_equal(ls_planner_predict(&cl, &c, &without), LS_OK);
+    const double attention = 3.5 * 2 * 768.0 * 12 * 8 * 512 * 512, bytes = 7 * 4.0 * 768 * 12 * 8 * 512;
+    assert_true(fabs(ordered.step - without.step - attention * (1 / 5e10 - 1 / 1e11)) < 1e-6);
+    assert_true(fabs(with.step - without.step - attention * (1 / 2.5e10 - 1 / 1e11) - bytes / toy.bandwidth) < 1e-6);
+    /* units that were measured without dropout are converted by the same rates */
+    ls_cluster_units u = {.workers = 1,
+                          .threads = 1,
+                          .tp = 1,
+                          .n_embd = 768,
+                          .n_head = 12,
+                          .vocab = q.model.vocab_size,
+                          .B = 8,
+                          .T = 512};
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = 1;
+    assert_int_equal(ls_cluster_add_units(&cl, &u), LS_OK);
+    assert_true(ls_cluster_unit(&cl, 1, 1, LS_F32, &c.model, false, 8, 512, LS_TIME_BLOCK_FWD) == 1);
+    assert_true(ls_cluster_unit(&cl, 1, 1, LS_F32, &q.model, true, 8, 512, LS_TIME_BLOCK_FWD) > 1.1);
+    assert_true(ls_cluster_knows_dropout(&cl, LS_F32, false) && ls_cluster_knows_dropout(&cl, LS_F32, true));
+    ls_cluster_fini(&cl);
+    ls_err_clear();
 }
 
 /* GPT-2 XL, B8 T1024 on an H200 with its optimizer in host memory: 0.653 s per step, and updates of 435 to 532 ms beside 150 ms of the rest
@@ -288,27 +347,47 @@ static void totals_follow_from_the_predicted_speed(void **state)
 static void presets_know_their_precisions(void **state)
 {
     (void)state;
-    static const char *const name[] = {"v100", "a100", "h100", "h200", "b200"};
-    static const double named[] = {16, 80, 80, 141, 180};
+    static const struct {
+        const char *name;
+        double share,
+            memory; /* of the GB in the name; what a driver reports is 1 to 2 % less, with ECC in GDDR6 up to 9 % */
+        bool fp16;  /* has no bf16 */
+    } of[] = {{"t4", 0.90, 16, true},       {"l4", 0.90, 24, false},       {"a10g", 0.90, 24, false},
+              {"v100", 0.98, 16, true},     {"v100-32", 0.98, 32, true},   {"a100", 0.98, 80, false},
+              {"a100-40", 0.98, 40, false}, {"h100", 0.98, 80, false},     {"h200", 0.98, 141, false},
+              {"b200", 0.98, 180, false},   {"rtx-3090", 0.98, 24, false}, {"rtx-4090", 0.98, 24, false}};
     ls_cluster cl;
-    for (size_t i = 0; i < N_OF(name); i++) {
-        assert_true(ls_cluster_preset(name[i], &cl));
-        assert_non_null(strstr(ls_cluster_presets, name[i]));
+    size_t listed = 1;
+    for (const char *p = LS_CLUSTER_PRESETS; *p; p++) listed += *p == ',';
+    assert_int_equal(listed, N_OF(of));
+    for (size_t i = 0; i < N_OF(of); i++) {
+        assert_true(ls_cluster_preset(of[i].name, &cl));
+        assert_non_null(strstr(LS_CLUSTER_PRESETS, of[i].name));
         assert_non_null(strstr(cl.source, "data sheet"));
-        assert_true(cl.power > 0 && cl.inside.bandwidth > cl.between.bandwidth);
-        /* drivers report 1 to 2 % less than the number in the name, in GiB */
-        const double share = (double)cl.memory / (named[i] * (1 << 30));
-        assert_true(share < 0.995 && share > 0.98);
+        assert_true(cl.power > 0 && cl.inside.bandwidth > cl.between.bandwidth && cl.bus > 0 && cl.host_memory > 0);
+        const double share = (double)cl.memory / (of[i].memory * (1 << 30));
+        assert_true(share < 0.995 && share > of[i].share);
         assert_true(ls_cluster_peak(&cl, LS_F16) > ls_cluster_peak(&cl, LS_F32));
-        for (int k = 0; k < LS_N_PRECISION; k++) assert_true(cl.rates[k].matmul <= cl.rates[k].peak);
-        assert_int_equal(ls_cluster_default_precision(&cl), i ? LS_BF16 : LS_F16);
+        for (int k = 0; k < LS_N_PRECISION; k++) {
+            const ls_cluster_rates *r = &cl.rates[k];
+            assert_true(r->matmul <= r->peak && r->ordered <= r->attention && r->dropout <= r->ordered);
+            assert_true((r->dropout > 0) == (r->matmul > 0));
+        }
+        assert_int_equal(ls_cluster_default_precision(&cl), of[i].fp16 ? LS_F16 : LS_BF16);
     }
     assert_true(ls_cluster_preset("v100", &cl));
     assert_int_equal(ls_cluster_check_precision(&cl, LS_BF16), LS_E_UNSUPPORTED);
     assert_non_null(strstr(ls_err_words(), "it has: fp32, fp16"));
     assert_true(ls_cluster_preset_of("NVIDIA H200", &cl) && !strcmp(cl.name, "h200"));
     assert_true(ls_cluster_preset_of("NVIDIA A100-SXM4-80GB", &cl) && !strcmp(cl.name, "a100"));
-    assert_false(ls_cluster_preset_of("the emulated device", &cl));
+    static const char *const card[][2] = {{"NVIDIA A100-SXM4-40GB", "a100-40"},
+                                          {"Tesla V100-SXM2-32GB", "v100-32"},
+                                          {"NVIDIA GeForce RTX 4090", "rtx-4090"},
+                                          {"Tesla T4", "t4"}};
+    static const char *const none[] = {"the emulated device", "NVIDIA T400", "NVIDIA L40S", "NVIDIA GeForce GTX 1080"};
+    for (size_t i = 0; i < N_OF(card); i++)
+        assert_true(ls_cluster_preset_of(card[i][0], &cl) && !strcmp(cl.name, card[i][1]));
+    for (size_t i = 0; i < N_OF(none); i++) assert_false(ls_cluster_preset_of(none[i], &cl));
     cl = toy;
     cl.cpu = true;
     assert_int_equal(ls_cluster_check_precision(&cl, LS_F16), LS_E_UNSUPPORTED);
@@ -462,7 +541,8 @@ static void predictions_use_the_measured_shards(void **state)
     cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 4}, 4}, NULL, 1, 4);
     assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
     assert_true(fabs(p.forward + p.backward - (0.5 + 0.5 / 4) * passes) < 0.01 * passes);
-    assert_true(ls_cluster_unit(&toy, 2, 2, LS_F32, &q.model, 4, 32, LS_TIME_BLOCK_FWD) < 0); /* none was measured */
+    assert_true(ls_cluster_unit(&toy, 2, 2, LS_F32, &q.model, true, 4, 32, LS_TIME_BLOCK_FWD) <
+                0);                                                   /* none was measured */
     for (int k = 0; k < LS_N_UNIT_TIME; k++) c.units[1].sec[k] = 1.5; /* slower than one worker: still as measured */
     cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
     assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
@@ -714,8 +794,8 @@ static void cluster_files_load_as_written(void **state)
     assert_true(ls_cluster_pass(&back, 2, LS_F32).offload == 4e-9 && ls_cluster_pass(&back, 2, LS_F32).on_host == 5e-9);
     ls_model_config m;
     assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
-    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, 4, 32, LS_TIME_BLOCK_FWD) - 3) < 1e-9);
-    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, 8, 32, LS_TIME_BLOCK_W) - 12) <
+    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, true, 4, 32, LS_TIME_BLOCK_FWD) - 3) < 1e-9);
+    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, true, 8, 32, LS_TIME_BLOCK_W) - 12) <
                 1e-9); /* twice the work */
     assert_true(fabs(ls_cluster_collective(&back, LS_COLL_ALL_REDUCE, (ls_coll_group){2, 1, false}, 2 * 1048576) -
                      2e-3) < 1e-12);
@@ -793,7 +873,7 @@ static void measuring_a_machine_gives_all_times(void **state)
         assert_true(c.passes[i].apart > 0.2 && c.passes[i].apart <= 1);
         assert_true(c.passes[i].beside > 0.2 && c.passes[i].beside <= 1);
     }
-    assert_true(ls_cluster_unit(&c, 2, 2, LS_F32, &o.model, 1, 32, LS_TIME_BLOCK_FWD) > 0);
+    assert_true(ls_cluster_unit(&c, 2, 2, LS_F32, &o.model, true, 1, 32, LS_TIME_BLOCK_FWD) > 0);
     for (int i = 0; i < c.n_units; i++)
         for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
     for (int i = 0; i < c.n_curve; i++)
@@ -816,6 +896,7 @@ int main(void)
         cmocka_unit_test(a_machine_of_cpus_ranks_layouts),
         cmocka_unit_test(a_fit_on_two_v100_predicts_four),
         cmocka_unit_test(h200_predictions_are_within_ten_percent),
+        cmocka_unit_test(settings_without_a_rate_are_left_out_or_refused),
         cmocka_unit_test(an_offloaded_update_is_predicted_within_fifteen_percent),
         cmocka_unit_test(totals_follow_from_the_predicted_speed),
         cmocka_unit_test(presets_know_their_precisions),

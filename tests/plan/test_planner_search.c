@@ -171,7 +171,8 @@ static void words_follow_from_the_numbers(void **state)
     c.global_batch = 256;
     c.grad_accum *= 4;
     assert_int_equal(ls_planner_predict(&cl, &c, &p), LS_OK);
-    snprintf(part, sizeof part, "reaches %.4g tokens/s (+%.0f %%)", p.tokens_per_sec,
+    char rate[40];
+    snprintf(part, sizeof part, "reaches %s tokens/s (+%.0f %%)", planner_rate_words(rate, p.tokens_per_sec),
              100 * (p.tokens_per_sec / t->tokens_per_sec - 1));
     assert_non_null(strstr(change.data, part));
     ls_planner_result_fini(&r);
@@ -203,7 +204,7 @@ static void offloaded_plans_have_their_host_memory_and_name_the_update(void **st
     ls_plan_memory m;
     assert_int_equal(ls_planner_memory(&c, NULL, (ls_worker_cpu){.threads = 1}, 0, 0, &m), LS_OK);
     assert_true(l->host_bytes == 4 * m.host);
-    ls_planner_text(&cl, &q, &r, 1, &text);
+    ls_planner_text(&cl, &q, &r, 1, 1000, &text);
     snprintf(part, sizeof part, "Optimizer state in host memory: %.2f GiB per host", (double)l->host_bytes / (1 << 30));
     assert_non_null(strstr(text.data, part));
     c.global_batch *= 4;
@@ -237,12 +238,12 @@ static void advice_for_layouts_that_do_not_fit_makes_them_fit(void **state)
     explain(&cl, &q, &r, &why, &change);
     assert_true(!r.n_fit && !why.len);
     print_message("%s", change.data);
-    const char *more = strstr(change.data, "--workers ");
+    const char *more = strstr(change.data, "--cluster h100:"); /* the query has h100:8, which allows no --workers 16 */
     assert_non_null(more);
     assert_non_null(strstr(change.data, "--offload_optimizer cpu fits"));
     int workers = 0;
     long long batch = 0;
-    assert_int_equal(sscanf(more, "--workers %d --global_batch %lld fits", &workers, &batch), 2);
+    assert_int_equal(sscanf(more, "--cluster h100:%d --global_batch %lld fits", &workers, &batch), 2);
     ls_planner_result_fini(&r);
     ls_cluster larger = cl;
     larger.hosts = workers / 8;
@@ -250,6 +251,10 @@ static void advice_for_layouts_that_do_not_fit_makes_them_fit(void **state)
     q.global_batch = batch;
     assert_int_equal(ls_planner_search(&larger, &q, &r), LS_OK);
     assert_true(r.n_fit > 0);
+    char rate[40], best[64]; /* the best of that command, not only a layout that fits */
+    snprintf(best, sizeof best, ", %s tokens/s (", planner_rate_words(rate, r.layout[0].time.tokens_per_sec));
+    print_message("best of %d workers: %s\n", workers, best);
+    assert_true(strstr(more, best) && strstr(more, best) < strchr(more, '\n'));
     ls_planner_result_fini(&r);
     q = large_query("gpt2", 64, 16); /* fewer sequences than workers */
     change.len = 0;

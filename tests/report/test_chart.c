@@ -98,7 +98,7 @@ static void many_lines_are_panels_that_do_not_overlap(void **state)
         texts_do_not_overlap(svg.data);
         for (int i = 0; i < row[r].n - row[r].left_out && row[r].panels; i++) {
             char name[24];
-            snprintf(name, sizeof name, ">way%d</text>", i);
+            snprintf(name, sizeof name, ">way%d</text>", row[r].n - 1 - i); /* the fastest */
             has(svg.data, name);
             has(narrow.data, name);
         }
@@ -134,7 +134,7 @@ static void many_settings_on_one_number_of_workers_are_bars(void **state)
         ls_chart_fini(&c);
         report_page(&a, &html, &md);
         if (n == 12) assert_null(strstr(md.data, "Not shown"));
-        else has(md.data, "Not shown, to keep the chart readable: way0 \xc3\x97 2, way1 \xc3\x97 2");
+        else has(md.data, "Not shown, to keep the chart readable: way9 \xc3\x97 2, way8 \xc3\x97 2");
         has(md.data, "| way0 | 2 |");
         assert_null(strstr(md.data, "workers by framework")); /* as rows they would repeat the table of settings */
         ls_str_fini(&html), ls_str_fini(&md);
@@ -173,6 +173,55 @@ static void at_most_16_pipelines_are_drawn(void **state)
     }
 }
 
+/* How often a text occurs. */
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what)) n++;
+    return n;
+}
+
+/* The pipelines of a page have one axis of time from 0, the schedule in the title, idle time, and the measured step above the simulated one. */
+static void pipelines_can_be_compared_by_eye(void **state)
+{
+    (void)state;
+    static const char form[] =
+        "{\"schedule\": \"%s\", \"rows\": [{\"lane\": 0, \"begin\": 0.25, \"end\": %d, \"kind\": \"backward (weights)\", "
+        "\"label\": \"0\"}], \"simulated\": [{\"lane\": 0, \"begin\": 0, \"end\": 0.5, \"kind\": \"backward (weights)\", "
+        "\"label\": \"0\"}]}";
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_chart c;
+    ls_str html = {0}, md = {0};
+    for (int i = 0; i < 2; i++) {
+        ls_str text = {0}, rows = {0};
+        ls_str_addf(&rows, form, i ? "zb" : "gpipe", 1 + 3 * i);
+        made_metrics(&(made_run){.world = 2, .tokens_per_sec = 9, .epoch_time = 1, .strategy = i ? "b" : "a"}, &text);
+        const ls_run_texts t = {.file[LS_RUN_METRICS] = {text.data, text.len},
+                                .file[LS_RUN_PIPELINE] = {rows.data, rows.len}};
+        assert_int_equal(ls_run_read_texts(&t, i ? "b" : "a", &s.notes, &s.run[s.n++]), LS_OK);
+        ls_str_fini(&text), ls_str_fini(&rows);
+    }
+    chart_gantt(&s.run[0], 4, &c);
+    assert_string_equal(c.title, "One step of the pipeline: gpipe");
+    assert_string_equal(c.category[0], "stage 0");
+    assert_string_equal(c.category[1], "simulated 0");
+    assert_true(c.series[0].idle);
+    near(c.series[0].point[0].y, 1, 0);
+    near(c.series[0].point[1].y, 0.5, 0); /* a step is idle until it ends, not until the axis does */
+    assert_string_equal(c.series[1].name, "backward (weights)");
+    assert_int_equal(c.series[1].n, 2);
+    gnuplot_draws(&c);
+    ls_chart_fini(&c);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(html.data, "One step of the pipeline: zb");
+    assert_int_equal(count(html.data, ">4,000</text>"), 4); /* both, wide and narrow */
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +230,7 @@ int main(void)
         cmocka_unit_test(many_lines_are_panels_that_do_not_overlap),
         cmocka_unit_test(many_settings_on_one_number_of_workers_are_bars),
         cmocka_unit_test(at_most_16_pipelines_are_drawn),
+        cmocka_unit_test(pipelines_can_be_compared_by_eye),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Formats of other tools: nsys, the work folders of R3, and the verifier of R1 (docs/REFERENCES.md). */
+/* Formats of other tools: nsys, the work folders of the translation study, and the verifier of the ZeRO scaling study
+ * (docs/REFERENCES.md). */
 #include "report_checks.h"
 #include "report/compat/profile_summary.h"
 #include "report/compat/tools.h"
@@ -84,7 +85,36 @@ static void rows_of_one_name_are_summed_over_files(void **state)
     test_dir_close(root);
 }
 
-/* The translation scripts of R3 (docs/REFERENCES.md) write one file per rank and epoch. */
+/* The scripts of the translation study (docs/REFERENCES.md) write one file per rank and epoch. */
+/* Equal rows of two files of one host are one report; of two hosts they are added. */
+static void equal_rows_of_one_host_count_once(void **state)
+{
+    (void)state;
+    static const char text[] =
+        " ** NVTX Range Summary (nvtx_sum):\n  60.0  600  3  PushPop  :x\n  40.0  400  1  PushPop  :y\n";
+    static const struct {
+        const char *name, *total;
+        bool once;
+    } c[] = {{"profiles/nsys_stats_7_node1.txt", "600 ns", false},
+             {"profiles/nsys_stats_9_node1.txt", "600 ns", true},
+             {"profiles/nsys_stats_9_node2.txt", "1200 ns", true}};
+    char *root = test_dir();
+    for (size_t i = 0; i < N_OF(c); i++) {
+        ls_str out = {0};
+        size_t n = 0;
+        test_write(root, c[i].name, text);
+        assert_int_equal(ls_nsys_summary_text(root, &out, &n), LS_OK);
+        json_t *o = NULL;
+        assert_int_equal(ls_json_parse(out.data, out.len, "summary", &o), LS_OK);
+        const json_t *row = json_array_get(json_object_get(o, "nvtx_top5"), 0);
+        assert_string_equal(json_string_value(json_object_get(row, "total_time")), c[i].total);
+        assert_int_equal(json_integer_value(json_object_get(o, "rows_counted_once")), c[i].once ? 2 : 0);
+        json_decref(o);
+        ls_str_fini(&out);
+    }
+    test_dir_close(root);
+}
+
 static void result_files_of_r3_become_runs(void **state)
 {
     (void)state;
@@ -230,11 +260,9 @@ static void the_verifier_reports_every_invalid_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nsys_rows_are_ranked_by_time),
-        cmocka_unit_test(rows_of_one_name_are_summed_over_files),
-        cmocka_unit_test(result_files_of_r3_become_runs),
-        cmocka_unit_test(our_translation_runs_have_a_bleu),
-        cmocka_unit_test(the_verifier_reports_every_invalid_run),
+        cmocka_unit_test(nsys_rows_are_ranked_by_time),      cmocka_unit_test(rows_of_one_name_are_summed_over_files),
+        cmocka_unit_test(equal_rows_of_one_host_count_once), cmocka_unit_test(result_files_of_r3_become_runs),
+        cmocka_unit_test(our_translation_runs_have_a_bleu),  cmocka_unit_test(the_verifier_reports_every_invalid_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,7 @@ static void contradictions_between_files_are_noted(void **state)
     static const char complete[] =
         "[Rank 0] RUN_COMPLETE checkpoint_path=a world_size=9 b world_size=2 tokens_per_sec=150.5 total_wall_time_sec=3.0 timestamp_utc=2026-01-01T00:00:00Z\n";
     static const char pipe[] =
-        "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}, {\"lane\": \"x\"}]";
+        "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"backward (weights) of a long name\"}, {\"lane\": \"x\"}]";
     static const char launcher[] = "{\"world_size\": 3}";
     ls_run_texts t = {.file[LS_RUN_METRICS] = {text.data, text.len},
                       .file[LS_RUN_STEPS] = {steps, sizeof steps - 1},
@@ -137,6 +137,8 @@ static void contradictions_between_files_are_noted(void **state)
     s.n = 1;
     assert_int_equal(s.run[0].n_step, 2); /* an incomplete last line is ignored */
     assert_int_equal(s.run[0].n_span, 1);
+    assert_string_equal(s.run[0].span[0].kind, "backward (weights) of a long name"); /* a legend is never cut */
+    assert_string_equal(s.run[0].span[0].label, "");
     assert_true(s.run[0].complete);
     assert_int_equal(s.notes.n, 4);
     has_note(&s.notes, "dir/metrics.jsonl: line 2");
@@ -171,6 +173,40 @@ static void a_run_given_twice_counts_once(void **state)
     test_dir_close(root);
 }
 
+/* The parts of memory add up to what was planned, with the parts of the fullest moment and, in older files, with sums over buffers that share memory. */
+static void parts_of_memory_add_up_to_the_plan(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *memory;
+        int n;
+        const char *last;
+        double bytes; /* of the last part */
+    } c[] = {
+        {"\"parameters\": 10, \"gradients\": 60, \"optimizer\": 20, \"activations\": 50", 3,
+         "all others, which share memory", 70},
+        {"\"parameters\": 10, \"gradients\": 60, \"optimizer\": 20, \"activations\": 50, \"at_most\": {\"parameters\": 10, "
+         "\"optimizer\": 20, \"gradients\": 50, \"activations\": 15}",
+         5, "gaps at that moment", 5},
+        {"\"parameters\": 40, \"activations\": 60", 2, "activations", 60},
+    };
+    for (size_t i = 0; i < N_OF(c); i++) {
+        ls_run_set s = new_set();
+        char *ours = ls_asprintf(", \"planned_bytes\": 100, \"memory\": {%s}", c[i].memory);
+        add(&s, "r", (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours},
+            NULL);
+        const ls_run *r = &s.run[0];
+        double sum = 0;
+        for (int k = 0; k < r->n_part; k++) sum += r->part[k].nbytes;
+        near(sum, 100, 0);
+        assert_int_equal(r->n_part, c[i].n);
+        assert_string_equal(r->part[r->n_part - 1].name, c[i].last);
+        near(r->part[r->n_part - 1].nbytes, c[i].bytes, 0);
+        ls_free(ours);
+        ls_run_set_fini(&s);
+    }
+}
+
 /* A step of 25 ms: 12 ms are actions of rank 0, 1 ms is the optimizer, and 12 ms are waits and other time. For any pipeline report the
  * parts add up to the step. */
 static void pipeline_parts_add_up_to_the_step(void **state)
@@ -178,26 +214,26 @@ static void pipeline_parts_add_up_to_the_step(void **state)
     (void)state;
     static const struct {
         const char *pipeline;
-        double compute, bubble, exposed, other; /* ms */
+        double compute, bubble, exposed, other, waits; /* ms */
     } c[] = {
         /* the schedule has 5 ms of bubble, 3 ms of which were waits for messages */
         {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
-         12, 5, 0, 7},
+         12, 5, 0, 7, 0},
         /* 2 of the 3 ms exposed were not waits for neighbour stages: they are no bubble */
         {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.001}, {\"busy_sec\": 0.012}]",
-         12, 5, 2, 5},
+         12, 5, 2, 5, 0},
         /* waits longer than the bubble are communication */
         {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
-         12, 2, 1, 9},
+         12, 2, 1, 9, 1},
         /* a bubble of 25 ms is limited to the 12 ms that remain */
         {"\"bubble_predicted\": 0.5, \"makespan_predicted_sec\": 0.050, \"makespan_sec\": 0.040, \"per_stage\": [{\"busy_sec\": 0.012}, {\"busy_sec\": 0.012}]",
-         12, 12, 0, 0},
+         12, 12, 0, 0, 3},
         /* rank 0 computes 2 ms longer than the mean stage, which has 1 ms of bubble in that time */
         {"\"bubble_predicted\": 0.05, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.008}]",
-         10, 1, 4, 9},
+         10, 1, 4, 9, 3},
         /* rank 0 computes 2 ms less than the mean stage: 2 ms of its waits are computation of others */
         {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.016}]",
-         14, 2, 0, 8},
+         14, 2, 0, 8, 0},
     };
     ls_str steps = {0};
     for (int i = 1; i <= 10; i++)
@@ -207,9 +243,12 @@ static void pipeline_parts_add_up_to_the_step(void **state)
                     i);
     for (size_t i = 0; i < N_OF(c); i++) {
         ls_run_set s = new_set();
-        char *ours = ls_asprintf(", \"step_split\": {\"input\": 0, \"forward\": 0.004, \"backward\": 0.008, "
-                                 "\"exposed_comm\": 0.003, \"optimizer\": 0.001, \"other\": 0.009}, \"pipeline\": {%s}",
-                                 c[i].pipeline);
+        char *ours =
+            ls_asprintf(", \"step_split\": {\"input\": 0, \"forward\": 0.004, \"backward\": 0.008, "
+                        "\"exposed_comm\": 0.003, \"optimizer\": 0.001, \"other\": 0.009}, "
+                        "\"gradients_comm\": {\"steps\": 10, \"recv\": {\"busy_sec\": 0.05, \"exposed_sec\": 0.03}}, "
+                        "\"pipeline\": {%s}",
+                        c[i].pipeline);
         const made_run made = {.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours};
         add(&s, "recorded", made, NULL);
         add(&s, "of steps", made, &steps);
@@ -223,6 +262,10 @@ static void pipeline_parts_add_up_to_the_step(void **state)
             near(1000 * part[LS_SPLIT_EXPOSED], c[i].exposed, 1e-9);
             near(1000 * part[LS_SPLIT_OTHER], c[i].other, 1e-9);
             near(1000 * part[LS_SPLIT_OPTIMIZER], 1, 1e-9);
+            ls_run_comm_time t; /* of the 3 ms of waits, the bubble is no exposed communication here, either */
+            assert_true(ls_run_comm_time_of(&s.run[k], LS_RUN_COMM_GRADS, &t));
+            near(1000 * t.exposed, c[i].waits, 1e-9);
+            near(1000 * t.hidden, 2, 1e-9);
         }
         ls_free(ours);
         ls_run_set_fini(&s);
@@ -309,6 +352,7 @@ int main(void)
         cmocka_unit_test(contradictions_between_files_are_noted),
         cmocka_unit_test(a_run_given_twice_counts_once),
         cmocka_unit_test(pipeline_parts_add_up_to_the_step),
+        cmocka_unit_test(parts_of_memory_add_up_to_the_plan),
         cmocka_unit_test(nccl_and_topology_files_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

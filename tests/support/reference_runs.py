@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Metrics files as R1 (docs/REFERENCES.md) writes them, with invented numbers, for tests of tables and comparisons.
+"""Metrics files as the ZeRO scaling study (docs/REFERENCES.md) writes them, with invented numbers, for tests of tables and comparisons.
 
     reference_runs.py DIR       DIR/{1,2,4}gpu.json        one run each; 1 GPU has another precision than 2 and 4
                                 DIR/repeat/NgpuK.json      three runs each of 1, 2 and 4 GPUs
@@ -60,13 +60,13 @@ def main(out):
     for n, (seconds, rate) in once.items():
         with open(os.path.join(out, f"{n}gpu.json"), "w") as f:
             json.dump(run(n, seconds, rate), f, indent=2)
-    first, base = repeat[1][0][1], statistics.mean(r for _, r in repeat[1])  # R1 divides by the first run of one GPU, whose group is 1 by definition
+    first, base = repeat[1][0][1], statistics.geometric_mean(r for _, r in repeat[1])  # the scaling study divides by the first run of one GPU, whose group is 1 by definition
     for n, rows in repeat.items():
         for k, (seconds, rate) in enumerate(rows, 1):
             with open(os.path.join(out, "repeat", f"{n}gpu{k}.json"), "w") as f:
                 json.dump(run(n, seconds, rate, k), f, indent=2)
         times, rates = [s for s, _ in rows], [r for _, r in rows]
-        speedup, over_mean = 1.0 if n == 1 else statistics.mean(rates) / first, statistics.mean(rates) / base
+        speedup, over_mean = 1.0 if n == 1 else statistics.mean(rates) / first, statistics.geometric_mean(rates) / base
         expected[n] = {"mean_tokens_per_sec_global": statistics.mean(rates), "stdev_tokens_per_sec_global": statistics.stdev(rates),
                        "mean_epoch_wall_time_sec": statistics.mean(times), "stdev_epoch_wall_time_sec": statistics.stdev(times),
                        "speedup_vs_1gpu": speedup, "scaling_efficiency": speedup / n,

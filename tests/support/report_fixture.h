@@ -11,7 +11,7 @@
 typedef struct made_run {
     int world;
     double tokens_per_sec, epoch_time;
-    const char *strategy;         /* NULL: a run of R1 (docs/REFERENCES.md), without the key `lockstep` */
+    const char *strategy; /* NULL: a run of the ZeRO scaling study (docs/REFERENCES.md), without the key `lockstep` */
     const char *precision, *ours; /* ours: more members of `lockstep`, with a leading comma */
     int global_batch;
 } made_run;

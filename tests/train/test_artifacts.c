@@ -1,5 +1,5 @@
-/* The files of a run: their exact text, the order of keys compared with files in the form of R1 (docs/REFERENCES.md), markers, the step log
- * and a resume, identity, sampling and percentiles. */
+/* The files of a run: their exact text, the order of keys compared with files in the form of the ZeRO scaling study
+ * (docs/REFERENCES.md), markers, the step log and a resume, identity, sampling and percentiles. */
 #include "train/trainer.h"
 #include "core/mem.h"
 #include "assert_text.h"
@@ -345,7 +345,8 @@ static void launcher_metadata_records_the_environment(void **state)
     clean_environment();
 }
 
-/* Keys that both objects have are in the order of R1 (docs/REFERENCES.md). Keys that only R1 has must be optional in docs/FORMATS.md. */
+/* Keys that both objects have are in the order of the ZeRO scaling study (docs/REFERENCES.md). Keys that only the study
+ * has must be optional in docs/FORMATS.md. */
 static void same_order(const json_t *ours, const json_t *theirs, const char *const *may_lack, const char *where)
 {
     const char *key;
@@ -369,7 +370,7 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
         if (json_is_object(value)) same_order(mine, value, may_lack, key);
         bool same_type = json_typeof(mine) == json_typeof(value) || json_is_null(mine) || json_is_null(value) ||
                          (json_is_boolean(mine) && json_is_boolean(value));
-        if (!same_type) fail_msg("%s.%s has another type than in the file of R1", where, key);
+        if (!same_type) fail_msg("%s.%s has another type than in the file of the scaling study", where, key);
     }
     json_decref(common);
 }

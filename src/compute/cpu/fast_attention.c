@@ -4,6 +4,7 @@
 #include "compute/cpu/gemm_impl.h"
 #include "compute/cpu/simd.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Every thread's working space starts on a cache line. */
@@ -32,11 +33,11 @@ static void each_head(ls_compute *c, simd_attn all, int64_t B, int64_t T, int64_
     all.D = D;
     all.drop = simd_drop_of(drop);
     fast_look(c);
+    atomic_int_fast64_t next = 0;
 #pragma omp parallel num_threads(c->n_thread) if (B * H * T * T > 256)
     {
         if (bf16 && g->enter) g->enter();
-#pragma omp for schedule(dynamic)
-        for (int64_t bh = 0; bh < B * H; bh++) {
+        for (int64_t bh; (bh = atomic_fetch_add(&next, 1)) < B * H;) {
             const int64_t b = bh / H, h = bh % H, at = b * T * C + h * D, at_qkv = b * T * 3 * C + h * D;
             const int64_t first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* head of the sequence */
             simd_attn a = all;

@@ -69,6 +69,9 @@ double gemm_spin(const gemm_kernel *k, int n_thread, double seconds);
  * when called directly (gemm_run sets 1). */
 const char *gemm_blas_describe(void);
 void gemm_blas_threads(int n_thread);
+/* Ends the threads that the library made when it was loaded: idle, they spin for tens of milliseconds, on cores and CPU time that are counted as
+ * a run's. A later call of the library makes them again. */
+void gemm_blas_rest(void);
 
 /* The products of one training step of GPT-2 on R = B*T rows: four linear layers in each of L blocks (forward, gradient of the
  * input, gradient of the weights), and the classifier in chunks of rows, the last of which may have fewer. Attention's own small products are not

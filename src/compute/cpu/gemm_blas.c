@@ -4,6 +4,7 @@
 
 #include <cblas.h>
 #include <dlfcn.h>
+#include <stdatomic.h>
 
 enum { TILE_M = 256, TILE_N = 768 };
 
@@ -17,6 +18,15 @@ void gemm_blas_threads(int n_thread)
     } f;
     if ((f.p = dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) f.set_int(n_thread);
     if ((f.p = dlsym(RTLD_DEFAULT, "bli_thread_set_num_threads"))) f.set_dim(n_thread);
+}
+
+void gemm_blas_rest(void)
+{
+    union {
+        void *p;
+        int (*end)(void);
+    } f;
+    if ((f.p = dlsym(RTLD_DEFAULT, "blas_thread_shutdown_"))) (void)f.end(); /* OpenBLAS */
 }
 
 const char *gemm_blas_describe(void)
@@ -48,8 +58,9 @@ static void run(const gemm_args *a, int n_thread)
 {
     const int64_t n = gemm_ceil_div(a->M, TILE_M) * gemm_ceil_div(a->N, TILE_N);
     gemm_blas_threads(1);
-#pragma omp parallel for num_threads(n_thread) schedule(dynamic, 1) if (n_thread > 1)
-    for (int64_t t = 0; t < n; t++) tile(a, t);
+    atomic_int_fast64_t next = 0;
+#pragma omp parallel num_threads(n_thread)
+    for (int64_t t; (t = atomic_fetch_add(&next, 1)) < n;) tile(a, t);
 }
 
 const gemm_kernel gemm_kernel_blas = {.name = "blas", .run = run};

@@ -4,6 +4,8 @@
 #include "core/hash.h"
 #include "core/minmax.h"
 
+#include <stdatomic.h>
+
 enum { PIECE = 256 << 10, GROUP = 256 }; /* bytes; pieces whose hashes are kept at a time */
 
 static uint64_t of_pieces(int n_thread, const char *x, int64_t nbytes)
@@ -13,8 +15,9 @@ static uint64_t of_pieces(int n_thread, const char *x, int64_t nbytes)
     ls_xxh_init(&all);
     for (int64_t at = 0; at < nbytes; at += (int64_t)GROUP * PIECE) {
         const int64_t end = LS_MIN(nbytes, at + (int64_t)GROUP * PIECE), n = (end - at + PIECE - 1) / PIECE;
-#pragma omp parallel for num_threads(n_thread) schedule(dynamic)
-        for (int64_t i = 0; i < n; i++) {
+        atomic_int_fast64_t next = 0;
+#pragma omp parallel num_threads(n_thread)
+        for (int64_t i; (i = atomic_fetch_add(&next, 1)) < n;) {
             const int64_t from = at + i * PIECE;
             hash[i] = ls_xxh64(x + from, (size_t)LS_MIN((int64_t)PIECE, end - from));
         }

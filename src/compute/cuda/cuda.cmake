@@ -5,17 +5,16 @@
 # plugin.c is the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
 set(_fake ${PROJECT_SOURCE_DIR}/tests/fake_cuda)
-set(_arch 90a)
-if(DEFINED ENV{LS_CUDA_ARCH}) # for images, which build with ./run
-  set(_arch $ENV{LS_CUDA_ARCH})
+set(LS_CUDA_ARCH 90a CACHE STRING "Architectures the CUDA plugin is compiled for")
+if(DEFINED ENV{LS_CUDA_ARCH}) # for ./run, also where the build folder has another one
+  set_property(CACHE LS_CUDA_ARCH PROPERTY VALUE "$ENV{LS_CUDA_ARCH}")
 endif()
-set(LS_CUDA_ARCH "${_arch}" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
 list(FILTER _cu_host EXCLUDE REGEX "/plugin\\.c$")
 file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
 # The parts of core that the plugin uses, as its own copies; words of failures go to the program's (plugin.c).
 set(_cu_core)
-foreach(f mem fs str clock)
+foreach(f mem fs fs_open str clock)
   list(APPEND _cu_core ${PROJECT_SOURCE_DIR}/src/core/${f}.c)
 endforeach()
 

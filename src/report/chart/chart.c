@@ -157,6 +157,7 @@ void ls_chart_fini(ls_chart *c)
     for (int i = 0; i < c->n_category; i++) ls_free(c->category[i]);
     ls_free(c->series);
     ls_free(c->category);
+    ls_free(c->name);
     *c = (ls_chart){0};
 }
 
@@ -175,46 +176,30 @@ double ls_nice_step(double lo, double hi, int n)
     return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
 }
 
-char *ls_number_text(char buf[40], double x, int decimals)
+int ls_char_shown(const char *p, char code[16], const char **shown)
 {
-    char plain[40];
-    if (!isfinite(x)) {
-        snprintf(buf, 40, "\xe2\x80\x93"); /* an en dash */
-        return buf;
-    }
-    if (fabs(x) >= 1e15 || (x != 0 && fabs(x) < 1e-6)) {
-        snprintf(buf, 40, "%.3g", x);
-        return buf;
-    }
-    snprintf(plain, sizeof plain, "%.*f", decimals, x);
-    if (plain[0] == '-' && !plain[1 + strspn(plain + 1, "0.")])
-        memmove(plain, plain + 1, strlen(plain)); /* no minus zero */
-    size_t digits = strcspn(plain, "."), sign = plain[0] == '-', k = 0;
-    for (size_t i = 0; plain[i] && k < 38; i++) {
-        if (i > sign && i < digits && (digits - i) % 3 == 0) buf[k++] = ',';
-        buf[k++] = plain[i];
-    }
-    buf[k] = '\0';
-    return buf;
+    uint32_t c = 0;
+    const int n = ls_utf8_decode((const unsigned char *)p, 4, &c);
+    const bool control = (c < 0x20 && c != '\t' && c != '\n') || (c >= 0x7f && c < 0xa0) || c == 0xfffe || c == 0xffff;
+    const bool turns = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+                       (c >= 0x2066 && c <= 0x2069); /* lines, or the direction of the text */
+    *shown = !n ? "\xef\xbf\xbd" : c == '\r' ? "" : control || turns ? code : NULL;
+    snprintf(code, 16, "[U+%04X]", (unsigned)c);
+    return n ? n : 1;
 }
 
 void ls_xml_text(ls_str *out, const char *text)
 {
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        uint32_t c;
-        const int n = ls_utf8_decode(p, 4, &c);
-        const bool ok =
-            n && (c >= 0x20 || c == '\t' || c == '\n') && c != 0x7f && c != 0xfffe && c != 0xffff; /* in XML */
-        if (!ok) {
-            ls_str_add(out, "\xef\xbf\xbd");
-            p++;
-            continue;
-        }
-        if (*p == '&') ls_str_add(out, "&amp;");
+    char code[16];
+    const char *shown;
+    for (const char *p = text; *p;) {
+        const int n = ls_char_shown(p, code, &shown);
+        if (shown) ls_str_add(out, shown);
+        else if (*p == '&') ls_str_add(out, "&amp;");
         else if (*p == '<') ls_str_add(out, "&lt;");
         else if (*p == '>') ls_str_add(out, "&gt;");
         else if (*p == '"') ls_str_add(out, "&quot;");
-        else ls_str_addn(out, p, n);
+        else ls_str_addn(out, p, (size_t)n);
         p += n;
     }
 }

@@ -5,7 +5,7 @@
  *           panels: one small plot per line, with equal axes, with the other lines in grey
  *   BARS    one horizontal bar a category; lo and hi make an error bar
  *   STACK   a bar a category, a series a segment of each; negative segments are drawn to the left of zero
- *   GANTT   a lane a category, boxes from x to y; a series is a kind of box
+ *   GANTT   a lane a category, boxes from x to y on an axis that begins at 0; a series is a kind of box, an idle one is hatched
  */
 #ifndef LS_REPORT_CHART_H
 #define LS_REPORT_CHART_H
@@ -31,6 +31,7 @@ typedef struct ls_series {
     int hue;          /* 0 to 7, the colour; -1: by its place */
     bool ideal, dots; /* dots: marks without a line (validation) */
     bool beside;      /* in the panel of the series before it; dots always are */
+    bool idle;        /* GANTT: hatched, below the boxes of the series after it */
 } ls_series;
 
 typedef struct ls_chart {
@@ -39,7 +40,9 @@ typedef struct ls_chart {
     const char *unit;                             /* printed after values: "tokens/s", "%" */
     double scale;                                 /* values are multiplied by it when written, e.g. 1000 for ms */
     int decimals;
-    bool zero; /* the y axis of LINES begins at zero */
+    bool zero;  /* the y axis of LINES begins at zero */
+    double end; /* GANTT: the axis ends here or later, so that charts with equal ends can be compared */
+    char *name; /* owned: a title made of values; NULL: the title is a constant */
     ls_series *series;
     int n_series, cap_series;
     char **category;
@@ -78,12 +81,12 @@ bool ls_chart_empty(const ls_chart *c);
 void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out);
 /* The rules those classes need, for a page. */
 const char *ls_svg_style(void);
-/* &, <, > and " as entities; bytes that are no UTF-8 and control characters as U+FFFD. */
-void ls_xml_text(ls_str *out, const char *text);
+/* The character at p: its bytes, and NULL or the text to show in its place: "[U+202E]" for a control character and for those that reverse the text after
+ * them, U+FFFD for a byte that is no UTF-8. */
+int ls_char_shown(const char *p, char code[16], const char **shown);
+void ls_xml_text(ls_str *out, const char *text); /* with &, <, > and " as entities */
 /* Round steps that cover lo .. hi in about n parts. */
 double ls_nice_step(double lo, double hi, int n);
-/* 12345.678 -> "12,346"; small numbers keep `decimals`. */
-char *ls_number_text(char buf[40], double x, int decimals);
 
 /* The state of gnuplot: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
 typedef struct report_pen {

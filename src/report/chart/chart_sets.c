@@ -1,5 +1,6 @@
 /* chart_sets.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
 #include "report/page/content.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -199,11 +200,6 @@ void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
 
 /* --- speed --- */
 
-static bool is_winner(const ls_analysis *a, int i)
-{
-    return a->top[a->group[i].kind].winner == i;
-}
-
 void chart_throughput(const ls_analysis *a, ls_chart *c)
 {
     const bool later = !strcmp(ls_basis_of(a), "epochs after the first");
@@ -211,7 +207,7 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
     bool any = false;
     for (int i = 0; i < a->n_group; i++) {
         most = fmax(most, a->group[i].tokens.mean);
-        any = any || is_winner(a, i);
+        any = any || ls_leads(a, i);
     }
     *c = ls_chart_bars(LS_CHART_BARS, "throughput", "Throughput",
                        a->steady ? "tokens per second, all workers, after the warm-up"
@@ -219,12 +215,13 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                                  : "tokens per second, all workers, of whole epochs",
                        "tokens/s", 1, most < 100 ? 1 : 0);
     group_rows(a, c);
-    static const char *const kind[] = {"fastest", "others", "no benchmark: profiled, resized or resumed"};
+    static const char *const kind[] = {"in the lead", "others",
+                                       "no benchmark: profiled, resized, resumed or too short"};
     for (int k = 0; k < 3;
-         k++) { /* a winner in colour, the others beside it in grey; runs that are no benchmarks always */
+         k++) { /* the leading settings in colour, the others beside it in grey; runs that are no benchmarks always */
         ls_series *s = new_series(c, kind[k], k == 0 || (k == 1 && !any) ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
-            if (has_bar(a, i) && (a->group[i].no_benchmark ? 2 : !is_winner(a, i)) == k)
+            if (has_bar(a, i) && (a->group[i].no_benchmark ? 2 : !ls_leads(a, i)) == k)
                 ls_chart_point(c, s, with_interval(row_of(a, i), &a->group[i].tokens));
     }
 }
@@ -449,8 +446,8 @@ static double utilisation(const ls_run *r)
     return r->gpu_utilisation > 0 ? r->gpu_utilisation : r->cpu_utilisation;
 }
 
-/* The mean over the runs of each group that have the number. */
-static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *r))
+/* The mean over the runs of each group that have the number; of a number by token, times the group's tokens/s. */
+static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *r), bool by_token)
 {
     ls_series *s = ls_chart_series(c, "%s", c->title);
     for (int i = 0; i < a->n_group; i++) {
@@ -460,8 +457,9 @@ static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *
             double x = get(&a->set->run[a->group[i].run[k]]);
             if (x > 0) sum += x, n++;
         }
-        const int row = n ? new_row(a, c, i) : -1;
-        if (row >= 0) ls_chart_point(c, s, at(row, sum / n));
+        const double times = by_token ? a->group[i].tokens.mean : 1; /* NaN: not known */
+        const int row = n && times > 0 ? new_row(a, c, i) : -1;
+        if (row >= 0) ls_chart_point(c, s, at(row, sum / n * times));
     }
 }
 
@@ -470,39 +468,55 @@ static double peak(const ls_run *r)
     return r->peak_bytes;
 }
 
-static double tflops(const ls_run *r)
+static double tflop_per_token(const ls_run *r)
 {
-    return r->tflops;
+    return r->tflop_per_token;
 }
 
 void chart_peak(const ls_analysis *a, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_BARS, "peak_memory", "Peak memory of rank 0", "MiB", "MiB", 1 / 1048576.0, 0);
-    bars(a, c, peak);
+    bars(a, c, peak, false);
 }
 
 void chart_utilisation(const ls_analysis *a, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_BARS, "utilisation", "Utilisation", "% of the cores or devices given", "%", 100, 0);
-    bars(a, c, utilisation);
+    bars(a, c, utilisation, false);
 }
 
 void chart_tflops(const ls_analysis *a, ls_chart *c)
 {
     *c = ls_chart_bars(LS_CHART_BARS, "tflops", "Model floating-point rate", "TFLOP/s, all workers", "TFLOP/s", 1, 3);
-    bars(a, c, tflops);
+    bars(a, c, tflop_per_token, true);
 }
 
-void chart_gantt(const ls_run *r, ls_chart *c)
+void chart_gantt(const ls_run *r, double end, ls_chart *c)
 {
+    const char *schedule = json_string_value(json_object_get(r->pipeline, "schedule"));
+    double last[2] = {0}; /* ends of the measured and of the simulated step */
     *c = ls_chart_bars(LS_CHART_GANTT, "pipeline", "One step of the pipeline", "milliseconds", "ms", 1000, 2);
-    for (int i = 0; i < r->n_lane; i++) ls_chart_category(c, "stage %d", i);
+    if (schedule) c->name = ls_asprintf("One step of the pipeline: %s", schedule);
+    if (c->name) c->title = c->name;
+    c->failed = schedule && !c->name;
+    c->end = end;
+    ls_series *idle = new_series(c, "idle", 6);
+    if (idle) idle->idle = true;
+    for (int i = 0; i < r->n_span; i++) last[r->span[i].simulated] = fmax(last[r->span[i].simulated], r->span[i].end);
+    for (int i = 0; i < (last[1] > 0 ? 2 : 1) * r->n_lane; i++) {
+        const bool simulated = i >= r->n_lane;
+        ls_point p = at(0, last[simulated]);
+        p.lane = ls_chart_category(c, simulated ? "simulated %d" : "stage %d", i % r->n_lane);
+        ls_chart_point(c, idle, p);
+    }
     for (int i = 0; i < r->n_span; i++) {
         ls_point p = at(r->span[i].begin, r->span[i].end);
-        p.lane = r->span[i].lane;
+        p.lane = r->span[i].lane + (r->span[i].simulated ? r->n_lane : 0);
         p.label = r->span[i].label;
-        ls_series *s = series_of(c, r->span[i].kind, 8);
-        ls_chart_point(c, s || c->failed ? s : &c->series[7], p); /* the last colour takes the rest */
+        ls_series *s = series_of(c, r->span[i].kind, 9);
+        if (!s && !c->failed) s = &c->series[8]; /* the last colour takes the rest */
+        if (s) s->hue = (int)(s - c->series) - 1;
+        ls_chart_point(c, s, p);
     }
 }
 

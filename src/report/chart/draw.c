@@ -18,11 +18,15 @@ static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#a84880",
 /* A text for double quotes of gnuplot: marks that it would read are taken out. */
 static void plain(ls_str *out, const char *text)
 {
-    for (const char *p = text; *p; p++) {
-        unsigned char ch = (unsigned char)*p;
-        if (ch == '"') ls_str_addc(out, '\'');
-        else if (ch == '\\' || ch == '`' || ch < 0x20 || ch == 0x7f) ls_str_addc(out, ' ');
-        else ls_str_addc(out, *p);
+    char code[16];
+    const char *shown;
+    for (const char *p = text; *p;) {
+        const int n = ls_char_shown(p, code, &shown);
+        if (*p == '"') ls_str_addc(out, '\'');
+        else if (*p == '\\' || *p == '`' || *p == '\n' || *p == '\t') ls_str_addc(out, ' ');
+        else if (shown) ls_str_add(out, shown);
+        else ls_str_addn(out, p, (size_t)n);
+        p += n;
     }
 }
 
@@ -200,10 +204,10 @@ static void category_tics(const ls_chart *c, ls_str *out)
 }
 
 /* A box from a to b in row k. */
-static void box(ls_str *out, int *id, double a, double b, double row, const char *hue)
+static void box(ls_str *out, int *id, double a, double b, double row, const char *hue, bool idle)
 {
-    ls_str_addf(out, "set object %d rect from %.9g,%g to %.9g,%g fc rgb \"%s\" fs solid noborder\n", (*id)++, a,
-                row - 0.32, b, row + 0.32, hue);
+    ls_str_addf(out, "set object %d rect from %.9g,%g to %.9g,%g fc rgb \"%s\" fs %s noborder\n", (*id)++, a,
+                row - 0.32, b, row + 0.32, idle ? "#9aa5b1" : hue, idle ? "pattern 4" : "solid");
 }
 
 static void number(ls_str *out, double x, double row, const char *where, const char *text)
@@ -220,7 +224,7 @@ typedef struct extent {
 
 static extent bar_extent(const ls_chart *c)
 {
-    extent e = {0, 0};
+    extent e = {0, c->end};
     double room = 0;
     for (int k = 0; k < c->n_category; k++) {
         double plus = 0, minus = 0;
@@ -252,7 +256,7 @@ static void plot_row(const ls_chart *c, int k, const extent *e, int *id, ls_str 
             if ((gantt ? p->lane : (int)p->x) != k) continue;
             double *at = p->y < 0 ? &minus : &plus;
             const double from = scaled(c, gantt ? p->x : *at), to = scaled(c, gantt ? p->y : *at + p->y);
-            box(out, id, from, to, k, colour[hue]);
+            box(out, id, from, to, k, colour[hue], c->series[i].idle);
             if (!gantt) *at += p->y;
             if (gantt) snprintf(t, sizeof t, "%.40s", p->label ? p->label : "");
             else ls_chart_value(c, p, t, sizeof t);
@@ -289,7 +293,9 @@ static void plot_bars(const ls_chart *c, ls_str *out)
                 ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle",
                             i);
         } else {
-            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", colour[ls_chart_hue(c, i)]);
+            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\"%s title ",
+                        c->series[i].idle ? "#9aa5b1" : colour[ls_chart_hue(c, i)],
+                        c->series[i].idle ? " fs pattern 4" : "");
             key_entry(out, c->series[i].name);
         }
     }

@@ -22,7 +22,7 @@ const char *ls_svg_style(void)
            ".chart .fill{fill:currentColor}.chart .box{fill:currentColor;stroke:var(--paper);stroke-width:1}.chart "
            ".ideal{fill:none;stroke:var(--axis);stroke-width:1.5;stroke-dasharray:5 4}.chart .bar95{stroke:var(--ink);"
            "stroke-width:1.5;fill:none}.chart .context{fill:none;stroke:var(--axis);stroke-width:1;opacity:.45}.chart .grid{stroke:var(--grid);"
-           "stroke-width:1}.chart .axis{stroke:var(--axis);stroke-width:1}.chart .ink{fill:var(--ink)}.chart "
+           "stroke-width:1}.chart .hatch{stroke:var(--axis);stroke-width:1.5}.chart .axis{stroke:var(--axis);stroke-width:1}.chart .ink{fill:var(--ink)}.chart "
            ".soft{fill:var(--soft)}.chart .in{fill:#0d151d;font-size:11px}.chart .on0,.chart .on3{fill:var(--paper)}"
            ".chart text{font-variant-numeric:tabular-nums}\n";
 }
@@ -132,6 +132,9 @@ static double add_legend(const ls_chart *c, double x, double y, double width, ls
         if (at > x && at + w > x + width) at = x, row += 3 + SVG_LINE * lines, lines = 1;
         if (out) {
             if (s->ideal) svg_line(out, "ideal", at, row - 4, at + 16, row - 4);
+            else if (s->idle)
+                ls_str_addf(out, "<rect fill=\"url(#%s-%d)\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\"/>",
+                            c->file, (int)width, at, row - 10);
             else if (c->kind == LS_CHART_LINES) draw_mark(out, ls_chart_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
@@ -192,10 +195,11 @@ void svg_series(const ls_chart *c, const svg_frame *f, int i, int hue, int mark,
         char t[40];
         double x = svg_x(f, p->x), y = svg_y(f, p->y);
         ls_str_add(out, "<g>");
-        if (!isnan(p->lo) && !isnan(p->hi)) { /* an end outside has no cap */
+        if (!isnan(p->lo) && !isnan(p->hi)) {
             double low = svg_y(f, p->lo), high = fmax(svg_y(f, p->hi), f->top);
             ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8", x, low, high, x - 4, low);
             if (p->hi <= f->y1) ls_str_addf(out, "M%.1f %.1fh8", x - 4, high);
+            else ls_str_addf(out, "M%.1f %.1fl4 -5l4 5", x - 4, high + 5); /* an arrow: it goes on outside */
             ls_str_add(out, "\"/>");
         }
         draw_mark(out, hue, mark, x, y);
@@ -328,12 +332,12 @@ static void bar_range(const ls_chart *c, svg_frame *f)
     if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
 }
 
-/* A box of a series that begins with its tooltip, which is open until </title>. */
-static void begin_box(const ls_chart *c, int i, double x, double y, double w, double h, ls_str *out)
+/* A box of a series that begins with its tooltip, which is open until </title>. width: of the picture, for the hatch of an idle box. */
+static void begin_box(const ls_chart *c, int i, double x, double y, double w, double h, int width, ls_str *out)
 {
-    ls_str_addf(out,
-                "<g><rect class=\"box h%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\"/><title>",
-                ls_chart_hue(c, i), x, y, w, h);
+    if (c->series[i].idle) ls_str_addf(out, "<g><rect fill=\"url(#%s-%d)\"", c->file, width - 8);
+    else ls_str_addf(out, "<g><rect class=\"box h%d\"", ls_chart_hue(c, i));
+    ls_str_addf(out, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\"/><title>", x, y, w, h);
     ls_xml_text(out, c->series[i].name);
 }
 
@@ -342,7 +346,7 @@ static void segment(const ls_chart *c, const svg_frame *f, int i, const ls_point
 {
     char t[40];
     double a = svg_x(f, from), b = svg_x(f, from + p->y), left = fmin(a, b), w = fabs(b - a);
-    begin_box(c, i, left, y, w, h, out);
+    begin_box(c, i, left, y, w, h, 0, out);
     ls_str_addf(out, ": %s %s</title>", value_of(t, c, p->y), c->unit ? c->unit : "");
     if (c->kind == LS_CHART_STACK && w > svg_text_width(t) + 4)
         svg_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], t);
@@ -366,7 +370,8 @@ static void draw_bar(const ls_chart *c, const svg_frame *f, int k, double y, dou
             if (isnan(p->lo) || isnan(p->hi)) continue;
             double a = svg_x(f, fmax(p->lo, f->x0)), b = svg_x(f, fmin(p->hi, f->x1)), m = y + h / 2;
             ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fH%.1fM%.1f %.1fv8", a, m, b, a, m - 4);
-            if (p->hi <= f->x1) ls_str_addf(out, "M%.1f %.1fv8", b, m - 4); /* an end outside has no cap */
+            if (p->hi <= f->x1) ls_str_addf(out, "M%.1f %.1fv8", b, m - 4);
+            else ls_str_addf(out, "M%.1f %.1fl5 4l-5 4", b - 5, m - 4); /* an arrow: it goes on outside */
             ls_str_add(out, "\"/>");
             end = fmax(end, b);
         }
@@ -422,11 +427,17 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
     for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
     svg_frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;
-    f.x0 = INFINITY, f.x1 = -INFINITY;
-    for (int i = 0; i < c->n_series; i++)
-        for (int k = 0; k < c->series[i].n; k++)
-            f.x0 = fmin(f.x0, c->series[i].point[k].x), f.x1 = fmax(f.x1, c->series[i].point[k].y);
-    if (!(f.x1 > f.x0)) f.x0 = isfinite(f.x0) ? f.x0 : 0, f.x1 = f.x0 + 1;
+    f.x1 = c->end;
+    for (int i = 0; i < c->n_series; i++) {
+        for (int k = 0; k < c->series[i].n; k++) f.x1 = fmax(f.x1, c->series[i].point[k].y);
+        if (c->series[i].idle) /* an id of its own: a page has each chart in two widths, one of them not displayed */
+            ls_str_addf(out,
+                        "<defs><pattern id=\"%s-%d\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+                        "patternTransform=\"rotate(45)\"><line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\"/>"
+                        "</pattern></defs>",
+                        c->file, width - 8);
+    }
+    if (!(f.x1 > 0)) f.x1 = 1;
     add_legend(c, 4, 14, width - 8, out);
     x_axis(c, &f, narrow ? 3 : 6, out);
     for (int k = 0; k < c->n_category; k++)
@@ -436,7 +447,7 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
             const ls_point *p = &c->series[i].point[k];
             char a[40], b[40];
             double x = svg_x(&f, p->x), w = fmax(svg_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
-            begin_box(c, i, x, y, w, h, out);
+            begin_box(c, i, x, y, w, h, width, out);
             ls_str_add(out, " ");
             ls_xml_text(out, p->label ? p->label : "");
             ls_str_addf(out, ": %s to %s %s</title>", value_of(a, c, p->x), value_of(b, c, p->y),

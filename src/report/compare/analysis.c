@@ -29,9 +29,16 @@ static bool in_comparison(const ls_run *r)
     return r->world > 0 && r->metrics;
 }
 
+/* No step is left after the warm-up. */
+static bool is_short(const ls_run *r)
+{
+    return r->n_step && r->n_step <= ls_run_first(r);
+}
+
 /* Whether a run counts where speeds are compared. */
 static bool is_benchmark(const ls_analysis *a, const ls_run *r)
 {
+    if (a->steady && is_short(r)) return false; /* else it would change the basis of all speeds */
     if (r->resumed && !a->steady) return false; /* whole epochs include the steps before */
     return in_comparison(r) && !r->profiled && !r->changed && !(r->events && r->events->resizes);
 }
@@ -69,7 +76,7 @@ static const char *const fields[] = {
     "seq_len", "dataset_name", "dataset_subset_sizes", "global_batch_size", "epochs", "model_size", "precision"};
 enum { N_FIELD = sizeof fields / sizeof *fields };
 
-/* The differences between a run and the baseline: R1's seven fields, then the number of steps. */
+/* The differences between a run and the baseline: the scaling study's seven fields, then the number of steps. */
 static void compare_run(ls_analysis *a, int i, int baseline)
 {
     const ls_run *first = &a->set->run[baseline], *r = &a->set->run[i];
@@ -106,6 +113,29 @@ static ls_status find_mismatches(ls_analysis *a)
     return LS_OK;
 }
 
+/* Files of the scaling study: only `precision` differs, and only between one worker and several. */
+static bool of_engines(const ls_analysis *a)
+{
+    for (int i = 0; i < a->n_mismatch; i++) {
+        const ls_run *r = &a->set->run[a->mismatch[i].run], *b = &a->set->run[a->mismatch[i].base];
+        if (strcmp(a->mismatch[i].field, "precision") || b->world != 1 || r->world < 2) return false;
+        if (json_object_get(r->metrics, "lockstep") || json_object_get(b->metrics, "lockstep")) return false;
+    }
+    return a->n_mismatch > 0;
+}
+
+void ls_allowed_words(const ls_analysis *a, ls_str *out)
+{
+    const ls_mismatch *m = a->mismatch;
+    const char *x = a->engines ? json_string_value(m->baseline) : NULL, *y = x ? json_string_value(m->other) : NULL;
+    if (x && y)
+        ls_str_addf(
+            out,
+            "mismatch_allowed: precision is %s on one worker and %s on several, so speed-ups include this difference.",
+            x, y);
+    else ls_str_add(out, "mismatch_allowed: the runs are not comparable, so differences include different work.");
+}
+
 /* --- groups --- */
 
 static ls_status add_to_group(ls_analysis *a, int i)
@@ -123,6 +153,7 @@ static ls_status add_to_group(ls_analysis *a, int i)
         g->no_benchmark = !is_benchmark(a, r);
         g->interrupted = r->resumed || (r->events && ls_was_interrupted(r->events));
         g->first = r;
+        g->over_base = g->of_best = ls_ratio_of(NULL, 0, NULL, 0, true); /* not known */
         a->n_group++;
     }
     g->run[g->n_run++] = i;
@@ -254,7 +285,7 @@ static void whole_epochs_words(const ls_analysis *a, ls_str *out)
     if (any_later)
         ls_str_add(
             out,
-            "; those of R3's scripts are of the epochs after the first, so they cannot be compared with the others");
+            "; those of the translation study are of the epochs after the first, so they cannot be compared with the others");
     else if (few)
         ls_str_addf(out, ": %s has %d %s, none after a warm-up of %d", few->name, few->n_step - few->n_before,
                     few->n_step - few->n_before == 1 ? "step" : "steps", a->short_of);
@@ -285,18 +316,28 @@ void ls_basis_words(const ls_analysis *a, ls_str *out)
         ls_str_addf(out, "Speeds are of the steps after the warm-up: the first %d to %d of a run are left out.",
                     a->warm_lo, a->warm_hi);
     resumed_words(a, out);
+    int n = 0;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        if (in_comparison(r) && is_short(r))
+            ls_str_addf(out, "%s%s (%d %s)",
+                        n++ ? ", " : " Not compared, since no step is left after the warm-up: ", r->name,
+                        r->n_step - r->n_before, r->n_step - r->n_before == 1 ? "step" : "steps");
+    }
+    if (n) ls_str_addc(out, '.');
 }
 
 static ls_status measure_group(const ls_analysis *a, ls_group *g)
 {
     double *x = ls_alloc((size_t)g->n_run * sizeof *x);
     if (!x) return ls_nomem((size_t)g->n_run * sizeof *x, "repeats");
-    ls_estimate *e[] = {&g->recorded, &g->epoch_time, &g->wall, &g->tokens};
-    for (int what = 0; what < 4; what++) {
+    ls_estimate *e[] = {&g->recorded, &g->epoch_time, &g->wall};
+    for (int what = 0; what < 3; what++) {
         for (int i = 0; i < g->n_run; i++) x[i] = run_value(&a->set->run[g->run[i]], what);
         *e[what] = ls_estimate_of(x, g->n_run);
     }
-    if (!a->steady) g->tokens = g->recorded;
+    for (int i = 0; i < g->n_run; i++) x[i] = ls_run_rate(a, &a->set->run[g->run[i]]);
+    g->tokens = ls_geometric_of(x, g->n_run);
     if (g->n_run == 1) interval_within(g->first, &g->tokens);
     g->step_time = NAN;
     for (int k = 0; k < LS_N_SPLIT; k++) {
@@ -310,17 +351,16 @@ static ls_status measure_group(const ls_analysis *a, ls_group *g)
         g->split_of_steps = g->split_of_steps && r->split_of_steps;
         g->split_warm_lo = !i || r->n_warm < g->split_warm_lo ? r->n_warm : g->split_warm_lo;
         g->split_warm_hi = !i || r->n_warm > g->split_warm_hi ? r->n_warm : g->split_warm_hi;
+        x[i] = r->step_time;
     }
+    const double geometric = ls_geometric_of(x, g->n_run).mean, scale = geometric / g->step_time;
+    for (int k = 0; k < LS_N_SPLIT && g->split_of_steps && scale > 0; k++) g->split[k] *= scale;
+    if (g->split_of_steps && scale > 0) g->step_time = geometric;
     ls_free(x);
     return LS_OK;
 }
 
 /* --- speed-up and waterfall --- */
-
-static double relative(const ls_estimate *e)
-{
-    return e->half > 0 && e->mean > 0 ? e->half / e->mean : 0;
-}
 
 /* Lines of a setting that another one has, too. */
 static int equal_lines(const char *x, const char *y)
@@ -352,21 +392,20 @@ static int find_base(const ls_analysis *a, const ls_group *g)
     return base;
 }
 
-static void compare_with_base(const ls_analysis *a, ls_group *g)
+static ls_status compare_with_base(const ls_analysis *a, ls_group *g)
 {
     g->base = -1;
     g->speedup = g->efficiency = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
     g->speedup_r1 = NAN;
-    if (!a->comparable || g->no_benchmark) return;
+    if (!a->comparable || g->no_benchmark) return LS_OK;
     g->base = find_base(a, g);
-    if (g->base < 0) return;
+    if (g->base < 0) return LS_OK;
     const ls_group *b = &a->group[g->base];
     double base = b->first->tokens_per_sec;
     if (g->tokens.mean >= 0 && b->tokens.mean > 0) {
-        g->speedup.mean = g->tokens.mean / b->tokens.mean;
-        g->speedup.half = isnan(g->tokens.half) || isnan(b->tokens.half)
-                              ? NAN
-                              : g->speedup.mean * hypot(relative(&g->tokens), g == b ? 0 : relative(&b->tokens));
+        if (g != b) LS_TRY(ls_group_ratio(a, b, g, &g->over_base));
+        g->speedup.mean = g->over_base.ratio;
+        g->speedup.half = (g->over_base.high - g->over_base.low) / 2;
     } else if (b->epoch_time.mean > 0 && g->epoch_time.mean > 0) {
         g->speedup.mean = b->epoch_time.mean / g->epoch_time.mean;
     }
@@ -374,9 +413,9 @@ static void compare_with_base(const ls_analysis *a, ls_group *g)
     else if (g->epoch_time.mean > 0) g->speedup_r1 = b->first->epoch_time / g->epoch_time.mean;
     if (g == b) g->speedup.mean = g->speedup_r1 = 1.0, g->speedup.half = NAN;
     g->speedup.n = g->efficiency.n = g->tokens.n;
-    g->speedup.within = g->efficiency.within = g->tokens.within || b->tokens.within;
     g->efficiency.mean = g->speedup.mean / g->world;
     g->efficiency.half = g->speedup.half / g->world;
+    return LS_OK;
 }
 
 static double or_zero(double x)
@@ -415,115 +454,6 @@ bool ls_overlap(const ls_estimate *a, const ls_estimate *b)
 {
     if (a->within || b->within) return true;
     return !(fabs(a->mean - b->mean) > a->half + b->half); /* true for NaN */
-}
-
-/* The group with the highest upper end of those that overlap with the best; one without an interval first. */
-static void find_winner(const ls_analysis *a, int kind, ls_ranking *r)
-{
-    const ls_estimate *best = &a->group[r->best].tokens;
-    double most = -INFINITY;
-    for (int i = 0; i < a->n_group; i++) {
-        const ls_group *g = &a->group[i];
-        const ls_estimate *e = &g->tokens;
-        if (i == r->best || g->kind != kind || g->no_benchmark || isnan(e->mean) || !ls_overlap(best, e)) continue;
-        const double top = e->half >= 0 ? e->mean + e->half : INFINITY;
-        if (r->rival < 0 || top > most) r->rival = i, most = top;
-    }
-    if (r->rival < 0 && r->second >= 0) r->winner = r->best;
-}
-
-static const ls_ranking no_ranking = {-1, -1, -1, -1};
-
-static ls_ranking rank_groups(const ls_analysis *a, int kind)
-{
-    ls_ranking r = no_ranking;
-    for (int i = 0; i < a->n_group && a->comparable; i++) {
-        const double x = a->group[i].tokens.mean;
-        if (isnan(x) || a->group[i].no_benchmark || a->group[i].kind != kind) continue;
-        if (r.best < 0 || x > a->group[r.best].tokens.mean) r.second = r.best, r.best = i;
-        else if (r.second < 0 || x > a->group[r.second].tokens.mean) r.second = i;
-    }
-    if (r.best >= 0) find_winner(a, kind, &r);
-    return r;
-}
-
-static void rate_words(const ls_group *g, ls_str *out)
-{
-    const int decimals = g->tokens.mean < 100;
-    ls_str_addf(out, "%.*f", decimals, g->tokens.mean);
-    if (g->tokens.half >= 0) ls_str_addf(out, " \xc2\xb1 %.*f", decimals, g->tokens.half);
-}
-
-const char *ls_kind_words(const ls_analysis *a, int kind)
-{
-    return a->n_kind < 2 ? "" : kind == LS_KIND_PIPELINE ? "Pipelines: " : "Data parallel: ";
-}
-
-void ls_winner_words(const ls_analysis *a, ls_str *out)
-{
-    const size_t before = out->len;
-    for (int kind = 0; kind < a->n_kind; kind++) {
-        if (a->top[kind].second < 0) continue;
-        if (out->len > before) ls_str_addc(out, ' ');
-        else if (a->allowed)
-            ls_str_add(out, "mismatch_allowed: the runs are not comparable, so differences include different work. ");
-        ls_str_add(out, ls_kind_words(a, kind));
-        ls_ranking_words(a, &a->top[kind], out);
-    }
-    if (out->len > before) ls_beyond_words(a, " ", out);
-}
-
-/* Whether the efficiency is clearly more than is possible in theory, and single runs are all there is of it. */
-static bool is_beyond(const ls_analysis *a, const ls_group *g)
-{
-    return g->world > 1 && g->base >= 0 && g->efficiency.mean > 1.05 && (g->n_run == 1 || a->group[g->base].n_run == 1);
-}
-
-void ls_beyond_words(const ls_analysis *a, const char *before, ls_str *out)
-{
-    int n = 0;
-    for (int i = 0; i < a->n_group; i++) n += is_beyond(a, &a->group[i]);
-    if (!n) return;
-    ls_str_addf(out, "%sEfficiency above 100 %%: ", before);
-    for (int i = 0, k = 0; i < a->n_group; i++) {
-        const ls_group *g = &a->group[i];
-        if (!is_beyond(a, g)) continue;
-        ls_str_addf(out, "%s%s (%.0f %% of ideal over %s)", k++ ? ", " : "", g->label, 100 * g->efficiency.mean,
-                    a->group[g->base].label);
-    }
-    ls_str_add(out, ". Single runs do not show that: the runs may have met different conditions; repeat them.");
-}
-
-void ls_ranking_words(const ls_analysis *a, const ls_ranking *r, ls_str *out)
-{
-    if (r->best < 0 || r->second < 0) return;
-    const ls_group *g = &a->group[r->best], *o = &a->group[r->rival >= 0 ? r->rival : r->second];
-    const bool once = g->tokens.within, other_once = o->tokens.within;
-    if (r->winner < 0 && once && other_once) {
-        ls_str_addf(out, "No winner is shown: %s (", g->label);
-        rate_words(g, out);
-        ls_str_addf(out, ") and %s (", o->label);
-        rate_words(o, out);
-        ls_str_add(out, " tokens/s) have one run each; repeat them to compare.");
-        return;
-    }
-    if (r->winner < 0 && (once || other_once)) {
-        ls_str_addf(out, "No winner is shown: %s has one run; repeat it to compare.", once ? g->label : o->label);
-        return;
-    }
-    const ls_group *bare = !(g->tokens.half >= 0) ? g : !(o->tokens.half >= 0) ? o : NULL;
-    if (r->winner < 0 && bare) {
-        ls_str_addf(out, "No winner is shown: %s has no interval (%d %s); three or more repeats give one.", bare->label,
-                    bare->n_run, bare->n_run == 1 ? "run" : "runs");
-        return;
-    }
-    ls_str_addf(out, r->winner < 0 ? "No winner is shown: the 95 %% intervals of %s (" : "Fastest: %s (", g->label);
-    rate_words(g, out);
-    ls_str_addf(out,
-                r->winner < 0 ? ") and %s (" : " tokens/s). Its 95 %% interval overlaps with no other; next is %s (",
-                o->label);
-    rate_words(o, out);
-    ls_str_add(out, r->winner < 0 ? " tokens/s) overlap." : ").");
 }
 
 /* --- words --- */
@@ -566,24 +496,6 @@ void ls_loss_words(const ls_analysis *a, const ls_group *g, bool validation, boo
         }
 }
 
-int ls_name_width(const ls_analysis *a)
-{
-    int wide = 7;
-    for (int i = 0; i < a->n_group; i++)
-        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
-    return wide < 40 ? wide : 40;
-}
-
-void ls_name_rest(ls_str *out, const char *rest, int width)
-{
-    while (*rest) {
-        const size_t n = ls_line_of(rest, width - 2, NULL);
-        ls_str_addf(out, "  %.*s\n", (int)n, rest);
-        rest += n;
-        rest += strspn(rest, " ");
-    }
-}
-
 /* --- what else a sceptic would ask --- */
 
 bool ls_same_losses(const ls_run *a, const ls_run *b)
@@ -613,6 +525,21 @@ static void look_at_all(ls_analysis *a)
     a->same_loss = a->same_loss && a->n_loss > 1;
 }
 
+/* By workers, then by speed; what is no benchmark last. */
+static void sort_groups(ls_analysis *a)
+{
+    for (int i = 1; i < a->n_group; i++) {
+        const ls_group g = a->group[i];
+        int k = i;
+        for (; k > 0 && a->group[k - 1].world == g.world; k--) {
+            const ls_group *o = &a->group[k - 1];
+            if (o->no_benchmark == g.no_benchmark ? !(g.tokens.mean > o->tokens.mean) : g.no_benchmark) break;
+            a->group[k] = *o;
+        }
+        a->group[k] = g;
+    }
+}
+
 ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out)
 {
     const ls_compare_opts off = {0};
@@ -625,7 +552,9 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
                      .steady = o->steady,
                      .short_of = o->short_of};
     ls_status st = LS_OK;
-    bool benchmarks = false;
+    bool benchmarks = false, all_short = true;
+    for (int i = 0; i < set->n; i++) all_short = all_short && (is_short(&set->run[i]) || !in_comparison(&set->run[i]));
+    if (all_short) a.steady = false;
     for (int i = 0; i < set->n; i++) benchmarks = benchmarks || is_benchmark(&a, &set->run[i]);
     for (int i = 0, n = 0; i < set->n; i++) {
         const ls_run *r = &set->run[i];
@@ -639,17 +568,19 @@ ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysi
     LS_TRY_GOTO(st, fail, find_mismatches(&a));
     for (int i = 0; i < set->n; i++)
         if (in_comparison(&set->run[i])) LS_TRY_GOTO(st, fail, add_to_group(&a, i));
-    a.allowed = o->allow_mismatch && a.n_mismatch;
-    a.comparable = a.baseline >= 0 && (!a.n_mismatch || o->allow_mismatch);
+    a.engines = of_engines(&a);
+    a.allowed = (o->allow_mismatch || a.engines) && a.n_mismatch;
+    a.comparable = a.baseline >= 0 && (!a.n_mismatch || a.allowed);
     for (int i = 0; i < a.n_group; i++) {
         LS_TRY_GOTO(st, fail, name_group(&a, &a.group[i]));
         LS_TRY_GOTO(st, fail, measure_group(&a, &a.group[i]));
     }
+    sort_groups(&a);
     for (int i = 0; i < a.n_group; i++) {
-        compare_with_base(&a, &a.group[i]);
+        LS_TRY_GOTO(st, fail, compare_with_base(&a, &a.group[i]));
         make_waterfall(&a, &a.group[i]);
     }
-    for (int kind = 0; kind < LS_N_KIND; kind++) a.top[kind] = rank_groups(&a, kind);
+    for (int kind = 0; kind < LS_N_KIND; kind++) LS_TRY_GOTO(st, fail, ls_rank(&a, kind));
     look_at_all(&a);
     *out = a;
     return LS_OK;
@@ -667,5 +598,5 @@ void ls_analysis_fini(ls_analysis *a)
     }
     ls_free(a->group);
     ls_free(a->mismatch);
-    *a = (ls_analysis){.baseline = -1, .top = {no_ranking, no_ranking}};
+    *a = (ls_analysis){.baseline = -1, .top = {LS_NO_RANKING, LS_NO_RANKING}};
 }

@@ -1,4 +1,5 @@
-/* scaling.c - scaling_report.json: R1's keys first (docs/FORMATS.md), then ours (means as base, intervals, every repeat). */
+/* scaling.c - scaling_report.json: the scaling study's keys first (docs/FORMATS.md), then ours (means as base,
+ * intervals, every repeat). */
 #include "core/fs.h"
 #include "report/compare/analysis.h"
 
@@ -79,6 +80,7 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
                      LS_KV("efficiency_vs_mean_half95", g->efficiency.half), LS_KV("tokens_per_sec", g->tokens.mean),
                      LS_KV("tokens_per_sec_half95", g->tokens.half),
                      LS_KV("interval_within_one_run", (bool)g->tokens.within));
+    ls_ratios_put(w, g);
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
@@ -138,6 +140,8 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
             LS_KV("why", g->first->profiled ? "a profiled run is no benchmark"
                          : g->no_benchmark && g->first->resumed
                              ? "it was resumed in another way, or has too few steps since: it is no benchmark"
+                         : g->no_benchmark && g->first->n_step && g->first->n_step <= ls_run_first(g->first)
+                             ? "no step is left after the warm-up"
                          : g->no_benchmark ? "its number of workers changed: it is no benchmark"
                                            : "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);

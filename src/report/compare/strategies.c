@@ -1,6 +1,7 @@
 /* strategies.c - settings side by side: the table of `bench strategies`, and strategies_report.json. */
 #include "report/compare/analysis.h"
 #include "core/mem.h"
+#include "core/table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -61,56 +62,55 @@ ls_status ls_metrics_of(const ls_analysis *a, const ls_group *g, ls_estimate out
     return LS_OK;
 }
 
-/* In strategies_report.json, and in the table: a column's name, the factor of its unit, decimals and width. */
+/* In strategies_report.json, and in the table: a column's name, the factor of its unit, and decimals. */
 static const struct {
     const char *key, *column;
     double factor;
-    int decimals, width;
-} shown[LS_N_METRIC] = {[LS_METRIC_COMMUNICATION] = {"communication_overhead", "waits, %", 100, 1, 12},
-                        [LS_METRIC_BUBBLE] = {"pipeline_bubble", "bubble, %", 100, 1, 12},
-                        [LS_METRIC_TOKENS] = {"tokens_per_sec", "tokens/s", 1, 0, 17},
-                        [LS_METRIC_WALL] = {"training_time_sec", "time, s", 1, 2, 12},
-                        [LS_METRIC_UTILISATION] = {"cpu_utilisation", "CPU/GPU, %", 100, 1, 12},
-                        [LS_METRIC_MEMORY] = {"peak_memory_bytes", "memory, MiB", 1 / 1048576.0, 1, 12},
-                        [LS_METRIC_SPEEDUP] = {"speedup", "speed-up", 1, 2, 14},
-                        [LS_METRIC_EFFICIENCY] = {"scaling_efficiency", "efficiency, %", 100, 1, 14}};
+    int decimals;
+} shown[LS_N_METRIC] = {[LS_METRIC_COMMUNICATION] = {"communication_overhead", "waits, %", 100, 1},
+                        [LS_METRIC_BUBBLE] = {"pipeline_bubble", "bubble, %", 100, 1},
+                        [LS_METRIC_TOKENS] = {"tokens_per_sec", "tokens/s", 1, 0},
+                        [LS_METRIC_WALL] = {"training_time_sec", "time, s", 1, 2},
+                        [LS_METRIC_UTILISATION] = {"cpu_utilisation", "CPU/GPU, %", 100, 1},
+                        [LS_METRIC_MEMORY] = {"peak_memory_bytes", "memory, MiB", 1 / 1048576.0, 1},
+                        [LS_METRIC_SPEEDUP] = {"speedup", "speed-up", 1, 2},
+                        [LS_METRIC_EFFICIENCY] = {"scaling_efficiency", "efficiency, %", 100, 1}};
 
-/* "12.3 ±0.4"; the sign takes two bytes and one column. */
-static void cell(ls_str *out, const ls_estimate *e, double factor, int decimals, int width)
+/* "12.3 ±0.4" */
+static void add_cell(ls_table *t, const ls_estimate *e, double factor, int decimals)
 {
-    char text[64] = "-";
-    if (!isnan(e->mean)) snprintf(text, sizeof text, "%.*f", decimals, factor * e->mean);
-    if (!isnan(e->mean) && e->half >= 0) {
-        const size_t n = strlen(text);
-        snprintf(text + n, sizeof text - n, " \xc2\xb1%.*f", decimals, factor * e->half);
-    }
-    ls_str_addf(out, " %*s", width + (strchr(text, '\xc2') != NULL), text);
+    if (isnan(e->mean)) ls_table_cell(t, "-");
+    else if (!(e->half >= 0)) ls_table_cell(t, "%.*f", decimals, factor * e->mean);
+    else ls_table_cell(t, "%.*f \xc2\xb1%.*f", decimals, factor * e->mean, decimals, factor * e->half);
 }
 
 ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
 {
-    static const int column[LS_N_METRIC] = {LS_METRIC_TOKENS,  LS_METRIC_WALL,        LS_METRIC_COMMUNICATION,
-                                            LS_METRIC_BUBBLE,  LS_METRIC_UTILISATION, LS_METRIC_MEMORY,
-                                            LS_METRIC_SPEEDUP, LS_METRIC_EFFICIENCY};
-    const int wide = ls_name_width(a);
-    ls_str_addf(out, "%-*s %7s %4s", wide, "setting", "workers", "runs");
-    for (int k = 0; k < LS_N_METRIC; k++) ls_str_addf(out, " %*s", shown[column[k]].width, shown[column[k]].column);
-    ls_str_addc(out, '\n');
-    for (int i = 0; i < a->n_group; i++) {
+    static const int column[LS_N_METRIC] = {LS_METRIC_TOKENS,      LS_METRIC_SPEEDUP,       LS_METRIC_EFFICIENCY,
+                                            LS_METRIC_WALL,        LS_METRIC_COMMUNICATION, LS_METRIC_BUBBLE,
+                                            LS_METRIC_UTILISATION, LS_METRIC_MEMORY};
+    ls_table t = {.n_col = 3 + LS_N_METRIC};
+    ls_status st = LS_OK;
+    ls_table_cell(&t, "setting");
+    ls_table_cell(&t, "workers");
+    ls_table_cell(&t, "runs");
+    for (int k = 0; k < LS_N_METRIC; k++) ls_table_cell(&t, "%s", shown[column[k]].column);
+    for (int i = 0; i < a->n_group && st == LS_OK; i++) {
         const ls_group *g = &a->group[i];
         ls_estimate e[LS_N_METRIC];
-        LS_TRY(ls_metrics_of(a, g, e));
-        const char *rest = g->short_name;
-        ls_str_add_piece(out, &rest, wide);
-        ls_str_addf(out, " %7d %4d", g->world, g->n_run);
+        st = ls_metrics_of(a, g, e);
+        if (st != LS_OK) break;
+        ls_table_cell(&t, "%s", g->short_name);
+        ls_table_cell(&t, "%d", g->world);
+        ls_table_cell(&t, "%d", g->n_run);
         for (int k = 0; k < LS_N_METRIC; k++) {
             const int m = column[k];
             const int decimals = m == LS_METRIC_TOKENS && e[m].mean < 1000 ? 1 : shown[m].decimals;
-            cell(out, &e[m], shown[m].factor, decimals, shown[m].width);
+            add_cell(&t, &e[m], shown[m].factor, decimals);
         }
-        ls_str_addc(out, '\n');
-        ls_name_rest(out, rest, wide);
     }
+    ls_table_print(&t, out);
+    LS_TRY(st);
     const size_t before = out->len;
     ls_winner_words(a, out);
     if (out->len > before) ls_str_addc(out, '\n');
@@ -135,6 +135,7 @@ static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *
     for (int i = 0; i < g->n_run; i++) ls_jsonw_str(w, a->set->run[g->run[i]].dir);
     ls_jsonw_close(w);
     for (int k = 0; k < LS_N_METRIC; k++) put(w, shown[k].key, &e[k]);
+    ls_ratios_put(w, g);
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
@@ -179,6 +180,7 @@ ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx,
     ls_jsonw_put_open(&w, "settings", '[');
     for (int i = 0; i < a->n_group && a->comparable; i++) LS_TRY(put_setting(&w, a, &a->group[i]));
     ls_jsonw_close(&w);
+    ls_leading_put(&w, a);
     ls_jsonw_put_open(&w, "left_out", '[');
     if (left_out) left_out(ctx, &w);
     ls_jsonw_close(&w);

@@ -282,6 +282,32 @@ static ls_status read_stats(const char *profiles, profile_file *f, ls_nsys_rows 
     return st;
 }
 
+/* The host in nsys_stats_<digits>_<host>.txt and its length, .txt included; "" where the name has none. */
+static const char *stats_host(const char *name)
+{
+    const char *p = name + 11 + strspn(name + 11, "0123456789");
+    return p > name + 11 && *p == '_' ? p + 1 : "";
+}
+
+/* Takes out the rows of the last file, from `first` on, that an earlier file of the same host has, too: one report that was printed twice. The times of
+ * two captures have nanoseconds and are never equal. */
+static void drop_again(profile_summary *p, ls_nsys_rows *rows, int first)
+{
+    const int file = p->n_file - 1;
+    int n = first;
+    for (int i = first; i < rows->n; i++) {
+        bool again = false;
+        rows->row[i].file = file;
+        for (int k = 0; k < first && !again; k++)
+            again = !strcmp(rows->row[k].raw, rows->row[i].raw) &&
+                    !strcmp(stats_host(p->file[rows->row[k].file].name), stats_host(p->file[file].name));
+        if (again) row_fini(&rows->row[i]);
+        else rows->row[n++] = rows->row[i];
+    }
+    p->n_again += rows->n - n;
+    rows->n = n;
+}
+
 static ls_status write_summary(profile_summary *p, const char *run_dir, char **names, size_t n, ls_str *out)
 {
     ls_jsonw w;
@@ -309,8 +335,11 @@ ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file)
     if (!p.file) st = ls_nomem(n * sizeof *p.file, "a list of files");
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         if (!is_stats(names[i])) continue;
+        const int before = nvtx.n, before_os = osrt.n;
         p.file[p.n_file].name = names[i];
         st = read_stats(profiles.text, &p.file[p.n_file++], &nvtx, &osrt);
+        drop_again(&p, &nvtx, before);
+        drop_again(&p, &osrt, before_os);
     }
     if (st == LS_OK) st = ls_nsys_merge(&nvtx);
     if (st == LS_OK) st = ls_nsys_merge(&osrt);

@@ -91,6 +91,7 @@ void profile_summary_put(const profile_summary *p, ls_jsonw *w)
     put_top5(w, "nvtx", p->nvtx);
     put_top5(w, "osrt", p->osrt);
     put_bottleneck(w, p->nvtx);
+    if (p->n_again) ls_jsonw_put_int(w, "rows_counted_once", p->n_again);
     ls_jsonw_put_open(w, "per_file", '{');
     for (int i = 0; i < p->n_file; i++) {
         ls_jsonw_put_open(w, p->file[i].name, '{');

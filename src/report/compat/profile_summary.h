@@ -1,11 +1,13 @@
 /* profile_summary.h - profiles/profile_summary.json (docs/FORMATS.md), from the statistics of nsys or from our own trace.
  *
- * nsys: every <run_dir>/profiles/nsys_stats_*.txt is read as R1's parser does (docs/REFERENCES.md#nsys). Digit grouping follows the locale
- * of the profiled host and is not checked. Rows are ranked by their share of time, ties in the order of the file.
+ * nsys: every <run_dir>/profiles/nsys_stats_*.txt is read as the scaling study's parser does (docs/REFERENCES.md#nsys).
+ * Digit grouping follows the locale of the profiled host and is not checked. Rows are ranked by their share of time,
+ * ties in the order of the file.
  *
- * trace: nvtx_top5 are the phases ("train/backward", ...) of all ranks, with shares of the sum over all phases; osrt_top5 is empty. Under
- * `lockstep`: seconds of each rank by kind, collectives with calls, bytes, busy and waited time, and what the trace does not show (dropped
- * spans, errors of clocks). The trace is read line by line, one event each; it may be larger than memory. */
+ * trace: nvtx_top5 are the phases ("train/backward", ...) of all ranks, with shares of the sum over all phases;
+ * osrt_top5 is empty. Under `lockstep`: seconds of each rank by kind, collectives with calls, bytes, busy and waited
+ * time, and what the trace does not show (dropped spans, errors of clocks). The trace is read line by line, one event
+ * each; it may be larger than memory. */
 #ifndef LS_REPORT_PROFILE_SUMMARY_H
 #define LS_REPORT_PROFILE_SUMMARY_H
 
@@ -22,6 +24,7 @@ void profile_table(const trace_facts *f, ls_str *out);
 typedef struct ls_nsys_row {
     double percent;
     int order;                /* as read */
+    int file;                 /* its input */
     char *name, *total, *raw; /* total: "621 ns", or NULL */
 } ls_nsys_row;
 
@@ -51,6 +54,7 @@ typedef struct profile_summary {
     json_t *hosts, *reports;    /* a list, or null; the reports of nsys: a list */
     profile_file *file;
     int n_file;
+    int n_again;                     /* rows that another file of the same host has, too: counted once */
     const ls_nsys_rows *nvtx, *osrt; /* of all files, ranked */
 } profile_summary;
 

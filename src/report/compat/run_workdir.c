@@ -1,4 +1,5 @@
-/* run_workdir.c - the folder of R3's translation scripts (docs/REFERENCES.md) as a run: `workdir/`, one small file per rank and epoch.
+/* run_workdir.c - the folder of the translation study's scripts (docs/REFERENCES.md) as a run: `workdir/`, one small
+ * file per rank and epoch.
  *
  *   rank<r>_results_epoch<e>.json   data parallel: validation_loss, bleu, training_time, tokens_per_sec, of one rank
  *   eval_results_epoch<e>.json      pipeline: validation_loss and bleu alone; the number of workers is not recorded

@@ -214,7 +214,8 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
     }
     for (int i = 0; i < 2; i++) add_pair_bars(&set.run[i], i, time, rate, chart, words);
     if (time[0] > 0 && !isnan(time[1])) {
-        snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
+        snprintf(title, sizeof title, "Training time: %.0f %% %s", 100 * fabs(time[0] - time[1]) / time[0],
+                 time[1] > time[0] ? "more" : "less");
         ls_str_addf(words, "%s\n", title);
     }
     LS_TRY_GOTO(st, done, ls_fs_mkdirs(out));

@@ -53,8 +53,8 @@ void content_ab_verdict(const ls_found_bench *bench, ls_str *out)
     else ls_str_addf(out, "No difference between A and B is shown: %+.1f %% tokens/s", change);
     if (isnan(low) || isnan(high)) ls_str_add(out, " in one pair, which has no interval");
     else
-        ls_str_addf(out, " (95 %%: %+.1f to %+.1f %%, %lld %s)", low, high, (long long)pairs,
-                    unpaired(bench->root) ? "runs of each, not made in turns" : "pairs");
+        ls_str_addf(out, " (95 %%: %+.1f to %+.1f %%, p = %.2g, %lld %s)", low, high, report_num(&d, "difference.p"),
+                    (long long)pairs, unpaired(bench->root) ? "runs of each, not made in turns" : "pairs");
     ls_str_addf(out, ". A: %s. B: %s.", flags_of(bench->root, "a"), flags_of(bench->root, "b"));
 }
 

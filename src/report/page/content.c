@@ -51,10 +51,13 @@ static void time_words(const ls_analysis *a, ls_str *out)
     bool later = true;
     for (int i = 0; i < a->n_group; i++) later = later && a->group[i].first->later_epochs;
     ls_str_add(out, "Shorter is faster. ");
-    if (content_has_wall(a)) ls_str_add(out, "Wall time of the whole run, with start, validation and checkpoints; ");
+    if (content_has_wall(a))
+        ls_str_add(
+            out,
+            "Wall time of the run from its first step, with validation and checkpoints, without the start of the program; ");
     else ls_str_addf(out, "Mean time of %s, as recorded; ", later ? "the epochs after the first" : "an epoch");
     ls_str_add(out, a->allowed ? "mismatch_allowed: the work of the settings differs."
-                    : later    ? "R3's files do not record how much work an epoch was."
+                    : later    ? "the translation study's files do not record how much work an epoch was."
                     : a->n_kind > 1
                         ? "all settings train on the same data, data parallelism and pipelines with different batches."
                     : a->weak ? "weak scaling: the work of a step grows with the workers."
@@ -139,10 +142,11 @@ static void warm_words(const ls_analysis *a, ls_str *out)
 static void split_words(const ls_analysis *a, ls_str *out)
 {
     int of_steps = 0, recorded = 0;
-    bool stages = false;
+    bool stages = false, repeats = false;
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         if (isnan(g->step_time)) continue;
+        repeats = repeats || (g->split_of_steps && g->n_run > 1);
         *(g->split_of_steps ? &of_steps : &recorded) += 1;
         stages = stages || g->split[LS_SPLIT_BUBBLE] > 0;
     }
@@ -154,6 +158,9 @@ static void split_words(const ls_analysis *a, ls_str *out)
     if (recorded && of_steps) ls_str_add(out, " over ");
     if (recorded) ls_str_add(out, "all steps of a run, warm-up included, as it recorded them");
     ls_str_addf(out, ". Times are those of rank 0%s.", stages ? "; of a pipeline, means over its stages" : "");
+    if (repeats)
+        ls_str_add(
+            out, " A bar is as long as the geometric mean over the runs, as for tokens/s; its parts are scaled to it.");
 }
 
 static void time_parts(const ls_analysis *a, ls_doc *d)
@@ -187,7 +194,7 @@ static void hidden_table(const ls_analysis *a, ls_doc *d)
 static void collectives_table(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB per step",
-                               "busy, ms per step", "exposed, ms per step", "bus, GB/s");
+                               "busy, ms per step", "waited, ms per step", "bus, GB/s");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {
@@ -201,7 +208,7 @@ static void collectives_table(const ls_analysis *a, ls_doc *d)
 
 const char *content_wait_words(void)
 {
-    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of a communicator together: busy minus exposed, at least 0.";
+    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the wait for one kind can be longer than its busy time. Hidden time is computed over all collectives of a communicator together: busy minus waited, at least 0. Exposed time is what was waited, without the bubble of a pipeline.";
 }
 
 void content_counted_steps(const char *name, const ls_run *r, ls_doc *d)
@@ -221,7 +228,7 @@ static void communication(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
     content_draw(
         a, d, chart_comm,
-        "Time of rank 0 in collectives, mean over all steps of a run, warm-up included; of a run that was restarted or resumed, over those of its last attempt. Exposed: compute waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
+        "Time of rank 0 in collectives, mean over all steps of a run, warm-up included; of a run that was restarted or resumed, over those of its last attempt. Exposed: compute waited for data; the bubble of a pipeline is not counted here, but as a part of its own in a step's time. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
     for (int i = 0; i < a->n_group; i++) content_counted_steps(a->group[i].label, a->group[i].first, d);
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
@@ -238,25 +245,44 @@ static void memory_table(const ls_analysis *a, ls_doc *d)
                      "all ranks: most planned, MiB", "all ranks: highest peak, MiB");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        ls_doc_cells(d, b, a->group[i].label, LS_NUM(r->planned_bytes / 1048576, 1), LS_NUM(r->peak_bytes / 1048576, 1),
-                     LS_NUM(r->rank_least / 1048576, 1), LS_NUM(r->rank_most / 1048576, 1),
-                     LS_NUM(r->peak_most / 1048576, 1));
+        ls_estimate e[LS_N_METRIC];
+        if (ls_metrics_of(a, &a->group[i], e) != LS_OK) d->failed = true;
+        else
+            ls_doc_cells(d, b, a->group[i].label, LS_NUM(r->planned_bytes / 1048576, 1),
+                         LS_NUM(r->peak_bytes / 1048576, 1), LS_NUM(r->rank_least / 1048576, 1),
+                         LS_NUM(r->rank_most / 1048576, 1),
+                         LS_NUM((r->peak_most > 0 ? r->peak_most : e[LS_METRIC_MEMORY].mean) / 1048576, 1));
     }
 }
 
 static void resources(const ls_analysis *a, ls_doc *d)
 {
     ls_doc_section(d, "Memory");
-    const bool parts = content_draw(a, d, chart_memory, "As planned before the first step.");
+    const bool parts = content_draw(
+        a, d, chart_memory,
+        "As planned before the first step, at the moment of a step at which most is in use: a bar ends at the planned total. Buffers that are never in use together share memory.");
     const bool peak = content_draw(
         a, d, chart_peak, "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
     if (parts || peak) memory_table(a, d);
-    ls_doc_section(d, "Utilisation");
+    ls_doc_section(d, "Use of the machine");
     content_draw(a, d, chart_utilisation, "Busy share of the cores or devices of the workers.");
-    content_draw(a, d, chart_tflops, "Floating-point operations of the model per second.");
+    content_draw(a, d, chart_tflops,
+                 "Floating-point operations of the model per second: those of a token times tokens/s.");
 }
 
-/* One picture per setting: the first of its repeats. */
+/* Whether a run has a picture of its pipeline: the first of the repeats of a setting has; words: what it is of. */
+static bool pipeline_of(const ls_analysis *a, const ls_run *r, char words[256])
+{
+    bool first = !r->metrics;
+    snprintf(words, 256, "%.250s", r->name);
+    for (int g = 0; g < a->n_group; g++) {
+        if (a->group[g].first != r) continue;
+        first = true;
+        snprintf(words, 256, "%s (%.140s)", a->group[g].label, r->name);
+    }
+    return first && r->n_span;
+}
+
 static void pipelines(const ls_analysis *a, ls_doc *d)
 {
     static const char *const file[] = {"pipeline",    "pipeline_2",  "pipeline_3",  "pipeline_4",
@@ -266,25 +292,26 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     enum { MOST = sizeof file / sizeof file[0] };
     ls_str left = {0};
     int n = 0, n_left = 0;
+    double end = 0;
+    char words[256];
+    for (int i = 0; i < a->set->n; i++)
+        for (int k = 0; k < a->set->run[i].n_span && pipeline_of(a, &a->set->run[i], words); k++)
+            end = fmax(end, a->set->run[i].span[k].end);
     ls_doc_section(d, "Pipeline");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         ls_chart c;
-        bool first = !r->metrics;
-        char words[256];
-        snprintf(words, sizeof words, "%.250s", r->name);
-        for (int g = 0; g < a->n_group; g++) {
-            if (a->group[g].first != r) continue;
-            first = true;
-            snprintf(words, sizeof words, "%s (%.140s)", a->group[g].label, r->name);
-        }
-        if (!r->n_span || !first) continue;
+        if (!pipeline_of(a, r, words)) continue;
+        if (!n)
+            ls_doc_add(
+                d, LS_BLOCK_TEXT,
+                "The last step of each run, all on one axis of time. Simulated: the same actions with their measured times in the order of the schedule, if messages took no time. Idle includes waits for messages.");
         if (n == MOST) {
             if (!left.len) ls_str_addf(&left, "Only the first %d pipelines are drawn; left out: ", MOST);
             ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
             continue;
         }
-        chart_gantt(r, &c);
+        chart_gantt(r, end, &c);
         c.file = file[n++];
         ls_doc_chart(d, &c, words);
     }

@@ -56,6 +56,6 @@ void chart_peak(const ls_analysis *a, ls_chart *c);
 void chart_utilisation(const ls_analysis *a, ls_chart *c);
 void chart_tflops(const ls_analysis *a, ls_chart *c);
 void chart_attempts(const ls_analysis *a, ls_chart *c);
-void chart_gantt(const ls_run *r, ls_chart *c);
+void chart_gantt(const ls_run *r, double end, ls_chart *c); /* end: of the axis of all of them */
 
 #endif

@@ -7,9 +7,9 @@
 enum { WIDE = 840, NARROW = 360 };
 
 static const char style[] =
-    ":root{--page:#f6f7f9;--card:#fff;--ink:#1c2430;--soft:#5a6675;--line:#dde2e8;--accent:#0072b2;--warn-bg:#fff4e5;"
+    ":root{--shade:#0003;--page:#f6f7f9;--card:#fff;--ink:#1c2430;--soft:#5a6675;--line:#dde2e8;--accent:#0072b2;--warn-bg:#fff4e5;"
     "--warn:#8a4b00;color-scheme:light dark}\n"
-    "@media (prefers-color-scheme:dark){:root{--page:#0e1217;--card:#151a20;--ink:#e8ecf1;--soft:#a3adba;"
+    "@media (prefers-color-scheme:dark){:root{--shade:#fff4;--page:#0e1217;--card:#151a20;--ink:#e8ecf1;--soft:#a3adba;"
     "--line:#2b333d;--accent:#4da3e0;--warn-bg:#33240f;--warn:#ffc27a}}\n"
     "*{box-sizing:border-box}\n"
     "body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe "
@@ -34,7 +34,9 @@ static const char style[] =
     ".cards dd{margin:0;font-size:1.35rem;font-weight:650;line-height:1.25;font-variant-numeric:tabular-nums;"
     "overflow-wrap:anywhere}\n"
     ".cards dd+dd{font-size:.8rem;font-weight:400;color:var(--soft);line-height:1.35}\n"
-    ".scroll{overflow-x:auto;margin:0 0 14px;-webkit-overflow-scrolling:touch}\n"
+    ".scroll{overflow-x:auto;margin:0 0 14px;-webkit-overflow-scrolling:touch;background:linear-gradient(to "
+    "left,var(--card) 40%,transparent) right/40px 100% no-repeat local,linear-gradient(to left,var(--shade),transparent) "
+    "right/22px 100% no-repeat scroll;scrollbar-width:thin}\n"
     "table{border-collapse:collapse;font-size:.88rem;width:100%;font-variant-numeric:tabular-nums}\n"
     "th,td{padding:6px 9px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;vertical-align:top}"
     "\n"

@@ -4,13 +4,16 @@
 /* Text with Markdown's special characters escaped; a bar would end a cell, and a newline would end a row. */
 static void plain(ls_str *out, const char *text, bool cell)
 {
-    for (const char *p = text ? text : ""; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '\n' || c == '\r') ls_str_addc(out, ' ');
-        else if (c < 0x20 && c != '\t') ls_str_add(out, "\xef\xbf\xbd");
-        else if (c == '<') ls_str_add(out, "&lt;");
-        else if ((cell && c == '|') || c == '*' || c == '`' || c == '[' || c == '\\') ls_str_addf(out, "\\%c", c);
-        else ls_str_addc(out, *p);
+    char code[16];
+    const char *shown;
+    for (const char *p = text ? text : ""; *p;) {
+        const int n = ls_char_shown(p, code, &shown);
+        if (*p == '\n' || *p == '\r') ls_str_addc(out, ' ');
+        else if (shown) ls_str_add(out, shown);
+        else if (*p == '<') ls_str_add(out, "&lt;");
+        else if ((cell && *p == '|') || *p == '*' || *p == '`' || *p == '[' || *p == '\\') ls_str_addf(out, "\\%c", *p);
+        else ls_str_addn(out, p, (size_t)n);
+        p += n;
     }
 }
 

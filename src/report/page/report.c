@@ -1,5 +1,6 @@
 #include "core/fs.h"
 #include "core/mem.h"
+#include "core/table.h"
 #include "report/page/report_impl.h"
 
 #include <math.h>
@@ -76,25 +77,27 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
 
 static void terminal_table(const ls_analysis *a, const ls_found_bench *bench, ls_str *out)
 {
-    const int wide = ls_name_width(a);
+    static const char *const head[] = {"setting", "workers",  "runs",       "tokens/s",
+                                       "95 %",    "speed-up", "efficiency", "loss"};
+    ls_table t = {.n_col = 8};
     if (!a->n_group) return;
-    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", wide, "setting");
+    for (int k = 0; k < t.n_col; k++) ls_table_cell(&t, "%s", head[k]);
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        const char *rest = g->short_name;
-        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-";
+        char rate[40];
         ls_str loss = {0};
-        if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
-        if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.2f", g->speedup.mean);
-        if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
+        ls_table_cell(&t, "%s", g->short_name);
+        ls_table_cell(&t, "%d", g->world);
+        ls_table_cell(&t, "%d", g->n_run);
+        ls_table_cell(&t, "%s", isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1));
+        ls_table_cell(&t, g->tokens.half >= 0 ? "%.1f %%" : "-", 100 * g->tokens.half / g->tokens.mean);
+        ls_table_cell(&t, isnan(g->speedup.mean) ? "-" : "%.2f", g->speedup.mean);
+        ls_table_cell(&t, isnan(g->efficiency.mean) ? "-" : "%.1f %%", 100 * g->efficiency.mean);
         ls_loss_words(a, g, false, true, &loss);
-        ls_str_add_piece(out, &rest, wide);
-        ls_str_addf(out, " %7d %4d %12s %6s %9s %10s %8s\n", g->world, g->n_run,
-                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff,
-                    loss.data ? loss.data : "-");
+        ls_table_cell(&t, "%s", loss.data ? loss.data : "-");
         ls_str_fini(&loss);
-        ls_name_rest(out, rest, wide);
     }
+    ls_table_print(&t, out);
     ls_basis_words(a, out);
     ls_str_addc(out, '\n');
     const size_t before = out->len;
@@ -121,9 +124,11 @@ static void settings_member(const ls_analysis *a, ls_jsonw *w)
         estimate_members(w, "speedup", "speedup_half_interval", &g->speedup);
         ls_jsonw_put_real(w, "efficiency", g->efficiency.mean);
         ls_jsonw_put_real(w, "wall_seconds", g->wall.mean);
+        ls_ratios_put(w, g);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
+    ls_leading_put(w, a);
 }
 
 static void part_json(const report_part *p, ls_str *out)
@@ -170,6 +175,7 @@ ls_status report_part_write(report_part *p)
         st = ls_nomem(1024, "a report");
         goto done;
     }
+    LS_TRY_GOTO(st, done, ls_fs_no_links(p->o.out));
     LS_TRY_GOTO(st, done, ls_fs_mkdirs(p->o.out));
     LS_TRY_GOTO(st, done, write_charts(&d, p->o.out, &p->r, p->o.png));
     LS_TRY_GOTO(st, done, write_scaling(&p->a, p->o.out));
@@ -218,7 +224,7 @@ static ls_status find_protocol(const report_part *part, protocol *p)
     const ls_found_bench *b = part->bench;
     *p = (protocol){0};
     if (b) read_protocol(b->root, p);
-    if (b && b->root && b->kind == LS_BENCH_OF_R3) p->weak = p->apart = true; /* the comparisons of R3 */
+    if (b && b->root && b->kind == LS_BENCH_OF_R3) p->weak = p->apart = true; /* as the translation study */
     for (int i = 0; i < part->set.n_scaling; i++) read_protocol(part->set.scaling[i].root, p);
     for (int i = 0; i < o->n_path && !b; i++)
         for (int k = LS_BENCH_OF_SCALING + 1; k < LS_N_BENCH_KIND && ls_fs_is_dir(o->path[i]); k++) {
@@ -250,14 +256,17 @@ static ls_status read_alike(report_part *part, ls_compare_opts *c)
     const ls_report_opts *o = &part->o;
     const ls_run_set *set = &part->set;
     protocol p;
-    bool shorter = false;
+    bool shorter = false, longer = false;
     int asked;
     LS_TRY(read_runs(part, o->warm ? o->warm : LS_REPORT_WARM));
     LS_TRY(find_protocol(part, &p));
     if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(part, p.warm));
-    for (int i = 0; i < set->n; i++)
-        shorter = shorter ||
-                  (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= ls_run_first(&set->run[i]));
+    for (int i = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i];
+        if (!r->metrics || !r->n_step) continue;
+        *(r->n_step <= ls_run_first(r) ? &shorter : &longer) = true;
+    }
+    shorter = shorter && !longer; /* a short run among others is not compared */
     asked = set->warm;
     if (shorter) LS_TRY(read_runs(part, 0));
     *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch,

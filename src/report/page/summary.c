@@ -43,11 +43,7 @@ static void say_lost(const ls_group *g, ls_doc *d)
         return;
     }
     ls_str s = {0};
-    if (w->useful >= 1)
-        ls_str_add(
-            &s,
-            "This is above ideal. The share of a worker may fit its caches better than the whole problem, or the runs on one worker were disturbed: check their intervals.");
-    else lost_words(w, &s);
+    if (w->useful < 1) lost_words(w, &s); /* above ideal: ls_beyond_words */
     ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
@@ -70,34 +66,17 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
         1000 * diff[most]);
 }
 
-static void say_winner(const ls_analysis *a, const ls_ranking *r, ls_doc *d)
+/* Which settings lead, and why the winner does. */
+static void say_ranking(const ls_analysis *a, int kind, ls_doc *d)
 {
-    const ls_group *g = &a->group[r->winner], *o = &a->group[r->second];
-    char rate[96];
+    const ls_ranking *r = &a->top[kind];
     ls_str s = {0};
-    ls_str_addf(&s, "%s%s on %d %s is the fastest: %s tokens per second", ls_kind_words(a, g->kind), g->short_name,
-                g->world, workers_word(g->world), rate_text(rate, &g->tokens));
-    if (g->world > 1 && !isnan(g->speedup.mean))
-        ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
-    ls_str_addc(&s, '.');
+    ls_str_add(&s, ls_kind_words(a, kind));
+    ls_ranking_words(a, kind, &s);
     ls_doc_take(d, LS_BLOCK_LEAD, &s);
-    ls_doc_add(
-        d, LS_BLOCK_TEXT,
-        "Next is %s with %s tokens per second; the winner is %.1f %% faster. Its 95 %% interval overlaps with no other.",
-        o->label, rate_text(rate, &o->tokens), 100 * (g->tokens.mean - o->tokens.mean) / o->tokens.mean);
-    say_why(g, o, d);
-    say_lost(g, d);
-}
-
-static void say_no_winner(const ls_analysis *a, const ls_ranking *r, ls_doc *d)
-{
-    ls_str s = {0};
-    ls_str_add(&s, ls_kind_words(a, a->group[r->best].kind));
-    ls_ranking_words(a, r, &s);
-    ls_doc_take(d, LS_BLOCK_LEAD, &s);
-    const ls_estimate *x = &a->group[r->best].tokens, *y = &a->group[r->rival].tokens;
-    if (x->half >= 0 && y->half >= 0 && !x->within && !y->within)
-        ls_doc_add(d, LS_BLOCK_TEXT, "More repeats, or a quieter machine, could show a difference.");
+    if (r->winner < 0) return;
+    say_why(&a->group[r->best], &a->group[r->second], d);
+    say_lost(&a->group[r->best], d);
 }
 
 static void say_only(const ls_analysis *a, const ls_group *g, ls_doc *d)
@@ -146,27 +125,50 @@ char *content_json_text(char *buf, size_t n, const json_t *v)
     return buf;
 }
 
+/* Whether mismatch i is the first of its field among the repeats of a setting; more: how many follow, which have the same values. */
+static bool first_of_setting(const ls_analysis *a, int i, int *more)
+{
+    const ls_mismatch *m = &a->mismatch[i];
+    const ls_run *r = &a->set->run[m->run];
+    *more = 0;
+    for (int k = 0; k < a->n_mismatch; k++) {
+        const ls_mismatch *o = &a->mismatch[k];
+        const ls_run *x = &a->set->run[o->run];
+        if (k == i || o->field != m->field || x->world != r->world || strcmp(x->setting, r->setting)) continue;
+        if (k < i) return false;
+        ++*more;
+    }
+    return true;
+}
+
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
-    ls_doc_add(
-        d, LS_BLOCK_WARN, "%s",
-        a->allowed
-            ? "mismatch_allowed: the runs are not comparable, but --allow_mismatch was given. Speed-ups between them include different work."
-            : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow_mismatch compares them anyway and marks the page.");
+    ls_str words = {0};
+    if (a->allowed) ls_allowed_words(a, &words);
+    else
+        ls_str_add(
+            &words,
+            "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow_mismatch compares them anyway and marks the page.");
+    ls_doc_take(d, LS_BLOCK_WARN, &words);
     const bool several = a->mismatch[0].base != a->mismatch[a->n_mismatch - 1].base; /* one of each kind */
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s",
                              several ? "the baseline" : a->set->run[a->mismatch[0].base].name);
     if (!b) return;
     b->n_col = 4;
-    ls_doc_cells(d, b, "run", "field", "baseline", "this run");
-    for (int i = 0; i < a->n_mismatch && i < 40; i++) {
+    ls_doc_cells(d, b, "runs", "field", "baseline", "these runs");
+    int n = 0;
+    for (int i = 0; i < a->n_mismatch; i++) {
         const ls_mismatch *m = &a->mismatch[i];
         char base[120], other[120];
-        ls_doc_cells(d, b, a->set->run[m->run].name, m->field, content_json_text(base, sizeof base, m->baseline),
+        int more;
+        if (!first_of_setting(a, i, &more) || ++n > 40) continue;
+        if (more) ls_doc_cell(d, b, "%s and %d more", a->set->run[m->run].name, more);
+        else ls_doc_cells(d, b, a->set->run[m->run].name);
+        ls_doc_cells(d, b, m->field, content_json_text(base, sizeof base, m->baseline),
                      content_json_text(other, sizeof other, m->other));
     }
-    if (a->n_mismatch > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", a->n_mismatch - 40);
+    if (n > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", n - 40);
 }
 
 static void say_basis(const ls_analysis *a, ls_doc *d)
@@ -176,7 +178,7 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
     if (a->n_kind > 1)
         ls_str_add(
             &s,
-            " As in R3's comparison, data parallelism is weak scaling (every worker has the batch of one), and pipelines, whose batch is another, are compared with one another only.");
+            " As in the translation study, data parallelism is weak scaling (every worker has the batch of one), and pipelines, whose batch is another, are compared with one another only.");
     else if (a->weak)
         ls_str_add(
             &s,
@@ -184,7 +186,7 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
     ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
-static void doubts(const ls_analysis *a, ls_doc *d)
+static void doubts(const ls_analysis *a, bool ab, ls_doc *d)
 {
     bool within = false, single = false;
     for (int i = 0; i < a->n_group; i++) {
@@ -195,9 +197,11 @@ static void doubts(const ls_analysis *a, ls_doc *d)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "All %d runs have the same loss at every step, bit for bit: they computed the same training.",
                    a->n_loss);
-    ls_str beyond = {0};
+    ls_str beyond = {0}, correction = {0};
     ls_beyond_words(a, "", &beyond);
-    if (beyond.len) ls_doc_take(d, LS_BLOCK_WARN, &beyond);
+    ls_doc_take(d, LS_BLOCK_WARN, &beyond);
+    if (!ab) ls_correction_words(a, "", &correction);
+    ls_doc_take(d, LS_BLOCK_TEXT, &correction);
     if (a->several_commits)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "The runs were made by different commits of the program: a difference may come from the code.");
@@ -320,8 +324,7 @@ void content_summary(const ls_analysis *a, const ls_found_bench *bench, ls_doc *
     ls_doc_take(d, LS_BLOCK_LEAD, &paired);
     for (int kind = 0; kind < a->n_kind && !ab; kind++) {
         const ls_ranking *r = &a->top[kind];
-        if (r->winner >= 0) say_winner(a, r, d);
-        else if (r->second >= 0) say_no_winner(a, r, d);
+        if (r->second >= 0) say_ranking(a, kind, d);
         else if (r->best >= 0) say_only(a, &a->group[r->best], d);
     }
     say_profiled(a, d);
@@ -332,5 +335,5 @@ void content_summary(const ls_analysis *a, const ls_found_bench *bench, ls_doc *
     }
     if (a->n_group) say_basis(a, d);
     say_base_differences(a, d);
-    doubts(a, d);
+    doubts(a, ab, d);
 }

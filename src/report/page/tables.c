@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The mean over the runs of a group that have the number. */
+/* The geometric mean over the runs of a group that have the number, as that of tokens/s. */
 static double group_mean(const ls_analysis *a, const ls_group *g, double (*get)(const ls_run *r))
 {
     double sum = 0;
     int n = 0;
     for (int i = 0; i < g->n_run; i++) {
         const double x = get(&a->set->run[g->run[i]]);
-        if (!isnan(x)) sum += x, n++;
+        if (x > 0) sum += log(x), n++;
     }
-    return n ? sum / n : NAN;
+    return n ? exp(sum / n) : NAN;
 }
 
 /* --- times of steps --- */
@@ -43,17 +43,20 @@ static const char *steps_words(const ls_analysis *a, const ls_group *g, char buf
 void content_step_times(const ls_analysis *a, ls_doc *d)
 {
     ls_block *b = NULL;
-    bool sampled = false;
+    bool sampled = false, differ = a->short_of > 0; /* else all are of the steps after the warm-up, as the title says */
+    for (int i = 0; i < a->n_group; i++)
+        differ = differ || (!isnan(group_mean(a, &a->group[i], step_mean)) && isnan(a->group[i].first->step_time));
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         const double mean = group_mean(a, g, step_mean), p95 = group_mean(a, g, step_p95);
         const bool steps = !isnan(g->first->step_time);
         char of[64];
         if (isnan(mean)) continue;
-        if (!b) b = ls_doc_table(d, "Times of steps", "setting", "mean, ms", "p95, ms", "p95 / mean", "of");
+        if (!b && differ) b = ls_doc_table(d, "Times of steps", "setting", "mean, ms", "p95, ms", "p95 / mean", "of");
+        if (!b) b = ls_doc_table(d, "Times of steps after the warm-up", "setting", "mean, ms", "p95, ms", "p95 / mean");
         sampled = sampled || !steps;
-        ls_doc_cells(d, b, g->label, LS_NUM(1000 * mean, 3), LS_NUM(1000 * p95, 3), LS_NUM(p95 / mean, 2),
-                     steps ? steps_words(a, g, of) : "sampled micro-batches of rank 0");
+        ls_doc_cells(d, b, g->label, LS_NUM(1000 * mean, 3), LS_NUM(1000 * p95, 3), LS_NUM(p95 / mean, 2));
+        if (differ) ls_doc_cells(d, b, steps ? steps_words(a, g, of) : "sampled micro-batches of rank 0");
     }
     if (sampled)
         ls_doc_add(
@@ -65,9 +68,12 @@ void content_step_times(const ls_analysis *a, ls_doc *d)
 
 static bool losses_differ(const ls_analysis *a, const ls_group *g)
 {
-    for (int i = 1; i < g->n_run; i++) {
+    bool seeds = false; /* of one seed: the table of settings has the range */
+    for (int i = 1; i < g->n_run; i++) seeds = seeds || a->set->run[g->run[i]].seed != g->first->seed;
+    for (int i = 1; i < g->n_run && seeds; i++) {
         const ls_run *r = &a->set->run[g->run[i]];
-        if (r->train_loss != g->first->train_loss || r->val_loss != g->first->val_loss) return g->first->train_loss > 0;
+        if (r->train_loss != g->first->train_loss || fabs(r->val_loss - g->first->val_loss) > 0) /* NaN: none ran */
+            return g->first->train_loss > 0;
     }
     return false;
 }
@@ -188,7 +194,7 @@ void content_pivot(const ls_analysis *a, ls_doc *d)
         "A speed-up is over the same framework on one worker; if it was not run there, over the nearest setting that was.");
 }
 
-/* --- R3's translation --- */
+/* --- translations --- */
 
 void content_translation(const ls_analysis *a, ls_doc *d)
 {

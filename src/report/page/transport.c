@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run. For R1's
- * runs, and for a run that has not finished, only the files are available. */
+/* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run.
+ * For the scaling study's runs, and for a run that has not finished, only the files are available. */
 static bool has_gpus(const ls_run *r)
 {
     const report_doc m = {.root = r->metrics};
@@ -190,7 +190,7 @@ static void bandwidth(const ls_analysis *a, ls_doc *d)
             const ls_run_coll *x = &r->coll[k];
             if (!b)
                 b = ls_doc_table(d, "Bus bandwidth of rank 0's collectives", "run", "collective", "bus, GB/s",
-                                 "busy, ms per step", "exposed, ms per step");
+                                 "busy, ms per step", "waited, ms per step");
             ls_doc_cells(d, b, r->name, x->kind, LS_NUM(x->busbw > 0 ? x->busbw / 1e9 : NAN, 2),
                          LS_NUM(1000 * x->busy / n, 3), LS_NUM(1000 * x->exposed / n, 3));
         }

@@ -16,11 +16,11 @@ const char *const ls_bench_file[LS_N_BENCH_KIND] = {
 
 /* --- what is a benchmark --- */
 
-/* "2gpu_ddp", "run_3" */
+/* "2gpu_ddp", "2cpu_ddp", "run_3" */
 static bool is_setting(const char *name)
 {
     const size_t n = strspn(name, "0123456789");
-    return n && !strncmp(name + n, "gpu_", 4);
+    return n && (!strncmp(name + n, "gpu_", 4) || !strncmp(name + n, "cpu_", 4));
 }
 
 static bool is_repeat(const char *name)

@@ -1,7 +1,7 @@
 /* benches.h - the benchmarks below a folder. Runs are compared inside a benchmark: those of two benchmarks differ in their work.
  *
  *   runs/                            not a benchmark
- *     20260101T120000Z/              a benchmark: it has a result file, or, if it was stopped, folders <N>gpu_<name>/run_<k>
+ *     20260101T120000Z/              a benchmark: it has a result file, or, if it was stopped, folders <N>(gpu|cpu)_<name>/run_<k>
  *       scaling_report.json
  *       1gpu_single/run_1 …
  *     mine/                          a run of its own

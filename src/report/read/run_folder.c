@@ -132,14 +132,14 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
 {
     ls_run_texts t = {.warm = s->warm};
     ls_text *nccl = &t.file[LS_RUN_NCCL];
-    ls_status st = LS_OK;
+    ls_status st = ls_fs_no_links(dir);
     for (int i = 0; i < LS_N_RUN_FILE && st == LS_OK; i++)
         st = text_of(ls_path_of(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
     if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) /* some keep it beside the metrics */
         st = text_of(ls_path_of(dir, "profile_summary.json").text, &s->notes, &t.file[LS_RUN_PROFILE]);
     if (st == LS_OK && !t.file[LS_RUN_PROFILE].data) st = run_sum_nsys(dir, &s->notes, &t.file[LS_RUN_PROFILE]);
     if (st == LS_OK) st = has_profiles(dir, &t.profiled, &t.traced);
-    if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
+    if (st == LS_OK && !nccl->data) { /* a run that has not finished, or the scaling study's */
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;
     }

@@ -1,5 +1,5 @@
-/* run_folder.h - the files of a run, read with all checks: ours, or R1's (docs/REFERENCES.md; schema 2.0, the older one of
- * parallel arrays, or the results of epochs that the translation scripts write).
+/* run_folder.h - the files of a run, read with all checks: ours, or the scaling study's (docs/REFERENCES.md; schema
+ * 2.0, the older one of parallel arrays, or the results of epochs that the translation scripts write).
  *
  * Unknown values are NaN, -1 or NULL. A malformed or contradictory value is a line of notes with the file and the key; the rest of
  * the run, and the other runs, are still read. */
@@ -29,7 +29,7 @@ extern const ls_split_part ls_split[LS_N_SPLIT];
 
 typedef struct ls_run_step {
     int64_t step;
-    double loss, val_loss, time, tflops;
+    double loss, val_loss, time, tflop_per_token;
     double at_ms; /* when it ended, milliseconds since 1970; NaN: unknown */
     double part[LS_N_SPLIT];
 } ls_run_step;
@@ -53,12 +53,13 @@ typedef struct ls_run_part {
 } ls_run_part;
 
 typedef struct ls_run_span { /* one box of a pipeline step */
+    bool simulated;          /* in the simulation of the step; else as measured */
     int lane;
     double begin, end;
-    char kind[16], label[24];
+    const char *kind, *label; /* whole, in ls_run.pipeline */
 } ls_run_span;
 
-/* Files of tools and NCCL next to a run, if they exist (ours: docs/GPU.md; R1's have the same names). */
+/* Files of tools and NCCL next to a run, if they exist (ours: docs/GPU.md; the study's have the same names). */
 typedef struct ls_run_proof {
     json_t *nccl;        /* nccl/summary.json, lockstep.nccl, or made of NCCL's logs; NULL: nothing is stated */
     bool of_logs;        /* made of the logs */
@@ -83,7 +84,7 @@ typedef struct ls_run {
     char strategy[128];                      /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: runs with equal ones are repeats (run_setting.c) */
     int64_t seed;                            /* -1: unknown; the only thing that may differ between repeats */
-    bool legacy;                             /* R1's older schema: tokens/s may be those of one rank */
+    bool legacy;                             /* the study's older schema: tokens/s may be those of one rank */
     int n_stated;                            /* workers by that schema's gpus_tested; 0: not stated  */
     bool profiled;                           /* a profiler ran: its speed is no benchmark */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
@@ -93,14 +94,15 @@ typedef struct ls_run {
     double n_comm_step;               /* that collectives were counted over: those of this process, or all */
     double peak_bytes, planned_bytes; /* both of rank 0 */
     double peak_most;                 /* of the rank with the highest peak; NaN: unknown */
-    double cpu_utilisation, gpu_utilisation, tflops;
+    double cpu_utilisation, gpu_utilisation, tflop_per_token;
     double split[LS_N_SPLIT]; /* mean seconds per step                           */
     bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
     double straggler_share;   /* of the exposed time, waited for slower workers; NaN: unknown */
-    double step_time;         /* mean seconds, warm-up left out                  */
-    double step_p95;          /* 95th percentile of the same steps               */
+    double bubble_share; /* of rank 0's waits for its neighbours in a pipeline, the part that is no communication */
+    double step_time;    /* mean seconds, warm-up left out                  */
+    double step_p95;     /* 95th percentile of the same steps               */
     double sampled
-        [3]; /* R1's sampled micro-batches of rank 0: mean, median, 95th percentile; seconds, means over epochs */
+        [3]; /* the study's sampled micro-batches of rank 0: mean, median, 95th percentile; seconds, means over epochs */
     ls_run_step *step;
     int n_step, n_warm; /* the first n_warm steps after n_before are warm-up */
     int n_before;       /* steps before somebody resumed the run last: they may have had other options */
@@ -115,10 +117,11 @@ typedef struct ls_run {
     int n_rank;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
-    bool translation;  /* R3's task: epochs have a BLEU, and perhaps a training time; the first is warm-up */
-    bool later_epochs; /* tokens_per_sec and epoch_time are of the epochs after the first (R3's files) */
+    bool translation;  /* translation task: epochs have a BLEU, and perhaps a training time; the first is warm-up */
+    bool later_epochs; /* tokens_per_sec and epoch_time are of the epochs after the first (a workdir) */
     double bleu;       /* of the last epoch, mean over ranks; NaN: unknown */
     ls_estimate train_time, rates; /* over epochs after the first: seconds, mean over ranks; tokens/s, sum over ranks */
+    json_t *pipeline;              /* pipeline.json, which has the texts of the spans; NULL: there is none */
     ls_run_span *span;
     int n_span, n_lane;
 } ls_run;
@@ -162,7 +165,7 @@ typedef struct ls_run_texts {
 
 /* The time of rank 0's collectives on one communicator, seconds per step, over all counted steps. A wait is charged to the
  * collective that was waited for, also if another one delayed it, so hidden time is computed for a communicator as a whole: busy minus
- * exposed, at least 0. NaN: not measured. False: the run has no such communicator. */
+ * waits, at least 0. Exposed are the waits without a pipeline's bubble. NaN: not measured. False: the run has no such communicator. */
 typedef struct ls_run_comm_time {
     double busy, exposed, hidden;
 } ls_run_comm_time;

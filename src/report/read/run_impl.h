@@ -32,7 +32,7 @@ bool run_has_logs(const char *dir);
 /* The summary of the nsys statistics in profiles/, where no profile_summary.json was written; NULL: there are none. */
 ls_status run_sum_nsys(const char *dir, ls_notes *notes, ls_text *out);
 
-/* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one with results. */
+/* A folder of the translation study's scripts (docs/REFERENCES.md); *found: it is one with results. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);
 /* Adds the results in dir/workdir, where the translation task puts them, to a run of ours. */
 ls_status run_add_results(const char *dir, ls_notes *notes, ls_run *r);

@@ -130,7 +130,7 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
     r->tokens_per_sec = report_num(d, "summary.mean_tokens_per_sec_global");
     r->wall = report_num(d, "summary.total_wall_time_sec");
     r->val_loss = report_num(d, "summary.best_val_loss");
-    if (r->val_loss == 0) r->val_loss = NAN; /* R1 (docs/REFERENCES.md) writes 0.0 when no validation batch ran */
+    if (r->val_loss == 0) r->val_loss = NAN; /* the scaling study writes 0.0 when no validation batch ran */
     LS_TRY(read_epochs(d, r));
     if (isnan(r->tokens_per_sec))
         ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global is missing, and no epoch has it", d->file);
@@ -214,7 +214,7 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     r.sampled[0] = r.sampled[1] = r.sampled[2] = r.step_p95 = NAN;
     r.bleu = NAN;
     r.train_time = r.rates = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
-    r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
+    r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflop_per_token = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");
     if (st == LS_OK && notes->failed) st = ls_nomem(1024, "notes");
@@ -233,6 +233,7 @@ void ls_run_fini(ls_run *r)
     ls_free(r->epoch_loss);
     ls_free(r->epoch_val);
     ls_free(r->span);
+    json_decref(r->pipeline);
     json_decref(r->metrics);
     json_decref(r->launcher);
     json_decref(r->profile);

@@ -48,6 +48,7 @@ bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out)
     }
     out->hidden = out->busy - out->exposed;
     if (out->hidden < 0) out->hidden = 0;
+    if (comm == LS_RUN_COMM_ACTS || comm == LS_RUN_COMM_GRADS) out->exposed *= 1 - r->bubble_share;
     return any;
 }
 
@@ -70,6 +71,8 @@ static void read_comm(const report_doc *d, int comm, ls_run *r)
                          .exposed = report_num(&k, "exposed_sec"),
                          .busbw = report_num(&k, "busbw_bytes_per_sec")};
         snprintf(c.kind, sizeof c.kind, "%s%.24s", ls_run_comms[comm].before, key);
+        if (c.nbytes == 0)
+            c.busbw = NAN; /* this rank moved nothing, as the source of a broadcast: it measured no link */
         if (c.busy >= 0 || json_is_null(json_object_get(v, "busy_sec")))
             r->coll[r->n_coll++] = c; /* null: not measured */
         else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
@@ -103,7 +106,7 @@ static void read_ranks(const json_t *list, ls_run *r)
     r->n_rank = (int)n;
 }
 
-/* {"weights": bytes, ...}, perhaps below "parts"; a list in it is by rank. Totals are no parts. */
+/* {"weights": bytes, ...}, perhaps below "parts"; a list in it is by rank. Totals are no parts. at_most has the parts again. */
 static void read_memory(const json_t *m, ls_run *r)
 {
     static const char *const total[] = {"total", "peak", "planned", "arena", "rank", "device", "host"};
@@ -117,8 +120,33 @@ static void read_memory(const json_t *m, ls_run *r)
         if (json_is_number(v) && !sum && json_number_value(v) > 0 && r->n_part < LS_RUN_MAX_PART)
             r->part[r->n_part++] = (ls_run_part){key, json_number_value(v)};
         else if (json_is_array(v)) read_ranks(v, r);
-        else if (json_is_object(v)) read_memory(v, r);
+        else if (json_is_object(v) && strcmp(key, "at_most")) read_memory(v, r);
     }
+}
+
+/* Makes the parts add up to what was planned: buffers that are never in use together share memory. Recorded are the parts at the moment of most
+ * memory; in older files the sums of all buffers, and then those that share memory are one part. */
+static void settle_parts(const json_t *m, ls_run *r)
+{
+    const json_t *most = json_object_get(m, "at_most");
+    double sum = 0, kept = 0;
+    int n = 0;
+    if (json_is_object(most)) {
+        r->n_part = 0;
+        read_memory(most, r);
+    }
+    for (int i = 0; i < r->n_part; i++) sum += r->part[i].nbytes;
+    const double rest = r->planned_bytes - sum;
+    if (!r->n_part || !(fabs(rest) >= 1)) return; /* NaN: the plan is not known */
+    for (int i = 0; i < r->n_part && rest < 0; i++) {
+        if (strcmp(r->part[i].name, "parameters") && strcmp(r->part[i].name, "optimizer")) continue;
+        kept += r->part[i].nbytes;
+        r->part[n++] = r->part[i];
+    }
+    if (rest < 0) r->n_part = n;
+    const ls_run_part last = rest > 0 ? (ls_run_part){"gaps at that moment", rest}
+                                      : (ls_run_part){"all others, which share memory", r->planned_bytes - kept};
+    if (last.nbytes > 0 && r->n_part < LS_RUN_MAX_PART) r->part[r->n_part++] = last;
 }
 
 /* A number, or one per worker. */
@@ -206,6 +234,7 @@ static bool tell_pipeline(const report_doc *d, ls_run *r)
     take(&other, INFINITY, &more);
     take(&idle, INFINITY, &bubble); /* rank 0 computes while the mean stage waits */
     take(&exposed, f.neighbours - (before - exposed), &bubble);
+    if (f.neighbours > 0 && isfinite(f.neighbours)) r->bubble_share = fmin(1, (before - exposed) / f.neighbours);
     take(&other, INFINITY, &bubble);
     const double busy = f.busy - more;
     part[LS_SPLIT_FORWARD] *= busy / compute;
@@ -232,4 +261,5 @@ void run_read_resources(const report_doc *d, ls_run *r)
     r->cpu_utilisation = mean_utilisation(d);
     r->gpu_utilisation = report_num(d, "lockstep.gpu_watch.utilization_mean");
     read_memory(report_object(d, "lockstep.memory"), r);
+    settle_parts(report_object(d, "lockstep.memory"), r);
 }

@@ -25,7 +25,7 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
         s->loss = number(o, "loss");
         s->val_loss = number(o, "val_loss");
         s->time = number(o, "step_time_sec");
-        s->tflops = number(o, "tflops");
+        s->tflop_per_token = number(o, "tflops") / number(o, "tokens_per_sec");
         s->at_ms = number(o, "time_unix_ms");
         for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, ls_split[i].step_key);
         if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
@@ -40,20 +40,20 @@ static void average(ls_run *r)
 {
     const int count = r->n_step - r->n_before;
     if (r->n_warm <= 0) r->n_warm = count < 3 ? 0 : count < 50 ? (count + 9) / 10 : 5;
-    double part[LS_N_SPLIT] = {0}, time = 0, tflops = 0;
-    int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflops = 0;
+    double part[LS_N_SPLIT] = {0}, time = 0, tflop = 0;
+    int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflop = 0;
     bool said = false;
     for (int i = ls_run_first(r); i < r->n_step; i++) {
         const ls_run_step *s = &r->step[i];
         if (!(s->time > 0)) continue;
         time += s->time;
         n++;
-        if (s->tflops >= 0) tflops += s->tflops, n_tflops++;
+        if (isfinite(s->tflop_per_token)) tflop += s->tflop_per_token, n_tflop++;
         for (int k = 0; k < LS_N_SPLIT; k++)
             if (s->part[k] >= 0 || (k == LS_SPLIT_OTHER && !isnan(s->part[k]))) part[k] += s->part[k], n_part[k]++;
     }
     if (n) r->step_time = time / n;
-    if (n_tflops) r->tflops = tflops / n_tflops;
+    if (n_tflop) r->tflop_per_token = tflop / n_tflop;
     for (int k = 0; k < LS_N_SPLIT; k++) said = said || n_part[k];
     if (!said) return;
     r->split_of_steps = true;
@@ -68,7 +68,7 @@ static void average(ls_run *r)
     if (r->split[LS_SPLIT_OTHER] < 0) r->split[LS_SPLIT_OTHER] = 0; /* the difference of two clocks: noise */
 }
 
-/* The 95th percentile of the steps after the warm-up, with linear interpolation, as R1 has it. */
+/* The 95th percentile of the steps after the warm-up, with linear interpolation, as the scaling study has it. */
 static ls_status find_p95(ls_run *r)
 {
     const int most = r->n_step - ls_run_first(r);
@@ -107,36 +107,27 @@ ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 
 ls_status run_measure_steps(ls_run *r)
 {
-    r->step_time = r->tflops = r->step_p95 = NAN;
+    r->step_time = r->tflop_per_token = r->step_p95 = NAN;
     average(r);
     return find_p95(r);
 }
 
-/* --- pipeline.json: a list of {lane, begin, end, kind, label}, or an object that has it as `rows` --- */
+/* --- pipeline.json: a list of {lane, begin, end, kind, label}, or an object that has it as `rows`, and perhaps one as `simulated` --- */
 
-static void copy(char *to, size_t cap, const json_t *v)
+/* A text of the file, "" where there is none; borrowed. */
+static const char *text_of(const json_t *row, const char *key)
 {
-    snprintf(to, cap, "%s", json_is_string(v) ? json_string_value(v) : "");
+    const char *text = json_string_value(json_object_get(row, key));
+    return text ? text : "";
 }
 
-ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
+/* Appends the boxes of a list. */
+static void read_spans(const json_t *rows, bool simulated, const char *file, ls_notes *notes, ls_run *r)
 {
-    const ls_path path = ls_path_of(dir, "pipeline.json");
-    const char *file = path.text;
-    json_t *root = NULL;
-    LS_TRY(ls_notes_failure(notes, ls_json_parse(t.data, t.n, file, &root)));
-    if (!root) return LS_OK;
-    const json_t *rows = json_is_array(root) ? root : json_object_get(root, "rows");
     size_t n_row = json_array_size(rows);
-    if (!json_is_array(rows)) ls_notes_add(notes, "%s: a list of rows was expected", file);
     if (n_row > LS_RUN_MAX_SPAN) {
         ls_notes_add(notes, "%s: %zu rows; the first %d are shown", file, n_row, LS_RUN_MAX_SPAN);
         n_row = LS_RUN_MAX_SPAN;
-    }
-    r->span = n_row ? ls_alloc(n_row * sizeof *r->span) : NULL;
-    if (n_row && !r->span) {
-        json_decref(root);
-        return ls_nomem(n_row * sizeof *r->span, "a pipeline's rows");
     }
     for (size_t i = 0; i < n_row; i++) {
         const json_t *row = json_array_get(rows, i);
@@ -147,13 +138,26 @@ ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run 
             if (i > 2) break;
             continue;
         }
-        ls_run_span *s = &r->span[r->n_span++];
-        *s = (ls_run_span){.lane = (int)lane, .begin = begin, .end = end};
-        copy(s->kind, sizeof s->kind, json_object_get(row, "kind"));
-        copy(s->label, sizeof s->label, json_object_get(row, "label"));
-        if (s->lane >= r->n_lane) r->n_lane = s->lane + 1;
+        r->span[r->n_span++] =
+            (ls_run_span){simulated, (int)lane, begin, end, text_of(row, "kind"), text_of(row, "label")};
+        if (lane >= r->n_lane) r->n_lane = (int)lane + 1;
     }
-    json_decref(root);
+}
+
+ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
+{
+    const ls_path path = ls_path_of(dir, "pipeline.json");
+    const char *file = path.text;
+    LS_TRY(ls_notes_failure(notes, ls_json_parse(t.data, t.n, file, &r->pipeline)));
+    if (!r->pipeline) return LS_OK;
+    const json_t *rows = json_is_array(r->pipeline) ? r->pipeline : json_object_get(r->pipeline, "rows"),
+                 *simulated = json_object_get(r->pipeline, "simulated");
+    if (!json_is_array(rows)) ls_notes_add(notes, "%s: a list of rows was expected", file);
+    const size_t n = json_array_size(rows) + json_array_size(simulated);
+    r->span = n ? ls_alloc(n * sizeof *r->span) : NULL;
+    if (n && !r->span) return ls_nomem(n * sizeof *r->span, "a pipeline's rows");
+    read_spans(rows, false, file, notes, r);
+    read_spans(simulated, true, file, notes, r);
     return LS_OK;
 }
 
