@@ -151,6 +151,25 @@ spares() {
     --nodelist="${SLURM_HOSTS##*$'\n'}" "$ROOT/scripts/slurm/guard.sh" </dev/null >/dev/null 2>&1 &
 }
 
+# run_words: what a job without a command of its own trains, as `run`. DATA, a folder of `lockstep prepare`: as `train --data`. TRAIN_DATA: the
+# command and the log of the ZeRO scaling study. Later flags win, so GPT2_EXTRA_ARGS is last.
+run_words() {
+  local json=${DEEPSPEED_CONFIG:-src/deepspeed_config.json}
+  local files=(--train_data_path "${TRAIN_DATA:-train_small.bin}" --val_data_path "${VAL_DATA:-val_small.bin}")
+  if [ -n "${DATA:-}" ]; then
+    [ -z "${TRAIN_DATA:-}${VAL_DATA:-}" ] || die "DATA and TRAIN_DATA or VAL_DATA are set; unset DATA, or the other two"
+    [ -d "$DATA" ] || die "DATA=$DATA: no such folder; it must be one that 'lockstep prepare' wrote"
+    run=(--data "$DATA")
+  else
+    [ -n "${TRAIN_DATA:-}" ] || [ -e train_small.bin ] || die "train_small.bin not found; set DATA to a folder that 'lockstep prepare' wrote"
+    run=(--run_type optimized "${files[@]}" --epochs 1 --seq_length 512)
+  fi
+  run+=(--micro_batch_size_per_gpu "${MICRO_BATCH_SIZE_PER_GPU:-2}" --grad_accum_steps "${GRAD_ACCUM_STEPS:-1}")
+  if [ -e "$json" ]; then run+=(--deepspeed_config "$json"); elif [ -n "${DEEPSPEED_CONFIG:-}" ]; then die "$json not found"; fi
+  # shellcheck disable=SC2206 # a list of words
+  run+=(${GPT2_EXTRA_ARGS:-})
+}
+
 near_limit() {
   if [ "$goes_on" = 0 ]; then say "the time limit is near; '${words[0]}' cannot resume, so it runs to the limit and is not requeued"; return; fi
   want_requeue=1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# node.sh COMMAND...: the NODE_WORKERS workers of this node as children of this process, so that one nsys records all of them, as R1 does with
+# node.sh COMMAND...: the NODE_WORKERS workers of this node as children of this process, so that one nsys records all of them, as the scaling study does with
 # torchrun. The workers of all nodes join over TCP: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN. Nodes are numbered in the
 # order of SLURM_HOSTS, whose first is the master. The exit code is the largest one of the workers.
 set -u
