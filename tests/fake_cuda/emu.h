@@ -50,14 +50,19 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
                        emu_body body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
+/* 75: the emulated card is a 7.5 (LS_EMU_GPU). What it does not have fails: emu_needs stops the program with the name of the instruction. */
+int emu_capability(void);
+void emu_needs(int capability, const char *instruction);
+
 struct cudaFuncAttributes {
-    int maxThreadsPerBlock;
+    int maxThreadsPerBlock, ptxVersion;
 };
-template <class F>
-static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *) /* there is code for every device */
+cudaError_t emu_func_code(
+    cudaFuncAttributes *a); /* LS_EMU_CODE: the architecture of the code; none: there is none for the card */
+template <class F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *)
 {
     a->maxThreadsPerBlock = 1024;
-    return cudaSuccess;
+    return emu_func_code(a);
 }
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute what, int value)
 {

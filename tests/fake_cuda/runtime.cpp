@@ -8,6 +8,7 @@
  * One lock for everything. A thread that waits runs the operations that it waits for, with the lock held. If these depend on a waiting kernel, it releases
  * the lock and tries again. Peers in other processes need waiting kernels and the operations before them to run although no thread here waits: a
  * separate thread (drive) runs those, and only those, so that everything else stays lazy. */
+#include "compute/card.h"
 #include "fake_cuda/grid.h"
 #include "fake_cuda/runtime.h"
 
@@ -513,16 +514,62 @@ cudaError_t cudaSetDeviceFlags(unsigned)
     return cudaSuccess;
 }
 
+/* LS_EMU_GPU plays a card: its capability, and its memory as drivers report it (MiB). */
+struct emu_card {
+    const char *word, *name;
+    int capability;
+    long long memory;
+};
+
+static const emu_card &card(void)
+{
+    static const emu_card row[] = {{"", "emulated device", 90, 8192},
+                                   {"k80", "Tesla K80", 37, 11441},
+                                   {"v100", "Tesla V100-SXM2-16GB", 70, 16144},
+                                   {"t4", "Tesla T4", 75, 14913},
+                                   {"a100", "NVIDIA A100-SXM4-40GB", 80, 40326},
+                                   {"l4", "NVIDIA L4", 89, 22478},
+                                   {"h100", "NVIDIA H100 80GB HBM3", 90, 81079}};
+    const char *word = getenv("LS_EMU_GPU");
+    for (const emu_card &c : row)
+        if (!strcmp(c.word, word ? word : "")) return c;
+    fprintf(stderr, "emulated device: LS_EMU_GPU=%s is not known\n", word);
+    abort();
+}
+
+int emu_capability(void)
+{
+    return card().capability;
+}
+
+void emu_needs(int capability, const char *instruction)
+{
+    if (emu_capability() >= capability) return;
+    fprintf(stderr, "emulated device: %s does not exist on %s (%d.%d)\n", instruction, card().name,
+            card().capability / 10, card().capability % 10);
+    abort();
+}
+
+cudaError_t emu_func_code(cudaFuncAttributes *a)
+{
+    const char *code = getenv("LS_EMU_CODE");
+    a->ptxVersion = code && *code ? atoi(code) : emu_capability();
+    if (a->ptxVersion > 0 && a->ptxVersion <= emu_capability()) return cudaSuccess;
+    return say(cudaErrorInvalidDeviceFunction);
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     ENTER;
     if (device < 0 || device >= setting("LS_EMU_DEVICES", 1)) return say(cudaErrorInvalidDevice);
     *p = cudaDeviceProp();
-    snprintf(p->name, sizeof p->name, "emulated device");
-    p->totalGlobalMem = (size_t)setting("LS_EMU_MEMORY", 8LL << 30);
+    snprintf(p->name, sizeof p->name, "%s", card().name);
+    p->totalGlobalMem = (size_t)setting("LS_EMU_MEMORY", card().memory << 20);
     p->sharedMemPerBlock = 48 << 10;
-    p->sharedMemPerBlockOptin = 227 << 10;
-    p->major = 9;
+    const ls_card *can = ls_card_of(emu_capability());
+    p->sharedMemPerBlockOptin = can ? (size_t)can->shared : 48 << 10;
+    p->major = emu_capability() / 10;
+    p->minor = emu_capability() % 10;
     p->multiProcessorCount = (int)setting("LS_EMU_PROCESSORS", 4);
     p->l2CacheSize = 1 << 20;
     p->warpSize = 32;

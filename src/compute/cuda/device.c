@@ -293,7 +293,8 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     LS_TRY(cu_device_enter(d));
-    if (cu_has_code() != cudaErrorNoKernelImageForDevice) return LS_OK;
+    int arch;
+    if (cu_code(&arch) != cudaErrorNoKernelImageForDevice) return LS_OK;
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     return ls_fail(
         LS_E_UNSUPPORTED,

@@ -98,7 +98,8 @@ static bool describe(int i, char *text, size_t room)
     struct cudaDeviceProp p;
     text[0] = '\0';
     if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) return false;
-    const bool runs = cu_has_code() == cudaSuccess;
+    int arch;
+    const bool runs = cu_code(&arch) == cudaSuccess;
     snprintf(text, room, "%.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s", p.name,
              (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major, p.minor,
              runs ? "" : " (this plugin has no code for it: -DLS_CUDA_ARCH)");

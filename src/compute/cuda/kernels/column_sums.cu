@@ -148,12 +148,25 @@ extern "C" int cu_fold(void *stream, float *out, float *out2, int64_t cut, const
                      (int)rows, n, acc);
 }
 
-extern "C" int cu_has_code(void)
+/* One kernel is compiled for the same architectures as all. */
+extern "C" int cu_code(int *arch)
 {
     cudaFuncAttributes a;
-    const cudaError_t e = cudaFuncGetAttributes(&a, fold_rows); /* one is compiled for the same architectures as all */
-    if (e != cudaSuccess) (void)cudaGetLastError();
+    *arch = 0;
+    const cudaError_t e = cudaFuncGetAttributes(&a, fold_rows);
+    if (e == cudaSuccess) *arch = a.ptxVersion;
+    else (void)cudaGetLastError();
     return e == cudaErrorInvalidDeviceFunction ? (int)cudaErrorNoKernelImageForDevice : (int)e;
+}
+
+extern "C" const ls_card *cu_card(void)
+{
+    int arch, device = 0, major = 0, minor = 0;
+    if (cu_code(&arch) || cudaGetDevice(&device) ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device))
+        return nullptr;
+    return ls_card_of(arch < 10 * major + minor ? arch : 10 * major + minor);
 }
 
 extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc,

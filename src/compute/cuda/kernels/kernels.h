@@ -3,6 +3,7 @@
 #ifndef LS_CUDA_KERNELS_H
 #define LS_CUDA_KERNELS_H
 
+#include "compute/card.h"
 #include "compute/compute.h"
 #include "compute/cuda/scratch.h"
 
@@ -10,8 +11,10 @@
 extern "C" {
 #endif
 
-/* Whether this build holds code for the current device: 0, or why a kernel could not be loaded. */
-int cu_has_code(void);
+/* Whether this build holds code for the current device: 0, or why a kernel could not be loaded. *arch: of that code, 75 for PTX of 7.5. */
+int cu_code(int *arch);
+/* What the current device can do with that code; NULL: there is none, or the card is not supported. */
+const ls_card *cu_card(void);
 
 /* ---- single elements (gelu.cu, add.cu) ---- */
 
