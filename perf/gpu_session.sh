@@ -3,6 +3,8 @@
 #
 #   perf/gpu_session.sh build                     builds the program, the plugin, and the check and timing programs
 #   perf/gpu_session.sh smoke                     doctor; products, attention and kernels checked on the device; 20 steps in every precision
+#   perf/gpu_session.sh cards                     kernels of older cards through the driver's compiler: plugins of PTX of 7.0, 7.5, 8.0 and 8.9 alone: kernel and
+#                                                 attention checks, GPT-2 124M in fp16 beside fp32, ddp, zero1, kill and resume over NCCL: same bits
 #   perf/gpu_session.sh sanitize                  compute-sanitizer memcheck, racecheck, initcheck over the kernel checks
 #   perf/gpu_session.sh determinism               compares the bits of two runs, and of 1, 2, 4 workers on one GPU with every strategy; cost of determinism
 #   perf/gpu_session.sh speed [CASE...]           lockstep and PyTorch, alternating; checks the bars (gpu_vs_torch.py)
@@ -34,6 +36,8 @@
 #   PYTHON         Python with torch [python3]               BUDGET         seconds of one call [540]
 #   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]; TORCH_MODE [compile]
 #   TRAIN_ARGS     more options for every `lockstep train --device cuda`
+#   ARCHS          of cards [70 75 80 89]; BUILD-ARCH is the build folder of each, made where it is not there. nvcc 13 cannot compile for 7.0: that
+#                  folder is made by perf/ptx70.sh, or left out with a line that says so
 #   MODES, ROUNDS, SEGMENT, VARIANTS   of gpu_vs_torch.py [compile,eager 5 2; variants: deterministic,fp8; none]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
 #   JOBS, RANKS    cases of nccl at the same time [4] and their ranks together [4]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4 cases.
@@ -159,6 +163,77 @@ P
     try graphs-off 120 env LS_CUDA_GRAPHS=0 "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$dir/run-plain" \
         --dropout 0 "${job[@]}" --precision bf16 "${more[@]}" &&
         same "graphs on and off" "$dir/run-bf16" "$dir/run-plain"
+}
+
+# cards_build ARCH: the plugin and the check programs with PTX of ARCH alone, in $build-ARCH
+cards_build() {
+    local at=$build-$1
+    [[ ! -e $at/lockstep_cuda.so ]] || { note "$1: $at is there"; return; }
+    [[ $1 != 70 ]] || { note "70: no $at (perf/ptx70.sh makes it): left out"; failed=1; return 1; }
+    read -r -a words <<<"${CMAKE_ARGS:-}"
+    try "build-$1" "$(left)" bash -c 'cmake -G Ninja -S . -B "$0" -DCMAKE_BUILD_TYPE=Release -DLS_CUDA=ON "${@:2}" -DLS_CUDA_ARCH="$1-virtual" >/dev/null &&
+        ninja -C "$0" lockstep_cuda cuda_attention cuda_kernels' "$at" "$1" "${words[@]}"
+}
+
+# killed FOLDER STEPS [OPTIONS...]: a training that is killed after STEPS steps, then resumed
+killed() {
+    local run=$1 steps=$2 pid
+    shift 2
+    rm -rf "$run"
+    setsid "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$run" --dropout 0 "${more[@]}" "$@" &
+    pid=$!
+    while kill -0 $pid 2>/dev/null && (($(grep -c '^{"step"' "$run/metrics.jsonl" 2>/dev/null || true) < steps)); do sleep 0.05; done
+    kill -9 -- -$pid || { echo "it ended before step $steps"; return 1; }
+    wait $pid
+    timeout -k 10 120 "$LOCKSTEP" train --device cuda --resume "$run"
+}
+
+cards_train() {
+    local a=$1
+    local -a job=(--model gpt2 --vocab_size 50257 --seq_length 512 --micro_batch_size_per_gpu 4 --lr 6e-4) few
+    [[ $device == cuda ]] || job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --lr 1e-3)
+    for p in fp32 fp16; do
+        try "$a-$p" 150 train "$dir/$p" "${job[@]}" --precision $p --max_steps 50 --save_every 0 || return
+    done
+    "$python" - "$dir/fp32/metrics.jsonl" "$dir/fp16/metrics.jsonl" <<'P' >"$dir/$a-loss.out" || bad "$a: the losses of fp16 and fp32 are apart"
+import json, sys
+a, b = ([json.loads(x)["loss"] for x in open(p) if x.startswith('{"step"')] for p in sys.argv[1:])
+apart = max(abs(x - y) for x, y in zip(a, b))
+print(f"fp16 beside fp32, {len(a)} steps: losses {a[0]:.4f} -> {a[-1]:.4f} and {b[-1]:.4f}, at most {apart:.4f} apart")
+sys.exit(not (len(a) == len(b) == 50 and apart < 0.02 and a[-1] < a[0]))
+P
+    note "$a: $(cat "$dir/$a-loss.out")"
+    few=("${job[@]}" --precision fp16 --grad_accum_steps 2 --max_steps 12 --save_every 6)
+    local -a two=("${job[@]}" --precision fp16 -n 2 --comm "${COMM:-nccl}" --max_steps 12 --save_every 6)
+    try "$a-one" 120 train "$dir/one" "${few[@]}" || return
+    for p in ddp zero1; do
+        try "$a-$p" 120 train "$dir/w" "${two[@]}" --strategy $p && same "$a: $p on 2 ranks" "$dir/one" "$dir/w"
+    done
+    try "$a-killed" 200 killed "$dir/w" 8 "${two[@]}" --strategy zero1 && same "$a: killed and resumed" "$dir/one" "$dir/w"
+    rm -rf "$dir/w" "$dir/one" "$dir/fp16" "$dir/fp32"
+}
+
+do_cards() {
+    local a
+    ids "$dir/ids.bin" 300000 "$([[ $device == cuda ]] && echo 50000 || echo 300)"
+    export LS_ATTENTION=flash NCCL_MULTI_RANK_GPU_ENABLE=1 # cuDNN has kernels of its own for this card
+    mps on
+    for a in ${ARCHS:-70 75 80 89}; do
+        if [[ $device == cuda ]]; then
+            cards_build "$a" || continue
+            export LS_PLUGIN_DIR=$PWD/$build-$a
+            [[ $build != /* ]] || LS_PLUGIN_DIR=$build-$a
+            cp -n "$build"/lockstep_nccl.so "$LS_PLUGIN_DIR" 2>/dev/null
+            try "$a-cuda_attention" 150 "$build-$a/cuda_attention" --no-time
+            try "$a-cuda_kernels" 150 "$build-$a/cuda_kernels"
+        else
+            export LS_EMU_GPU=h100 LS_EMU_CODE=$a
+        fi
+        TAIL=12 try "$a-doctor" 60 "$LOCKSTEP" doctor --device cuda
+        cards_train "$a"
+    done
+    mps off
+    unset LS_ATTENTION NCCL_MULTI_RANK_GPU_ENABLE LS_EMU_GPU LS_EMU_CODE LS_PLUGIN_DIR
 }
 
 do_sanitize() {

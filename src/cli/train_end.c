@@ -121,7 +121,7 @@ static double last_validation(const char *run_dir)
 /* Continues an empty text, as documents begin. */
 static ls_status write_sample(ls_session *s, ls_str *out)
 {
-    const ls_sampling how = {.temperature = 0.8, .top_k = 50, .top_p = 1};
+    const ls_sampling how = {.temperature = 0.6, .top_k = 50, .top_p = 1};
     const int eot = ls_tokenizer_eot(s->tokenizer), V = s->model->cfg.vocab_size;
     const int64_t room = s->acts->cache_len, limit = room < SAMPLE ? room : SAMPLE;
     int32_t id[SAMPLE];
@@ -207,7 +207,7 @@ ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d
         data_utf8_replace(raw.data, data_utf8_whole(raw.data, raw.len), false, &text);
         ls_str_printable(&text);
         ls_str_fini(&raw);
-        if (made == LS_OK && text.len) ls_str_addf(&out, "\na sample (temperature 0.8):\n%s\n", text.data);
+        if (made == LS_OK && text.len) ls_str_addf(&out, "\na sample (temperature 0.6):\n%s\n", text.data);
         else if (*ls_err_words()) fprintf(stderr, "no sample: %s\n", ls_err_words()); /* the run itself is complete */
         ls_err_clear();
         ls_str_fini(&text);
