@@ -45,7 +45,7 @@ static const ls_opt table[] = {
             "), N: number of devices, at most 16384; or this machine (measured now)"),
     CLI_CHOICE(
         "precision", precision, "fp32|bf16|fp16|auto", NULL,
-        "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]",
+        "number format of parameters and activations; auto: bf16 also on CPUs with bf16 instructions [as in train: bf16 on GPUs, fp32 on the CPU; fp16 where the card has no bf16: t4, v100]",
         CLI_REFUSES(
             "fp8",
             "cluster files have no times of fp8; plan with --precision bf16: fp8 takes more memory than that plan; train --device cuda --precision fp8 prints the memory of fp8 before it starts")),

@@ -15,6 +15,7 @@
 #define LS_PLAN_CLUSTER_FILE_H
 
 #include "comm/comm.h"
+#include "compute/card.h"
 #include "compute/compute.h"
 #include "core/str.h"
 #include "model/config.h"
@@ -94,6 +95,7 @@ bool ls_precision_parse(const char *word, ls_dtype *out);
 
 typedef struct ls_cluster {
     char name[64], source[600];
+    int capability;           /* of the GPU, 75: 7.5 (compute/card.h); 0: unknown */
     bool cpu;                 /* workers share the cores and the memory of a host */
     int hosts, devices;       /* devices: workers per host (cpu: cores)          */
     int count;                /* devices in all, if requested (NAME:COUNT); 0: hosts x devices */
@@ -122,7 +124,7 @@ typedef struct ls_cluster {
 
 #define LS_CLUSTER_MOST 16384 /* workers that can be planned */
 
-#define LS_CLUSTER_PRESETS "t4, l4, a10g, v100, v100-32, a100, a100-40, h100, h200, b200, rtx-3090, rtx-4090"
+#define LS_CLUSTER_PRESETS "t4, l4, a10g, v100, v100-32, a100, a100-40, h100, h200, b200, rtx-3090, rtx-4090, rtx-5090"
 
 /* name: one of LS_CLUSTER_PRESETS or a file; with ":COUNT" so many devices, on hosts of the same kind. LS_E_ARG lists the presets and the
  * keys that a file needs; LS_E_FORMAT names the file and the key. */
@@ -154,7 +156,9 @@ ls_crowd ls_cluster_crowd(const ls_cluster *c, int world);
 ls_status ls_cluster_check_links(const ls_cluster *c, int world);
 /* Bytes of a parameter or an activation: on CPUs fp32 in every precision. */
 double ls_cluster_element(const ls_cluster *c, ls_dtype dt);
-/* LS_E_UNSUPPORTED if the file has no times for this precision; the message lists those it has. */
+/* The card of the cluster, if it has no products of this type; else, or if the card is not known, NULL. */
+const ls_card *ls_cluster_lacks(const ls_cluster *c, ls_dtype dt);
+/* LS_E_UNSUPPORTED if the card lacks this precision, or the file has no times for it; the message lists those it has. */
 ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt);
 /* The default of `train`, or the first known precision: fp32 on CPUs; bf16, fp16, fp32 on GPUs. */
 ls_dtype ls_cluster_default_precision(const ls_cluster *c);

@@ -97,10 +97,23 @@ static bool computes(const ls_cluster *c, ls_dtype dt)
     return measured_in(c, dt) || (c->bandwidth > 0 && rates_of(c, dt).matmul > 0);
 }
 
+const ls_card *ls_cluster_lacks(const ls_cluster *c, ls_dtype dt)
+{
+    const ls_card *card = c->capability ? ls_card_of(c->capability) : NULL;
+    return card && dt == LS_BF16 && !card->bf16 ? card : NULL;
+}
+
 ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
 {
     static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
     char known[32] = "";
+    const ls_card *lacks = ls_cluster_lacks(c, dt);
+    if (lacks)
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision %s: the cards of cluster %s (%s, compute capability %d.%d) have no %s products; use "
+            "--precision fp16, which auto chooses there",
+            ls_precision_word(dt), c->name, lacks->name, c->capability / 10, c->capability % 10, ls_precision_word(dt));
     if (computes(c, dt)) return LS_OK;
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
         if (computes(c, all[k]))

@@ -48,7 +48,13 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
                 q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
                 q->seq_len, ls_precision_word(q->dtype), q->workers, q->workers == 1 ? "" : "s", cl->name,
                 ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device", kept);
-    if ((!q->precision_given || (q->precision_auto && !ls_cluster_has_bf16(cl))) && !is_default(q, q->dtype))
+    const bool chosen = !q->precision_given || (q->precision_auto && !ls_cluster_has_bf16(cl));
+    const ls_card *lacks = ls_cluster_lacks(cl, LS_BF16);
+    if (chosen && lacks)
+        ls_str_addf(out, "--precision %s: %s, because %s cards (compute capability %d.%d) have no bf16\n",
+                    q->precision_auto ? "auto" : "was not given", ls_precision_word(q->dtype), lacks->name,
+                    cl->capability / 10, cl->capability % 10);
+    else if (chosen && !is_default(q, q->dtype))
         ls_str_addf(out, "--precision %s: %s, because this cluster has no times in %s, %s of train\n",
                     q->precision_auto ? "auto" : "was not given", ls_precision_word(q->dtype),
                     ls_precision_choose(NULL, q->cuda), q->precision_auto ? "the choice" : "the default");
@@ -93,7 +99,13 @@ static void rates_line(const ls_cluster *cl, const ls_planner_query *q, ls_str *
                     q->order_unknown ? "attention_ordered_flops" : "", ls_precision_word(q->dtype));
     if (!dropout && !ls_cluster_knows_dropout(cl, q->dtype, false))
         ls_str_add(out, "Times were measured with dropout: without it the run is faster.\n");
-    if (!cl->cpu && !cl->n_units && (dropout || !q->no_deterministic) && !q->order_unknown)
+    const ls_cluster_rates *r = &cl->rates[ls_precision_index(q->dtype)];
+    if (r->matmul > 0 && r->dropout == r->matmul) /* a whole run was fitted */
+        ls_str_add(
+            out,
+            "Times are those of a published PyTorch run on this card, with dropout and attention of several kernels "
+            "(docs/PLAN.md); this program was not timed on it.\n");
+    else if (!cl->cpu && !cl->n_units && (dropout || !q->no_deterministic) && !q->order_unknown)
         ls_str_addf(out,
                     "Times include %s%s%s: attention takes what it took on an H200 in proportion (docs/PLAN.md).\n",
                     dropout ? "dropout" : "", dropout && !q->no_deterministic ? " and " : "",

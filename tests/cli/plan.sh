@@ -140,7 +140,16 @@ python3 -c 'import sys; sys.exit(max(len(l.rstrip("\n")) for l in open(sys.argv[
 # nothing fits: what would is ranked, and does fit
 expect 5 "mostly optimizer" plan --model gpt2-xl --cluster t4:4 --global_batch 16 --memory 9.5 --max_tp 1
 grep -q "^  --recompute fits: " "$SCRATCH/out" || bad "advice: $(cat "$SCRATCH/out")"
+for c in t4:1 v100:1; do # a larger model than one card of 16 GB has room for
+  expect 5 "no layout of 1 worker fits in memory" plan --model gpt2-xl --cluster $c --global_batch 4 --seq_length 512
+  grep -q "^  .* fits: " "$SCRATCH/out" || bad "$c, advice: $(cat "$SCRATCH/out")"
+done
 expect 0 "^best: " plan --model gpt2-xl --cluster t4:4 --global_batch 16 --memory 9.5 --max_tp 1 --recompute --top 1
+
+# docs/PLAN.md has what plan prints for the published runs, within a quarter of them
+python3 "$LS_SOURCE/perf/plan_published.py" --lockstep "$LOCKSTEP" >"$SCRATCH/published" || bad "perf/plan_published.py"
+while IFS= read -r row; do grep -qxF -- "$row" "$LS_SOURCE/docs/PLAN.md" || bad "docs/PLAN.md lacks the line: $row"; done <"$SCRATCH/published"
+[ "$(grep -cE '[|] [+-]?(1?[0-9]|2[0-5]) % [|]$' "$SCRATCH/published")" = 5 ] || bad "more than 25 % off: $(cat "$SCRATCH/published")"
 
 # precisions, and the time of a whole training
 expect 0 "16 sequences of 512 tokens" joined --model gpt2 --global_batch 16 --cluster h200
@@ -157,7 +166,10 @@ grep -q -- "best: .* --dropout 0\( \|$\)" "$SCRATCH/out" || bad "--dropout 0 is 
 expect 0 "best: .*--no_deterministic --dropout 0" joined --model gpt2 --global_batch 16 --cluster h200 --workers 1 --dropout 0 --no_deterministic
 grep -q "Times include" "$SCRATCH/out" && bad "a note about what the run does not have: $(grep rates "$SCRATCH/out")"
 expect 0 "best: .*--device cuda --no_deterministic" joined --model gpt2 --global_batch 16 --cluster h200 --no_deterministic --workers 1
-expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
+expect 2 "--precision bf16: the cards of cluster v100 (Volta, compute capability 7.0) have no bf16 products; use --precision fp16" plan --model gpt2 --global_batch 16 --cluster v100 --precision bf16
+expect 2 "cluster t4 (Turing, compute capability 7.5) have no bf16 products" plan --model gpt2 --global_batch 16 --cluster t4 --precision bf16
+expect 0 "^--precision auto: fp16, because Turing cards (compute capability 7.5) have no bf16" joined --model gpt2 --global_batch 16 --cluster t4 --precision auto
+expect 0 "published PyTorch run on this card" joined --model gpt2 --global_batch 16 --cluster t4
 expect 2 "--precision fp16: CPUs compute in fp32 and bf16" plan --measure --precision fp16
 expect 2 "--precision fp8: cluster files have no times of fp8; plan with --precision bf16" plan --model gpt2 --global_batch 16 --cluster h200 --precision fp8
 expect 0 "per step, bf16, 1 workers\\? of h200" plan --model gpt2 --global_batch 16 --cluster h200 --workers 1 --precision auto
