@@ -4,7 +4,8 @@
     check_places.py [--crd FILE ...] [--modal]
 
 Dockerfile: instructions, stages, copied paths. Apptainer definition: sections. Kubernetes: names and fields that must agree; with --crd, every
-field against the CustomResourceDefinition of MPIJob or JobSet (from the repositories of mpi-operator and jobset). The options of every
+field against the CustomResourceDefinition of MPIJob or JobSet (from the repositories of mpi-operator and jobset). The notebook: its cells, that the
+first one states that it was not run, and its shell lines (bash -n). The options of every
 `lockstep` command in them against the program's own table, where LOCKSTEP names the program. --modal imports the recipe with the modal package.
 Exit code 77: PyYAML is missing.
 """
@@ -14,6 +15,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -37,15 +39,19 @@ def expect(condition, message):
 
 
 def check_command(words, where):
-    """The long options of `lockstep WORDS` must exist."""
+    """The long options of `lockstep WORDS` must exist; those after -- belong to another command."""
     program = os.environ.get("LOCKSTEP")
     if not program:
         return
-    rows = json.loads(subprocess.run([program, words[0], "--help=json"], check=True, capture_output=True, text=True).stdout)["options"]
-    names = {row["name"].replace("_", "-") for row in rows}
-    for word in words[1:]:
-        if word.startswith("--"):
-            expect(word[2:].split("=")[0].replace("_", "-") in names, f"{where}: lockstep {words[0]} has no option {word}")
+    words = words[: words.index("--")] if "--" in words else words
+    for n in (1, 2):  # a command, or a command of a group: bench ab
+        page = json.loads(subprocess.run([program, *words[:n], "--help=json"], check=True, capture_output=True, text=True).stdout)
+        if "options" in page:
+            break
+    names = {row["name"].replace("_", "-") for row in page["options"]}
+    for word in words[n:]:
+        if word.startswith("--") and " " not in word:  # else options for another command, in one word
+            expect(word[2:].split("=")[0].replace("_", "-") in names, f"{where}: lockstep {' '.join(words[:n])} has no option {word}")
 
 
 # ---- Docker ----
@@ -173,6 +179,28 @@ def check_manifest(path, crds):
     return bool(matching)
 
 
+# ---- notebook ----
+
+
+def check_notebook(path):
+    book = json.loads(path.read_text())
+    cells = book["cells"]
+    expect((book["nbformat"], book["nbformat_minor"]) == (4, 4), f"{path}: nbformat")
+    expect(cells[0]["cell_type"] == "markdown" and "Not run" in "".join(cells[0]["source"]), f"{path}: the first cell does not state that it was not run")
+    for cell in cells:
+        expect(cell["cell_type"] == "markdown" or cell["outputs"] == [], f"{path}: outputs of a run that nobody made")
+        for line in "".join(cell["source"]).splitlines() if cell["cell_type"] == "code" else []:
+            if not line.startswith("!"):
+                continue
+            shell = line[1:].replace("{REPOSITORY}", "REPOSITORY")
+            expect(subprocess.run(["bash", "-n", "-c", shell], capture_output=True).returncode == 0, f"{path}: {line}")
+            words = shlex.split(shell)
+            if words[0] == "lockstep":
+                check_command(words[1:], path.name)
+            if words[0].startswith(("./", "perf/")):
+                expect(os.access(HERE.parent / words[0], os.X_OK), f"{path}: no {words[0]}")
+
+
 # ---- Modal ----
 
 
@@ -192,6 +220,7 @@ def main():
     check_dockerfile(HERE / "docker/Dockerfile")
     check_definition(HERE / "apptainer/lockstep.def")
     full = sum(check_manifest(p, crds) for p in sorted((HERE / "kubernetes").glob("*.yaml")))
+    check_notebook(HERE / "notebook/t4.ipynb")
     check_modal(HERE / "modal/lockstep_modal.py", args.modal)
     for message in failures:
         print("FAILED:", message)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# setup.sh [CHECKOUT]: prepares an EC2 instance with Ubuntu 24.04. On instances with GPUs of compute capability 8.0 or later (g5, g6, p4, p5 ...) it
-# installs driver, CUDA 13 and NCCL, and Lockstep with its CUDA and NCCL plugins for that GPU. The T4 of a g4dn and the V100 of a p3 are older than
-# the plugin supports: there, as on instances without GPUs, Lockstep is installed for the CPU. Run it again after the reboot that a new driver needs.
+# setup.sh [CHECKOUT]: prepares an EC2 instance with Ubuntu 24.04: driver, CUDA, NCCL, and Lockstep with its CUDA and NCCL plugins for the GPU of the
+# instance. g4dn (T4), g5, g6, p4, p5 …: CUDA 13. p3 (V100, compute capability 7.0): CUDA 12.9 and the driver branch 580, the last ones that
+# have it. p2 and g3 are older than 7.0: there, as on instances without GPUs, Lockstep is installed for the CPU. Run it again after the reboot that a
+# new driver needs. Not run on an instance.
 set -euo pipefail
 checkout=${1:-$PWD}
 die() { echo "setup: $*" >&2; exit 2; }
@@ -11,9 +12,10 @@ export DEBIAN_FRONTEND=noninteractive
 
 token=$(curl -fsS -m 2 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token) || die "no instance metadata; this is not an EC2 instance"
 kind=$(curl -fsS -m 2 -H "X-aws-ec2-metadata-token: $token" http://169.254.169.254/latest/meta-data/instance-type)
-device=cpu
+device=cpu cuda=13-0 packages=(libnccl-dev libnccl2 cudnn9-cuda-13 nvidia-open)
 case $kind in
-g4dn.* | p3.* | p3dn.* | g3.* | g3s.* | p2.*) echo "setup: the GPU of a $kind is older than compute capability 8.0; Lockstep will use the CPU" >&2 ;;
+g3.* | g3s.* | p2.*) echo "setup: the GPU of a $kind is older than compute capability 7.0; Lockstep will use the CPU" >&2 ;;
+p3.* | p3dn.*) device=cuda cuda=12-9 packages=('libnccl-dev=*+cuda12*' 'libnccl2=*+cuda12*' cuda-drivers-580) ;; # cuDNN is optional
 *) if lspci | grep -qi nvidia; then device=cuda; fi ;;
 esac
 
@@ -29,10 +31,10 @@ install_cuda() {
         rm -r "$folder"
     fi
     sudo apt-get update
-    sudo -E apt-get install -y cuda-toolkit-13-0 libnccl-dev libnccl2 cudnn9-cuda-13 nvidia-open
+    sudo -E apt-get install -y "cuda-toolkit-$cuda" "${packages[@]}"
     nvidia-smi >/dev/null 2>&1 || die "the driver is installed; reboot (sudo reboot) and run this script again"
-    LS_CUDA_ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -u | paste -sd ';')
-    export LS_CUDA_ARCH PATH=/usr/local/cuda/bin:$PATH
+    LS_CUDA_ARCH=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sed 's/^90$/90a/' | sort -u | paste -sd ';')
+    export LS_CUDA_ARCH PATH=/usr/local/cuda-${cuda/-/.}/bin:$PATH
 }
 [[ $device == cpu ]] || install_cuda
 cd "$checkout"

@@ -7,7 +7,8 @@
     modal volume get lockstep r3 .                                               # charts and r3_report.json
 
 The image is built on Modal from this checkout. Data and runs are in the volume `lockstep`, which a run that Modal preempts continues from.
-LOCKSTEP_MODAL_GPU selects the GPUs (default A100-80GB:2); LOCKSTEP_MODAL_ARCH their compute capability (default 80).
+LOCKSTEP_MODAL_GPU selects the GPUs (default A100-80GB:2; T4:4, L4, A10G:2, H100, B200 …). The plugin has code for all of them; LOCKSTEP_MODAL_ARCH
+selects one architecture (75, 80, 86, 89, 90a, 100 …), which builds faster (default all).
 """
 
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 import modal
 
 GPU = os.environ.get("LOCKSTEP_MODAL_GPU", "A100-80GB:2")
-ARCH = os.environ.get("LOCKSTEP_MODAL_ARCH", "80")
+ARCH = os.environ.get("LOCKSTEP_MODAL_ARCH", "all")
 WORK = "/mnt/lockstep"
 ROOT = Path(__file__).resolve().parents[2] if modal.is_local() else Path("/src")
 

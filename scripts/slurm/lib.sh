@@ -25,9 +25,25 @@ job_folder() {
   if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then echo "slurm_${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"; else echo "slurm_$SLURM_JOB_ID"; fi
 }
 
+# load_modules: those of MODULES, as "cuda/12.9", which must be those of the build.
+load_modules() {
+  local f
+  [ -n "${MODULES:-}" ] || return 0
+  set +u # scripts of the cluster
+  for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh /etc/profile.d/modules.sh; do
+    # shellcheck disable=SC1090 # a file of the cluster
+    if ! type module >/dev/null 2>&1 && [ -r "$f" ]; then . "$f"; fi
+  done
+  type module >/dev/null 2>&1 || die "MODULES is '$MODULES', but this node has no command 'module'; unset MODULES and set LD_LIBRARY_PATH"
+  # shellcheck disable=SC2086 # a list of words
+  module load $MODULES || die "module load $MODULES failed; 'module avail' lists what there is"
+  set -u
+}
+
 # set_up NAME: tools, the run folder (benchmarks/slurm_<job>/NAME unless RUN_DIR says), what the run's files record.
 set_up() {
   [ -n "${SLURM_JOB_ID:-}" ] || die "not a Slurm job; start this script with sbatch"
+  load_modules
   [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun not found ('$SRUN'); set SRUN to its path"
   [ -x "$LOCKSTEP" ] || die "$LOCKSTEP not found; run ./run build, or set LOCKSTEP"
   [ "${RESUME:-0}" != 1 ] || [ -n "${RUN_DIR:-}" ] || die "RESUME=1 needs RUN_DIR, the folder of the run to continue"

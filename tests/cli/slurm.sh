@@ -86,6 +86,19 @@ limit() {
   unset ENDS
 }
 
+# --- modules of the cluster ---
+module() { echo "module $*" >>"$LOG"; [ "$2" != missing/1 ]; }
+export -f module
+MODULES="cuda/12.9 nccl/2" job 3 0 train_1node.sbatch || bad "MODULES: $(cat "$SCRATCH/printed")"
+has "^module load cuda/12.9 nccl/2$" "MODULES"
+MODULES=missing/1 job 3 0 train_1node.sbatch && bad "a module that does not load"
+printed "module load missing/1 failed"
+unset -f module
+if [ ! -e /etc/profile.d/modules.sh ]; then
+  MODULES=cuda job 3 0 train_1node.sbatch && bad "MODULES without 'module'"
+  printed "this node has no command 'module'"
+fi
+
 # --- one folder per job, in all its attempts ---
 for t in 1node 2node; do
   d=$SCRATCH/root/benchmarks
