@@ -253,6 +253,25 @@ static void a_measured_device_gives_predictions(void **state)
     ls_cluster_fini(&back);
 }
 
+/* The ZeRO scaling study's step on one T4: set up and allocated as planned, in the memory that its driver reports. No step is computed. */
+static void the_studys_model_fits_a_t4(void **state)
+{
+    (void)state;
+    static const unsigned char ids[2 * (16 * 512 + 1)];
+    char path[300];
+    layout_case lc = {1, "fp16",
+                      "--model gpt2 --variant r1 --num_layers 12 --num_heads 12 --embedding_size 768 --seq_length 512 "
+                      "--micro_batch_size_per_gpu 4 --grad_accum_steps 4",
+                      false};
+    const ls_launch l = {.n = 1, .arena_nbytes = (size_t)256 << 20, .body = worker, .report = report, .ctx = &lc};
+    snprintf(path, sizeof path, "%s/train.bin", dir);
+    assert_int_equal(ls_fs_write(path, ids, sizeof ids), LS_OK);
+    assert_int_equal(setenv("LS_EMU_GPU", "t4", 1), 0);
+    const ls_status st = ls_launch_local(&l);
+    assert_int_equal(unsetenv("LS_EMU_GPU"), 0);
+    assert_int_equal(st, LS_OK);
+}
+
 static void no_memory_is_leaked(void **state)
 {
     (void)state;
@@ -266,6 +285,7 @@ int main(void)
         cmocka_unit_test(planned_memory_is_what_is_allocated),
         cmocka_unit_test(predicted_collectives_are_those_sent),
         cmocka_unit_test(scratch_sizes_equal_those_of_the_device),
+        cmocka_unit_test(the_studys_model_fits_a_t4),
         cmocka_unit_test(no_memory_is_leaked),
     };
     return cmocka_run_group_tests(tests, make_data, remove_data);
