@@ -161,10 +161,10 @@ J
     if [[ $device == cuda ]]; then
         ids train_small.bin $((16 * 512 * steps + 1)) 50257
         ids val_small.bin $((16 * 512 + 1)) 50257
-        try scaling $(($(left) - 180)) "$program" bench scaling --gpus $list --dataset_mode small --out_dir "$work/scaling"
+        try scaling $(($(left) - 240)) "$program" bench scaling --gpus $list --dataset_mode small --out_dir "$work/scaling"
     else
         ids train_small.bin 20000 300
-        try scaling $(($(left) - 180)) "$program" bench scaling -n $list --repeat 1 --steps 4 --warmup 1 --out "$work/scaling" -- --device cuda \
+        try scaling $(($(left) - 240)) "$program" bench scaling -n $list --repeat 1 --steps 4 --warmup 1 --out "$work/scaling" -- --device cuda \
             --train_data_path train_small.bin --deepspeed_config src/deepspeed_config.json "${tiny[@]}"
     fi && note "$(sed -n '/^setting .*tokens/,/^[A-Z(]/{/^[a-z]/{s/^/  /;p}}' "$out/checks/scaling.txt")"
     cd "$root" || return
@@ -173,14 +173,14 @@ J
 }
 
 do_torch() {
-    local -a words=(--cases ref_fp16 --modes eager --rounds 3 --segment-s 4 --deterministic --ours-args "--variant hf" --out "$work/torch")
+    local -a words=(--cases ref_fp16 --modes eager --rounds 3 --segment-s 4 --deterministic --limit 120 --out "$work/torch")
     part 5 "PyTorch"
     [[ $device == cuda ]] || words=(--device cpu --cases dry --modes eager --rounds 1 --segment-s 0.2 --out "$work/torch")
     if ! "$python" -c 'import numpy, torch, sys; sys.exit(not (torch.cuda.is_available() or sys.argv[1] == "emu"))' "$device" 2>/dev/null; then
         note "  skipped: $python has no torch that sees the card; set PYTHON to one"
         return
     fi
-    LOCKSTEP=$program try torch 180 "$python" perf/gpu_vs_torch.py "${words[@]}" || return
+    LOCKSTEP=$program try torch 220 "$python" perf/gpu_vs_torch.py "${words[@]}" || return
     # its shares of a peak are those of an H200
     "$python" - "$work/torch/gpu_vs_torch.json" "$out/torch.json" <<'P' | sed 's/^/  /' | tee -a "$out/summary.txt"
 import json, sys
