@@ -81,8 +81,12 @@ deb() {
         printf '\nFiles: share/shakespeare.txt.zst\nCopyright: none; by William Shakespeare (1564-1616)\nLicense: public-domain\n The text of the plays is in the public domain.\n'
     } >"$doc/copyright"
     gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
-    printf 'lockstep (%s-1) unstable; urgency=medium\n\n  * Release %s; see changelog.gz.\n\n -- %s  %s\n' "$version" "$version" "$by" \
-        "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.Debian.gz"
+    { # the version's notes, one entry each, without headings and addresses of links
+        printf 'lockstep (%s-1) unstable; urgency=medium\n\n' "$version"
+        tools/release notes "$version" | sed -nE 's/\[([^]]*)\]\([^)]*\)/\1/g; s/^- //p' |
+            while IFS= read -r entry; do fold -sw 74 <<<"$entry" | sed -E 's/ +$//; 1s/^/  * /; 2,$s/^/    /'; done
+        printf '\n -- %s  %s\n' "$by" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+    } | gzip -9n >"$doc/changelog.Debian.gz"
     chmod 644 "$doc/copyright" "$doc"/changelog*.gz
     if readelf -d "$root"/usr/lib/lockstep/*.so 2>/dev/null | grep -q 'RUNPATH.*/cuda/'; then
         mkdir -p "$root/usr/share/lintian/overrides"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tools/hooks/commit-msg takes messages as CONTRIBUTING.md describes them and refuses others with a reason.
+# tools/hooks/commit-msg takes messages as CONTRIBUTING.md describes them and refuses others with a reason; tools/release takes the notes of a
+# version from CHANGELOG.md and refuses a version without a dated section.
 . "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 hook=$LS_SOURCE/tools/hooks/commit-msg
@@ -26,4 +27,15 @@ refuses "small letters" "core: Add a test\n\nWhy.\n"
 refuses "no body" "core: add a test\n"
 refuses "no body" "core: add a test\n\n# only a comment\n"
 refuses "second line" "core: add a test\nWhy.\n"
+
+mkdir -p tree/tools tree/build && cp "$LS_SOURCE/tools/release" tree/tools/
+printf '#!/bin/sh\necho lockstep 1.2.0\n' >tree/build/lockstep && chmod +x tree/build/lockstep
+printf '# Changelog\n\n## 1.2.0 - unreleased\n\n### Added\n- new\n\n## 1.1.0 - 2026-01-31\n\n- old\n' >tree/CHANGELOG.md
+[ "$(tree/tools/release notes)" = "$(printf '### Added\n- new')" ] || bad "notes of the program's version"
+[ "$(tree/tools/release notes 1.1.0)" = "- old" ] || bad "notes of 1.1.0"
+expect 1 "no section 9.9.9" tree/tools/release notes 9.9.9
+expect 1 "no dated section 1.2.0" tree/tools/release check v1.2.0
+sed -i 's/unreleased/2026-02-28/' tree/CHANGELOG.md
+tree/tools/release check v1.2.0 || bad "a dated version with its tag is refused"
+expect 1 "the tag is v1.1.0" tree/tools/release check v1.1.0
 done_tests
