@@ -36,8 +36,8 @@
 #   PYTHON         Python with torch [python3]               BUDGET         seconds of one call [540]
 #   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]; TORCH_MODE [compile]
 #   TRAIN_ARGS     more options for every `lockstep train --device cuda`
-#   ARCHS          of cards [70 75 80 89]; BUILD-ARCH is the build folder of each, made where it is not there. nvcc 13 cannot compile for 7.0: that
-#                  folder is made by perf/ptx70.sh, or left out with a line that says so
+#   ARCHS          of cards [70 75 80 89]; BUILD-ARCH is the build folder of each, made if it does not exist. nvcc 13 cannot compile for 7.0: that
+#                  folder is made by perf/ptx70.sh, or left out with a warning
 #   MODES, ROUNDS, SEGMENT, VARIANTS   of gpu_vs_torch.py [compile,eager 5 2; variants: deterministic,fp8; none]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
 #   JOBS, RANKS    cases of nccl at the same time [4] and their ranks together [4]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4 cases.
@@ -168,7 +168,7 @@ P
 # cards_build ARCH: the plugin and the check programs with PTX of ARCH alone, in $build-ARCH
 cards_build() {
     local at=$build-$1
-    [[ ! -e $at/lockstep_cuda.so ]] || { note "$1: $at is there"; return; }
+    [[ ! -e $at/lockstep_cuda.so ]] || { note "$1: $at exists"; return; }
     [[ $1 != 70 ]] || { note "70: no $at (perf/ptx70.sh makes it): left out"; failed=1; return 1; }
     read -r -a words <<<"${CMAKE_ARGS:-}"
     try "build-$1" "$(left)" bash -c 'cmake -G Ninja -S . -B "$0" -DCMAKE_BUILD_TYPE=Release -DLS_CUDA=ON "${@:2}" -DLS_CUDA_ARCH="$1-virtual" >/dev/null &&
