@@ -36,7 +36,7 @@ if(LS_EMULATE)
 endif()
 
 # Lines in a test's file: "ls-test: serial" keeps other tests from running beside it (it measures time, or fills the machine);
-# "ls-test: long" keeps it out of ./run check; "ls-test: hours" gives it more time (with LS_TEST_ALL=1).
+# "ls-test: long" keeps it out of ./run check; "ls-test: cards" runs it, in a short form, for the emulated cards before 8.0, too; "ls-test: hours" gives it more time (with LS_TEST_ALL=1).
 function(ls_test_marks name file)
   file(STRINGS ${file} _serial REGEX "ls-test: serial")
   if(_serial)
@@ -99,6 +99,13 @@ foreach(folder core compute comm data score model parallel ckpt config infer tra
       set_property(TEST ${folder}/${_short} APPEND PROPERTY LABELS gradient)
     endif()
     ls_test_marks(${folder}/${_short} ${t})
+    file(STRINGS ${t} _cards REGEX "ls-test: cards")
+    foreach(card v100 t4)
+      if(_cards)
+        add_test(NAME ${folder}/${_short}_${card} COMMAND ${_target})
+        set_tests_properties(${folder}/${_short}_${card} PROPERTIES TIMEOUT 600 LABELS function COST 50 ENVIRONMENT LS_EMU_GPU=${card})
+      endif()
+    endforeach()
   endforeach()
 endforeach()
 foreach(t test_comm_nccl test_comm_nccl_shared_gpu test_bench_comm_bench)

@@ -6,11 +6,13 @@
  * order of sums): results, twice the same bits where they are
  * promised, and the same bits when recorded and run again as a CUDA graph. Timed: the shapes of GPT-2 124M (B64 T1024, B16 T512, B4 T512) and xl
  * (B8 T1024), milliseconds of a layer (median), TFLOP/s of the causal half (forward 2 B H T T D, backward 5 B H T T D) and their share of the
- * device's 989. --small is for the emulated device: it checks small shapes, and its times mean nothing. Exit code 1: a result is wrong. */
+ * device's 989. --small is for the emulated device: it checks small shapes, and its times mean nothing. Exit code 1: a result is wrong.
+ * Without --dtype: bf16, or f16 where there is none (code for less than 8.0; asked for, bf16 is skipped there). */
 extern "C" {
 #include "compute/cuda/attention.h"
 }
 #include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <algorithm>
 #include <chrono>
@@ -327,7 +329,9 @@ static void time_one(problem &p, const char *words, int n)
 
 int main(int argc, char **argv)
 {
-    ls_dtype dt = LS_BF16;
+    const ls_card *card = cu_card();
+    if (!card) return fprintf(stderr, "cuda_attention: there is no device, or no code for it\n"), 2;
+    ls_dtype dt = card->bf16 ? LS_BF16 : LS_F16;
     bool small = false, checks = true, times = true;
     for (int i = 1; i < argc; i++) {
         const std::string w = argv[i];
@@ -347,7 +351,8 @@ int main(int argc, char **argv)
         }
     }
     CU(cudaStreamCreate(&stream));
-    printf("attention, %s\n", ls_dtype_word(dt));
+    printf("attention, %s, kernels of %d.%d\n", ls_dtype_word(dt), card->capability / 10, card->capability % 10);
+    if (dt == LS_BF16 && !card->bf16) return printf("  skipped: there is no bf16\n"), 0;
     {
         cu_attention *a = NULL;
         char words[256] = "";

@@ -336,7 +336,7 @@ static void points(bench &b)
 /* Operands in 8 bits, as it is and transposed; tests/compute/test_cuda_kernels.cpp checks them. */
 static void operands(bench &b)
 {
-    if (b.o.dt != LS_BF16) return;
+    if (b.o.dt != LS_BF16 || !cu_card()->fp8) return;
     const int64_t n = b.R * b.F;
     const int turns = b.o.small ? 1 : 2;
     array x(LS_BF16, n, turns, 1, 4), pre(LS_BF16, n, turns, 2), q(LS_BF16, n / 2, turns, 3),
@@ -592,6 +592,7 @@ int main(int argc, char **argv)
                    2;
     }
     int wrong = 0;
+    if (!cu_card()) return fprintf(stderr, "cuda_kernels: there is no device, or no code for it\n"), 2;
     if (o.small) wrong = run(o, 3, 16);
     else if (o.B) wrong = run(o, o.B, o.T ? o.T : 1024);
     else wrong = run(o, 64, 1024) + run(o, 4, 512);

@@ -4,8 +4,8 @@
  *   ok       present, and tested if a test is cheap
  *   missing  not found on this machine; the text names what was searched, the hint what to install
  *   failed   found or needed, and does not work
- * Only the parts that every run needs (`basic` in the table below), and the device of --device, can make the command fail. MPI, GPUs
- * (doctor_gpu.c) and Slurm are only reported. */
+ * Only the parts that every run needs (`basic` in the table below), the device of --device, and a GPU that commands without --device would use and
+ * cannot (row default) make the command fail. MPI, other facts about GPUs (doctor_gpu.c) and Slurm are only reported. */
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
 #include "comm/launch.h"
@@ -253,7 +253,7 @@ static void look_default(part *p)
     ls_device_choice d;
     ls_look gpu = {.there = true};
     const ls_status st = ls_device_choose(NULL, NULL, 1, 0, &d);
-    if (st == LS_OK && d.cuda && !d.automatic) ls_gpu_look(0, &gpu);
+    if (st == LS_OK && d.cuda && !d.automatic) ls_gpu_look(d.index, 0, &gpu);
     if (gpu.info.count && d.index >= gpu.info.count) { /* it looked, and found others */
         gpu.there = false;
         snprintf(gpu.why, sizeof gpu.why, "CUDA device %d does not exist: there %s %d, numbered from 0", d.index,
@@ -263,6 +263,9 @@ static void look_default(part *p)
     if (st != LS_OK) doctor_put_error(p, PART_FAILED, hint);
     else if (!gpu.there)
         doctor_put(p, PART_FAILED, hint, "commands without --device fail: LS_DEVICE is %s, and %s", d.asked, gpu.why);
+    else if (d.expected && !d.accepted)
+        doctor_put(p, PART_FAILED, "or choose the CPU: --device cpu, LS_DEVICE=cpu",
+                   "commands without --device do not use the GPU of this machine: %s", d.why);
     else doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
 }
 
@@ -339,7 +342,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "doctor [--json] [--device auto|cpu|cuda] [--burn MINUTES [-n N]]",
-    "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, or the device given with --device or LS_DEVICE, does not work."};
+    "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, the device given with --device or LS_DEVICE, or a GPU that would be used without them, does not work."};
 
 ls_status cmd_doctor(int argc, char **argv)
 {
@@ -373,6 +376,5 @@ ls_status cmd_doctor(int argc, char **argv)
     if (broken->variable)
         return ls_fail(LS_E_ARG, "%s: an environment variable has a wrong value; the line \"%s\" names it",
                        broken->name, broken->name);
-    return ls_fail(LS_E_DEVICE, "%s does not work on this machine; the line \"%s\" gives the reason", broken->name,
-                   broken->name);
+    return ls_fail(LS_E_DEVICE, "%s does not work on this machine: %s", broken->name, broken->text);
 }

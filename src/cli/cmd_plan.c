@@ -266,7 +266,9 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
         cli_print_device(&d, false);
         mo->cuda = d.cuda;
         mo->device = d.index;
-        mo->dtype = ls_precision_dtype(ls_precision_choose(o->precision, d.cuda));
+        const char *precision = ls_precision_of_backend(o->precision, d.cuda ? "cuda" : "cpu", d.card);
+        LS_TRY(ls_precision_check("--precision bf16", precision, &d));
+        mo->dtype = ls_precision_dtype(precision);
         mo->no_deterministic = o->q.no_deterministic;
     }
     if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));

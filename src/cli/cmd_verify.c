@@ -167,6 +167,12 @@ static ls_status choose_device(options *o, const ls_start_env *e, int most, ls_d
     if (!chosen->cuda && v->precision && ls_one_of("fp16|fp8", v->precision, false))
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s needs a GPU; use --precision fp32 or bf16; %s", v->precision,
                        ls_device_no_gpu(chosen, no_gpu));
+    if (chosen->cuda) { /* layouts open the device without looking at it */
+        char who[40];
+        v->precision = ls_precision_of_backend(v->precision, "cuda", chosen->card);
+        snprintf(who, sizeof who, "--precision %.8s", v->precision);
+        LS_TRY(ls_precision_check(who, v->precision, chosen));
+    }
     v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
     if (!strcmp(o->v.comm_name, "nccl") && !chosen->cuda)
         return ls_fail(LS_E_CONFIG,

@@ -5,7 +5,7 @@
 #include "cli/doctor_impl.h"
 #include "comm/launch.h"
 #include "compute/look.h"
-#include "config/device_choice.h"
+#include "config/resolve.h"
 #include "core/cores.h"
 #include "core/inject.h"
 #include "core/minmax.h"
@@ -18,11 +18,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define FAR 0.02 /* of a loss, relative: bf16 products round to 8 bits */
+#define FAR 0.02 /* of a loss, relative: bf16 products round to 8 bits, fp16 to 11 */
 
 typedef struct job {
     double seconds;
     bool cuda, json;
+    ls_dtype dtype;
     int index; /* of the GPU; -1: by rank */
 } job;
 
@@ -71,7 +72,7 @@ static void name_place(const job *j, int rank, char out[64])
 static ls_status burn_one(const job *j, int rank, int n_core, row *out)
 {
     const ls_compute_open_opts open = {
-        .dtype = j->cuda ? LS_BF16 : LS_F32, .device = j->index, .local_rank = rank, .deterministic = true};
+        .dtype = j->dtype, .device = j->index, .local_rank = rank, .deterministic = true};
     const ls_burn_opts reference = {.compute = "cpu-ref", .open = {.dtype = LS_F32}, .threads = n_core};
     ls_burn_opts o = {.compute = j->cuda ? "cuda" : "cpu", .open = open, .threads = n_core};
     name_place(j, rank, out->where);
@@ -240,7 +241,7 @@ static void report(void *ctx, int rank, ls_status st)
 static int n_gpu(void)
 {
     ls_look look;
-    ls_gpu_look(0, &look);
+    ls_gpu_look(-1, 0, &look);
     return look.there ? LS_MAX(look.info.count, 1) : 1; /* without one, the worker prints the reason */
 }
 
@@ -248,7 +249,12 @@ ls_status doctor_burn(double minutes, int n, const char *device, bool json)
 {
     ls_device_choice d;
     LS_TRY(ls_device_choose(device, NULL, n > 0 ? n : 1, 0, &d));
-    job j = {.seconds = 60 * minutes, .cuda = d.cuda, .json = json, .index = d.index};
+    const char *precision = ls_precision_of_backend(NULL, d.cuda ? "cuda" : "cpu", d.card);
+    job j = {.seconds = 60 * minutes,
+             .cuda = d.cuda,
+             .dtype = ls_precision_dtype(precision),
+             .json = json,
+             .index = d.index};
     if (!n) n = d.cuda ? (d.index >= 0 ? 1 : n_gpu()) : LS_MIN(ls_cores_usable(), LS_LAUNCH_MOST);
     ls_progress_open();
     const ls_status st = ls_launch_local(&(ls_launch){.n = n, .pin = true, .body = body, .report = report, .ctx = &j});

@@ -2,6 +2,7 @@
 #include "cli/doctor_impl.h"
 
 #include "comm/start.h"
+#include "config/resolve.h"
 #include "compute/compute.h"
 #include "compute/plugin.h"
 #include "core/clock.h"
@@ -185,8 +186,8 @@ void doctor_look_plugin(part *p)
     const int n = table->probe ? table->probe(words, sizeof words) : 0;
     if (n > 0) doctor_put(p, PART_OK, NULL, "%.200s loads; %s", lib.path, words);
     else
-        doctor_put(p, PART_MISSING, "see the row cuda; not needed for --device cpu",
-                   "%.200s loads, but there is no device: %.300s", lib.path, words);
+        doctor_put(p, PART_MISSING, "see the rows default and cuda; not needed for --device cpu",
+                   "%.200s loads, but there is no device that it can use: %.300s", lib.path, words);
 }
 
 void doctor_look_libraries(part *p)
@@ -290,15 +291,21 @@ static void unplace(const ls_compute *c, void *p)
     else ls_free(p);
 }
 
+static float from_half(ls_dtype dt, uint16_t h)
+{
+    return dt == LS_F16 ? ls_from_f16(h) : ls_from_bf16(h);
+}
+
 /* n normal numbers that the type can represent, to the host and to the device. */
 static ls_status fill(const ls_compute *c, void *there, float *here, int n, uint64_t key)
 {
-    const bool narrow = c->ops->dtype == LS_BF16;
+    const ls_dtype dt = c->ops->dtype;
+    const bool narrow = dt != LS_F32;
     uint16_t half[MAX_K * (MAX_R > MAX_N ? MAX_R : MAX_N)];
     for (int i = 0; i < n; i++) {
         const float v = (float)ls_rng_normal(key, (uint64_t)i);
-        half[i] = ls_to_bf16(v);
-        here[i] = narrow ? ls_from_bf16(half[i]) : v;
+        half[i] = dt == LS_F16 ? ls_to_f16(v) : ls_to_bf16(v);
+        here[i] = narrow ? from_half(dt, half[i]) : v;
     }
     return ls_compute_write(c, there, narrow ? (const void *)half : here, (size_t)n * ls_dtype_nbytes(c->ops->dtype));
 }
@@ -309,7 +316,7 @@ static ls_status multiply(ls_compute *c, void *buffer[N_BUFFER], double *worst)
     float x[MAX_R * MAX_K], w[MAX_K * MAX_N], b[MAX_N], y[MAX_R * MAX_N];
     uint16_t half[MAX_R * MAX_N];
     const int R = c->device ? MAX_R : 37, K = c->device ? MAX_K : 70, N = c->device ? MAX_N : 53; /* CPU: odd sizes */
-    const bool narrow = c->ops->dtype == LS_BF16;
+    const bool narrow = c->ops->dtype != LS_F32;
     const size_t size = ls_dtype_nbytes(c->ops->dtype);
     const ls_compute_shapes shapes = {.B = 1, .T = R, .C = K, .H = 2, .V = N, .ffn = 4 * K};
     c->scratch_nbytes = ls_compute_scratch(c, &shapes);
@@ -332,7 +339,7 @@ static ls_status multiply(ls_compute *c, void *buffer[N_BUFFER], double *worst)
                 sum += term;
                 scale += fabs(term);
             }
-            const double d = fabs(sum - (narrow ? ls_from_bf16(half[r * N + j]) : y[r * N + j])) / scale;
+            const double d = fabs(sum - (narrow ? from_half(c->ops->dtype, half[r * N + j]) : y[r * N + j])) / scale;
             if (!(d <= *worst)) *worst = d; /* also if d is not a number */
         }
     }
@@ -367,7 +374,9 @@ void doctor_try_device(part *p, const char *device)
     const bool named = !gpu && gemm && *gemm; /* a kernel that was asked for has one type */
     const bool fp32 = st == LS_OK || !named, bf16 = !named || !fp32;
     if (!fp32) ls_err_clear(), st = LS_OK;
-    if (st == LS_OK && bf16) st = try_type(device, LS_BF16, &half, gpu || !fp32 ? words : unused, &info);
+    const char *narrow = ls_precision_of_backend(gpu ? NULL : "bf16", device, ls_card_with(info.capability, info.code));
+    if (st == LS_OK && bf16)
+        st = try_type(device, ls_precision_dtype(narrow), &half, gpu || !fp32 ? words : unused, &info);
     if (st != LS_OK) {
         p->variable = (st == LS_E_ARG || st == LS_E_CONFIG) && !strncmp(ls_err_words(), "LS_", 3);
         doctor_put(p, PART_FAILED,
@@ -382,7 +391,7 @@ void doctor_try_device(part *p, const char *device)
     ls_str s = {0};
     ls_str_addf(&s, "%s: a product differs from sums in double by ", words);
     if (fp32) ls_str_addf(&s, "%.1e in fp32", full);
-    if (bf16) ls_str_addf(&s, "%s%.1e in bf16", fp32 ? " and " : "", half);
+    if (bf16) ls_str_addf(&s, "%s%.1e in %s", fp32 ? " and " : "", half, narrow);
     if (bf16 && fp32 && !gpu)
         ls_str_addf(&s, " (%s%s)", ls_compute_cpu_bf16().kernel,
                     ls_compute_cpu_bf16().native ? "" : ": this CPU has no bf16 instructions, it is slow");

@@ -83,7 +83,7 @@ static ls_status list_gpus(supervisor *v, const ls_device_choice *d)
     if (d->index >= 0 && v->spares)
         return ls_fail(LS_E_ARG, "--hot_spare: all workers share the GPU of --device %s; use --device cuda", d->asked);
     if (d->index >= 0) return LS_OK;
-    ls_gpu_look(0, &found);
+    ls_gpu_look(-1, 0, &found);
     for (int i = 0; visible && *visible && i < found.info.count; i++) {
         const size_t n = strcspn(visible, ",");
         LS_TRY(ls_argv_addf(&v->gpu, "%.*s", (int)n, visible));

@@ -36,4 +36,10 @@ static inline const ls_card *ls_card_of(int capability)
     return found;
 }
 
+/* What a card does with code of the architecture `code`. 0 of either: unknown, NULL. */
+static inline const ls_card *ls_card_with(int capability, int code)
+{
+    return ls_card_of(capability < code ? capability : code);
+}
+
 #endif

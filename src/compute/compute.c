@@ -183,9 +183,13 @@ const char *ls_compute_family(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
         char *remark = strstr(buf, " (slow");
         if (remark) *remark = '\0'; /* other words on other machines */
     } else if (c->device->info(c->device->ctx, &info) != LS_OK) snprintf(buf, LS_COMPUTE_WORDS, "%s", c->ops->name);
-    else
-        snprintf(buf, LS_COMPUTE_WORDS, "%s: compute capability %d.%d%s%s", c->ops->name, info.capability / 10,
-                 info.capability % 10, *info.cudnn ? ", cuDNN " : "", info.cudnn);
+    else {
+        char code[32] = ""; /* other kernels on the same card */
+        if (info.code && info.code < info.capability)
+            snprintf(code, sizeof code, ", code of %d.%d", info.code / 10, info.code % 10);
+        snprintf(buf, LS_COMPUTE_WORDS, "%s: compute capability %d.%d%s%s%s", c->ops->name, info.capability / 10,
+                 info.capability % 10, code, *info.cudnn ? ", cuDNN " : "", info.cudnn);
+    }
     return buf;
 }
 

@@ -1,6 +1,8 @@
 #include "compute/look.h"
 
+#include "compute/card.h"
 #include "compute/compute_impl.h"
+#include "compute/nvml.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/plugin.h"
@@ -10,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <sys/prctl.h>
@@ -28,22 +31,67 @@ static ls_look not_there(const char *what, const char *words)
     return r;
 }
 
-/* In the child. */
-static ls_look look_here(int local_rank)
+/* NVML knows a card also where CUDA does not start. */
+static void name_card(ls_device_info *info)
 {
-    ls_look r = {.there = true};
-    bool loaded = false;
-    const ls_compute_open_opts o = {.dtype = LS_F32, .device = -1, .local_rank = local_rank};
-    if (compute_look_plugin(PLUGIN, &o, &loaded, &r.info) == LS_OK) return r;
-    r = not_there(loaded ? "" : "no CUDA plugin: ", ls_err_words());
-    r.expected = loaded && !strstr(r.why, "no CUDA device: ");
+    ls_nvml *n;
+    ls_gpu_facts f;
+    if (ls_nvml_open(&n, NULL) != LS_OK) {
+        ls_err_clear();
+        return;
+    }
+    ls_nvml_facts(n, &f);
+    snprintf(info->name, sizeof info->name, "%s", f.name);
+    info->capability = f.capability;
+    ls_nvml_close(&n);
+}
+
+/* In the child. r: the plugin cannot be loaded, or no device be used. */
+static ls_look explain(ls_look r)
+{
+    char words[LS_LOOK_WORDS];
+    const bool unknown = !r.info.name[0]; /* the words do not name the card */
+    const bool none = strstr(r.why, "no CUDA device: ") != NULL;
+    if (unknown) name_card(&r.info);
+    const bool old = r.info.capability && !ls_card_of(r.info.capability);
+    snprintf(words, sizeof words, "%s", r.why);
+    if (unknown && old)
+        snprintf(r.why, sizeof r.why, "%.90s is not supported (compute capability %d.%d, Lockstep needs 7.0)",
+                 r.info.name, r.info.capability / 10, r.info.capability % 10);
+    else if (unknown && r.info.name[0] && !none) snprintf(r.why, sizeof r.why, "%.220s (%.60s)", words, r.info.name);
+    r.accepted = old || (none && getenv("CUDA_VISIBLE_DEVICES"));
     return r;
 }
 
-static void child_main(int fd, look_fn *look, int local_rank)
+/* In the child. */
+static ls_look look_here(int device, int local_rank)
+{
+    ls_look r = {.there = true};
+    ls_device_info info = {0};
+    bool loaded = false;
+    const ls_compute_open_opts o = {.dtype = LS_F32, .device = device, .local_rank = local_rank};
+    if (compute_look_plugin(PLUGIN, &o, &loaded, &r.info) == LS_OK) return r;
+    info = r.info;
+    r = not_there(loaded ? "" : "no CUDA plugin: ", ls_err_words());
+    r.info = info;
+    r.expected = loaded && !strstr(r.why, "no CUDA device: ");
+    return explain(r);
+}
+
+/* In the child: there is no plugin. */
+static ls_look look_without(int device, int local_rank)
+{
+    char words[LS_LOOK_WORDS], more[LS_LOOK_WORDS];
+    (void)device, (void)local_rank;
+    (void)ls_plugin_there(PLUGIN, words, sizeof words);
+    snprintf(more, sizeof more, "%.180s; install nvcc, then ./run build", words);
+    return explain(not_there("no CUDA plugin: ", more));
+}
+
+static void child_main(int fd, look_fn *look, int device, int local_rank)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const ls_look r = look(local_rank);
+    const ls_look r = look(device, local_rank);
     _exit(write(fd, &r, sizeof r) == (ssize_t)sizeof r ? 0 : 1); /* less than PIPE_BUF: all or nothing */
 }
 
@@ -63,7 +111,7 @@ static bool hear(int fd, double limit, ls_look *out, bool *late)
     }
 }
 
-ls_look look_in_child(look_fn *look, int local_rank, double limit)
+ls_look look_in_child(look_fn *look, int device, int local_rank, double limit)
 {
     int fd[2], status = 0;
     char words[96];
@@ -71,7 +119,7 @@ ls_look look_in_child(look_fn *look, int local_rank, double limit)
     bool late = false;
     if (pipe2(fd, O_CLOEXEC)) return not_there("cannot search for a GPU: ", strerror(errno));
     const pid_t pid = fork();
-    if (pid == 0) child_main(fd[1], look, local_rank);
+    if (pid == 0) child_main(fd[1], look, device, local_rank);
     if (pid < 0) r = not_there("cannot search for a GPU: ", strerror(errno));
     close(fd[1]);
     const bool heard = pid > 0 && hear(fd[0], limit, &r, &late);
@@ -114,13 +162,22 @@ bool look_for_hardware(const char *pci_devices)
     return found;
 }
 
-void ls_gpu_look(int local_rank, ls_look *out)
+static bool has_hardware(void)
+{
+    return look_for_hardware("/sys/bus/pci/devices") || ls_fs_exists("/dev/nvidia0") ||
+           ls_fs_exists("/dev/nvhost-gpu") || ls_fs_exists("/dev/nvmap");
+}
+
+void ls_gpu_look(int device, int local_rank, ls_look *out)
 {
     char words[LS_LOOK_WORDS];
-    const bool plugin = ls_plugin_there(PLUGIN, words, sizeof words);
-    *out = plugin ? look_in_child(look_here, local_rank, LIMIT) : not_there("no CUDA plugin: ", words);
-    if (!plugin) out->expected = false;
-    if (!out->there && !out->expected)
-        out->expected = look_for_hardware("/sys/bus/pci/devices") || ls_fs_exists("/dev/nvidia0") ||
-                        ls_fs_exists("/dev/nvhost-gpu") || ls_fs_exists("/dev/nvmap");
+    if (ls_plugin_there(PLUGIN, words, sizeof words)) {
+        *out = look_in_child(look_here, device, local_rank, LIMIT);
+        if (!out->there && !out->expected) out->expected = has_hardware();
+    } else if (has_hardware()) {
+        *out = look_in_child(look_without, device, local_rank, LIMIT);
+    } else {
+        *out = not_there("no CUDA plugin: ", words);
+        out->expected = false;
+    }
 }

@@ -41,6 +41,7 @@ typedef struct pci {
     X(uuid, "nvmlDeviceGetUUID", int (*)(handle, char *, unsigned))                            \
     X(name, "nvmlDeviceGetName", int (*)(handle, char *, unsigned))                            \
     X(pci, "nvmlDeviceGetPciInfo_v3", int (*)(handle, pci *))                                  \
+    X(capability, "nvmlDeviceGetCudaComputeCapability", int (*)(handle, int *, int *))         \
     X(utilization, "nvmlDeviceGetUtilizationRates", int (*)(handle, utilization *))            \
     X(memory, "nvmlDeviceGetMemoryInfo", int (*)(handle, memory *))                            \
     X(power, "nvmlDeviceGetPowerUsage", int (*)(handle, unsigned *))                           \
@@ -228,6 +229,7 @@ void ls_nvml_facts(ls_nvml *n, ls_gpu_facts *out)
 {
     const calls *f = &n->f;
     unsigned sm = 0, mw = 0;
+    int major = 0, minor = 0;
     memory m = {0};
     pci where = {0};
     *out = (ls_gpu_facts){.total = NAN, .sm_mhz_max = NAN};
@@ -238,6 +240,7 @@ void ls_nvml_facts(ls_nvml *n, ls_gpu_facts *out)
     if (f->pci && !f->pci(n->gpu, &where)) snprintf(out->bus, sizeof out->bus, "%s", where.bus_id);
     if (f->memory && !f->memory(n->gpu, &m)) out->total = (double)m.total;
     if (f->clock_max && !f->clock_max(n->gpu, CLOCK_SM, &sm)) out->sm_mhz_max = sm;
+    if (f->capability && !f->capability(n->gpu, &major, &minor)) out->capability = 10 * major + minor;
 }
 
 const char *ls_gpu_slowed_words(uint64_t bits, char buf[160])

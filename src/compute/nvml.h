@@ -20,6 +20,7 @@ typedef struct ls_nvml ls_nvml;
 typedef struct ls_gpu_facts {
     char name[96], uuid[96], bus[32]; /* empty: unknown              */
     char driver[32];                  /* "580.65.06"                 */
+    int capability;                   /* 90 = 9.0; 0: unknown        */
     double total;                     /* bytes of memory             */
     double power_limit;               /* W                           */
     double sm_mhz_max;

@@ -5,7 +5,7 @@
 
 #include "compute/compute.h"
 
-#define LS_COMPUTE_ABI    10
+#define LS_COMPUTE_ABI    11
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
 /* The program's side of ls_fail and LS_TRY: messages and trails belong to its threads. */
@@ -21,7 +21,8 @@ typedef struct ls_compute_plugin {
     const char *name; /* "cuda" */
     /* Which devices there are, or why there are none, in one line of text; the number of usable ones. For doctor. */
     int (*probe)(char *words, size_t room);
-    /* What open would take: chooses the device and sees that this plugin's code runs there, no more. For compute/look.h. */
+    /* What open would take: chooses the device and sees that this plugin's code runs there, no more. For compute/look.h. *out of a device
+     * that cannot be used is filled, too. */
     ls_status (*look)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_device_info *out);
     ls_status (*open)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_compute *c); /* ops, device, impl */
     void (*close)(ls_compute *c);

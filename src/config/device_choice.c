@@ -38,6 +38,18 @@ static void name_gpus(ls_device_choice *d, int used, int workers, int hosts)
     snprintf(d->words, sizeof d->words, "CUDA, %.95s (%s%s)", d->gpu, where, shared);
 }
 
+static void know_card(ls_device_choice *d, const ls_device_info *i)
+{
+    d->card = ls_card_with(i->capability, i->code);
+    snprintf(d->gpu, sizeof d->gpu, "%s", i->name);
+    if (i->code < i->capability)
+        snprintf(d->lacks, sizeof d->lacks,
+                 "lockstep_cuda.so has code of %d.%d for %s (%d.%d; LS_CUDA_ARCH=%d%s ./run build makes its own)",
+                 i->code / 10, i->code % 10, i->name, i->capability / 10, i->capability % 10, i->capability,
+                 ls_card_of(i->capability)->wgmma ? "a" : "");
+    else snprintf(d->lacks, sizeof d->lacks, "%s has %d.%d", i->name, i->capability / 10, i->capability % 10);
+}
+
 static void look(ls_device_choice *d, const char *cpu_only, int workers, int local_rank)
 {
     ls_look found;
@@ -45,20 +57,31 @@ static void look(ls_device_choice *d, const char *cpu_only, int workers, int loc
         snprintf(d->words, sizeof d->words, "CPU (for %.40s)", cpu_only);
         return;
     }
-    ls_gpu_look(local_rank, &found);
+    ls_gpu_look(-1, local_rank, &found);
     ls_debug("device", "looked for a GPU: %s", found.there ? found.info.name : found.why);
     d->cuda = found.there;
     if (!d->cuda) {
         d->expected = found.expected;
+        d->accepted = found.accepted;
         snprintf(d->why, sizeof d->why, "%s", found.why);
-        snprintf(d->words, sizeof d->words, "CPU (%.255s)", found.why);
+        snprintf(d->words, sizeof d->words, "CPU (%.303s)", found.why);
         return;
     }
     d->visible = found.info.count;
-    snprintf(d->gpu, sizeof d->gpu, "%s", found.info.name);
+    know_card(d, &found.info);
     if (*found.info.bus) snprintf(d->bus, sizeof d->bus, "%s", found.info.bus);
     else snprintf(d->bus, sizeof d->bus, "GPU %d", found.info.index);
     name_gpus(d, workers < d->visible ? workers : d->visible, workers, 1);
+}
+
+/* The GPU that was asked for. */
+static ls_status look_at(ls_device_choice *d, int local_rank)
+{
+    ls_look found;
+    ls_gpu_look(d->index, local_rank, &found);
+    if (found.there) know_card(d, &found.info);
+    else if (found.info.capability) return ls_fail(LS_E_UNSUPPORTED, "%s %s: %s", d->from, d->asked, found.why);
+    return LS_OK;
 }
 
 ls_status ls_device_choose(const char *asked, const char *cpu_only, int workers, int local_rank, ls_device_choice *out)
@@ -67,7 +90,9 @@ ls_status ls_device_choose(const char *asked, const char *cpu_only, int workers,
     if (!text && variable && *variable) text = variable, from = VARIABLE;
     else if (!text) text = "auto", from = "";
     LS_TRY(ls_device_parse(from, text, out));
-    if (out->automatic) look(out, cpu_only, workers > 1 ? workers : 1, local_rank > 0 ? local_rank : 0);
+    const int local = local_rank > 0 ? local_rank : 0;
+    if (out->automatic) look(out, cpu_only, workers > 1 ? workers : 1, local);
+    else if (out->cuda) LS_TRY(look_at(out, local));
     ls_info("device", "device '%s': %s", text, out->words);
     return LS_OK;
 }

@@ -176,10 +176,15 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows);
 ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
 void ls_train_paths_fini(ls_train_paths *p);
 
-/* --precision as given, or the choice of `auto` (bf16 where the device has it) and of NULL (bf16 on a GPU, fp32 on the CPU). */
+/* --precision as given, or the choice of `auto` (bf16 where the device has it, fp16 on a GPU without) and of NULL (the same on a GPU, fp32 on the
+ * CPU). The GPU is not known here: it has bf16. */
 const char *ls_precision_choose(const char *asked, bool cuda);
-/* The same for a backend, "cuda" or one of --compute: `auto` is fp32 if it has only that. */
-const char *ls_precision_of_backend(const char *asked, const char *compute);
+/* The same for a backend, "cuda" or one of --compute: `auto` is fp32 if it has only that. card: of the GPU, NULL: not known. */
+const char *ls_precision_of_backend(const char *asked, const char *compute, const ls_card *card);
+/* LS_E_UNSUPPORTED: the GPU of d does not multiply in this precision. who: what asks for it, begins the message ("--precision bf16"). */
+ls_status ls_precision_check(const char *who, const char *precision, const ls_device_choice *d);
+/* The same for --tf32. */
+ls_status ls_precision_check_tf32(const ls_device_choice *d);
 /* "fp32", "bf16", "fp16", "fp8" of --precision; fp8 is LS_BF16, as all but the operands of products are. */
 ls_dtype ls_precision_dtype(const char *precision);
 /* Our own text of one of these words, which is never freed; NULL: the word is no precision, or NULL. */

@@ -2,7 +2,8 @@
  *
  *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
  *   precision   --precision, else the JSON's fp16, bf16 or fp8 block, else fp32 with a JSON (as DeepSpeed) that has no "auto", else fp32 on the
- *               CPU and bf16 on a GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. The CPU has no fp16; its bf16 rounds the operands of
+ *               CPU and bf16 on a GPU. auto: bf16 on a GPU and on a CPU with bf16 instructions, else fp32. A GPU without bf16 (compute/card.h) has
+ *               fp16 in its place, and what it does not have is refused. The CPU has no fp16; its bf16 rounds the operands of
  *               products, and everything is stored in fp32. A run that is resumed keeps the precision of its steps, unless an option
  *               or a section of the JSON names one; a JSON that is typed overrides a --precision of the run.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
@@ -30,17 +31,32 @@ const char *ls_precision_named(const char *word)
     return NULL;
 }
 
-const char *ls_precision_of_backend(const char *asked, const char *compute)
+const char *ls_precision_of_backend(const char *asked, const char *compute, const ls_card *card)
 {
-    const bool cuda = !strcmp(compute, "cuda");
-    if (!asked) return cuda ? "bf16" : "fp32";
-    if (strcmp(asked, "auto") != 0) return asked;
-    return cuda || (!strcmp(compute, "cpu") && ls_compute_cpu_bf16().native) ? "bf16" : "fp32";
+    if (asked && strcmp(asked, "auto") != 0) return asked;
+    if (!strcmp(compute, "cuda")) return !card || card->bf16 ? "bf16" : "fp16";
+    return asked && !strcmp(compute, "cpu") && ls_compute_cpu_bf16().native ? "bf16" : "fp32";
 }
 
 const char *ls_precision_choose(const char *asked, bool cuda)
 {
-    return ls_precision_of_backend(asked, cuda ? "cuda" : "cpu");
+    return ls_precision_of_backend(asked, cuda ? "cuda" : "cpu", NULL);
+}
+
+ls_status ls_precision_check(const char *who, const char *precision, const ls_device_choice *d)
+{
+    const bool fp8 = !strcmp(precision, "fp8");
+    if (!d->card || ls_precision_dtype(precision) != LS_BF16 || (fp8 ? d->card->fp8 : d->card->bf16)) return LS_OK;
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "%s needs a GPU of compute capability %s or later, but %s; use --precision %s or fp32", who,
+                   fp8 ? "8.9" : "8.0", d->lacks, d->card->bf16 ? "bf16" : "fp16");
+}
+
+ls_status ls_precision_check_tf32(const ls_device_choice *d)
+{
+    if (!d->card || d->card->mma >= 80) return LS_OK;
+    return ls_fail(LS_E_UNSUPPORTED, "--tf32 needs a GPU of compute capability 8.0 or later, but %s; leave it out",
+                   d->lacks);
 }
 
 ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
@@ -160,9 +176,9 @@ static bool is_disabled(const ls_train_options *o, const ls_ds_config *ds, const
 }
 
 /* --precision auto would choose another one. */
-static void note_kept(const ls_train_options *o, const char *before, ls_train_config *c)
+static void note_kept(const ls_train_options *o, const char *before, const ls_device_choice *d, ls_train_config *c)
 {
-    if (before && o->precision && strcmp(before, ls_precision_of_backend("auto", c->compute)))
+    if (before && o->precision && strcmp(before, ls_precision_of_backend("auto", c->compute, d->card)))
         ls_str_addf(&c->notes, "--precision auto: the precision of the run, %s, is kept\n", before);
 }
 
@@ -205,12 +221,23 @@ static ls_status check_off(const ls_train_options *o, const ls_ds_config *ds, co
 }
 
 /* Why --precision auto chose what it did. */
-static const char *auto_words(const char *before, const char *compute)
+static const char *auto_words(const char *before, const char *compute, const ls_card *card)
 {
     if (before) return "the precision of the run";
-    if (!strcmp(compute, "cuda")) return "a GPU has bf16";
+    if (!strcmp(compute, "cuda")) return !card || card->bf16 ? "a GPU has bf16" : "this GPU has no bf16";
     if (strcmp(compute, "cpu")) return "cpu-ref supports only fp32";
     return ls_compute_cpu_bf16().native ? "this CPU has bf16 instructions" : "this CPU has no bf16 instructions";
+}
+
+/* What the GPU does not have. of_run: the precision is that of the run that is resumed. */
+static ls_status check_card(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d, bool of_run,
+                            const ls_train_config *c)
+{
+    char who[300];
+    if (of_run) snprintf(who, sizeof who, "the steps of this run were computed in %s, which", c->precision);
+    else if (o->precision) snprintf(who, sizeof who, "--precision %s", c->precision);
+    else snprintf(who, sizeof who, "%.200s enables %s, which", json_name(ds), c->precision);
+    return ls_precision_check(who, c->precision, d);
 }
 
 static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
@@ -233,21 +260,21 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->precision_open = open || (!o->precision && !json); /* a section that enables nothing names none */
     if (c->precision_open && c->before.damaged) return ls_fail(LS_E_FORMAT, "%s; add --precision", c->before.lost);
     c->precision = before              ? before
-                   : o->precision      ? ls_precision_of_backend(o->precision, c->compute)
+                   : o->precision      ? ls_precision_of_backend(o->precision, c->compute, d->card)
                    : json              ? (fp8    ? "fp8"
                                           : fp16 ? "fp16"
                                                  : "bf16")
-                   : cuda && left_open ? "bf16"
+                   : cuda && left_open ? ls_precision_of_backend(NULL, c->compute, d->card)
                                        : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
-    c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute) : NULL;
+    c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute, d->card) : NULL;
     LS_TRY(check_off(o, ds, before, json ? key : NULL, c));
     if (open && !before && !o->precision && ls_ds_disables(ds, "bf16") && c->dtype == LS_BF16)
         return ls_fail(
             LS_E_CONFIG,
             "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp32, fp16 or fp8",
             json_name(ds), ls_ds_precision_open(ds));
-    note_kept(o, before, c);
+    note_kept(o, before, d, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))
         return ls_fail(
@@ -255,6 +282,7 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
             "the steps of this run were computed in %s, but the CPU supports only fp32 and bf16; resume it on a GPU, or "
             "add --precision fp32 or --precision bf16; %s",
             c->precision, ls_device_no_gpu(d, no_gpu));
+    LS_TRY(check_card(o, ds, d, is_of_run(o, before), c));
     LS_TRY(resolve_fp8(o, ds, d, c));
     if (!cuda && json && c->dtype == LS_F16)
         return ls_fail(
@@ -285,6 +313,8 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->tf32 = o->tf32 && cuda && c->dtype == LS_F32;
     c->stochastic = o->stochastic_rounding && cuda && c->dtype == LS_BF16;
     if (o->tf32 && !c->tf32) LS_TRY(refuse(o, "tf32", "--device cuda --precision fp32", c));
+    if (c->tf32 && d->card && d->card->mma < 80) c->tf32 = !train_leaves_out(o, "tf32", "compute capability 8.0", c);
+    if (c->tf32) LS_TRY(ls_precision_check_tf32(d));
     if (o->stochastic_rounding && !c->stochastic)
         LS_TRY(refuse(o, "stochastic_rounding", "--device cuda --precision bf16 or fp8", c));
     train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));

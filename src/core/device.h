@@ -30,6 +30,8 @@ typedef struct ls_device_info {
     int index, count;                /* among the devices of this process           */
     int64_t total, free;             /* bytes                                       */
     int multiprocessors, capability; /* 90 = 9.0                            */
+    int code;                        /* the architecture of this program's code for it; 0: none */
+    bool ptx;                        /* the driver compiled that code, from PTX                 */
 } ls_device_info;
 
 typedef struct ls_device {

@@ -178,7 +178,7 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     char no_gpu[LS_DEVICE_WORDS];
     o->device = d->index;
     o->compute = cuda ? "cuda" : compute;
-    const char *chosen = ls_precision_of_backend(precision, o->compute);
+    const char *chosen = ls_precision_of_backend(precision, o->compute, d->card);
     o->dtype = ls_precision_dtype(chosen);
     o->tf32 = tf32;
     if (!cuda && o->dtype == LS_F16)
@@ -192,6 +192,8 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
                        d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
+    if (cuda) LS_TRY(ls_precision_check("--precision bf16", chosen, d));
+    if (tf32) LS_TRY(ls_precision_check_tf32(d));
     if (!cuda && !strcmp(compute, "cpu")) LS_TRY(choose_copies(o, precision, weights));
     return choose_weights(o, d, chosen, weights);
 }

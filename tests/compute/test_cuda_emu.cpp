@@ -300,6 +300,13 @@ static __global__ void askew(float *x)
     vec_load<4>(x + 1);
 }
 
+static __global__ void too_new()
+{
+    float d[4] = {};
+    const uint32_t a[4] = {}, b[2] = {};
+    mma16(d, a, b, f16());
+}
+
 template <class... P, class... A> static void launch_and_wait(void (*k)(P...), unsigned grid, unsigned block, A... a)
 {
     ls_launch("the_kernel", k, grid, block, 0, nullptr, a...);
@@ -322,6 +329,10 @@ static void a_wrong_kernel_is_stopped_with_a_message(void **)
     check_failure(e, "comes to __syncwarp (1 bytes) with mask ffffffff, others of its warp wait in __shfl_xor_sync");
     e = apart("askew");
     check_failure(e, "is not aligned to 16 bytes");
+    setenv("LS_EMU_GPU", "t4", 1);
+    e = apart("too_new");
+    unsetenv("LS_EMU_GPU");
+    check_failure(e, "mma.m16n8k16 f16 does not exist in code for 7.5 (Tesla T4)");
 }
 
 static __global__ void racy(int *y)
@@ -611,7 +622,7 @@ static void a_captured_graph_can_be_launched_again(void **)
     CU(cudaStreamEndCapture(s, &g));
     CU(cudaGraphGetNodes(g, nullptr, &n));
     assert_int_equal(n, 2);
-    CU(cudaGraphInstantiate(&run, g, 0));
+    CU(cudaGraphInstantiateWithFlags(&run, g, 0));
     CU(cudaGraphDestroy(g));
     assert_int_equal(fetch(x.p, 1, s)[0], 0); /* a capture runs nothing */
     for (int i = 1; i < 4; i++) {
@@ -838,6 +849,7 @@ static int child(const char *name)
     if (n == "half_a_warp") launch_and_wait(half_a_warp, 1, 32);
     if (n == "two_collectives") launch_and_wait(two_collectives, 1, 32);
     if (n == "askew" && cudaMalloc((void **)&x, 64) == cudaSuccess) launch_and_wait(askew, 1, 32, x);
+    if (n == "too_new") launch_and_wait(too_new, 1, 32);
     if (n == "touch") touch();
     if (n.compare(0, 6, "tiles ") == 0) {
         stream s;

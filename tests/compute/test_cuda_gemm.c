@@ -636,7 +636,7 @@ static void nothing_is_measured_during_capture(void **state)
         assert_int_equal(cu_gemm_run(b.g, &d.p, b.workspace), LS_OK);
         CU(cudaStreamEndCapture(b.stream, &graph));
         assert_int_equal(b.g->n_timed, 0);
-        CU(cudaGraphInstantiate(&exec, graph, 0));
+        CU(cudaGraphInstantiateWithFlags(&exec, graph, 0));
         CU(cudaGraphLaunch(exec, b.stream));
         verify(&d, &o);
         drop(&d, &o);

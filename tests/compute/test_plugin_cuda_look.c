@@ -23,17 +23,17 @@ static void a_look_reports_the_devices_or_why_not(void **state)
     (void)state;
     ls_look r;
     setenv("LS_EMU_DEVICES", "2", 1);
-    ls_gpu_look(3, &r);
+    ls_gpu_look(-1, 3, &r);
     assert_true(r.there);
     assert_string_equal(r.info.name, "emulated device");
     assert_true(r.info.count == 2 && r.info.index == 1);
     assert_string_equal(r.info.bus, "0000:01:00.0");
     setenv("LS_EMU_DEVICES", "0", 1);
-    ls_gpu_look(0, &r);
+    ls_gpu_look(-1, 0, &r);
     assert_false(r.there);
     assert_non_null(strstr(r.why, "no CUDA device"));
     setenv("LS_EMU_DEVICES", "-1", 1);
-    ls_gpu_look(0, &r);
+    ls_gpu_look(-1, 0, &r);
     assert_non_null(strstr(r.why, "the NVIDIA driver is too old"));
     unsetenv("LS_EMU_DEVICES");
     assert_false(is_loaded()); /* no context in this process: it may fork workers */

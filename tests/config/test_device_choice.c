@@ -98,44 +98,47 @@ static void hardware_is_found_without_a_driver(void **state)
     test_dir_close(dir);
 }
 
-static ls_look answers(int local_rank)
+static ls_look answers(int device, int local_rank)
 {
+    (void)device;
     return (ls_look){.there = true, .info = {.name = "NVIDIA H200", .index = local_rank, .count = 8}};
 }
 
-static ls_look crashes(int local_rank)
+static ls_look crashes(int device, int local_rank)
 {
+    (void)device;
     signal(SIGABRT, SIG_DFL);
     raise(SIGABRT);
-    return answers(local_rank);
+    return answers(device, local_rank);
 }
 
-static ls_look leaves(int local_rank)
+static ls_look leaves(int device, int local_rank)
 {
-    (void)local_rank;
+    (void)device, (void)local_rank;
     _exit(0);
 }
 
-static ls_look hangs(int local_rank)
+static ls_look hangs(int device, int local_rank)
 {
+    (void)device;
     sleep(100);
-    return answers(local_rank);
+    return answers(device, local_rank);
 }
 
 static void a_crash_of_the_driver_is_survived(void **state)
 {
     (void)state;
-    ls_look r = look_in_child(answers, 3, 20);
+    ls_look r = look_in_child(answers, -1, 3, 20);
     assert_true(r.there && r.info.index == 3 && r.info.count == 8);
     assert_string_equal(r.info.name, "NVIDIA H200");
-    r = look_in_child(crashes, 0, 20);
+    r = look_in_child(crashes, -1, 0, 20);
     assert_false(r.there);
     assert_contains(r.why, "the CUDA driver crashed (Aborted");
-    r = look_in_child(leaves, 0, 20);
+    r = look_in_child(leaves, -1, 0, 20);
     assert_false(r.there);
     assert_contains(r.why, "ended the process");
     const double begin = ls_now();
-    r = look_in_child(hangs, 0, 0.2);
+    r = look_in_child(hangs, -1, 0, 0.2);
     assert_false(r.there);
     assert_contains(r.why, "did not answer");
     assert_true(ls_now() - begin < 20);

@@ -200,7 +200,7 @@ static void a_resumed_run_keeps_its_precision(void **state)
         char kept[96]; /* auto, if it is typed and would choose another one, is answered */
         snprintf(kept, sizeof kept, "--precision auto: the precision of the run, %s, is kept\n", c.precision);
         assert_int_equal(noted(&c, kept), !strcmp(cases[i].line, "--precision auto") &&
-                                              strcmp(c.precision, ls_precision_of_backend("auto", c.compute)));
+                                              strcmp(c.precision, ls_precision_of_backend("auto", c.compute, NULL)));
         ls_train_config_fini(&c);
     }
     const ls_train_facts on = {.data_eos_id = -1, .device = &gpu, .before = fp8},

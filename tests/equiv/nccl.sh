@@ -106,7 +106,7 @@ E2
 
 # a device whose streams share hardware queues, and which waits until it is idle when a graph is created or code is loaded: no waiting kernel may be
 # queued before work that its peer needs
-LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiate,launch each 0 <<'E2'
+LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiateWithFlags,launch each 0 <<'E2'
 -n 2 --pp 2 --schedule gpipe
 -n 2 --pp 2 --schedule 1f1b
 E2

@@ -174,12 +174,17 @@ void product(job j)
 bool supported(const desc &d)
 {
     const bool bias = d.epilogue & CUBLASLT_EPILOGUE_BIAS || d.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    static const char *const plain = getenv("LS_EMU_EPILOGUES");
+    if (plain && !strcmp(plain, "0") && d.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
+    if (d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && emu_capability() < 80) return false;
     return !(d.epilogue & state.refuse) && !(d.epilogue & 128 && (d.aux_ld % 8 || !d.aux)) && !(bias && !d.bias);
 }
 
 /* 8-bit operands as on Hopper: both along K, every size a multiple of 16, not two of e5m2, and both scaled. */
 bool supported_types(const desc &d, const layout &a, const layout &b)
 {
+    const int needs = narrow(a.type) || narrow(b.type) ? 89 : a.type == CUDA_R_16BF ? 80 : 0; /* of the card */
+    if (emu_capability() < needs) return false;
     if (!narrow(a.type) && !narrow(b.type)) return a.type == b.type && !d.a_scale && !d.b_scale;
     if (!narrow(a.type) || !narrow(b.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)) return false;
     if (d.opa != CUBLAS_OP_T || d.opb != CUBLAS_OP_N || !d.a_scale || !d.b_scale) return false;

@@ -126,6 +126,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t nbytes, cudaStream_t s);
 
 /* ---- for tests ---- */
+/* LS_EMU_EPILOGUES=0: no epilogue has an algorithm, for whole runs of the program. */
 /* The algorithms of the emulated library, proposed in this order if the preference's mask of reduction schemes allows them. */
 enum {
     EMU_LT_PLAIN = 1, /* one sum over K                                              */

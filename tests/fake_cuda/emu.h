@@ -9,7 +9,9 @@
  *   - accesses outside of shared and device memory, with AddressSanitizer; vector accesses that are not aligned
  *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
  *   - a missing cp_async_wait: asynchronous copies happen as late as they may; the same for Hopper's copies and products (hopper.h)
- *   - a launch that a device would refuse: block and grid limits, more than 48 KiB of shared memory that was not requested
+ *   - a launch that a device would refuse: block and grid limits, more than 48 KiB of shared memory that was not requested, or more than the
+ *     emulated card has (static and dynamic together)
+ *   - what the emulated card (LS_EMU_GPU) does not have: instructions (emu_needs) and types of the libraries
  *
  * A collective with a mask needs every lane of the mask, as in CUDA; blocks should consist of whole warps. */
 #ifndef LS_EMU_EMU_H
@@ -50,12 +52,14 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
                        emu_body body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
-/* 75: the emulated card is a 7.5 (LS_EMU_GPU). What it does not have fails: emu_needs stops the program with the name of the instruction. */
+/* 75: the emulated card is a 7.5 (LS_EMU_GPU). */
 int emu_capability(void);
-void emu_needs(int capability, const char *instruction);
+/* What the running kernel is compiled for: LS_EMU_CODE, or the card's. emu_needs stops the program at an instruction that needs more. */
+extern int emu_arch;
+void emu_needs(int arch, const char *instruction);
 
 struct cudaFuncAttributes {
-    int maxThreadsPerBlock, ptxVersion;
+    int maxThreadsPerBlock, ptxVersion, binaryVersion;
 };
 cudaError_t emu_func_code(
     cudaFuncAttributes *a); /* LS_EMU_CODE: the architecture of the code; none: there is none for the card */
@@ -81,6 +85,10 @@ template <int PER_WORD> struct emu_operands {
     float a[4][PER_WORD], b[2][PER_WORD];
 };
 template <int PER_WORD> void emu_mma(float d[4], const emu_operands<PER_WORD> &mine, const char *what);
+struct emu_quads { /* of m8n8k4 */
+    float a[4], b[4];
+};
+void emu_mma_quads(float d[8], const emu_quads &mine, bool rows);
 unsigned emu_lane(void);
 void emu_check_aligned(const void *p, size_t n); /* stops if it is not aligned */
 [[noreturn]] void emu_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -178,6 +186,8 @@ static inline unsigned __activemask()
 /* ---- shared memory ---- */
 uint64_t emu_block_serial(void); /* a different number for every block that ever ran  */
 void *emu_dynamic_shared(void);  /* exactly as many bytes as the launch requested     */
+void emu_static_shared(
+    size_t nbytes); /* the block has so many bytes more: stops where the launch has no room for them */
 
 /* The storage of LS_SHARED: NaN bytes until the block writes it. */
 template <class T> struct emu_shared {
@@ -187,6 +197,7 @@ template <class T> struct emu_shared {
     {
         if (block != emu_block_serial()) {
             memset(bytes, 0xff, sizeof bytes);
+            emu_static_shared(sizeof bytes);
             block = emu_block_serial();
         }
         return *reinterpret_cast<T *>(bytes);

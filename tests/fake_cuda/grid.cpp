@@ -16,6 +16,7 @@
 
 uint3 emu_tid, emu_bid;
 dim3 emu_bdim, emu_gdim;
+int emu_arch;
 
 namespace {
 
@@ -85,7 +86,7 @@ struct engine {
     uint64_t serial = 0, seed = 0;
     unsigned round = 0; /* over the warps of the block */
     void *shared = nullptr;
-    size_t shared_nbytes = 0;
+    size_t shared_nbytes = 0, shared_static = 0, shared_room = 0;
 };
 
 engine *const the_engine = new engine(); /* never destroyed: streams may be drained at exit */
@@ -321,6 +322,16 @@ uint64_t emu_block_serial(void)
     return e().serial;
 }
 
+void emu_static_shared(size_t nbytes)
+{
+    engine &g = e();
+    g.shared_static += nbytes;
+    if (g.shared_static + g.shared_nbytes > g.shared_room)
+        emu_stop(
+            "%zu bytes of static and %zu of dynamic shared memory; a block of this kernel may have %zu on this card",
+            g.shared_static, g.shared_nbytes, g.shared_room);
+}
+
 void *emu_dynamic_shared(void)
 {
     return e().shared;
@@ -447,6 +458,7 @@ static void begin_block()
     engine &g = e();
     g.serial++;
     g.n_done = 0;
+    g.shared_static = 0;
     if (g.shared_nbytes) memset(g.shared, 0xff, g.shared_nbytes);
     for (barrier &b : g.bars) b.came = 0;
     for (warp_meetings &m : g.whole) m.full[0].came = m.full[1].came = m.full[0].closed = m.full[1].closed = 0;
@@ -482,12 +494,15 @@ static void run_block()
     emu_hopper_end();
 }
 
-void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const emu_body &body)
+void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, size_t room, const emu_body &body)
 {
     engine &g = e();
     if (g.body) emu_stop("a kernel starts inside another");
+    cudaFuncAttributes code = {};
     g.name = name;
     g.body = &body;
+    emu_func_code(&code);
+    emu_arch = code.ptxVersion;
     emu_bdim = block;
     emu_gdim = grid;
     g.n = (int)(block.x * block.y * block.z);
@@ -500,6 +515,7 @@ void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const em
     const char *order = getenv("LS_EMU_ORDER");
     g.seed = order && *order ? strtoull(order, nullptr, 10) * 0x9e3779b97f4a7c15u | 1 : 0;
     g.shared_nbytes = smem;
+    g.shared_room = room;
     g.shared = nullptr;
     if (smem && posix_memalign(&g.shared, 1024, smem) != 0) emu_stop("no memory for %zu bytes of shared memory", smem);
     const uint64_t n_block = (uint64_t)grid.x * grid.y * grid.z;

@@ -4,7 +4,8 @@
 
 #include "fake_cuda/emu.h"
 
-void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const emu_body &body);
+/* room: bytes of shared memory that a block may have, smem of them dynamic. */
+void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, size_t room, const emu_body &body);
 
 /* For hopper.cpp: the running thread's number in its block; waiting until *word changes; and what it checks when a block ends. */
 int emu_thread(void);

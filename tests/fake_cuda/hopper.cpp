@@ -157,6 +157,7 @@ void check_shared(const char *to, int nbytes, int align)
 
 void emu_mbar_init(char *bar, int arrivals)
 {
+    emu_needs(90, "mbarrier");
     check_shared(bar, 8, 8);
     memcpy(bar, mark, sizeof mark);
     s().bars[bar] = mbar{arrivals, arrivals, 0, 0, 0, {}};
@@ -183,12 +184,14 @@ void emu_mbar_wait(char *bar, int parity)
 
 void emu_tile_load(char *tile, const emu_tensor_map *m, int column, int row, int b, char *bar)
 {
+    emu_needs(90, "cp.async.bulk.tensor");
     check_shared(tile, m->rows * ROW, 1024); /* of the swizzle */
     call_for(copy{tile, m->rows * ROW, nullptr, *m, column, row, b}, bar);
 }
 
 void emu_bytes_load(char *to, const void *from, int nbytes, char *bar)
 {
+    emu_needs(90, "cp.async.bulk");
     check_shared(to, nbytes, 16);
     if ((uintptr_t)from % 16 || nbytes % 16) emu_stop("%d bytes from %p: not multiples of 16", nbytes, from);
     call_for(copy{to, nbytes, from, {}, 0, 0, 0}, bar);
@@ -318,6 +321,7 @@ void compute(const mine &m)
 void emu_wgmma(float *d, int n, const uint32_t *a, uint64_t desc_a, uint64_t desc_b, bool add, bool rows,
                float (*number)(uint16_t))
 {
+    emu_needs(90, "wgmma");
     thread &t = me();
     const int id = emu_thread();
     if (!t.fenced) emu_stop("a product without wgmma_fence after the last wgmma_wait");

@@ -23,3 +23,20 @@ template <int N> void emu_mma(float d[4], const emu_operands<N> &mine, const cha
 
 template void emu_mma(float d[4], const emu_operands<1> &mine, const char *what);
 template void emu_mma(float d[4], const emu_operands<2> &mine, const char *what);
+
+/* The groups and parts of kernels/mma.cuh ("Quads"): element i of d is row r + (i & 2), column c + (i & 4) + (i & 1). */
+void emu_mma_quads(float d[8], const emu_quads &mine, bool rows)
+{
+    const emu_quads *all = (const emu_quads *)emu_warp_exchange(&mine, sizeof mine, 0xffffffffu, "mma.m8n8k4");
+    const unsigned lane = emu_lane(), group = lane / 4 % 4;
+    for (unsigned i = 0; i < 8; i++) {
+        const unsigned r = (lane & 1) + lane / 16 * 4 + (i & 2), c = (lane & 2) + (i & 4) + (i & 1);
+        double sum = d[i];
+        for (unsigned k = 0; k < 4; k++) {
+            const float a = all[r / 4 * 16 + group * 4 + r % 4].a[k];
+            const float b = rows ? all[c / 4 * 16 + group * 4 + k].b[c % 4] : all[c / 4 * 16 + group * 4 + c % 4].b[k];
+            sum += (double)a * b;
+        }
+        d[i] = (float)sum;
+    }
+}

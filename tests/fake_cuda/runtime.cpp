@@ -542,18 +542,23 @@ int emu_capability(void)
     return card().capability;
 }
 
-void emu_needs(int capability, const char *instruction)
+static size_t card_shared(void)
 {
-    if (emu_capability() >= capability) return;
-    fprintf(stderr, "emulated device: %s does not exist on %s (%d.%d)\n", instruction, card().name,
-            card().capability / 10, card().capability % 10);
-    abort();
+    const ls_card *can = ls_card_of(emu_capability());
+    return can ? (size_t)can->shared : 48 << 10;
+}
+
+void emu_needs(int arch, const char *instruction)
+{
+    if (emu_arch >= arch) return;
+    emu_stop("%s does not exist in code for %d.%d (%s)", instruction, emu_arch / 10, emu_arch % 10, card().name);
 }
 
 cudaError_t emu_func_code(cudaFuncAttributes *a)
 {
     const char *code = getenv("LS_EMU_CODE");
     a->ptxVersion = code && *code ? atoi(code) : emu_capability();
+    a->binaryVersion = emu_capability();
     if (a->ptxVersion > 0 && a->ptxVersion <= emu_capability()) return cudaSuccess;
     return say(cudaErrorInvalidDeviceFunction);
 }
@@ -566,8 +571,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     snprintf(p->name, sizeof p->name, "%s", card().name);
     p->totalGlobalMem = (size_t)setting("LS_EMU_MEMORY", card().memory << 20);
     p->sharedMemPerBlock = 48 << 10;
-    const ls_card *can = ls_card_of(emu_capability());
-    p->sharedMemPerBlockOptin = can ? (size_t)can->shared : 48 << 10;
+    p->sharedMemPerBlockOptin = card_shared();
     p->major = emu_capability() / 10;
     p->minor = emu_capability() % 10;
     p->multiProcessorCount = (int)setting("LS_EMU_PROCESSORS", 4);
@@ -626,7 +630,7 @@ cudaError_t cudaRuntimeGetVersion(int *v)
 cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total)
 {
     ENTER;
-    *total = (size_t)setting("LS_EMU_MEMORY", 8LL << 30);
+    *total = (size_t)setting("LS_EMU_MEMORY", card().memory << 20);
     const size_t used = w().used[current_device];
     *nfree = used < *total ? *total - used : 0;
     return cudaSuccess;
@@ -664,7 +668,7 @@ cudaError_t cudaMalloc(void **p, size_t nbytes)
     const cudaError_t e = unsafe_now();
     if (e != cudaSuccess) return say(e);
     may_sync(__func__);
-    const size_t total = (size_t)setting("LS_EMU_MEMORY", 8LL << 30), used = w().used[current_device];
+    const size_t total = (size_t)setting("LS_EMU_MEMORY", card().memory << 20), used = w().used[current_device];
     if (used > total || nbytes > total - used) return say(cudaErrorMemoryAllocation);
 #ifdef __SANITIZE_ADDRESS__ /* which knows the exact end of what malloc returns */
     const size_t large = SIZE_MAX;
@@ -805,12 +809,30 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcp
     return say(e);
 }
 
+/* Whole pages become those of nobody, which read as zeros: a plan of many gigabytes is set up in little memory. */
+static bool zero_pages(char *p, size_t nbytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (page - (uintptr_t)p % page) % page;
+    if (nbytes < (size_t)1 << 20) return false;
+    const size_t whole = (nbytes - before) / page * page;
+    if (mmap(p + before, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+             0) == MAP_FAILED)
+        return false;
+    memset(p, 0, before);
+    memset(p + before + whole, 0, nbytes - before - whole);
+    return true;
+}
+
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t nbytes, cudaStream_t s)
 {
     ENTER;
     if (!good(s)) return say(cudaErrorInvalidResourceHandle);
     if (!(on_device(p) || is_pinned(p)) || !inside(p, nbytes)) return say(cudaErrorInvalidValue);
-    return say(put_work(s, [p, byte, nbytes] { memset(p, byte, nbytes); }));
+    auto i = holder(w().device_memory, p);
+    const bool pages = !byte && i != w().device_memory.end() && i->second.mapped && !i->second.closed;
+    return say(put_work(s, [p, byte, nbytes, pages] {
+        if (!pages || !zero_pages((char *)p, nbytes)) memset(p, byte, nbytes);
+    }));
 }
 
 cudaError_t cudaMemset(void *p, int byte, size_t nbytes)
@@ -826,7 +848,7 @@ cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int v
 {
     std::lock_guard<big_lock> hold(w().lock);
     if (what == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10)
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > card_shared())
         return say(cudaErrorInvalidValue);
     w().shared_limit[kernel] = value;
     return cudaSuccess;
@@ -844,10 +866,12 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
     if (!n || n > 1024 || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 ||
         grid.x > 0x7fffffffu)
         return say(cudaErrorInvalidConfiguration);
-    if (smem > (size_t)(limit == w().shared_limit.end() ? 48 << 10 : limit->second)) return say(cudaErrorInvalidValue);
+    const bool asked = limit != w().shared_limit.end();
+    const size_t room = asked ? card_shared() : 48 << 10;
+    if (smem > (asked ? (size_t)limit->second : room)) return say(cudaErrorInvalidValue);
     w().launches++;
     if (w().loaded.insert(name).second) may_sync("launch"); /* its code is loaded now */
-    return say(put_work(s, [=] { emu_run_grid(name, grid, block, smem, body); }));
+    return say(put_work(s, [=] { emu_run_grid(name, grid, block, smem, room, body); }));
 }
 
 /* ---- streams ---- */
@@ -1072,7 +1096,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
 {
     ENTER;
     may_sync(__func__);

@@ -5,7 +5,9 @@
  * operation per query), so that code which forgets to wait sees the old data.
  *
  *   LS_EMU_DEVICES  the number of devices (1; 0: cudaGetDeviceCount returns cudaErrorNoDevice)
- *   LS_EMU_MEMORY   bytes of memory per device (8 GiB)
+ *   LS_EMU_GPU      the card: v100, t4, a100, l4, h100 (k80: one that is not supported); not set: 9.0 with 8 GiB
+ *   LS_EMU_CODE     the architecture of the program's code, 75 for PTX of 7.5; not set: that of the card. Newer than the card: there is none
+ *   LS_EMU_MEMORY   bytes of memory per device (those of the card)
  *   LS_EMU_ORDER    a number: threads and blocks run in a shuffled order, so that races show
  *   LS_EMU_PROTECT  1: device memory is accessible only to operations; an access of the host is a SIGSEGV
  *   LS_EMU_EAGER    1: streams are not lazy (to debug)
@@ -15,7 +17,7 @@
  *                   waiting kernel delays what is queued later in any stream of its queue
  *   LS_EMU_SYNC     calls that wait until the device is idle, besides cudaFree, cudaFreeHost, cudaHostUnregister and
  *                   cudaDeviceSynchronize, which always wait. CUDA sometimes waits in all of these: cudaMalloc, cudaHostAlloc,
- *                   cudaHostRegister, cudaGraphInstantiate, cudaGraphExecDestroy, launch (the first of a kernel: its code is loaded
+ *                   cudaHostRegister, cudaGraphInstantiateWithFlags, cudaGraphExecDestroy, launch (the first of a kernel: its code is loaded
  *                   then), join (of a library's group); all */
 #ifndef LS_EMU_RUNTIME_H
 #define LS_EMU_RUNTIME_H
@@ -179,7 +181,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);

@@ -91,11 +91,11 @@ CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind)
 static size_t nbytes(CUpti_ActivityKind kind)
 {
     switch (kind) {
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
-    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel9);
+    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy5);
     case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
-    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return sizeof(CUpti_ActivityGraphTrace2);
+    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return sizeof(CUpti_ActivityGraphTrace);
     default: return 0;
     }
 }
@@ -226,14 +226,14 @@ static uint32_t call(void)
 static void kernel(const char *name, uint32_t stream, int64_t begin, int64_t end, uint32_t id, uint64_t node,
                    uint32_t graph)
 {
-    const CUpti_ActivityKernel10 k = {.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-                                      .start = fake_clock(begin),
-                                      .end = fake_clock(end),
-                                      .streamId = stream,
-                                      .correlationId = id,
-                                      .name = name,
-                                      .graphNodeId = node,
-                                      .graphId = graph};
+    const CUpti_ActivityKernel9 k = {.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                     .start = fake_clock(begin),
+                                     .end = fake_clock(end),
+                                     .streamId = stream,
+                                     .correlationId = id,
+                                     .name = name,
+                                     .graphNodeId = node,
+                                     .graphId = graph};
     add(&k);
 }
 
@@ -247,7 +247,7 @@ void fake_kernel(const char *name, uint32_t stream, int64_t begin, int64_t end)
 void fake_copy(uint64_t bytes, uint32_t stream, int64_t begin, int64_t end)
 {
     pthread_mutex_lock(&s.lock);
-    const CUpti_ActivityMemcpy6 k = {.kind = CUPTI_ACTIVITY_KIND_MEMCPY,
+    const CUpti_ActivityMemcpy5 k = {.kind = CUPTI_ACTIVITY_KIND_MEMCPY,
                                      .copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD,
                                      .bytes = bytes,
                                      .start = fake_clock(begin),
@@ -285,12 +285,12 @@ void fake_graph(uint32_t graph, const uint64_t *node, const char *const *name, i
     pthread_mutex_lock(&s.lock);
     const uint32_t id = call();
     if (s.on[CUPTI_ACTIVITY_KIND_GRAPH_TRACE]) {
-        const CUpti_ActivityGraphTrace2 g = {.kind = CUPTI_ACTIVITY_KIND_GRAPH_TRACE,
-                                             .correlationId = id,
-                                             .start = fake_clock(begin),
-                                             .end = fake_clock(begin + n * each),
-                                             .graphId = graph,
-                                             .streamId = stream};
+        const CUpti_ActivityGraphTrace g = {.kind = CUPTI_ACTIVITY_KIND_GRAPH_TRACE,
+                                            .correlationId = id,
+                                            .start = fake_clock(begin),
+                                            .end = fake_clock(begin + n * each),
+                                            .graphId = graph,
+                                            .streamId = stream};
         add(&g);
     } else {
         for (int i = 0; i < n; i++)

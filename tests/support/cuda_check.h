@@ -8,6 +8,7 @@
 #define LS_TESTS_CUDA_CHECK_H
 
 #include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/kernels.h"
 extern "C" {
 #include "cmocka_all.h"
 #include "core/rng.h"
@@ -28,6 +29,12 @@ static inline bool no_cuda_device()
     if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return false;
     printf("skipped: there is no CUDA device\n");
     return true;
+}
+
+/* The short form of a test for one more emulated card, which the environment names. */
+static inline bool brief()
+{
+    return getenv("LS_EMU_GPU") && !getenv("LS_TEST_ALL");
 }
 
 static const ls_dtype TYPES[] = {LS_F32, LS_BF16, LS_F16};

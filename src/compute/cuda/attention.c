@@ -6,6 +6,7 @@
 #include "compute/cuda/attention.h"
 
 #include "compute/cuda/kernels/flash.h"
+#include "compute/cuda/kernels/kernels.h"
 #include "compute/cuda/scratch.h"
 #include "core/err.h"
 #include "core/mem.h"
@@ -23,12 +24,13 @@ struct cu_attention {
     void *stream;
     ls_dtype dt;
     bool deterministic, tf32;
-    int warpgroups;   /* per block of the backward for Hopper; 1: by the shape, 0: it is not used */
-    choice want[2];   /* of forward, of backward */
-    cu_sdpa *sdpa;    /* NULL: there is none */
-    int sdpa_version; /* 91400: 9.14.0 */
-    size_t sdpa_room; /* the most scratch that cuDNN was given out */
-    char why[192];    /* why there is no cuDNN */
+    const ls_card *card; /* the family of our kernels */
+    int warpgroups;      /* per block of the backward for Hopper; 1: by the shape, 0: it is not used */
+    choice want[2];      /* of forward, of backward */
+    cu_sdpa *sdpa;       /* NULL: there is none */
+    int sdpa_version;    /* 91400: 9.14.0 */
+    size_t sdpa_room;    /* the most scratch that cuDNN was given out */
+    char why[192];       /* why there is no cuDNN */
 };
 
 /* One word, or two with a comma: of forward and of backward. */
@@ -51,7 +53,7 @@ static ls_status choose(choice want[2], const char *kind)
 }
 
 /* LS_FLASH_WGMMA: 0, 1 (where the device can, the default) or, to compare them, 2 or 3 warpgroups per block. */
-static ls_status choose_wgmma(int *warpgroups)
+static ls_status choose_wgmma(int *warpgroups, const ls_card *card)
 {
     const char *env = getenv("LS_FLASH_WGMMA");
     const bool wanted = env && *env;
@@ -60,10 +62,19 @@ static ls_status choose_wgmma(int *warpgroups)
     *warpgroups = wanted ? *env - '0' : flash_wgmma_works();
     if (*warpgroups && !flash_wgmma_works())
         return ls_fail(LS_E_UNSUPPORTED,
-                       "LS_FLASH_WGMMA=%s needs a device of compute capability 9.x and a plugin that was "
-                       "compiled for it (LS_CUDA_ARCH=90a)",
-                       env);
+                       "LS_FLASH_WGMMA=%s needs a Hopper GPU and a plugin that was compiled for it (LS_CUDA_ARCH=90a); "
+                       "this is code for %d.%d (%s)",
+                       env, card->capability / 10, card->capability % 10, card->name);
     return LS_OK;
+}
+
+/* cuDNN's fused attention begins with the tensor cores of 8.0. */
+static ls_status open_sdpa(cu_attention *a)
+{
+    if (a->card->mma < 80)
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention needs compute capability 8.0; this is code for %d.%d",
+                       a->card->capability / 10, a->card->capability % 10);
+    return cu_sdpa_open(&a->sdpa, a->stream, a->dt, a->deterministic, &a->sdpa_version);
 }
 
 ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, bool tf32,
@@ -74,16 +85,22 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
     if (dt != LS_F32 && dt != LS_BF16 && dt != LS_F16)
         return ls_fail(LS_E_UNSUPPORTED, "attention does not support %s on the device; use F32, BF16 or F16",
                        ls_dtype_word(dt));
+    const ls_card *card = cu_card();
+    if (!card) return ls_fail(LS_E_UNSUPPORTED, "attention: this plugin has no code for the device");
+    if (dt == LS_BF16 && !card->bf16)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "attention in BF16 needs compute capability 8.0 (this is code for %d.%d); use F16",
+                       card->capability / 10, card->capability % 10);
     cu_attention *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "attention");
-    *a = (cu_attention){.stream = stream, .dt = dt, .deterministic = deterministic, .tf32 = tf32};
+    *a = (cu_attention){.stream = stream, .dt = dt, .deterministic = deterministic, .tf32 = tf32, .card = card};
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, fail, choose(a->want, kind));
-    LS_TRY_GOTO(st, fail, choose_wgmma(&a->warpgroups));
+    LS_TRY_GOTO(st, fail, choose_wgmma(&a->warpgroups, card));
     if (a->want[0] == FLASH && a->want[1] == FLASH) {
         snprintf(a->why, sizeof a->why, "not requested");
     } else {
-        st = cu_sdpa_open(&a->sdpa, stream, dt, deterministic, &a->sdpa_version);
+        st = open_sdpa(a);
         if (st != LS_OK && (a->want[0] == CUDNN || a->want[1] == CUDNN || st != LS_E_UNSUPPORTED)) goto fail;
         if (st != LS_OK) snprintf(a->why, sizeof a->why, "%s", ls_err_words()), ls_err_clear();
     }
@@ -188,10 +205,14 @@ void cu_attention_describe(const cu_attention *a, char *words, size_t room)
         by_wgmma(a, 64) && by_flash(a, true, 64) ? "wgmma for heads of 64, else " : ""; /* of 64 */
     char lib[64], version[16];
     if (!a->sdpa) {
+        const bool wide = a->dt == LS_F32, tensor = a->card->mma >= 80;
         snprintf(words, room, "flash%s%s (no cuDNN: %s)",
-                 a->dt != LS_F32 ? ""
-                 : a->tf32       ? ", TF32"
-                                 : ", 3xTF32",
+                 wide                 ? (!tensor   ? ", float operations"
+                                         : a->tf32 ? ", TF32"
+                                                   : ", 3xTF32")
+                 : tensor             ? ""
+                 : a->card->mma >= 75 ? ", m16n8k8"
+                                      : ", m8n8k4",
                  *hopper ? ", backward with wgmma for heads of 64" : "", a->why);
         return;
     }

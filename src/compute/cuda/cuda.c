@@ -1,6 +1,7 @@
 /* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for. */
 #include "compute/cuda/cuda_impl.h"
 
+#include "compute/cuda/kernels/kernels.h"
 #include "core/mem.h"
 #include "core/minmax.h"
 #include "core/str.h"
@@ -8,8 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FP8_CAPABILITY 89        /* Ada, Hopper: tensor cores that multiply 8-bit numbers */
-#define MOST_MIB       (1 << 20) /* of LS_CLASSIFIER_MIB */
+#define MOST_MIB (1 << 20) /* of LS_CLASSIFIER_MIB */
 
 /* Before the device is opened: a value that means nothing would be taken for the default. LS_ATTENTION and LS_FLASH_WGMMA: attention.c. */
 static ls_status check_environment(void)
@@ -31,9 +31,25 @@ static ls_status check_environment(void)
     return LS_OK;
 }
 
+/* What the card does not have (compute/card.h). */
+static ls_status check_card(cuda *x, const ls_compute_open_opts *o)
+{
+    const ls_card *card = cu_card();
+    const bool no_bf16 = o->dtype == LS_BF16 && !card->bf16, no_tf32 = o->dtype == LS_F32 && o->tf32 && card->mma < 80;
+    ls_device_info info = {0};
+    LS_TRY(x->device->table.info(x->device, &info));
+    if (no_bf16 || no_tf32)
+        return ls_fail(LS_E_UNSUPPORTED, "%s (compute capability %d.%d, code of %d.%d) does not multiply in %s; use %s",
+                       info.name, info.capability / 10, info.capability % 10, info.code / 10, info.code % 10,
+                       no_bf16 ? "bf16" : "TF32", no_bf16 ? "fp16 or fp32" : "fp32 without --tf32");
+    if (!card->fp8 || o->dtype != LS_BF16) x->ops.quantize = NULL, x->ops.turn8 = NULL, x->ops.product8 = NULL;
+    return LS_OK;
+}
+
 static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
 {
     LS_TRY(cu_device_open(&x->device, o));
+    LS_TRY(check_card(x, o));
     x->stream = x->device->stream;
     x->tf32 = o->tf32;
     LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
@@ -67,10 +83,6 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
         close_all(x);
         return st;
     }
-    ls_device_info info = {0};
-    (void)x->device->table.info(x->device, &info);
-    if (info.capability < FP8_CAPABILITY || o->dtype != LS_BF16)
-        x->ops.quantize = NULL, x->ops.turn8 = NULL, x->ops.product8 = NULL;
     *c = (ls_compute){.ops = &x->ops, .n_thread = 1, .device = &x->device->table, .impl = x};
     return LS_OK;
 }

@@ -28,6 +28,8 @@ ls_status cuda_said(int code, const char *what, const char *file, int line);
 /* Number of devices; if 0, `words` receives the reason. */
 int cuda_count(char *words, size_t room);
 int cuda_probe(char *words, size_t room); /* of compute/plugin.h */
+/* Whether the current device, of this capability, cannot be used; `words`: why, and what to type, after its name. */
+bool cuda_why_unusable(int capability, char *words, size_t room);
 
 /* ---- region.c ---- */
 

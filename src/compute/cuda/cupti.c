@@ -130,20 +130,20 @@ static const char *copy_word(unsigned kind)
     }
 }
 
-/* Only members that every version of a record has at this place are read: newer ones are added after. */
+/* Only members that every version of a record has at this place are read: newer ones are added after. The types are those that CUDA 12.1 has. */
 static void take(collection *c, const CUpti_Activity *a)
 {
     record *r = &c->record[c->n % c->cap];
     switch (a->kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
-        const CUpti_ActivityKernel10 *k = (const void *)a;
+        const CUpti_ActivityKernel9 *k = (const void *)a;
         *r = (record){keep_name(c, k->name), k->start,    k->end,     k->graphNodeId, 0,
                       k->correlationId,      k->streamId, k->graphId, LS_KERNEL_RUN};
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
-        const CUpti_ActivityMemcpy6 *k = (const void *)a;
+        const CUpti_ActivityMemcpy5 *k = (const void *)a;
         *r = (record){copy_word(k->copyKind), k->start,    k->end,     k->graphNodeId, (int64_t)k->bytes,
                       k->correlationId,       k->streamId, k->graphId, LS_KERNEL_COPY};
         break;
@@ -155,7 +155,7 @@ static void take(collection *c, const CUpti_Activity *a)
         break;
     }
     case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: {
-        const CUpti_ActivityGraphTrace2 *k = (const void *)a;
+        const CUpti_ActivityGraphTrace *k = (const void *)a;
         *r = (record){"graph", k->start, k->end, 0, 0, k->correlationId, k->streamId, k->graphId, LS_KERNEL_GRAPH};
         break;
     }

@@ -15,12 +15,13 @@ ls_status cu_device_enter(const cu_device *d)
 
 /* ---- what there is ---- */
 
-static ls_status device_info(void *ctx, ls_device_info *out)
+static ls_status device_info(void *ctx, ls_device_info *out) /* also of a device that cannot be used */
 {
     const cu_device *d = ctx;
     struct cudaDeviceProp p;
     size_t left = 0, total = 0;
-    int driver = 0, api = 0;
+    int driver = 0, api = 0, code = 0;
+    bool ptx = false;
     LS_TRY(cu_device_enter(d));
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     CU_TRY(cudaMemGetInfo(&left, &total));
@@ -28,12 +29,15 @@ static ls_status device_info(void *ctx, ls_device_info *out)
     CU_TRY(cudaRuntimeGetVersion(&api));
     int count = 0;
     CU_TRY(cudaGetDeviceCount(&count));
+    (void)cu_code(&code, &ptx);
     *out = (ls_device_info){.index = d->index,
                             .count = count,
                             .total = (int64_t)total,
                             .free = (int64_t)left,
                             .multiprocessors = p.multiProcessorCount,
-                            .capability = 10 * p.major + p.minor};
+                            .capability = 10 * p.major + p.minor,
+                            .code = code,
+                            .ptx = ptx};
     snprintf(out->name, sizeof out->name, "%.95s", p.name);
     if (cudaDeviceGetPCIBusId(out->bus, (int)sizeof out->bus, d->index)) {
         (void)cudaGetLastError();
@@ -282,10 +286,9 @@ static const ls_device functions = {
 
 /* ---- opening ---- */
 
-static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
+static ls_status choose(cu_device *d, const ls_compute_open_opts *o, ls_device_info *out)
 {
-    char words[200];
-    struct cudaDeviceProp p;
+    char words[300];
     const int n = cuda_count(words, sizeof words);
     if (n < 1) return ls_fail(LS_E_UNSUPPORTED, "%s", words);
     if (o->device >= n)
@@ -293,20 +296,16 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     LS_TRY(cu_device_enter(d));
-    int arch;
-    if (cu_code(&arch) != cudaErrorNoKernelImageForDevice) return LS_OK;
-    CU_TRY(cudaGetDeviceProperties(&p, d->index));
-    return ls_fail(
-        LS_E_UNSUPPORTED,
-        "this plugin has no code for device %d (%.80s, compute capability %d.%d); build it with -DLS_CUDA_ARCH=%d%d",
-        d->index, p.name, p.major, p.minor, p.major, p.minor);
+    LS_TRY(device_info(d, out));
+    return cuda_why_unusable(out->capability, words, sizeof words)
+               ? ls_fail(LS_E_UNSUPPORTED, "%s %s", out->name, words)
+               : LS_OK;
 }
 
 ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out)
 {
     cu_device d = {0};
-    LS_TRY(choose(&d, o));
-    return device_info(&d, out);
+    return choose(&d, o, out);
 }
 
 /* The device has 8 queues unless the variable is set before CUDA starts. Streams that share one wait for each other: with few of them a
@@ -320,8 +319,9 @@ static void enough_queues(void)
 
 static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
+    ls_device_info found;
     enough_queues();
-    LS_TRY(choose(d, o));
+    LS_TRY(choose(d, o, &found));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     LS_TRY(make_lane(d, 0));
     LS_TRY(cu_marks_open(&d->marks, d->stream));

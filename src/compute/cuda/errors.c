@@ -41,8 +41,11 @@ static void no_device(int code, char *words, size_t room)
         snprintf(words, room, "cannot initialize the CUDA driver: %s", cudaGetErrorString((cudaError_t)code));
     else if (!driver) snprintf(words, room, "no CUDA device: no NVIDIA driver is loaded");
     else if (code == cudaErrorInsufficientDriver)
-        snprintf(words, room, "the NVIDIA driver is too old: it supports CUDA %s, this plugin was built with %s", has,
-                 wants);
+        snprintf(
+            words, room,
+            "the NVIDIA driver is too old: it supports CUDA %s, this plugin was built with %s; install driver %s or "
+            "newer, or build with CUDA %d",
+            has, wants, CUDART_VERSION >= 13000 ? "580" : "525", driver / 1000);
     else snprintf(words, room, "no CUDA device: the driver (CUDA %s) finds none; check CUDA_VISIBLE_DEVICES", has);
 }
 
@@ -72,7 +75,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     }
     if (code == cudaErrorNoKernelImageForDevice)
         return ls_fail_at(LS_E_UNSUPPORTED, file, line,
-                          "this plugin has no code for this device; build it with -DLS_CUDA_ARCH=<compute capability>");
+                          "this plugin has no code for this device; `lockstep doctor` prints how to build it");
     if (is_lost(code))
         return ls_fail_at(
             LS_E_DEVICE, file, line,
@@ -92,17 +95,47 @@ int cuda_count(char *words, size_t room)
     return 0;
 }
 
-/* "": the device does not answer. Returns whether the plugin has code for it. */
+bool cuda_why_unusable(int capability, char *words, size_t room)
+{
+    char build[120], card[16];
+    int arch;
+    bool ptx;
+    const int code = cu_code(&arch, &ptx), major = capability / 10, minor = capability % 10;
+    snprintf(card, sizeof card, "%d%s", capability, ls_card_of(capability) && ls_card_of(capability)->wgmma ? "a" : "");
+    snprintf(build, sizeof build, "build it: LS_CUDA_ARCH=%s ./run build", card);
+    if (CUDART_VERSION >= 13000 && capability < 75)
+        snprintf(build, sizeof build,
+                 "CUDA 13 has none; build it with CUDA 12: ./run clean; PATH=/usr/local/cuda-12/bin:$PATH ./run build");
+    if (!ls_card_of(capability))
+        snprintf(words, room, "is not supported (compute capability %d.%d, Lockstep needs 7.0)", major, minor);
+    else if (code == cudaErrorNoKernelImageForDevice)
+        snprintf(words, room, "cannot be used: lockstep_cuda.so has no code for compute capability %d.%d; %s", major,
+                 minor, build);
+    else if (code)
+        snprintf(words, room, "cannot be used: the driver cannot load the code of lockstep_cuda.so (%s, error %d); %s",
+                 cudaGetErrorString((cudaError_t)code), code, build);
+    else return false;
+    return true;
+}
+
+/* "": the device does not answer. Returns whether it can be used. */
 static bool describe(int i, char *text, size_t room)
 {
     struct cudaDeviceProp p;
+    char why[300];
+    int arch;
+    bool ptx;
     text[0] = '\0';
     if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) return false;
-    int arch;
-    const bool runs = cu_code(&arch) == cudaSuccess;
-    snprintf(text, room, "%.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s", p.name,
-             (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major, p.minor,
-             runs ? "" : " (this plugin has no code for it: -DLS_CUDA_ARCH)");
+    const int n = snprintf(text, room, "%.80s, %.0f GiB, %d multiprocessors, capability %d.%d", p.name,
+                           (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major, p.minor);
+    const bool runs = !cuda_why_unusable(10 * p.major + p.minor, why, sizeof why) && !cu_code(&arch, &ptx);
+    const ls_card *card = cu_card();
+    if (!runs || !card) snprintf(text + n, room - (size_t)n, ", %s", why);
+    else
+        snprintf(text + n, room - (size_t)n, ", fp32%s fp16%s%s, kernels of %s, %s %d.%d",
+                 card->mma >= 80 ? " tf32" : "", card->bf16 ? " bf16" : "", card->fp8 ? " fp8" : "", card->name,
+                 ptx ? "PTX of" : "native code of", arch / 10, arch % 10);
     return runs;
 }
 
@@ -110,7 +143,7 @@ static bool describe(int i, char *text, size_t room)
 int cuda_probe(char *words, size_t room)
 {
     const int n = cuda_count(words, room);
-    char kind[240] = "", next[240];
+    char kind[440] = "", next[440];
     int usable = 0, first = 0;
     for (int i = 0; i <= n; i++) {
         next[0] = '\0';

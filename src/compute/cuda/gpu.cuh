@@ -37,6 +37,14 @@ typedef __half f16;
 #ifdef LS_EMU
 #include <device_emu.h> /* the same functions for the emulated device */
 #else
+#ifdef __CUDA_ARCH__
+#define LS_ARCH      \
+    (__CUDA_ARCH__ / \
+     10) /* what this code is compiled for: 75. Instructions that it does not have are in branches that test it */
+#else
+#define LS_ARCH 0 /* the host's half */
+#endif
+#define LS_BUILT_FOR(from, below)   (LS_ARCH >= (from) && LS_ARCH < (below)) /* code for others need not be compiled */
 template <class... P, class... A>
 static inline int ls_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
                             A... args)
@@ -67,33 +75,48 @@ LS_DEVICE uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes from global to shared memory asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
-LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
-                 "r"(take ? 16 : 0)
-                 : "memory");
-}
-
-/* As cp_async16; of the 16 bytes the first nbytes are read, and the rest becomes 0. */
-LS_DEVICE void cp_async16_part(void *dst, const void *src, int nbytes)
+LS_DEVICE void async16(void *dst, const void *src, int nbytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nbytes)
                  : "memory");
 }
 
-LS_DEVICE void cp_async_commit()
+LS_DEVICE void async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
+template <int PENDING> LS_DEVICE void async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 LS_DEVICE void emu_check_aligned(const void *, size_t) {} /* the emulated device stops where an address is not */
 #endif
+
+/* Stores in front of it stay there, and loads after it. */
+LS_DEVICE void compiler_fence()
+{
+    asm volatile("" ::: "memory");
+}
+
+/* 16 bytes from global to shared memory, from 8.0 on asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
+LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
+{
+    if (LS_ARCH >= 80) return async16(dst, src, take ? 16 : 0);
+    *(uint4 *)dst = take ? *(const uint4 *)src : make_uint4(0, 0, 0, 0);
+}
+
+LS_DEVICE void cp_async_commit()
+{
+    if (LS_ARCH >= 80) async_commit();
+}
+
+template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
+{
+    if (LS_ARCH >= 80) async_wait<PENDING>();
+    else compiler_fence();
+}
 
 #define LS_LAUNCH(kernel, grid, block, smem, stream, ...) \
     ls_launch(#kernel, (kernel), (grid), (block), (size_t)(smem), (void *)(stream), __VA_ARGS__)

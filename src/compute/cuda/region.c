@@ -75,7 +75,7 @@ static ls_status finish(cu_regions *r, region *e, bool keep)
     r->recording = false;
     e->state = DIRECT;
     int code = (int)cudaStreamEndCapture(r->stream, &graph);
-    if (code == cudaSuccess) code = (int)cudaGraphInstantiate(&exec, graph, 0);
+    if (code == cudaSuccess) code = (int)cudaGraphInstantiateWithFlags(&exec, graph, 0);
     if (code == cudaSuccess) code = (int)cudaGraphLaunch(exec, r->stream);
     if (graph) (void)cudaGraphDestroy(graph);
     pthread_mutex_unlock(&r->queue);

@@ -16,7 +16,7 @@ LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
 {
     const uint32_t u = __float_as_uint(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return __float2bfloat16_rn(x); /* infinities, NaNs */
-    return __ushort_as_bfloat16((unsigned short)((u + (random & 0xffffu)) >> 16));
+    return bits_as<bf16>((unsigned short)((u + (random & 0xffffu)) >> 16));
 }
 
 /* Elements at … at+N-1 of the range; gains among them are changed. */

@@ -149,24 +149,42 @@ extern "C" int cu_fold(void *stream, float *out, float *out2, int64_t cut, const
 }
 
 /* One kernel is compiled for the same architectures as all. */
-extern "C" int cu_code(int *arch)
+extern "C" int cu_code(int *arch, bool *ptx)
 {
     cudaFuncAttributes a;
-    *arch = 0;
     const cudaError_t e = cudaFuncGetAttributes(&a, fold_rows);
-    if (e == cudaSuccess) *arch = a.ptxVersion;
-    else (void)cudaGetLastError();
+    *arch = e == cudaSuccess ? a.ptxVersion : 0;
+    *ptx = e == cudaSuccess && a.ptxVersion < a.binaryVersion;
+    if (e != cudaSuccess) (void)cudaGetLastError();
     return e == cudaErrorInvalidDeviceFunction ? (int)cudaErrorNoKernelImageForDevice : (int)e;
+}
+
+/* The rows of the device and of the code that runs on it. */
+static bool cards(const ls_card *&device, const ls_card *&code)
+{
+    int arch, now = 0, major = 0, minor = 0;
+    bool ptx;
+    if (cu_code(&arch, &ptx) || cudaGetDevice(&now) ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, now) ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, now))
+        return false;
+    device = ls_card_of(10 * major + minor), code = ls_card_of(arch);
+    return device && code;
 }
 
 extern "C" const ls_card *cu_card(void)
 {
-    int arch, device = 0, major = 0, minor = 0;
-    if (cu_code(&arch) || cudaGetDevice(&device) ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device))
-        return nullptr;
-    return ls_card_of(arch < 10 * major + minor ? arch : 10 * major + minor);
+    const ls_card *device, *code;
+    if (!cards(device, code)) return nullptr;
+    return code->capability < device->capability ? code : device;
+}
+
+/* An L4 has less than an A100, whose code it runs. */
+extern "C" int cu_shared(void)
+{
+    const ls_card *device, *code;
+    if (!cards(device, code)) return 0;
+    return code->shared < device->shared ? code->shared : device->shared;
 }
 
 extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc,

@@ -12,26 +12,32 @@
 
 #include "flash_tile.cuh"
 
-template <class E, int DP, bool EXACT> struct bwd_shape {
-    static const int WIDE = sizeof(E) == 4;
-    static const int MT = !WIDE && DP == 64 && EXACT ? 2 : 1;
-    static const int OWN = 64 * MT, PASS = WIDE ? 32 : 64;  /* rows of the block; rows of the tiles that pass */
+template <class MM, int DP, bool EXACT> struct bwd_shape {
+    typedef typename MM::E E;
+    static const int WIDE = sizeof(E) == 4, SMALL = MM::FAMILY < 80, PLACES = SMALL ? 1 : 2;
+    static const int MT = !WIDE && !MM::QUADS && DP == 64 && EXACT ? 2 : 1, WARPS = SMALL && WIDE && DP == 128 ? 2 : 4;
+    static const int OWN = 16 * WARPS * MT;                                             /* rows of the block */
+    static const int PASS = DP == 128 ? (WIDE ? 16 : SMALL ? 32 : 64) : WIDE ? 32 : 64; /* of tiles that pass */
     static const int PART = MT == 2 || DP == 128 ? 16 : 32; /* columns at a time of flash_dq */
-    static const bool HELD_DQ = WIDE ? DP == 64 && EXACT : DP == 64 || EXACT; /* q and dy stay in registers */
-    static const bool HELD_K = DP == 64;                                      /* k does, in flash_dkv */
+    static const bool HELD_DQ =
+        !MM::QUADS && (WIDE ? DP == 64 && EXACT : DP == 64 || EXACT); /* q and dy stay in registers */
+    static const bool HELD_K = DP == 64;                              /* k does, in flash_dkv */
     static const int ROW = DP * (int)sizeof(E), ONE = PASS * ROW;
     /* flash_dq: q, dy | k, k | v, v | delta;    flash_dkv: k, v | q, q | dy, dy | lse, lse | delta, delta */
-    static const int A = 0, B = OWN * ROW, X = 2 * OWN * ROW, Y = X + 2 * ONE, S = Y + 2 * ONE;
+    static const int A = 0, B = OWN * ROW, X = 2 * OWN * ROW, Y = X + PLACES * ONE, S = Y + PLACES * ONE;
     static const int DQ_NBYTES = S + OWN * 4, DKV_NBYTES = S + 4 * PASS * 4;
+    static_assert((DQ_NBYTES > DKV_NBYTES ? DQ_NBYTES : DKV_NBYTES) <= (SMALL ? 64 : 99) << 10,
+                  "as flash_tile.cuh says");
 };
 
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
-template <class E, int DP, bool EXACT>
-FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, int row0, int T, int D)
+template <class MM, int DP, bool EXACT>
+FLASH_PART void dq_delta(char *mem, const typename MM::E *y, int ld, float *delta, int i0, int row0, int T, int D)
 {
-    typedef bwd_shape<E, DP, EXACT> sh;
+    typedef typename MM::E E;
+    typedef bwd_shape<MM, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     const int lane = (int)threadIdx.x & 31, c = lane % tl::CHUNKS;
 #pragma unroll
@@ -63,39 +69,35 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
 }
 
 /* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some are ahead of some of the warp's rows. */
-template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
-FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 32][4],
-                        uint32_t (*dy)[DP * sizeof(E) / 32][4], const float (*lse2)[2], const float (*delta)[2],
-                        saddr mem, saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j,
-                        const flash_drop &drop)
+template <class MM, int DP, bool EXACT, bool DROP, bool EDGE>
+FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / MM::K][MM::A], uint32_t (*dy)[DP / MM::K][MM::A],
+                        const float (*lse2)[2], const float (*delta)[2], saddr mem, saddr k, saddr v, int row0,
+                        int first_row, int j1, int c1, const flash_job &j, const flash_drop &drop)
 {
-    typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP, EXACT> sh;
-    typedef flash_tile<E, DP> tl;
-    const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
+    typedef bwd_shape<MM, DP, EXACT> sh;
+    typedef flash_operands<MM, DP> op;
+    const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31;
+    const lane_at la = op::lane_a(lane), lb = op::lane_b(lane);
     float s[MT][NT][4], dp[MT][NT][4];
     flash_zero(s);
     flash_zero(dp);
 #pragma unroll
-    for (int c = 0; c < DP / mm::K; c++) {
+    for (int c = 0; c < DP / MM::K; c++) {
         if (!sh::HELD_DQ)
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                tl::load(q[m][c], mem + sh::A, la, row0 + m * 16, c);
-                tl::load(dy[m][c], mem + sh::B, la, row0 + m * 16, c);
+                op::load(q[m][c], mem + sh::A, la, row0 + m * 16, c);
+                op::load(dy[m][c], mem + sh::B, la, row0 + m * 16, c);
             }
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
-            uint32_t bk[4], bv[4];
-            tl::load(bk, k, lb, c1 + n * 8, c);
-            tl::load(bv, v, lb, c1 + n * 8, c);
+            uint32_t bk[MM::B], bv[MM::B];
+            op::load(bk, k, lb, c1 + n * 8, c);
+            op::load(bv, v, lb, c1 + n * 8, c);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                mm::product(s[m][n], q[m][c], bk);
-                mm::product(s[m][n + 1], q[m][c], bk + 2);
-                mm::product(dp[m][n], dy[m][c], bv);
-                mm::product(dp[m][n + 1], dy[m][c], bv + 2);
+                MM::template products<false>(s[m] + n, q[m][c], bk);
+                MM::template products<false>(dp[m] + n, dy[m][c], bv);
             }
         }
     }
@@ -105,37 +107,33 @@ FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 3
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int h = e >> 1, i = first_row + m * 16 + h * 8 + g, col = j1 + n * 8 + 2 * t + (e & 1);
+                const int h = e >> 1, i = first_row + m * 16 + h * MM::STEP + MM::row(lane),
+                          col = j1 + MM::tile(n) + MM::col(lane) + (e & 1);
                 float p = ex2(fmaf(s[m][n][e], j.scale2, -lse2[m][h])), d = dp[m][n][e];
                 if (DROP) d = flash_kept(drop, i, col) ? d * j.keep : 0;
                 if (EDGE && col > i) p = 0;
                 s[m][n][e] = p * (d - delta[m][h]);
             }
 #pragma unroll
-    for (int c = 0; c < sh::PART / mm::K; c++) {
-        uint32_t a[MT][4];
+    for (int c = 0; c < sh::PART / MM::K; c++) {
+        uint32_t a[MT][MM::A];
 #pragma unroll
-        for (int m = 0; m < MT; m++) mm::from_sums(a[m], &s[m][c * mm::K / 8]);
+        for (int m = 0; m < MT; m++) MM::from_sums(a[m], &s[m][c * MM::K / 8]);
 #pragma unroll
         for (int n = 0; n < DP / 8; n += 2) {
-            uint32_t b[4];
-            flash_rows<E, DP>::load_bt(b, k, la, c1 + c * mm::K, n * 8, lane);
+            uint32_t b[MM::B];
+            op::load_bt(b, k, la, c1 + c * MM::K, n * 8, lane);
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                mm::product(dq[m][n], a[m], b);
-                mm::product(dq[m][n + 1], a[m], b + 2);
-            }
+            for (int m = 0; m < MT; m++) MM::template products<true>(dq[m] + n, a[m], b);
         }
     }
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBYTES <= 113 * 1024 ? 2 : 1)
-    flash_dq(flash_job j)
+template <class MM, int DP, bool EXACT, bool DROP> LS_DEVICE void dq_block(const flash_job &j)
 {
-    typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP, EXACT> sh;
-    typedef flash_tile<E, DP> tl;
+    typedef typename MM::E E;
+    typedef bwd_shape<MM, DP, EXACT> sh;
+    typedef flash_operands<MM, DP> op;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
     const flash_place p = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, true);
@@ -148,40 +146,40 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
-    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q, ld, i0, T, D);
-    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, (const E *)j.dy + in_y, C, i0, T, D);
-    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X, k, ld, 0, T, D);
-    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y, k + C, ld, 0, T, D);
-    cp_async_commit();
+    const auto load_keys = [&](int at, int first) {
+        flash_load<E, DP, EXACT, sh::PASS, sh::WARPS>(mem, sh::X + at * sh::ONE, k, ld, first, T, D);
+        flash_load<E, DP, EXACT, sh::PASS, sh::WARPS>(mem, sh::Y + at * sh::ONE, k + C, ld, first, T, D);
+        cp_async_commit();
+    };
+    flash_load<E, DP, EXACT, sh::OWN, sh::WARPS>(mem, sh::A, q, ld, i0, T, D);
+    flash_load<E, DP, EXACT, sh::OWN, sh::WARPS>(mem, sh::B, (const E *)j.dy + in_y, C, i0, T, D);
+    load_keys(0, 0);
 
     const saddr smem = shared_address(mem);
     float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
-    uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
+    uint32_t hq[MT][DP / MM::K][MM::A], hdy[MT][DP / MM::K][MM::A];
     flash_zero(dq);
-    for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= 1) {
+    for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= sh::PLACES - 1) {
+        const bool more = j0 + sh::PASS < end;
         cp_async_wait<0>();
         __syncthreads();
-        if (j0 + sh::PASS < end) {
-            flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + (at ^ 1) * sh::ONE, k, ld, j0 + sh::PASS, T, D);
-            flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + (at ^ 1) * sh::ONE, k + C, ld, j0 + sh::PASS, T, D);
-            cp_async_commit();
-        }
+        if (sh::PLACES == 2 && more) load_keys(at ^ 1, j0 + sh::PASS);
         if (j0 == 0) {
-            const lane_at la = tl::lane_a(lane);
-            dq_delta<E, DP, EXACT>(mem, (const E *)j.y + in_y, C, j.delta + flash_row(j, p), i0, row0, T, D);
+            const lane_at la = op::lane_a(lane);
+            dq_delta<MM, DP, EXACT>(mem, (const E *)j.y + in_y, C, j.delta + flash_row(j, p), i0, row0, T, D);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
 #pragma unroll
                 for (int h = 0; h < 2; h++) { /* rows from T on: finite, and not stored */
-                    const int r = row0 + m * 16 + h * 8 + (lane >> 2), i = i0 + r;
+                    const int r = row0 + m * 16 + h * MM::STEP + MM::row(lane), i = i0 + r;
                     lse2[m][h] = (i < T ? j.lse[flash_row(j, p) + i] : 0) * FLASH_LOG2E;
                     delta[m][h] = ((const float *)(mem + sh::S))[r];
                 }
                 if (sh::HELD_DQ)
 #pragma unroll
-                    for (int c = 0; c < DP / mm::K; c++) {
-                        tl::load(hq[m][c], smem + sh::A, la, row0 + m * 16, c);
-                        tl::load(hdy[m][c], smem + sh::B, la, row0 + m * 16, c);
+                    for (int c = 0; c < DP / MM::K; c++) {
+                        op::load(hq[m][c], smem + sh::A, la, row0 + m * 16, c);
+                        op::load(hdy[m][c], smem + sh::B, la, row0 + m * 16, c);
                     }
             }
         }
@@ -189,64 +187,66 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
         if (j0 + sh::PASS - 1 <= first_row) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += sh::PART)
-                dq_part<E, PASSES, DP, EXACT, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row,
-                                                           j0 + c1, c1, j, drop);
+                dq_part<MM, DP, EXACT, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1,
+                                                    c1, j, drop);
         } else {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS && j0 + c1 <= last_row; c1 += sh::PART)
-                dq_part<E, PASSES, DP, EXACT, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row,
-                                                          j0 + c1, c1, j, drop);
+                dq_part<MM, DP, EXACT, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1,
+                                                   j, drop);
+        }
+        if (sh::PLACES == 1 && more) {
+            __syncthreads(); /* the tiles have been read */
+            load_keys(0, j0 + sh::PASS);
         }
     }
     const flash_place at = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, true); /* p, which was not kept */
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
-    flash_store<E, DP, EXACT, MT>(mem + sh::A, dq, factor, (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D, ld,
-                                  at.tile * sh::OWN, T, D);
+    flash_store<MM, DP, EXACT, MT>(mem + sh::A, dq, factor, (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D, ld,
+                                   at.tile * sh::OWN, T, D);
 }
 
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys are ahead of some of them. */
-template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
-FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP * sizeof(E) / 32][4],
+template <class MM, int DP, bool EXACT, bool DROP, bool EDGE>
+FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP / MM::K][MM::A],
                          const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
                          const flash_job &j, const flash_drop &drop)
 {
-    typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP, EXACT> sh;
-    typedef flash_tile<E, DP> tl;
-    const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
+    typedef bwd_shape<MM, DP, EXACT> sh;
+    typedef flash_operands<MM, DP> op;
+    const int MT = sh::MT, lane = (int)threadIdx.x & 31;
+    const lane_at la = op::lane_a(lane), lb = op::lane_b(lane);
     float s[MT][2][4], dp[MT][2][4];
     flash_zero(s);
     flash_zero(dp);
 #pragma unroll
-    for (int c = 0; c < DP / mm::K; c++) {
-        uint32_t bq[4], bdy[4], a[4];
-        tl::load(bq, q, lb, c1, c);
-        tl::load(bdy, dy, lb, c1, c);
+    for (int c = 0; c < DP / MM::K; c++) {
+        uint32_t bq[MM::B], bdy[MM::B], a[MM::A];
+        op::load(bq, q, lb, c1, c);
+        op::load(bdy, dy, lb, c1, c);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            if (!sh::HELD_K) tl::load(held[m][c], mem + sh::A, la, row0 + m * 16, c);
-            mm::product(s[m][0], held[m][c], bq);
-            mm::product(s[m][1], held[m][c], bq + 2);
-            tl::load(a, mem + sh::B, la, row0 + m * 16, c);
-            mm::product(dp[m][0], a, bdy);
-            mm::product(dp[m][1], a, bdy + 2);
+            if (!sh::HELD_K) op::load(held[m][c], mem + sh::A, la, row0 + m * 16, c);
+            MM::template products<false>(s[m], held[m][c], bq);
+            op::load(a, mem + sh::B, la, row0 + m * 16, c);
+            MM::template products<false>(dp[m], a, bdy);
         }
     }
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        const float2 l = *(const float2 *)(stat + c1 + n * 8 + 2 * t);
-        const float2 dl = *(const float2 *)(stat + 2 * sh::PASS + c1 + n * 8 + 2 * t);
+        const float2 l = *(const float2 *)(stat + c1 + MM::tile(n) + MM::col(lane));
+        const float2 dl = *(const float2 *)(stat + 2 * sh::PASS + c1 + MM::tile(n) + MM::col(lane));
         const float lse2[2] = {l.x * FLASH_LOG2E, l.y * FLASH_LOG2E}, less[2] = {dl.x, dl.y};
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int row = first_row + m * 16 + (e >> 1) * 8 + g, i = i1 + n * 8 + 2 * t + (e & 1);
+                const int row = first_row + m * 16 + (e >> 1) * MM::STEP + MM::row(lane),
+                          i = i1 + MM::tile(n) + MM::col(lane) + (e & 1);
                 float p = ex2(fmaf(s[m][n][e], j.scale2, -lse2[e & 1])), d = dp[m][n][e];
                 if (EDGE && row > i) p = 0;
                 const bool kept = !DROP || flash_kept(drop, i, row);
@@ -256,55 +256,50 @@ FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_
             }
     }
 #pragma unroll
-    for (int c = 0; c < 16 / mm::K; c++) {
-        uint32_t ap[MT][4], as[MT][4];
+    for (int c = 0; c < 16 / MM::K; c++) {
+        uint32_t ap[MT][MM::A], as[MT][MM::A];
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            mm::from_sums(ap[m], &s[m][c * mm::K / 8]);
-            mm::from_sums(as[m], &dp[m][c * mm::K / 8]);
+            MM::from_sums(ap[m], &s[m][c * MM::K / 8]);
+            MM::from_sums(as[m], &dp[m][c * MM::K / 8]);
         }
 #pragma unroll
         for (int n = 0; n < DP / 8; n += 2) {
-            uint32_t b[4];
-            flash_rows<E, DP>::load_bt(b, dy, la, c1 + c * mm::K, n * 8, lane);
+            uint32_t b[MM::B];
+            op::load_bt(b, dy, la, c1 + c * MM::K, n * 8, lane);
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                mm::product(dv[m][n], ap[m], b);
-                mm::product(dv[m][n + 1], ap[m], b + 2);
-            }
-            flash_rows<E, DP>::load_bt(b, q, la, c1 + c * mm::K, n * 8, lane);
+            for (int m = 0; m < MT; m++) MM::template products<true>(dv[m] + n, ap[m], b);
+            op::load_bt(b, q, la, c1 + c * MM::K, n * 8, lane);
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                mm::product(dk[m][n], as[m], b);
-                mm::product(dk[m][n + 1], as[m], b + 2);
-            }
+            for (int m = 0; m < MT; m++) MM::template products<true>(dk[m] + n, as[m], b);
         }
     }
 }
 
 /* One tile of queries: q, dy, lse and delta of its rows; what is not there is 0, and adds nothing. */
-template <class E, int DP, bool EXACT>
-FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash_job &j, int row, int ldq, int ldy,
-                         int i0, int T, int D)
+template <class MM, int DP, bool EXACT>
+FLASH_PART void dkv_load(char *mem, int at, const typename MM::E *q, const typename MM::E *dy, const flash_job &j,
+                         int row, int ldq, int ldy, int i0, int T, int D)
 {
-    typedef bwd_shape<E, DP, EXACT> sh;
-    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + at * sh::ONE, q, ldq, i0, T, D);
-    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + at * sh::ONE, dy, ldy, i0, T, D);
-    const int n = (int)threadIdx.x % 64, i = i0 + n;
-    const bool second = threadIdx.x >= 64, there = i < T;
+    typedef typename MM::E E;
+    typedef bwd_shape<MM, DP, EXACT> sh;
+    const int HALF = 16 * sh::WARPS;
+    flash_load<E, DP, EXACT, sh::PASS, sh::WARPS>(mem, sh::X + at * sh::ONE, q, ldq, i0, T, D);
+    flash_load<E, DP, EXACT, sh::PASS, sh::WARPS>(mem, sh::Y + at * sh::ONE, dy, ldy, i0, T, D);
+    const int n = (int)threadIdx.x % HALF, i = i0 + n;
+    const bool second = threadIdx.x >= HALF, there = i < T;
     const float *from = (second ? j.delta : j.lse) + row;
     if (n < sh::PASS)
         cp_async4(shared_address(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4),
                   there ? from + i : from, there);
+    cp_async_commit();
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NBYTES <= 113 * 1024 ? 2 : 1)
-    flash_dkv(flash_job j)
+template <class MM, int DP, bool EXACT, bool DROP> LS_DEVICE void dkv_block(const flash_job &j)
 {
-    typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP, EXACT> sh;
-    typedef flash_tile<E, DP> tl;
+    typedef typename MM::E E;
+    typedef bwd_shape<MM, DP, EXACT> sh;
+    typedef flash_operands<MM, DP> op;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
     const flash_place p = flash_where(j, block_again(), (T + sh::OWN - 1) / sh::OWN, false);
@@ -316,43 +311,44 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
-    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q + C, ld, j0, T, D);
-    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, q + 2 * C, ld, j0, T, D);
-    dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, j0, T, D);
-    cp_async_commit();
+    flash_load<E, DP, EXACT, sh::OWN, sh::WARPS>(mem, sh::A, q + C, ld, j0, T, D);
+    flash_load<E, DP, EXACT, sh::OWN, sh::WARPS>(mem, sh::B, q + 2 * C, ld, j0, T, D);
+    dkv_load<MM, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, j0, T, D);
 
     const saddr smem = shared_address(mem);
     float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
-    uint32_t held[MT][DP / mm::K][4];
+    uint32_t held[MT][DP / MM::K][MM::A];
     flash_zero(dk);
     flash_zero(dv);
-    for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= 1) {
+    for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= sh::PLACES - 1) {
+        const bool more = i0 + sh::PASS < T;
         cp_async_wait<0>();
         __syncthreads();
-        if (i0 + sh::PASS < T) {
-            dkv_load<E, DP, EXACT>(mem, at ^ 1, q, dy, j, row, ld, C, i0 + sh::PASS, T, D);
-            cp_async_commit();
-        }
+        if (sh::PLACES == 2 && more) dkv_load<MM, DP, EXACT>(mem, at ^ 1, q, dy, j, row, ld, C, i0 + sh::PASS, T, D);
         if (i0 == j0 && sh::HELD_K) {
-            const lane_at la = tl::lane_a((int)threadIdx.x & 31);
+            const lane_at la = op::lane_a((int)threadIdx.x & 31);
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int c = 0; c < DP / mm::K; c++) tl::load(held[m][c], smem + sh::A, la, row0 + m * 16, c);
+                for (int c = 0; c < DP / MM::K; c++) op::load(held[m][c], smem + sh::A, la, row0 + m * 16, c);
         }
         const saddr qt = smem + (sh::X + at * sh::ONE), dyt = smem + (sh::Y + at * sh::ONE);
         const float *stat = (const float *)(mem + sh::S) + at * sh::PASS; /* lse, and delta 2 PASS after */
         if (i0 >= first_row + MT * 16 - 1) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)
-                dkv_part<E, PASSES, DP, EXACT, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1,
-                                                            c1, j, drop);
+                dkv_part<MM, DP, EXACT, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1, j,
+                                                     drop);
         } else {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)
                 if (i0 + c1 + 15 >= first_row)
-                    dkv_part<E, PASSES, DP, EXACT, DROP, true>(dk, dv, held, stat, smem, qt, dyt, row0, first_row,
-                                                               i0 + c1, c1, j, drop);
+                    dkv_part<MM, DP, EXACT, DROP, true>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1,
+                                                        j, drop);
+        }
+        if (sh::PLACES == 1 && more) {
+            __syncthreads(); /* the tiles have been read */
+            dkv_load<MM, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, i0 + sh::PASS, T, D);
         }
     }
     const flash_place at =
@@ -361,18 +357,30 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     E *to = (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D;
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
-    flash_store<E, DP, EXACT, MT>(mem + sh::A, dk, factor, to + C, ld, at.tile * sh::OWN, T, D);
+    flash_store<MM, DP, EXACT, MT>(mem + sh::A, dk, factor, to + C, ld, at.tile * sh::OWN, T, D);
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = DROP ? j.keep : 1.0f;
-    flash_store<E, DP, EXACT, MT>(mem + sh::B, dv, factor, to + 2 * C, ld, at.tile * sh::OWN, T, D);
+    flash_store<MM, DP, EXACT, MT>(mem + sh::B, dv, factor, to + 2 * C, ld, at.tile * sh::OWN, T, D);
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_backward {
+template <class MM, int DP, bool EXACT, bool DROP>
+__global__ void __launch_bounds__(32 * bwd_shape<MM, DP, EXACT>::WARPS, 2) flash_dq(flash_job j)
+{
+    if constexpr (MM::COMPILED) dq_block<MM, DP, EXACT, DROP>(j);
+}
+
+template <class MM, int DP, bool EXACT, bool DROP>
+__global__ void __launch_bounds__(32 * bwd_shape<MM, DP, EXACT>::WARPS, 2) flash_dkv(flash_job j)
+{
+    if constexpr (MM::COMPILED) dkv_block<MM, DP, EXACT, DROP>(j);
+}
+
+template <class MM, int DP, bool EXACT, bool DROP> struct flash_backward {
     static int launch(const cu_attention_job *j, void *stream)
     {
-        typedef bwd_shape<E, DP, EXACT> sh;
-        const int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DQ_NBYTES, stream, j);
-        return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DKV_NBYTES, stream, j);
+        typedef bwd_shape<MM, DP, EXACT> sh;
+        const int e = flash_launch(flash_dq<MM, DP, EXACT, DROP>, sh::OWN, sh::WARPS, sh::DQ_NBYTES, stream, j);
+        return e ? e : flash_launch(flash_dkv<MM, DP, EXACT, DROP>, sh::OWN, sh::WARPS, sh::DKV_NBYTES, stream, j);
     }
 };
 

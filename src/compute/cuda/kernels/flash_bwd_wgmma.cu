@@ -130,7 +130,7 @@ template <class E> LS_DEVICE void bwd_add(float (&d)[8][4], const uint32_t (&a)[
 template <class E> LS_DEVICE void bwd_narrow(uint32_t (&a)[4][4], const float (&s)[8][4])
 {
 #pragma unroll
-    for (int c = 0; c < 4; c++) mma_kind<E, 1>::from_sums(a[c], &s[2 * c]);
+    for (int c = 0; c < 4; c++) mma_kind<80, E, 1>::from_sums(a[c], &s[2 * c]);
 }
 
 /* Where a lane's sums are in a tile: row(e) and column(n, e). */
@@ -252,9 +252,9 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_queries(char *base, s
 #pragma unroll
                 for (int h = 0; h < 2; h++) stat[l.row(2 * h)] = lse2[h], stat[WG_ROWS + l.row(2 * h)] = delta[h];
             threads_meet(1 + wg, WG_THREADS); /* all four warps' products are done with q, whose place the store uses */
-            flash_store<E, 64, true, 1>(base + (n & 1) * sh::OWN, dq, factor,
-                                        (E *)j.dqkv + flash_before(it.p.b * T, 3 * C) + it.p.h * 64, 3 * C,
-                                        it.first * WG_ROWS, T, 64);
+            flash_store<mma_kind<80, E, 1>, 64, true, 1>(base + (n & 1) * sh::OWN, dq, factor,
+                                                         (E *)j.dqkv + flash_before(it.p.b * T, 3 * C) + it.p.h * 64,
+                                                         3 * C, it.first * WG_ROWS, T, 64);
         }
         proxy_fence();
         mbar_arrive_warp(mem + (sh::OWN_FREE + (n & 1) * 8));
@@ -344,8 +344,9 @@ template <class E, int WGS, bool DROP> FLASH_PART void bwd_keys(char *base, sadd
             char *from = base + (n & 1) * sh::OWN;
             threads_meet(1 + wg,
                          WG_THREADS); /* all four warps' products are done with k and v, whose places the stores use */
-            flash_store<E, 64, true, 1>(from, dk, scale, to + C, 3 * C, at.first * WG_ROWS, T, 64);
-            flash_store<E, 64, true, 1>(from + sh::ARRAY, dv, keeps, to + 2 * C, 3 * C, at.first * WG_ROWS, T, 64);
+            flash_store<mma_kind<80, E, 1>, 64, true, 1>(from, dk, scale, to + C, 3 * C, at.first * WG_ROWS, T, 64);
+            flash_store<mma_kind<80, E, 1>, 64, true, 1>(from + sh::ARRAY, dv, keeps, to + 2 * C, 3 * C,
+                                                         at.first * WG_ROWS, T, 64);
         }
         proxy_fence();
         mbar_arrive_warp(mem + (sh::OWN_FREE + (n & 1) * 8));
@@ -432,11 +433,9 @@ int flash_bwd_wgmma(const cu_attention_job *j, ls_dtype dt, int warpgroups, void
 
 bool flash_wgmma_works(void)
 {
-    int device, major = 0;
     cudaFuncAttributes a;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9)
-        return false;
+    const ls_card *card = cu_card();
+    if (!card || !card->wgmma) return false;
     if (cudaFuncGetAttributes(&a, flash_wgmma<bf16, 3, false, true>) == cudaSuccess)
         return a.maxThreadsPerBlock >= 4 * WG_THREADS;
     (void)cudaGetLastError();

@@ -3,5 +3,5 @@
 
 int flash_bwd_f32(const cu_attention_job *j, bool tf32, void *stream)
 {
-    return tf32 ? flash_bwd_tf32(j, stream) : flash_for<flash_backward, float, 3>(j, stream);
+    return flash_tf32(tf32) ? flash_bwd_tf32(j, stream) : flash_for<flash_backward, float, 3>(j, stream);
 }

@@ -1,7 +1,10 @@
 /* flash_tile.cuh - what the attention kernels share: tiles of rows in shared memory, their parts as operands, dropout, the order of blocks.
  *
  * A tile is rows of one head, DP >= D elements each, the rest zeros; chunk c (16 bytes) of row r is at place c ^ (r % 8) of its row, so that
- * eight rows of one chunk are in different banks. Four warps a block; a warp has MT times 16 rows of its own, sums in registers. */
+ * eight rows of one chunk are in different banks. Four warps a block; a warp has MT times 16 rows of its own, sums in registers.
+ *
+ * MM is the products' face (mma_kind): type and family. A block takes at most 64 KiB of shared memory before 8.0 (a T4's), and 99 KiB from there
+ * on (an L4's); two blocks per multiprocessor leave 255 registers to a thread, on every card. */
 #ifndef LS_CUDA_FLASH_TILE_CUH
 #define LS_CUDA_FLASH_TILE_CUH
 
@@ -14,8 +17,8 @@
 #define FLASH_PART static __device__ __forceinline__
 #endif
 
-#define FLASH_THREADS 128
-#define FLASH_LOG2E   1.4426950408889634f
+#define FLASH_WARPS 4 /* of a block; backward of wide floats before 8.0 has 2 */
+#define FLASH_LOG2E 1.4426950408889634f
 
 struct flash_job {               /* a kernel's argument */
     const void *qkv;             /* (B,T,3,H,D)                              */
@@ -52,35 +55,59 @@ template <class E, int DP> struct flash_tile {
         lane_at l = {r * ROW, (c ^ (r & 7)) << 4};
         return l;
     }
-    /* an A; or, transposed, a B of rows along K */
-    static __device__ __forceinline__ lane_at lane_a(int lane) { return lane_for(lane & 15, lane >> 4); }
-    /* two B, whose columns are the tile's rows */
+};
+
+/* Parts of tiles as operands. lane_a: for an A; or, transposed, a B of rows along K. lane_b: for two B, whose columns are the tile's rows.
+ * load_bt: two B of 8 columns each from column n0 on, whose K rows begin at tile row k0. */
+template <class MM, int DP, bool QUADS = MM::QUADS> struct flash_operands {
+    typedef typename MM::E E;
+    typedef flash_tile<E, DP> tl;
+    static __device__ __forceinline__ lane_at lane_a(int lane) { return tl::lane_for(lane & 15, lane >> 4); }
     static __device__ __forceinline__ lane_at lane_b(int lane)
     {
-        return lane_for((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+        return tl::lane_for((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     }
 
     static __device__ __forceinline__ void load(uint32_t f[4], saddr t, lane_at l, int row, int step)
     {
-        ldmatrix4(f, t + (row * ROW + l.row + ((step * 32) ^ l.x)));
+        ldmatrix4(f, t + (row * tl::ROW + l.row + ((step * 32) ^ l.x)));
     }
-};
 
-/* Two B of 8 columns each from column n0 on, whose K rows begin at tile row k0: b[0..1] and b[2..3]. */
-template <class E, int DP> struct flash_rows {
-    static __device__ __forceinline__ void load_bt(uint32_t b[4], saddr t, lane_at l, int k0, int n0, int)
+    static __device__ __forceinline__ void load_bt(uint32_t b[4], saddr t, lane_at l, int k0, int n0, int lane)
     {
-        ldmatrix4_t(b, t + (k0 * flash_tile<E, DP>::ROW + l.row + ((n0 * 2) ^ l.x)));
-    }
-};
-
-template <int DP> struct flash_rows<float, DP> { /* rows in from_sums' order */
-    static __device__ __forceinline__ void load_bt(uint32_t b[4], saddr t, lane_at, int k0, int n0, int lane)
-    {
-        int g = lane >> 2, r = k0 + 2 * (lane & 3);
+        if constexpr (sizeof(E) == sizeof(float)) { /* rows in from_sums' order */
+            int g = lane >> 2, r = k0 + 2 * (lane & 3);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            b[i] = lds32(t + (flash_tile<float, DP>::chunk(r + (i & 1), n0 / 4 + (i & 2) + (g >> 2)) + (g & 3) * 4));
+            for (int i = 0; i < 4; i++)
+                b[i] = lds32(t + (tl::chunk(r + (i & 1), n0 / 4 + (i & 2) + (g >> 2)) + (g & 3) * 4));
+        } else {
+            ldmatrix4_t(b, t + (k0 * tl::ROW + l.row + ((n0 * 2) ^ l.x)));
+        }
+    }
+};
+
+template <class MM, int DP> struct flash_operands<MM, DP, true> {
+    typedef flash_tile<typename MM::E, DP> tl;
+    static __device__ __forceinline__ lane_at lane_a(int lane)
+    {
+        return tl::lane_for((lane & 3) + (lane >> 4) * 4 + (lane >> 2 & 1) * 8, 0);
+    }
+    static __device__ __forceinline__ lane_at lane_b(int lane)
+    {
+        return tl::lane_for((lane & 3) + (lane >> 4) * 4 + (lane >> 3 & 1) * 8, 0);
+    }
+
+    static __device__ __forceinline__ void load(uint32_t f[8], saddr t, lane_at l, int row, int step)
+    {
+        lds128(f, t + (row * tl::ROW + l.row + ((step * 32) ^ l.x)));
+        lds128(f + 4, t + (row * tl::ROW + l.row + ((step * 32 + 16) ^ l.x)));
+    }
+
+    static __device__ __forceinline__ void load_bt(uint32_t b[8], saddr t, lane_at, int k0, int n0, int lane)
+    {
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+            lds64(b + 2 * s, t + (tl::chunk(k0 + 4 * s + (lane & 3), n0 / 8 + (lane >> 3 & 1)) + (lane >> 4) * 8));
     }
 };
 
@@ -91,11 +118,11 @@ static __device__ __forceinline__ int64_t flash_before(int row, int ld)
 }
 
 /* Rows first … first+ROWS-1 of a head, `ld` elements apart, into a tile; rows from T on and elements from D on are 0. */
-template <class E, int DP, bool EXACT, int ROWS>
+template <class E, int DP, bool EXACT, int ROWS, int WARPS = FLASH_WARPS>
 FLASH_PART void flash_load(char *mem, int tile, const E *x, int ld, int first, int T, int D)
 {
     typedef flash_tile<E, DP> tl;
-    const int STEP = FLASH_THREADS / tl::CHUNKS, r0 = (int)threadIdx.x / tl::CHUNKS, c = (int)threadIdx.x % tl::CHUNKS;
+    const int STEP = 32 * WARPS / tl::CHUNKS, r0 = (int)threadIdx.x / tl::CHUNKS, c = (int)threadIdx.x % tl::CHUNKS;
     const E *from = x + flash_before(first + r0, ld) + c * tl::EACH;
 #pragma unroll
     for (int n = 0; n < ROWS / STEP; n++, from += STEP * ld) {
@@ -117,12 +144,13 @@ template <class E> LS_DEVICE void flash_put(char *at, float x, float y)
 }
 
 /* A warp's sums, each row times its factor, to its rows of those from `first` on; through its own rows of a tile, so that stores are whole lines. */
-template <class E, int DP, bool EXACT, int MT>
-FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float (*factor)[2], E *x, int ld, int first,
-                            int T, int D)
+template <class MM, int DP, bool EXACT, int MT>
+FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float (*factor)[2], typename MM::E *x,
+                            int ld, int first, int T, int D)
 {
+    typedef typename MM::E E;
     typedef flash_tile<E, DP> tl;
-    const int thread = thread_again(), lane = thread & 31, g = lane >> 2, t = lane & 3, row0 = thread / 32 * 16 * MT;
+    const int thread = thread_again(), lane = thread & 31, row0 = thread / 32 * 16 * MT;
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -130,7 +158,8 @@ FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float
         for (int n = 0; n < DP / 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                int r = row0 + m * 16 + h * 8 + g, byte = (n * 8 + 2 * t) * (int)sizeof(E);
+                int r = row0 + m * 16 + h * MM::STEP + MM::row(lane),
+                    byte = (MM::tile(n) + MM::col(lane)) * (int)sizeof(E);
                 flash_put<E>(tile + tl::chunk(r, byte >> 4) + (byte & 15), d[m][n][2 * h] * factor[m][h],
                              d[m][n][2 * h + 1] * factor[m][h]);
             }
@@ -243,28 +272,50 @@ static inline flash_job flash_job_of(const cu_attention_job *j)
     return f;
 }
 
-template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
+template <class K>
+static int flash_launch(K *kernel, int rows, int warps, int nbytes, void *stream, const cu_attention_job *j)
 {
     const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
-    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, flash_job_of(j));
+    return e ? e : LS_LAUNCH(kernel, n_block, 32 * warps, nbytes, stream, flash_job_of(j));
 }
 
-/* Calls Pass<E, PASSES, DP, EXACT, DROP>::launch for D and the dropout of j. */
-template <template <class, int, int, bool, bool> class Pass, class E, int PASSES, int DP>
+/* Calls Pass<MM, DP, EXACT, DROP>::launch for D and the dropout of j. */
+template <template <class, int, bool, bool> class Pass, class MM, int DP>
 static int flash_for_width(const cu_attention_job *j, void *stream)
 {
-    if constexpr (!(sizeof(E) == 4 && DP == 128)) { /* that is rare: no code of its own */
-        if (j->D == DP && j->drop.p > 0) return Pass<E, PASSES, DP, true, true>::launch(j, stream);
-        if (j->D == DP) return Pass<E, PASSES, DP, true, false>::launch(j, stream);
+    if constexpr (!(sizeof(typename MM::E) == 4 && DP == 128)) { /* that is rare: no code of its own */
+        if (j->D == DP && j->drop.p > 0) return Pass<MM, DP, true, true>::launch(j, stream);
+        if (j->D == DP) return Pass<MM, DP, true, false>::launch(j, stream);
     }
-    return Pass<E, PASSES, DP, false, true>::launch(j, stream); /* a threshold of 0 drops nothing */
+    return Pass<MM, DP, false, true>::launch(j, stream); /* a threshold of 0 drops nothing */
 }
 
-template <template <class, int, int, bool, bool> class Pass, class E, int PASSES>
+template <template <class, int, bool, bool> class Pass, class MM>
+static int flash_for_kind(const cu_attention_job *j, void *stream)
+{
+    return j->D <= 64 ? flash_for_width<Pass, MM, 64>(j, stream) : flash_for_width<Pass, MM, 128>(j, stream);
+}
+
+/* The family of the card. Before 8.0 there is no bf16, and float has one kind, which takes the place of TF32, too. */
+template <template <class, int, bool, bool> class Pass, class E, int PASSES>
 static int flash_for(const cu_attention_job *j, void *stream)
 {
-    return j->D <= 64 ? flash_for_width<Pass, E, PASSES, 64>(j, stream)
-                      : flash_for_width<Pass, E, PASSES, 128>(j, stream);
+    const ls_card *card = cu_card();
+    if (!card) return (int)cudaErrorNoKernelImageForDevice;
+    if (card->mma >= 80) return flash_for_kind<Pass, mma_kind<80, E, PASSES>>(j, stream);
+    if constexpr (std::is_same<E, f16>::value)
+        return card->mma >= 75 ? flash_for_kind<Pass, mma_kind<75, f16, 1>>(j, stream)
+                               : flash_for_kind<Pass, mma_kind<70, f16, 1>>(j, stream);
+    if constexpr (std::is_same<E, float>::value && PASSES == 3)
+        return flash_for_kind<Pass, mma_kind<70, float, 3>>(j, stream);
+    return (int)cudaErrorNotSupported;
+}
+
+/* Whether a float's product may be one of TF32. */
+static inline bool flash_tf32(bool wanted)
+{
+    const ls_card *card = cu_card();
+    return wanted && card && card->mma >= 80;
 }
 
 #endif

@@ -456,11 +456,9 @@ extern "C" int cu_gemm_f32(void *stream, const cu_f32_job *given, bool ta, bool 
 
 extern "C" bool cu_gemm_f32_works(void)
 {
-    int device, major = 0;
     cudaFuncAttributes a;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major != 9)
-        return false;
+    const ls_card *card = cu_card();
+    if (!card || !card->wgmma) return false;
     if (cudaFuncGetAttributes(&a, product<true, true>) == cudaSuccess) return a.maxThreadsPerBlock >= THREADS;
     (void)cudaGetLastError();
     return false;

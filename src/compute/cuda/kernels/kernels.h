@@ -11,10 +11,13 @@
 extern "C" {
 #endif
 
-/* Whether this build holds code for the current device: 0, or why a kernel could not be loaded. *arch: of that code, 75 for PTX of 7.5. */
-int cu_code(int *arch);
+/* Whether this build holds code for the current device: 0, or why a kernel could not be loaded. *arch: of that code, 75 for PTX of 7.5; 0: none.
+ * *ptx: the driver compiled it. */
+int cu_code(int *arch, bool *ptx);
 /* What the current device can do with that code; NULL: there is none, or the card is not supported. */
 const ls_card *cu_card(void);
+/* Bytes of shared memory that a block may have: the least of the card's and of that of the code's architecture. 0: no card. */
+int cu_shared(void);
 
 /* ---- single elements (gelu.cu, add.cu) ---- */
 
@@ -104,7 +107,7 @@ int cu_turn8(void *stream, void *to, const void *from, int64_t R, int64_t N);
 /* ---- cross-entropy of rows of logits, and its gradient over them (softmax.cu) ---- */
 
 /* ld a multiple of 16 bytes' worth of elements and logits aligned to 16 bytes: each row is read once and written once,
- * if it fits into shared memory (227 KiB on H200; half of it is better); else it is read three times. */
+ * if it fits into shared memory (cu_shared; half of it is better); else it is read three times. */
 typedef struct cu_softmax {
     void *logits;          /* (rows, ld) in; with grad, dlogits out, columns V … ld-1 of it 0          */
     double *row_loss;      /* (rows) out                                                               */

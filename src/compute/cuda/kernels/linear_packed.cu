@@ -4,7 +4,8 @@
  *   int8:  y[r][n] = b[n] + sum over groups g of  scale[g][n] * (sum over the group of x[r][k] q[k][n])
  *
  * `product`, for few rows, where reading w limits. The tensor cores multiply (mma.cuh, w as A: 16 columns of it in a product with 8 rows of x), so that 64
- * rows cost little more than one. q is exact in bf16 and f16, products and sums are float.
+ * rows cost little more than one. q is exact in bf16 and f16, products and sums are float. A product sums 16 along K: at once from 8.0 on, as two of
+ * 8 on 7.5, and one by one on 7.0. Before 8.0 there is no bf16.
  *
  * A block makes a panel of w, 16 columns, of up to 64 rows; its warps take groups of 64 along K in turn, and their parts are added in order. With
  * r = lane / 4 and q = lane % 4 a lane reads, of the group, columns 2r and 2r+1 (rows r and r+8 of A) and k = 16q+4i … 16q+4i+3 for
@@ -291,6 +292,8 @@ extern "C" int cu_linear_packed(void *stream, ls_dtype dt, const cu_packed *p)
 {
     if (p->R <= 0 || p->N <= 0 || p->K <= 0) return 0;
     if (ceil_div<int64_t>(p->R, 64) > 65535) return (int)cudaErrorInvalidValue;
+    const ls_card *card = cu_card();
+    if (dt == LS_BF16 && !(card && card->bf16)) return (int)cudaErrorNotSupported;
     if (dt == LS_BF16 && p->form == LS_PACK_BF16) return run<bf16, LS_PACK_BF16>(stream, job_of<bf16>(p));
     if (dt == LS_BF16 && p->form == LS_PACK_INT8) return run<bf16, LS_PACK_INT8>(stream, job_of<bf16>(p));
     if (dt == LS_F16 && p->form == LS_PACK_INT8) return run<f16, LS_PACK_INT8>(stream, job_of<f16>(p));

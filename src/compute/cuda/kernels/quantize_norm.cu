@@ -172,6 +172,7 @@ void set_rows(job *a)
 {
     a->rows = a->R >= 2 * MULTIPROCESSORS * 64 ? 64 : a->R >= MULTIPROCESSORS * 32 ? 32 : 16;
     if (a->rows == 64 && shared_nbytes(*a, a->C) > SHARED_MOST) a->rows = 32;
+    while (a->rows > 16 && shared_nbytes(*a, a->C) > (size_t)cu_shared()) a->rows /= 2;
     a->far = (unsigned)(32 * PIECE / a->rows);
 }
 

@@ -181,12 +181,11 @@ template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double 
 {
     constexpr int N = whole<T>;
     const job<T> a = job_of<T>(s, out);
-    int device = 0, blocks = 0, most = 0;
+    int device = 0, blocks = 0;
     cudaError_t e = cudaGetDevice(&device);
     if (!e) e = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
-    if (!e) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e) return (int)e;
-    const int64_t row = s->ld * (int64_t)sizeof(T), room = most - 2048; /* beside the kernel's own arrays */
+    const int64_t row = s->ld * (int64_t)sizeof(T), room = cu_shared() - 2048; /* beside the kernel's own arrays */
     if (!whole_packs<T>(s) || row > room)
         return start<T>(stream, softmax_rows<T, 1, 0, WHAT>, THREADS, 0, a, 2 * blocks);
     if constexpr (N == 8) {

@@ -65,12 +65,6 @@ template <int N, class T> LS_DEVICE void hide_beside(T *x, int p, int V)
     vec_store<N>(x + p * N, vec_of<T>(f));
 }
 
-/* Stores in front of it stay there. */
-LS_DEVICE void compiler_fence()
-{
-    asm volatile("" ::: "memory");
-}
-
 /* ---- the kernel ---- */
 
 LS_DEVICE unsigned least2(bf16)

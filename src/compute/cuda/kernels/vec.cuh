@@ -72,7 +72,12 @@ LS_DEVICE unsigned narrow2(float a, float b, f16)
 /* The larger of each two of a word. */
 LS_DEVICE unsigned max2(unsigned a, unsigned b, bf16)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 /* which has no such instruction */
+    const float2 x = widen2(a, bf16()), y = widen2(b, bf16());
+    return narrow2(fmaxf(x.x, y.x), fmaxf(x.y, y.y), bf16());
+#else
     return bits_as<unsigned>(__hmax2(bits_as<__nv_bfloat162>(a), bits_as<__nv_bfloat162>(b)));
+#endif
 }
 LS_DEVICE unsigned max2(unsigned a, unsigned b, f16)
 {

@@ -23,13 +23,22 @@
 #include <wgmma_emu.h>
 #else
 
-#include <cudaTypedefs.h>
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL /* compiled for 90a */
 #define WG_COMPILED 1
 #else
 #define WG_COMPILED 0
 #endif
+
+#if CUDART_VERSION < 12000 /* does not know Hopper; used for code of 7.0, which CUDA 13 cannot make */
+struct tensor_map {
+    char none;
+};
+static inline int tensor_map_of(tensor_map *, const void *, int, int64_t, int64_t, int64_t, int64_t, int)
+{
+    return (int)cudaErrorNotSupported;
+}
+#else
+#include <cudaTypedefs.h>
 
 typedef CUtensorMap tensor_map;
 
@@ -56,6 +65,7 @@ static inline int tensor_map_of(tensor_map *m, const void *x, int nbytes, int64_
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? 0 : (int)cudaErrorInvalidValue;
 }
+#endif
 
 LS_DEVICE uint32_t shared_offset(saddr at) /* as descriptors have it */
 {
