@@ -16,6 +16,7 @@ if [[ ${LS_PTX70_NVCC:-} && $# -gt 0 && $1 == */nvcc ]]; then
     while (($#)); do
         case $1 in
         --generate-code* | -arch=*) ;;
+        -isystem=*) [[ -e ${1#-isystem=}/cuda_runtime_api.h ]] || args+=("$1") ;;
         -isystem) [[ -e $2/cuda_runtime_api.h ]] || args+=(-isystem "$2"); shift ;;
         *) args+=("$1") ;;
         esac
@@ -35,13 +36,16 @@ shift 2
 self=$(realpath "${BASH_SOURCE[0]}")
 cd "$(dirname "$self")/.."
 mkdir -p "$build"
-# CUDA 13's runtime writes more into this structure than older headers have room for.
+# CUDA 13's runtime writes more into this structure than older headers have room for, and instantiates graphs as this function of 11.8 does.
 cat >"$build/ptx70.new" <<'H'
 #include <cuda_runtime.h>
 struct ls_func_attributes : cudaFuncAttributes {
     char room[256];
 };
 #define cudaFuncAttributes ls_func_attributes
+#if CUDART_VERSION < 12000
+#define cudaGraphInstantiate cudaGraphInstantiateWithFlags
+#endif
 H
 cmp -s "$build/ptx70.new" "$build/ptx70.h" || mv "$build/ptx70.new" "$build/ptx70.h" # objects depend on it
 LS_PTX70_HEADER=$(realpath "$build/ptx70.h")

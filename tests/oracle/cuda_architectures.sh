@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kernels compile for every architecture that nvcc knows: the faces of products and copies (mma.cuh, gpu.cuh); with LS_TEST_ALL=1 every kernel file,
-# and no kernel of attention or AdamW spills registers but where the file's head reports it.
+# and no kernel of attention or AdamW spills registers, except as the head of its file lists.
 #   NVCC    [nvcc, or /usr/local/cuda/bin/nvcc]      NVCC70    another one that knows 7.0, which CUDA 13 does not [none]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} || skip "there is no nvcc"
 [ -x "$nvcc" ] || skip "$nvcc does not exist"
 all="70 75 80 86 89 90a 100 120"
-most_spilled=256 # bytes of flash_fwd, as its head says; of the others 0
+may_spill() { case $1 in flash_fwd.*) echo 256 ;; flash_bwd.75) echo 16 ;; *) echo 0 ;; esac; } # bytes
 
 cat >"$SCRATCH/faces.cu" <<'C'
 #include "compute/cuda/kernels/flash_tile.cuh"
@@ -72,7 +72,7 @@ for log in "$SCRATCH"/flash_*.log "$SCRATCH"/adamw.*.log; do
   [ -e "$log" ] || continue
   name=$(basename "$log" .log)
   most=$(grep -o '[0-9]* bytes spill stores' "$log" | sort -n | tail -1)
-  [ "${most%% *}" -le "$([[ $name == flash_fwd.* ]] && echo $most_spilled || echo 0)" ] || bad "$name spills: $most"
+  [ "${most%% *}" -le "$(may_spill "$name")" ] || bad "$name spills: $most"
 done
 echo "$n files compiled"
 [ $n_bad = 0 ]
