@@ -109,7 +109,7 @@ Maintainer: $by
 Installed-Size: $(du -k -s --apparent-size "$root/usr" | cut -f1)
 Depends: $needs
 Recommends: ca-certificates
-Suggests: ${suggests:+$suggests, }gnuplot-nox, openmpi-bin
+Suggests: ${suggests:+$suggests, }librsvg2-bin, fonts-dejavu-core, openmpi-bin
 Section: science
 Priority: optional
 Description: train GPT-2 under data, tensor and pipeline parallelism

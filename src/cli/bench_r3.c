@@ -293,8 +293,9 @@ static ls_status draw_all(const options *x, const result *r, int n)
     LS_TRY(draw(dir, "pp_vs_mp", "Pipeline and model parallel: training time", r + dp, n - dp, false, &pen));
     LS_TRY(draw(dir, "pp_vs_mp_throughput", "Pipeline and model parallel: throughput", r + dp, n - dp, true, &pen));
     report_pen_words(&pen, &words);
-    fprintf(stderr, "charts: %s (%s)%s%s\n", dir, pen.n_png ? "SVG and PNG" : "SVG; PNG needs gnuplot",
-            words.len ? ": " : "", words.len ? words.data : "");
+    fprintf(stderr, "charts: %s (%s)%s%s\n", dir,
+            pen.n_png ? "SVG and PNG" : "SVG; PNG needs rsvg-convert, package librsvg2-bin", words.len ? ": " : "",
+            words.len ? words.data : "");
     ls_str_fini(&words);
     return LS_OK;
 }

@@ -50,7 +50,7 @@ static const ls_opt chart_opts[] = {
 
 static const cli_page chart_page = {
     chart_opts, CLI_COUNT(chart_opts), "report charts --baseline_json FILE --optimized_json FILE",
-    "Draw bar charts of time and throughput of the last epoch (training_time_comparison, training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are reported; the exit code stays 0 and no chart is written."};
+    "Draw bar charts of time and throughput of the last epoch (training_time_comparison, training_throughput_comparison) as SVG and, if rsvg-convert is installed, as PNG. Unreadable files are reported; the exit code stays 0 and no chart is written."};
 
 static ls_status run_charts(const options *o)
 {
@@ -97,7 +97,7 @@ static const ls_opt opts[] = {
         "together", r.together,
         "compare all runs with one another, also those of several benchmarks [runs are compared inside a benchmark]"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table (keys: docs/FORMATS.md)"),
-    CLI_SWITCH("no_png", no_png, "write SVG charts only, do not use gnuplot"),
+    CLI_SWITCH("no_png", no_png, "write SVG charts only"),
 };
 
 static const cli_page page = {
@@ -134,8 +134,8 @@ static void print_result(const ls_report_result *r, const options *o, bool writt
     }
     if (r->table.data) cli_say(stdout, LS_COLOUR_NONE, r->table.data);
     if (!written) return;
-    if (r->no_gnuplot)
-        fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
+    if (r->no_rsvg)
+        fprintf(stderr, "note: rsvg-convert is not installed; only SVG charts are written (package librsvg2-bin)\n");
     printf("Wrote %s/report.html (", o->r.out);
     if (r->n_part) printf("%d sections, ", r->n_part);
     printf("%d run%s, %d chart%s)\n", r->n_run, r->n_run == 1 ? "" : "s", r->n_chart, r->n_chart == 1 ? "" : "s");

@@ -157,9 +157,9 @@ def case_report(c):
 
 
 def case_pictures(c):
-    """the charts of a report as PNG (where gnuplot is installed)"""
-    if not shutil.which("gnuplot"):
-        raise Skipped("gnuplot is not installed")
+    """the charts of a report as PNG (where rsvg-convert is installed)"""
+    if not shutil.which("rsvg-convert"):
+        raise Skipped("rsvg-convert is not installed (package librsvg2-bin)")
     made_runs(c)
     c.run("report", "made/repeat", "--out", "repeat", rules="fixed/")
     c.keep("repeat", "*/throughput.png", rules="fixed/")

@@ -65,8 +65,8 @@ static void texts_do_not_overlap(const char *svg)
                 fail_msg("texts %d and %d overlap at %.0f,%.0f", k, i, box[i].x0, box[i].y);
 }
 
-/* gnuplot, where it is installed, accepts the script. */
-static void gnuplot_draws(const ls_chart *c)
+/* rsvg-convert, where it is installed, makes a PNG. */
+static void png_is_made(const ls_chart *c)
 {
     report_pen pen = {.there = true};
     char *dir = test_dir();
@@ -93,8 +93,8 @@ static void many_lines_are_panels_that_do_not_overlap(void **state)
         chart_speedup(&a, &c);
         assert_int_equal(ls_chart_panels(&c), row[r].panels);
         assert_int_equal(c.n_left_out, row[r].left_out);
-        ls_svg_draw(&c, 760, true, &svg);
-        ls_svg_draw(&c, 360, true, &narrow);
+        ls_svg_draw(&c, 760, LS_SVG_FILE, &svg);
+        ls_svg_draw(&c, 360, LS_SVG_FILE, &narrow);
         texts_do_not_overlap(svg.data);
         for (int i = 0; i < row[r].n - row[r].left_out && row[r].panels; i++) {
             char name[24];
@@ -103,7 +103,7 @@ static void many_lines_are_panels_that_do_not_overlap(void **state)
             has(narrow.data, name);
         }
         if (row[r].panels) texts_do_not_overlap(narrow.data);
-        if (row[r].panels == 12) gnuplot_draws(&c);
+        if (row[r].panels == 12) png_is_made(&c);
         ls_str_fini(&svg), ls_str_fini(&narrow);
         ls_chart_fini(&c);
         ls_analysis_fini(&a);
@@ -211,7 +211,7 @@ static void pipelines_can_be_compared_by_eye(void **state)
     near(c.series[0].point[1].y, 0.5, 0); /* a step is idle until it ends, not until the axis does */
     assert_string_equal(c.series[1].name, "backward (weights)");
     assert_int_equal(c.series[1].n, 2);
-    gnuplot_draws(&c);
+    png_is_made(&c);
     ls_chart_fini(&c);
     assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
     report_page(&a, &html, &md);

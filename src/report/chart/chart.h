@@ -1,5 +1,5 @@
-/* chart.h - a chart as data with two renderers: our own SVG (svg.c; on the page, light and dark, wide and narrow) and a gnuplot
- * script (draw.c; PNG files). The content of a chart is decided once, in chart_sets.c.
+/* chart.h - a chart as data, drawn as SVG (svg.c; on the page, light and dark, wide and narrow). PNG files are made of that SVG by
+ * librsvg (draw.c). The content of a chart is decided once, in chart_sets.c.
  *
  *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked. More lines than a reader can tell apart are drawn as
  *           panels: one small plot per line, with equal axes, with the other lines in grey
@@ -40,9 +40,10 @@ typedef struct ls_chart {
     const char *unit;                             /* printed after values: "tokens/s", "%" */
     double scale;                                 /* values are multiplied by it when written, e.g. 1000 for ms */
     int decimals;
-    bool zero;  /* the y axis of LINES begins at zero */
-    double end; /* GANTT: the axis ends here or later, so that charts with equal ends can be compared */
-    char *name; /* owned: a title made of values; NULL: the title is a constant */
+    bool zero;            /* the y axis of LINES begins at zero */
+    double end;           /* GANTT: the axis ends here or later, so that charts with equal ends can be compared */
+    const char *subtitle; /* is below the title, above the chart; NULL: only a PNG has its title above it */
+    char *name;           /* owned: a title made of values; NULL: the title is a constant */
     ls_series *series;
     int n_series, cap_series;
     char **category;
@@ -76,9 +77,12 @@ void ls_chart_value(const ls_chart *c, const ls_point *p, char *buf, size_t n);
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
 
-/* Appends an <svg> of the given width in user units. Colours are classes (h0 .. h7, axis, grid, ink, soft); alone says that the text
- * is a file of its own and brings the style with it. */
-void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out);
+/* Where an SVG stands. PAGE: inside a page that has its style. FILE: alone, with its style, light and dark. PRINT: alone, with a
+ * title and plain colours, for programs that know no variables of CSS. */
+typedef enum ls_svg_place { LS_SVG_PAGE, LS_SVG_FILE, LS_SVG_PRINT } ls_svg_place;
+
+/* Appends an <svg> of the given width in user units. Colours are classes (h0 .. h7, axis, grid, ink, soft). */
+void ls_svg_draw(const ls_chart *c, int width, ls_svg_place place, ls_str *out);
 /* The rules those classes need, for a page. */
 const char *ls_svg_style(void);
 /* The character at p: its bytes, and NULL or the text to show in its place: "[U+202E]" for a control character and for those that reverse the text after
@@ -88,16 +92,16 @@ void ls_xml_text(ls_str *out, const char *text); /* with &, <, > and " as entiti
 /* Round steps that cover lo .. hi in about n parts. */
 double ls_nice_step(double lo, double hi, int n);
 
-/* The state of gnuplot: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
+/* The state of rsvg-convert: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
 typedef struct report_pen {
     bool there; /* asked for, and installed as far as is known */
     int n_png, n_failed;
     char words[400]; /* message of the first failure */
 } report_pen;
 ls_status report_write_text(const char *dir, const char *name, const ls_str *text);
-/* <dir>/<file>.svg, and .png by way of a script that is removed again. A gnuplot that fails is no failure: the pen remembers it. */
+/* <dir>/<file>.svg, and .png by way of a file that is removed again. An rsvg-convert that fails is no failure: the pen remembers it. */
 ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen);
-/* What gnuplot did not do, in one line without its end; nothing when all went well. */
+/* What rsvg-convert did not do, in one line without its end; nothing when all went well. */
 void report_pen_words(const report_pen *pen, ls_str *out);
 
 #endif

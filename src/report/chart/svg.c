@@ -88,7 +88,8 @@ static char *value_of(char buf[40], const ls_chart *c, double v)
 
 void svg_tick(char buf[40], double x, double step)
 {
-    int decimals = step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : step >= 0.001 ? 3 : 4;
+    int decimals = 0;
+    for (double unit = 1 - 1e-9; step < unit && decimals < 9; unit /= 10) decimals++;
     if (fabs(x) >= 1e15) snprintf(buf, 40, "%.2g", x);
     else ls_number_text(buf, fabs(x) < step / 1e6 ? 0 : x, decimals);
 }
@@ -460,25 +461,56 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
     *height = (int)f.bottom + 44;
 }
 
-void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out)
+/* The style with the colours of a light page, which come first in it, in place of its variables. */
+static void plain_style(ls_str *out)
 {
-    ls_str body = {0};
+    const char *p = ls_svg_style();
+    for (const char *use; (use = strstr(p, "var(")); p = strchr(use, ')') + 1) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s:", (int)strcspn(use + 4, ")"), use + 4);
+        const char *value = strstr(ls_svg_style(), name) + strlen(name);
+        ls_str_addn(out, p, (size_t)(use - p));
+        ls_str_addn(out, value, strcspn(value, ";}"));
+    }
+    ls_str_add(out, p);
+}
+
+/* The title above a chart; returns the room that it takes. */
+static int draw_title(const ls_chart *c, int width, ls_str *out)
+{
+    ls_str_add(out, "<g font-weight=\"600\">");
+    int n = svg_lines(out, 4, 14, "start", "ink", c->title ? c->title : "", width - 40);
+    ls_str_add(out, "</g>");
+    if (c->subtitle) n += svg_lines(out, 4, 14 + SVG_LINE * n, "start", "soft", c->subtitle, width - 8);
+    return 10 + SVG_LINE * n;
+}
+
+void ls_svg_draw(const ls_chart *c, int width, ls_svg_place place, ls_str *out)
+{
+    ls_str body = {0}, head = {0};
     int height = 100;
     if (ls_chart_panels(c)) svg_panels(c, width, &body, &height);
     else if (c->kind == LS_CHART_LINES) draw_lines(c, width, &body, &height);
     else if (c->kind == LS_CHART_GANTT) draw_gantt(c, width, &body, &height);
     else draw_bars(c, width, &body, &height);
-    ls_str_addf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", width, height);
+    const bool titled = place == LS_SVG_PRINT || (place == LS_SVG_FILE && c->subtitle);
+    const int edge = titled ? 10 : 0, top = titled ? draw_title(c, width, &head) : 0;
+    const int w = width + 2 * edge, h = height + top + 2 * edge;
+    ls_str_addf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", w, h);
     ls_xml_text(out, c->title ? c->title : "chart");
-    ls_str_add(out, "\"");
-    if (alone)
-        ls_str_addf(out,
-                    " xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\"><style>%s</style>"
-                    "<rect width=\"100%%\" height=\"100%%\" style=\"fill:var(--paper)\"/>",
-                    width, height, ls_svg_style());
-    else ls_str_add(out, ">");
+    if (place == LS_SVG_PAGE) ls_str_add(out, "\">");
+    else {
+        ls_str_addf(out, "\" xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\"><style>", w, h);
+        if (place == LS_SVG_PRINT) plain_style(out);
+        else ls_str_add(out, ls_svg_style());
+        ls_str_addf(out, "</style><rect width=\"100%%\" height=\"100%%\" style=\"fill:%s\"/>",
+                    place == LS_SVG_PRINT ? "#fff" : "var(--paper)");
+    }
+    if (head.data) ls_str_addf(out, "<g transform=\"translate(%d %d)\">%s", edge, edge, head.data);
+    if (head.data) ls_str_addf(out, "<g transform=\"translate(0 %d)\">", top);
     if (body.data) ls_str_addn(out, body.data, body.len);
-    ls_str_add(out, "</svg>\n");
-    if (body.failed) out->failed = true;
+    ls_str_add(out, head.data ? "</g></g></svg>\n" : "</svg>\n");
+    if (body.failed || head.failed) out->failed = true;
     ls_str_fini(&body);
+    ls_str_fini(&head);
 }

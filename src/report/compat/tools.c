@@ -225,7 +225,8 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
         LS_TRY_GOTO(st, done, report_write_chart(&chart[k], out, &pen));
         ls_str_addf(words, "Wrote %s/%s.%s\n", out, chart[k].file, pen.n_png > before ? "png" : "svg");
     }
-    if (!pen.there) ls_str_add(words, "gnuplot is not installed: charts are SVG files only\n");
+    if (!pen.there)
+        ls_str_add(words, "rsvg-convert is not installed: charts are SVG files only (package librsvg2-bin)\n");
     report_pen_words(&pen, words);
     if (pen.n_failed) ls_str_addc(words, '\n');
 done:

@@ -14,7 +14,7 @@ ls_status ls_report_table(const char *gpu1, const char *gpu2, const char *gpu4, 
 ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad);
 
 /* Two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
- * training_throughput_comparison (.svg, and .png with gnuplot). words: the files written and the saving. */
+ * training_throughput_comparison (.svg, and .png with rsvg-convert). words: the files written and the saving. */
 ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
 
 #endif

@@ -101,9 +101,9 @@ static void figure(const ls_block *b, ls_str *out)
     element(out, "<figure><figcaption>", b->chart.title, "</figcaption>\n");
     if (b->text && *b->text) element(out, "<p class=\"see\">", b->text, "</p>\n");
     ls_str_add(out, "<div class=\"wide\">");
-    ls_svg_draw(&b->chart, WIDE, false, out);
+    ls_svg_draw(&b->chart, WIDE, LS_SVG_PAGE, out);
     ls_str_add(out, "</div><div class=\"narrow\">");
-    ls_svg_draw(&b->chart, NARROW, false, out);
+    ls_svg_draw(&b->chart, NARROW, LS_SVG_PAGE, out);
     ls_str_add(out, "</div></figure>\n");
 }
 

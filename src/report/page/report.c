@@ -20,7 +20,7 @@ static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result
     report_pen_words(&pen, &words);
     if (words.data) ls_notes_add(&r->notes, "%s", words.data);
     r->n_png = pen.n_png;
-    r->no_gnuplot = png && !pen.there;
+    r->no_rsvg = png && !pen.there;
     ls_str_fini(&words);
     return LS_OK;
 }

@@ -1,4 +1,4 @@
-/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG if gnuplot is installed). */
+/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG if rsvg-convert is installed). */
 #ifndef LS_REPORT_REPORT_H
 #define LS_REPORT_REPORT_H
 
@@ -19,11 +19,11 @@ enum { LS_REPORT_WARM = 5 }; /* the bench's */
 typedef struct ls_report_result {
     int n_part; /* benchmarks and, as one more, the runs outside of them, each with a section; 0: there is one page for all runs */
     int n_run, n_group, n_mismatch, n_chart, n_png;
-    bool comparable, no_gnuplot; /* gnuplot is not installed */
-    bool looks_weak;             /* not comparable, but the batch per worker is equal */
-    ls_str table;                /* the settings and interruptions as short tables, for a terminal */
-    ls_str json;                 /* the same as JSON objects, one per part, with commas between them */
-    ls_notes notes;              /* what could not be read, and fields that differ  */
+    bool comparable, no_rsvg; /* rsvg-convert is not installed */
+    bool looks_weak;          /* not comparable, but the batch per worker is equal */
+    ls_str table;             /* the settings and interruptions as short tables, for a terminal */
+    ls_str json;              /* the same as JSON objects, one per part, with commas between them */
+    ls_notes notes;           /* what could not be read, and fields that differ  */
 } ls_report_result;
 
 /* Runs in several benchmarks, or in one and outside of it, are compared in the benchmarks alone: report.html has one section for each, and

@@ -186,7 +186,7 @@ static void add_result(const section *s, ls_report_result *r)
     r->n_group += p->r.n_group;
     r->n_chart += p->r.n_chart;
     r->n_png += p->r.n_png;
-    r->no_gnuplot = r->no_gnuplot || p->r.no_gnuplot;
+    r->no_rsvg = r->no_rsvg || p->r.no_rsvg;
     r->looks_weak = r->looks_weak || (is_invalid(s) && p->r.looks_weak);
     if (is_invalid(s)) r->n_mismatch += p->r.n_mismatch;
     for (int i = 0; i < p->r.notes.n && (p->bench || !p->a.n_mismatch); i++)
