@@ -8,7 +8,7 @@
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
 #include "parallel/stages.h"
-#include "report/chart/gantt.h"
+#include "report/chart/chart.h"
 
 #include <limits.h>
 
@@ -166,64 +166,53 @@ static ls_status make_schedule(const options *o, plan *p)
 /* ---- pictures ---- */
 
 typedef struct picture {
-    ls_gantt g;
-    ls_gantt_row *row;
-    char *text; /* title, subtitle and the lanes' names and notes, 128 bytes each */
-    const char **lane, **note;
+    ls_chart chart;
+    char title[128], subtitle[128];
+    char (*text)[40]; /* the notes of the stages, then the labels of the boxes */
 } picture;
 
 static void picture_fini(picture *v)
 {
-    ls_free(v->row);
+    ls_chart_fini(&v->chart);
     ls_free(v->text);
-    ls_free(v->lane);
-    ls_free(v->note);
 }
 
 static ls_status picture_make(const plan *p, picture *v)
 {
     const ls_schedule *s = p->s;
-    const size_t n = (size_t)s->n_stage;
-    v->row = ls_alloc((size_t)p->sim.n_span * sizeof *v->row);
-    v->text = ls_alloc((2 * n + 2) * 128);
-    v->lane = ls_alloc(n * sizeof *v->lane);
-    v->note = ls_alloc(n * sizeof *v->note);
-    if (!v->row || !v->text || !v->lane || !v->note)
-        return ls_nomem((size_t)p->sim.n_span * sizeof *v->row, "the picture of a schedule");
-    char *t = v->text;
+    ls_chart *c = &v->chart;
     char chunks[32] = "";
     if (s->n_chunk > 1) snprintf(chunks, sizeof chunks, " x %d chunks", s->n_chunk);
-    snprintf(t, 128, "%s, %d stages%s, %d micro-batches: bubble %.1f %%", s->name, s->n_stage, chunks, s->n_micro,
-             100 * p->sim.bubble);
-    snprintf(t + 128, 128, "makespan %g; %.1f %% idle between a stage's first and last action", p->sim.makespan,
-             100 * p->sim.inner);
-    v->g = (ls_gantt){.title = t, .subtitle = t + 128, .axis = "time", .end = p->sim.makespan};
-    for (int r = 0; r < s->n_stage; r++) {
-        char *name = t + (2 * (size_t)r + 2) * 128, *note = name + 128;
-        snprintf(name, 128, "stage %d", r);
-        snprintf(note, 128, "idle %.1f %%, holds %d", 100 * (1 - p->sim.rank[r].busy / p->sim.makespan),
-                 s->rank[r].peak_all);
-        v->lane[r] = name;
-        v->note[r] = note;
+    snprintf(v->title, sizeof v->title, "%s, %d stages%s, %d micro-batches: bubble %.1f %%", s->name, s->n_stage,
+             chunks, s->n_micro, 100 * p->sim.bubble);
+    snprintf(v->subtitle, sizeof v->subtitle, "makespan %g; %.1f %% idle between a stage's first and last action",
+             p->sim.makespan, 100 * p->sim.inner);
+    *c = ls_chart_bars(LS_CHART_GANTT, "schedule", v->title, "time", NULL, 1, 3);
+    c->subtitle = v->subtitle;
+    c->end = p->sim.makespan;
+    char(*text)[40] = v->text = ls_alloc((size_t)(s->n_stage + p->sim.n_span) * sizeof *v->text);
+    ls_series *idle = ls_chart_series(c, "idle");
+    if (idle) idle->idle = true;
+    for (int k = LS_PIPE_FWD; k <= LS_PIPE_BWD_W; k++) {
+        ls_series *kind = ls_chart_series(c, "%s", ls_pipe_names[k].words);
+        if (kind) kind->token = ls_pipe_names[k].token, kind->hue = k;
     }
-    v->g.n_lane = s->n_stage;
-    v->g.lane = v->lane;
-    v->g.note = v->note;
-    for (int k = LS_PIPE_FWD; k <= LS_PIPE_BWD_W; k++)
-        v->g.kind[k] = (ls_gantt_kind){ls_pipe_names[k].token, ls_pipe_names[k].words};
-    v->g.n_kind = LS_PIPE_BWD_W + 1;
-    v->g.row = v->row;
-    for (int i = 0; i < p->sim.n_span; i++) {
+    if (!text || c->failed) return ls_nomem((size_t)p->sim.n_span * sizeof *text, "the picture of a schedule");
+    for (int r = 0; r < s->n_stage; r++, text++) {
+        snprintf(*text, sizeof *text, "idle %.1f %%, holds %d", 100 * (1 - p->sim.rank[r].busy / p->sim.makespan),
+                 s->rank[r].peak_all);
+        const int lane = ls_chart_category(c, "stage %d", r);
+        ls_chart_point(c, &c->series[0], (ls_point){.y = c->end, .lane = lane, .label = *text});
+    }
+    for (int i = 0; i < p->sim.n_span; i++, text++) {
         const ls_span *sp = &p->sim.span[i];
         const ls_action *a = &s->rank[sp->rank].action[sp->action];
         if (!ls_pipe_computes(a->kind) || sp->end <= sp->begin) continue;
-        ls_gantt_row *row = &v->row[v->g.n_row++];
-        *row = (ls_gantt_row){
-            .lane = sp->rank, .kind = (int)a->kind, .shade = a->chunk, .begin = sp->begin, .end = sp->end};
-        if (s->n_chunk > 1) snprintf(row->label, sizeof row->label, "%d.%d", a->micro % 100000000, a->chunk % 1000);
-        else snprintf(row->label, sizeof row->label, "%d", a->micro);
+        snprintf(*text, sizeof *text, s->n_chunk > 1 ? "%d.%d" : "%d", a->micro, a->chunk);
+        ls_chart_point(c, &c->series[1 + a->kind],
+                       (ls_point){sp->begin, sp->end, .lane = sp->rank, .label = *text, .shade = a->chunk % 4});
     }
-    return LS_OK;
+    return c->failed ? ls_nomem((size_t)p->sim.n_span * sizeof(ls_point), "the picture of a schedule") : LS_OK;
 }
 
 /* Writes the text and frees it; path NULL: only frees it. */
@@ -240,10 +229,10 @@ static ls_status write_file(const char *path, ls_str *s)
 static void print_text(const plan *p, const picture *v, ls_str *out)
 {
     const ls_schedule *s = p->s;
-    ls_str_addf(out, "%s\n", v->g.title);
+    ls_str_addf(out, "%s\n", v->title);
     if (p->words.data) ls_str_add(out, p->words.data);
     ls_str_addc(out, '\n');
-    if (!ls_gantt_text(&v->g, GRID_WIDTH, out))
+    if (!ls_gantt_text(&v->chart, GRID_WIDTH, out))
         ls_str_addf(out, "(the drawing is wider than %d columns; --draw FILE writes an SVG of any width)\n",
                     GRID_WIDTH);
     ls_str_add(out, "\nstage      busy      idle   activations held\n");
@@ -308,7 +297,7 @@ static ls_status show(const options *o, const plan *p)
     ls_str svg = {0}, text = {0}, out = {0};
     ls_status st = picture_make(p, &v);
     if (st == LS_OK) {
-        if (o->draw) ls_gantt_svg(&v.g, &svg);
+        if (o->draw) ls_svg_draw(&v.chart, ls_gantt_width(&v.chart), LS_SVG_FILE, &svg);
         if (o->export) ls_schedule_write(p->s, &text);
         st = write_file(o->draw, &svg);
         const ls_status exported = write_file(st == LS_OK ? o->export : NULL, &text);

@@ -5,7 +5,8 @@
  *           panels: one small plot per line, with equal axes, with the other lines in grey
  *   BARS    one horizontal bar a category; lo and hi make an error bar
  *   STACK   a bar a category, a series a segment of each; negative segments are drawn to the left of zero
- *   GANTT   a lane a category, boxes from x to y on an axis that begins at 0; a series is a kind of box, an idle one is hatched
+ *   GANTT   a lane a category, boxes from x to y on an axis that begins at 0; a series is a kind of box. Idle ones are hatched, and
+ *           their labels are to the right of the lane
  */
 #ifndef LS_REPORT_CHART_H
 #define LS_REPORT_CHART_H
@@ -22,16 +23,18 @@ typedef struct ls_point {
         hi;   /* lo, hi: NaN when there is no interval. BARS, STACK: x is the category's index; GANTT: from x to y */
     int lane; /* GANTT */
     const char *label; /* GANTT; borrowed */
+    int shade;         /* GANTT: 0 to 3, darker */
 } ls_point;
 
 typedef struct ls_series {
     char *name;
     ls_point *point;
     int n, cap;
-    int hue;          /* 0 to 7, the colour; -1: by its place */
-    bool ideal, dots; /* dots: marks without a line (validation) */
-    bool beside;      /* in the panel of the series before it; dots always are */
-    bool idle;        /* GANTT: hatched, below the boxes of the series after it */
+    int hue;           /* 0 to 7, the colour; -1: by its place */
+    bool ideal, dots;  /* dots: marks without a line (validation) */
+    bool beside;       /* in the panel of the series before it; dots always are */
+    bool idle;         /* GANTT: hatched, below the boxes of the series after it */
+    const char *token; /* GANTT as text: before the labels of its boxes */
 } ls_series;
 
 typedef struct ls_chart {
@@ -83,6 +86,12 @@ typedef enum ls_svg_place { LS_SVG_PAGE, LS_SVG_FILE, LS_SVG_PRINT } ls_svg_plac
 
 /* Appends an <svg> of the given width in user units. Colours are classes (h0 .. h7, axis, grid, ink, soft). */
 void ls_svg_draw(const ls_chart *c, int width, ls_svg_place place, ls_str *out);
+/* Of a GANTT that gives its boxes room for their labels. */
+int ls_gantt_width(const ls_chart *c);
+/* A GANTT as text: one line per lane, one column per time unit (the shortest box, or a fraction of it): "F0 F1 .. B0 ==". Boxes without a
+ * common unit are rounded to columns, and a line reports it. False, and nothing written, when a line would be longer than `width`, or
+ * memory is out. */
+bool ls_gantt_text(const ls_chart *c, int width, ls_str *out);
 /* The rules those classes need, for a page. */
 const char *ls_svg_style(void);
 /* The character at p: its bytes, and NULL or the text to show in its place: "[U+202E]" for a control character and for those that reverse the text after

@@ -99,7 +99,7 @@ static void x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *ou
     double k = c->scale != 0 && c->kind != LS_CHART_LINES ? c->scale : 1;
     double step = ls_nice_step(f->x0 * k, f->x1 * k, n_tick);
     double from = ceil(f->x0 * k / step - 1e-9);
-    for (int i = 0; i < 40 && (from + i) * step <= f->x1 * k * (1 + 1e-12) + step * 1e-9; i++) {
+    for (int i = 0; i < n_tick + 2 && (from + i) * step <= f->x1 * k * (1 + 1e-12) + step * 1e-9; i++) {
         char t[40];
         double v = (from + i) * step, x = svg_x(f, v / k);
         svg_tick(t, v, step);
@@ -424,13 +424,17 @@ static void draw_bars(const ls_chart *c, int width, ls_str *out, int *height)
 static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
 {
     bool narrow = width < SVG_NARROW;
-    double longest = 0, row = 30, h = 24, legend = add_legend(c, 0, 0, width - 8, NULL) + 6;
+    double longest = 0, note = 0, row = 30, h = 24, legend = add_legend(c, 0, 0, width - 8, NULL) + 6;
     for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
     svg_frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;
     f.x1 = c->end;
     for (int i = 0; i < c->n_series; i++) {
-        for (int k = 0; k < c->series[i].n; k++) f.x1 = fmax(f.x1, c->series[i].point[k].y);
+        for (int k = 0; k < c->series[i].n; k++) {
+            const ls_point *p = &c->series[i].point[k];
+            f.x1 = fmax(f.x1, p->y);
+            if (c->series[i].idle && p->label) note = fmax(note, svg_text_width(p->label));
+        }
         if (c->series[i].idle) /* an id of its own: a page has each chart in two widths, one of them not displayed */
             ls_str_addf(out,
                         "<defs><pattern id=\"%s-%d\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
@@ -439,22 +443,30 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
                         c->file, width - 8);
     }
     if (!(f.x1 > 0)) f.x1 = 1;
+    f.right -= note;
     add_legend(c, 4, 14, width - 8, out);
-    x_axis(c, &f, narrow ? 3 : 6, out);
+    x_axis(c, &f, narrow ? 3 : (int)fmax(6, width / 120.0), out);
     for (int k = 0; k < c->n_category; k++)
         svg_lines(out, 4, f.top + k * row + 19, "start", "ink", c->category[k], f.left - 8);
     for (int i = 0; i < c->n_series; i++) {
         for (int k = 0; k < c->series[i].n; k++) {
             const ls_point *p = &c->series[i].point[k];
+            const char *label = p->label ? p->label : "";
             char a[40], b[40];
             double x = svg_x(&f, p->x), w = fmax(svg_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
             begin_box(c, i, x, y, w, h, width, out);
             ls_str_add(out, " ");
-            ls_xml_text(out, p->label ? p->label : "");
+            ls_xml_text(out, c->series[i].idle ? "" : label);
             ls_str_addf(out, ": %s to %s %s</title>", value_of(a, c, p->x), value_of(b, c, p->y),
                         c->unit ? c->unit : "");
-            if (p->label && *p->label && w > svg_text_width(p->label) + 2)
-                svg_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], p->label);
+            if (p->shade)
+                ls_str_addf(out,
+                            "<rect fill-opacity=\"%.1f\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\" "
+                            "pointer-events=\"none\"/>",
+                            0.1 * p->shade, x, y, w, h);
+            if (*label && c->series[i].idle) svg_text(out, f.right + 6, y + h / 2 + 4, "start", "soft", label);
+            else if (*label && w > svg_text_width(label) + 2)
+                svg_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], label);
             ls_str_add(out, "</g>");
         }
     }
