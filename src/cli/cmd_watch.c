@@ -31,11 +31,7 @@ static const cli_page page = {
 static ls_screen screen_size(bool tty)
 {
     struct winsize w;
-    const char *const name[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    const char *locale = NULL;
-    ls_screen s = {.columns = 80};
-    for (size_t i = 0; i < CLI_COUNT(name) && !(locale && *locale); i++) locale = getenv(name[i]);
-    s.blocks = locale && (strcasestr(locale, "utf-8") || strcasestr(locale, "utf8"));
+    ls_screen s = {.columns = 80, .blocks = ls_screen_unicode()};
     if (tty && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) && w.ws_col >= 20) {
         s.columns = w.ws_col;
         s.rows = w.ws_row > 12 ? w.ws_row - 1 : 12;

@@ -5,6 +5,7 @@
 #include "core/minmax.h"
 #include "core/progress.h"
 #include "data/unicode.h"
+#include "serve/screen.h"
 
 #include <errno.h>
 #include <math.h>
@@ -75,29 +76,14 @@ static double column(const double *v, int64_t n, int width, int x)
 static void draw(const curve *c, ls_str *out)
 {
     const int columns = ls_terminal_columns(STDOUT_FILENO), left = columns ? LS_MAX(columns - LABEL - 1, 8) : COLUMNS;
-    const int width = (int)LS_MIN(c->n, LS_MIN(left, COLUMNS));
-    double loss[COLUMNS], val[COLUMNS], low = INFINITY, high = -INFINITY;
-    for (int x = 0; x < width; x++) {
-        loss[x] = column(c->loss, c->n, width, x);
-        val[x] = column(c->val, c->n, width, x);
-        low = fmin(low, fmin(loss[x], val[x])); /* fmin and fmax leave NaN out */
-        high = fmax(high, fmax(loss[x], val[x]));
+    const ls_screen screen = {.columns = LABEL + 1 + COLUMNS, .blocks = ls_screen_unicode()};
+    const int n = (int)LS_MIN(c->n, LS_MIN(left, COLUMNS));
+    double loss[COLUMNS], val[COLUMNS];
+    for (int x = 0; x < n; x++) {
+        loss[x] = column(c->loss, c->n, n, x);
+        val[x] = column(c->val, c->n, n, x);
     }
-    const double span = high > low ? high - low : 1;
-    ls_str_add(out, "\nloss: * training, o validation\n");
-    for (int row = 0; row < ROWS; row++) {
-        char line[COLUMNS + 1];
-        int end = 0;
-        for (int x = 0; x < width; x++) {
-            const bool v = lround((high - val[x]) / span * (ROWS - 1)) == row && !isnan(val[x]);
-            line[x] = v ? 'o' : lround((high - loss[x]) / span * (ROWS - 1)) == row ? '*' : ' ';
-            if (line[x] != ' ') end = x + 1;
-        }
-        ls_str_addf(out, "%7.2f |%.*s\n", high - span * row / (ROWS - 1), end, line);
-    }
-    ls_str_add(out, "        +");
-    for (int x = 0; x < width; x++) ls_str_addc(out, '-');
-    ls_str_addf(out, "\n         step %lld to %lld\n", (long long)c->first_step, (long long)c->last_step);
+    ls_screen_curve(&screen, loss, val, n, c->first_step, c->last_step, ROWS, out);
 }
 
 /* The validation loss of the last epoch, NaN if there is none. */

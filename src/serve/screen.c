@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CURVE_ROWS = 10, LABEL = 9, MAX_COLUMNS = 400 };
@@ -126,8 +127,8 @@ static void values(const ls_live_run *r, const ls_screen *s, ls_str *out)
         5);
 }
 
-/* The mean loss of each column; NAN: none. */
-static int columns_of(const ls_curve *c, int width, double *y)
+/* The mean loss of each column; returns their number. */
+static int columns_of(const ls_curve *c, int width, double *loss, double *val)
 {
     const int n = LS_MIN(width, c->n);
     for (int k = 0; k < n; k++) {
@@ -137,48 +138,60 @@ static int columns_of(const ls_curve *c, int width, double *y)
             sum += c->bucket[i][LS_CURVE_LOSS].sum;
             count += c->bucket[i][LS_CURVE_LOSS].n;
         }
-        y[k] = count ? sum / (double)count : NAN;
+        loss[k] = count ? sum / (double)count : NAN;
+        val[k] = NAN;
     }
     return n;
 }
 
 /* A cell of the curve: a row has four heights, and `height` is that of the column above the bottom of this row. A line: the axis does not begin at 0. */
-static void add_cell(ls_str *text, int height, bool braille)
+static void add_cell(ls_str *text, int height, bool mark, bool braille)
 {
     static const char *const dots[4] = {"⣀", "⠤", "⠒", "⠉"};
     const bool here = height >= 0 && height < 4;
-    ls_str_add(text, !here ? " " : braille ? dots[height] : height < 2 ? "." : "'");
+    ls_str_add(text, !here ? " " : mark ? "o" : braille ? dots[height] : height < 2 ? "." : "'");
 }
 
-static void curve(const ls_live_run *r, const ls_screen *s, int rows, ls_str *out)
+void ls_screen_curve(const ls_screen *s, const double *loss, const double *val, int n, int64_t first, int64_t last,
+                     int rows, ls_str *out)
 {
-    double y[MAX_COLUMNS], lo = INFINITY, hi = -INFINITY;
-    const ls_curve *c = &r->curve;
-    const int n = columns_of(c, LS_MIN(s->columns - LABEL - 2, MAX_COLUMNS), y);
-    for (int k = 0; k < n; k++)
-        if (isfinite(y[k])) {
-            lo = fmin(lo, y[k]);
-            hi = fmax(hi, y[k]);
-        }
-    if (!(hi >= lo) || n < 2) return;
+    char label[32], name[32], steps[64];
+    double lo = INFINITY, hi = -INFINITY;
+    bool marks = false;
+    for (int k = 0; k < 2 * n; k++) {
+        const double v = k < n ? loss[k] : val[k - n];
+        if (!isfinite(v)) continue;
+        lo = fmin(lo, v), hi = fmax(hi, v);
+        marks = k >= n;
+    }
+    if (!(hi >= lo)) return;
     const double floor = lo - 0.06 * (hi - lo), span = hi > floor ? hi - floor : 1; /* the lowest value is visible */
     line(out, s, "%s", "");
     for (int row = rows - 1; row >= 0; row--) {
-        char label[32];
         ls_str text = {0};
         const double at = row == rows - 1 ? hi : row == 0 ? lo : floor + span * (row + 0.5) / rows;
         ls_str_addf(&text, "%*s %s", LABEL - 1,
-                    row == rows - 1 || row == 0 || row == rows / 2 ? real(label, "", at) : "", s->blocks ? "│" : "|");
-        for (int k = 0; k < n; k++)
-            add_cell(&text, isfinite(y[k]) ? (int)fmin((y[k] - floor) / span * 4 * rows, 4 * rows - 1) - 4 * row : -1,
-                     s->blocks);
+                    row == rows - 1 || row == 0 || (row == rows / 2 && hi > lo) ? real(label, "", at) : "",
+                    s->blocks ? "│" : "|");
+        for (int k = 0; k < n; k++) {
+            const bool mark = isfinite(val[k]);
+            const double v = (mark ? val[k] : loss[k]) - floor;
+            add_cell(&text, isfinite(v) ? (int)fmin(v / span * 4 * rows, 4 * rows - 1) - 4 * row : -1, mark, s->blocks);
+        }
         line(out, s, "%s", text.data ? text.data : "");
         ls_str_fini(&text);
     }
-    char name[32], steps[64];
     snprintf(name, sizeof name, "%*s loss", LABEL, "");
-    snprintf(steps, sizeof steps, "steps %lld to %lld", (long long)c->base, (long long)c->last_step);
-    row(out, s, ", ", (const char *[]){name, steps}, 2);
+    snprintf(steps, sizeof steps, "steps %lld to %lld", (long long)first, (long long)last);
+    row(out, s, ", ", (const char *[]){name, marks ? "o validation" : "", steps}, 3);
+}
+
+bool ls_screen_unicode(void)
+{
+    static const char *const name[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    const char *locale = NULL;
+    for (int i = 0; i < 3 && !(locale && *locale); i++) locale = getenv(name[i]);
+    return locale && (strcasestr(locale, "utf-8") || strcasestr(locale, "utf8"));
 }
 
 enum { RANK_FIELDS = 10 };
@@ -264,11 +277,14 @@ static int interruptions(const ls_live_run *r, const ls_screen *s, ls_str *out)
 
 void ls_screen_draw(const ls_live_run *r, const ls_screen *s, ls_str *out)
 {
+    const ls_curve *c = &r->curve;
+    double loss[MAX_COLUMNS], val[MAX_COLUMNS];
     const bool small = s->rows && s->rows < 20;
     const int rows = !s->rows ? CURVE_ROWS : small ? LS_MAX(3, s->rows - 10) : CURVE_ROWS;
     values(r, s, out);
     const int said = reason(r, s, out) + interruptions(r, s, out);
     if (ls_live_run_read(r) < 0.999) line(out, s, "reading the metrics: %.0f %%", 100 * ls_live_run_read(r));
-    curve(r, s, rows, out);
+    const int n = columns_of(c, LS_MIN(s->columns - LABEL - 2, MAX_COLUMNS), loss, val);
+    if (n > 1) ls_screen_curve(s, loss, val, n, c->base, c->last_step, rows, out);
     ranks(r, s, s->rows ? s->rows - rows - 7 - said : r->n_rank + 3, out);
 }

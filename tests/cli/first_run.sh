@@ -15,7 +15,7 @@ case $run in runs/20??-??-??-my-texts) ;; *) bad "run folder '$run'" ;; esac
 grep -q "chosen for .* training tokens and 30 steps" err || bad "the choice is not printed"
 grep -q -- "--lr .*0.004" err || bad "the learning rate is not printed"
 grep -qE "^step 0 +validation loss" out err || bad "no validation before step 1"
-for words in "^loss: \* training" "^validation loss [0-9.]*, perplexity" "^a sample" "^next:" "train --resume $run"; do
+for words in "^ *loss, .*steps [0-9]* to [0-9]*$" "^validation loss [0-9.]*, perplexity" "^a sample" "^next:" "train --resume $run"; do
   grep -q -- "$words" out || bad "'$words' is not at the end of the run"
 done
 vocab=$(python3 -c "import json; print(json.load(open('$run/epoch-1/config.json'))['vocab_size'])")
