@@ -72,7 +72,7 @@ if(LS_cupti_INC AND LS_cuda_INC) # what reads CUPTI's records, alone in a plugin
   endforeach()
 endif()
 
-foreach(folder core compute comm data score model parallel ckpt config infer train plan bench report serve cli)
+foreach(folder core compute comm data score run model parallel ckpt config infer train plan bench report serve cli)
   file(GLOB _tests CONFIGURE_DEPENDS tests/${folder}/test_*.c tests/${folder}/test_*.cpp)
   foreach(t ${_tests})
     get_filename_component(_n ${t} NAME_WE)

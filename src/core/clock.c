@@ -38,6 +38,13 @@ void ls_wall(struct timespec *t)
     t->tv_sec += (time_t)atomic_load(&moved);
 }
 
+int64_t ls_unix_ms(void)
+{
+    struct timespec now;
+    ls_wall(&now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 void ls_wall_move(double seconds)
 {
     atomic_store(&moved, atomic_load(&moved) + seconds);

@@ -96,6 +96,24 @@ const json_t *ls_json_at(const json_t *root, const char *path)
     return root;
 }
 
+double ls_json_real_at(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+int64_t ls_json_int_at(const json_t *object, const char *key)
+{
+    const double x = ls_json_real_at(object, key);
+    return x >= 0 && x < 9e15 && x == floor(x) ? (int64_t)x : -1;
+}
+
+const char *ls_json_text_at(const json_t *object, const char *key)
+{
+    const char *v = json_string_value(json_object_get(object, key));
+    return v ? v : "";
+}
+
 /* "d.dddde-14" -> the next decimal away from zero with as many digits. */
 static void next_decimal(char *buf)
 {
@@ -267,6 +285,13 @@ void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value)
 {
     ls_jsonw_key(w, key);
     ls_jsonw_int(w, value);
+}
+
+void ls_jsonw_put_count(ls_jsonw *w, const char *key, int64_t value)
+{
+    ls_jsonw_key(w, key);
+    if (value < 0) ls_jsonw_null(w);
+    else ls_jsonw_int(w, value);
 }
 
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value)

@@ -27,6 +27,11 @@ int ls_json_line(const char *text, const char *path);
 /* The value at a dotted path ("lockstep.memory.per_rank"); NULL if there is none. */
 const json_t *ls_json_at(const json_t *root, const char *path);
 
+/* The value of a key where the file may lack it: NaN, -1 or "" if it is null, of another type, not whole from 0, or not there. */
+double ls_json_real_at(const json_t *object, const char *key);
+int64_t ls_json_int_at(const json_t *object, const char *key);
+const char *ls_json_text_at(const json_t *object, const char *key); /* borrowed */
+
 /* Zero-initialise with the string to append to; indent 0 writes one line. Misuse (a key outside an object) asserts. */
 #define LS_JSON_DEPTH 2049 /* one more than jansson reads, so that any parsed value can be written */
 typedef struct ls_jsonw {
@@ -52,6 +57,7 @@ void ls_jsonw_raw(ls_jsonw *w, const char *text); /* a number or word that is JS
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value);
 void ls_jsonw_put_text(ls_jsonw *w, const char *key, ls_substr value);
 void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
+void ls_jsonw_put_count(ls_jsonw *w, const char *key, int64_t value); /* below 0: not known, null */
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
@@ -64,6 +70,8 @@ void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
         __VA_ARGS__;                 \
     } while (0)
 /* clang-format off */
+#define LS_KV_COUNT(key, value)  ls_jsonw_put_count(kv_w_, key, value)
+#define LS_KV_IF(condition, ...) ((condition) ? (__VA_ARGS__) : (void)0) /* members that not all objects have */
 #define LS_KV(key, value)                                                                                    \
     _Generic((value), char *: ls_jsonw_put_str, const char *: ls_jsonw_put_str, ls_substr: ls_jsonw_put_text, \
              bool: ls_jsonw_put_bool, float: ls_jsonw_put_real, double: ls_jsonw_put_real, default: ls_jsonw_put_int)(kv_w_, key, value)

@@ -1,5 +1,6 @@
 #include "serve/answers.h"
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/utf8.h"
 
@@ -16,36 +17,23 @@ static void real_or_null(ls_str *out, double x)
     else ls_str_add(out, "null");
 }
 
-static void put_int(ls_jsonw *w, const char *key, int64_t value)
-{
-    if (value >= 0) ls_jsonw_put_int(w, key, value);
-    else {
-        ls_jsonw_key(w, key);
-        ls_jsonw_null(w);
-    }
-}
-
 static void summary_members(const ls_live_run *r, ls_jsonw *w)
 {
     const ls_live_last *l = &r->last;
     ls_jsonw_members(w, LS_KV("id", (const char *)r->id), LS_KV("state", ls_live_state_name[r->state]));
     const bool failed = r->state == LS_LIVE_FAILED || r->state == LS_LIVE_RESTARTING;
     if (failed && *r->reason) ls_jsonw_put_str(w, "reason", r->reason);
-    put_int(w, "step", l->step);
-    put_int(w, "total_steps", l->total_steps);
-    put_int(w, "epoch", l->epoch);
-    put_int(w, "tokens_per_step", l->tokens_per_step);
-    put_int(w, "started_unix_ms", l->started_ms);
-    put_int(w, "updated_unix_ms", l->updated_ms);
-    for (int s = 0; s < LS_N_CURVE; s++) ls_jsonw_put_real(w, ls_curve_key[s], l->value[s]);
-    ls_jsonw_put_real(w, "val_loss", l->val_loss);
-    put_int(w, "val_step", l->val_step);
-    put_int(w, "world_size", r->world);
-    put_int(w, "parameters", r->parameters);
-    ls_jsonw_members(w, LS_KV("failures", r->failures), LS_KV("restarts", r->restarts), LS_KV("resizes", r->resizes),
-                     LS_KV("audits", r->audits), LS_KV("audits_failed", r->bad_audits));
-    ls_jsonw_members(w, LS_KV("strategy", (const char *)r->strategy), LS_KV("precision", (const char *)r->precision),
-                     LS_KV("device", (const char *)r->device), LS_KV("layout", (const char *)r->layout));
+    ls_jsonw_members(w, LS_KV_COUNT("step", l->step), LS_KV_COUNT("total_steps", l->total_steps),
+                     LS_KV_COUNT("epoch", l->epoch), LS_KV_COUNT("tokens_per_step", l->tokens_per_step),
+                     LS_KV_COUNT("started_unix_ms", l->started_ms), LS_KV_COUNT("updated_unix_ms", l->updated_ms));
+    for (int s = 0; s < LS_N_CURVE; s++) ls_jsonw_put_real(w, ls_row_name[ls_curve_row[s]], l->value[s]);
+    ls_jsonw_members(w, LS_KV("val_loss", l->val_loss), LS_KV_COUNT("val_step", l->val_step),
+                     LS_KV_COUNT("world_size", r->world), LS_KV_COUNT("parameters", r->parameters),
+                     LS_KV("failures", r->seen.failures), LS_KV("restarts", r->seen.restarts),
+                     LS_KV("resizes", r->seen.resizes), LS_KV("audits", r->seen.audits),
+                     LS_KV("audits_failed", r->seen.bad_audits), LS_KV("strategy", (const char *)r->strategy),
+                     LS_KV("precision", (const char *)r->precision), LS_KV("device", (const char *)r->device),
+                     LS_KV("layout", (const char *)r->layout));
 }
 
 void ls_answer_runs(const ls_live_set *s, ls_str *out)
@@ -53,7 +41,7 @@ void ls_answer_runs(const ls_live_set *s, ls_str *out)
     ls_jsonw w;
     ls_jsonw_init(&w, out, 0);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_int(&w, "now_unix_ms", ls_live_now_ms());
+    ls_jsonw_put_int(&w, "now_unix_ms", ls_unix_ms());
     ls_jsonw_put_bool(&w, "more", s->left_out > 0);
     ls_jsonw_put_int(&w, "left_out", s->left_out);
     ls_jsonw_put_open(&w, "runs", '[');
@@ -69,18 +57,12 @@ void ls_answer_runs(const ls_live_set *s, ls_str *out)
 static void rank_members(const ls_live_rank *k, ls_jsonw *w)
 {
     ls_jsonw_open(w, '{');
-    ls_jsonw_members(w, LS_KV("rank", k->rank), LS_KV("host", (const char *)k->host),
-                     LS_KV("phase", (const char *)k->phase));
-    put_int(w, "step", k->step);
-    put_int(w, "updated_unix_ms", k->updated_ms);
-    put_int(w, "memory_bytes", k->memory_bytes);
-    put_int(w, "rss_bytes", k->rss_bytes);
-    ls_jsonw_put_bool(w, "on_device", k->on_device);
-    ls_jsonw_put_real(w, "step_time_sec", k->step_time);
-    ls_jsonw_put_real(w, "comm_exposed_sec", k->exposed);
-    ls_jsonw_put_real(w, "cpu_utilisation", k->cpu);
-    ls_jsonw_put_real(w, "gpu_utilisation", k->gpu);
-    ls_jsonw_put_real(w, "gpu_power_w", k->power);
+    ls_jsonw_members(
+        w, LS_KV("rank", k->rank), LS_KV("host", (const char *)k->host), LS_KV("phase", (const char *)k->phase),
+        LS_KV_COUNT("step", k->step), LS_KV_COUNT("updated_unix_ms", k->updated_ms),
+        LS_KV_COUNT("memory_bytes", k->memory_bytes), LS_KV_COUNT("rss_bytes", k->rss_bytes),
+        LS_KV("on_device", k->on_device), LS_KV("step_time_sec", k->step_time), LS_KV("comm_exposed_sec", k->exposed),
+        LS_KV("cpu_utilisation", k->cpu), LS_KV("gpu_utilisation", k->gpu), LS_KV("gpu_power_w", k->power));
     ls_jsonw_close(w);
 }
 
@@ -90,12 +72,11 @@ static void events_member(const ls_live_run *r, ls_jsonw *w)
     for (int i = 0; i < r->n_event; i++) {
         const ls_live_event *e = &r->event[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "event", e->kind);
-        put_int(w, "step", e->step);
-        put_int(w, "time_unix_ms", e->time_ms);
-        if (*e->name) ls_jsonw_put_str(w, "name", e->name);
-        if (*e->words) ls_jsonw_put_str(w, "words", e->words);
-        if (isfinite(e->loss)) ls_jsonw_put_real(w, "loss", e->loss);
+        ls_jsonw_members(w, LS_KV("event", (const char *)e->kind), LS_KV_COUNT("step", e->step),
+                         LS_KV_COUNT("time_unix_ms", e->time_ms),
+                         LS_KV_IF(*e->name, LS_KV("name", (const char *)e->name)),
+                         LS_KV_IF(*e->words, LS_KV("words", (const char *)e->words)),
+                         LS_KV_IF(isfinite(e->loss), LS_KV("loss", e->loss)));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -135,7 +116,7 @@ static void curves(const ls_curve *c, int from, ls_str *out)
     }
     ls_str_add(out, between == '[' ? "[],\"series\":{" : "],\"series\":{");
     for (int s = 0; s < LS_N_CURVE; s++) {
-        ls_str_addf(out, "%s\"%s\":{\"y\":", s ? "," : "", ls_curve_key[s]);
+        ls_str_addf(out, "%s\"%s\":{\"y\":", s ? "," : "", ls_row_name[ls_curve_row[s]]);
         list(c, from, s, 0, out);
         if (c->width > 1 && (s == LS_CURVE_LOSS || s == LS_CURVE_NORM || s == LS_CURVE_RATE)) {
             ls_str_add(out, ",\"lo\":");
@@ -155,7 +136,7 @@ void ls_answer_run(const ls_live_run *r, int64_t generation, int64_t from, ls_st
     ls_jsonw w;
     ls_jsonw_init(&w, out, 0);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_int(&w, "now_unix_ms", ls_live_now_ms());
+    ls_jsonw_put_int(&w, "now_unix_ms", ls_unix_ms());
     summary_members(r, &w);
     ls_jsonw_put_real(&w, "read", ls_live_run_read(r));
     ls_jsonw_put_int(&w, "bad_lines", r->n_bad);
@@ -243,10 +224,10 @@ static double run_value(const ls_live_run *r, int what)
     case OF_WORLD: return known(r->world);
     case OF_UP: return r->state == LS_LIVE_RUNNING;
     case OF_RESTARTING: return r->state == LS_LIVE_RESTARTING;
-    case OF_FAILURES: return (double)r->failures;
-    case OF_RESTARTS: return (double)r->restarts;
-    case OF_AUDITS: return (double)r->audits;
-    case OF_BAD_AUDITS: return (double)r->bad_audits;
+    case OF_FAILURES: return (double)r->seen.failures;
+    case OF_RESTARTS: return (double)r->seen.restarts;
+    case OF_AUDITS: return (double)r->seen.audits;
+    case OF_BAD_AUDITS: return (double)r->seen.bad_audits;
     default: return l->value[what - OF_CURVE];
     }
 }

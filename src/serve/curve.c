@@ -5,15 +5,15 @@
 #include <math.h>
 #include <string.h>
 
-const char *const ls_curve_key[LS_N_CURVE] = {
-    [LS_CURVE_LOSS] = "loss",
-    [LS_CURVE_NORM] = "grad_norm",
-    [LS_CURVE_LR] = "lr",
-    [LS_CURVE_RATE] = "tokens_per_sec",
-    [LS_CURVE_TFLOPS] = "tflops",
-    [LS_CURVE_TIME] = "step_time_sec",
-    [LS_CURVE_EXPOSED] = "comm_exposed_sec",
-    [LS_CURVE_CPU] = "cpu_utilisation",
+const ls_row_key ls_curve_row[LS_N_CURVE] = {
+    [LS_CURVE_LOSS] = LS_ROW_LOSS,
+    [LS_CURVE_NORM] = LS_ROW_GRAD_NORM,
+    [LS_CURVE_LR] = LS_ROW_LR,
+    [LS_CURVE_RATE] = LS_ROW_TOKENS_PER_SEC,
+    [LS_CURVE_TFLOPS] = LS_ROW_TFLOPS,
+    [LS_CURVE_TIME] = LS_ROW_STEP_TIME,
+    [LS_CURVE_EXPOSED] = LS_ROW_COMM_EXPOSED,
+    [LS_CURVE_CPU] = LS_ROW_CPU,
 };
 
 static void merge(ls_bucket *into, const ls_bucket *b)

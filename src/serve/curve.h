@@ -8,7 +8,7 @@
 #ifndef LS_SERVE_CURVE_H
 #define LS_SERVE_CURVE_H
 
-#include "core/err.h"
+#include "run/metrics.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ typedef enum ls_curve_series {
     LS_CURVE_CPU,
     LS_N_CURVE
 } ls_curve_series;
-extern const char *const ls_curve_key[LS_N_CURVE]; /* in metrics.jsonl and in the answers of the server */
+extern const ls_row_key ls_curve_row[LS_N_CURVE]; /* by its key, also in the answers of the server */
 
 typedef struct ls_bucket {
     double sum;

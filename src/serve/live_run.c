@@ -1,11 +1,14 @@
 #include "serve/live_run.h"
 
+#include "core/clock.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "core/minmax.h"
 #include "core/str.h"
 #include "core/utf8.h"
+#include "run/events.h"
+#include "run/jsonl.h"
+#include "run/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,32 +27,13 @@ static const char METRICS[] = "metrics.jsonl", EVENTS[] = "events.jsonl";
 const char *const ls_live_state_name[LS_N_LIVE_STATE] = {"waiting", "running", "finished",  "stopped",
                                                          "failed",  "silent",  "restarting"};
 
-int64_t ls_live_now_ms(void)
+/* Copies a text, not cut inside a character. */
+static void copy(char *out, size_t room, const char *text)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static double real_of(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-static int64_t int_of(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-    return json_is_integer(v) ? json_integer_value(v) : -1;
-}
-
-static void text_of(const json_t *j, const char *key, char *out, size_t room)
-{
-    const char *v = json_string_value(json_object_get(j, key));
-    snprintf(out, room, "%s", v ? v : "");
-    size_t n = strlen(out);
-    if (!v || !v[n]) return;
-    while (n && (v[n] & 0xc0) == 0x80) n--; /* not inside a character */
+    size_t n = strlen(text);
+    if (n >= room)
+        for (n = room - 1; n && (text[n] & 0xc0) == 0x80;) n--;
+    memcpy(out, text, n);
     out[n] = 0;
 }
 
@@ -105,13 +89,6 @@ void ls_live_run_fini(ls_live_run *r)
 
 /* ---- validations: of metrics.jsonl (--eval_every) and of events.jsonl (all); a step has one ---- */
 
-static void drop_validations_from(ls_live_run *r, int64_t step)
-{
-    const int before = r->n_val;
-    while (r->n_val && r->val[r->n_val - 1].step >= step) r->n_val--;
-    if (r->n_val != before) r->val_generation++;
-}
-
 static ls_status add_validation(ls_live_run *r, int64_t step, double loss)
 {
     int at = r->n_val;
@@ -140,193 +117,116 @@ static ls_status add_validation(ls_live_run *r, int64_t step, double loss)
 
 /* ---- lines ---- */
 
-static ls_status step_line(ls_live_run *r, const json_t *j)
+static ls_status add_step(ls_live_run *r, const ls_jsonl *l)
 {
-    double value[LS_N_CURVE];
-    const int64_t step = int_of(j, "step");
-    if (step < 0) {
+    ls_metrics_row row;
+    if (!ls_metrics_read(l->row, &row)) {
         r->n_bad++;
         return LS_OK;
     }
-    for (int s = 0; s < LS_N_CURVE; s++) value[s] = real_of(j, ls_curve_key[s]);
-    memcpy(r->last.value, value, sizeof value);
-    r->last.step = step;
-    r->last.epoch = int_of(j, "epoch");
-    r->last.tokens_per_step = int_of(j, "tokens");
-    r->last.updated_ms = int_of(j, "time_unix_ms");
-    const double val = real_of(j, "val_loss");
+    for (int s = 0; s < LS_N_CURVE; s++) r->last.value[s] = row.x[ls_curve_row[s]];
+    r->last.step = row.step;
+    r->last.epoch = ls_metrics_int(&row, LS_ROW_EPOCH);
+    r->last.tokens_per_step = ls_metrics_int(&row, LS_ROW_TOKENS);
+    r->last.updated_ms = ls_metrics_int(&row, LS_ROW_TIME);
+    const double val = row.x[LS_ROW_VAL_LOSS];
     if (!r->kept) { /* a row of a table */
-        if (isfinite(val) && step >= r->last.val_step) {
+        if (isfinite(val) && row.step >= r->last.val_step) {
             r->last.val_loss = val;
-            r->last.val_step = step;
+            r->last.val_step = row.step;
         }
         return LS_OK;
     }
-    LS_TRY(ls_curve_add(&r->curve, step, value));
-    return add_validation(r, step, val);
+    LS_TRY(ls_curve_add(&r->curve, row.step, r->last.value));
+    return add_validation(r, row.step, val);
 }
 
-static void forget_counts(ls_live_run *r)
+static void see_start(ls_live_run *r, const ls_run_event *e)
 {
-    r->failures = r->restarts = r->resizes = r->audits = r->bad_audits = 0;
-    r->between = false;
-}
-
-static void start_line(ls_live_run *r, const json_t *j)
-{
-    const int64_t step = int_of(j, "step");
-    const bool again = r->between && int_of(j, "attempt") != 1; /* by the supervisor */
-    if (step == 0 && !again) forget_counts(r);                  /* another run in the same folder */
-    r->between = false;
-    r->last.total_steps = int_of(j, "total_steps");
-    r->last.started_ms = int_of(j, "time_unix_ms");
-    r->world = int_of(j, "world_size");
-    r->parameters = int_of(j, "parameters");
+    r->last.total_steps = e->total_steps;
+    r->last.started_ms = e->time_unix_ms;
+    r->parameters = e->parameters;
     r->ended[0] = r->reason[0] = 0;
-    text_of(j, "strategy", r->strategy, sizeof r->strategy);
-    text_of(j, "precision", r->precision, sizeof r->precision);
-    text_of(j, "device", r->device, sizeof r->device);
-    snprintf(r->layout, sizeof r->layout, "dp %lld, pp %lld, tp %lld", (long long)int_of(j, "dp"),
-             (long long)int_of(j, "pp"), (long long)int_of(j, "tp"));
-    drop_validations_from(r, step + 1);
-    if (r->last.val_step > step) {
+    copy(r->strategy, sizeof r->strategy, e->strategy);
+    copy(r->precision, sizeof r->precision, e->precision);
+    copy(r->device, sizeof r->device, e->device);
+    r->world = e->world_size;
+    snprintf(r->layout, sizeof r->layout, "dp %lld, pp %lld, tp %lld", (long long)e->dp, (long long)e->pp,
+             (long long)e->tp);
+    const int before = r->n_val;
+    while (r->n_val && r->val[r->n_val - 1].step > e->step) r->n_val--;
+    if (r->n_val != before) r->val_generation++;
+    if (r->last.val_step > e->step) {
         r->last.val_step = r->n_val ? r->val[r->n_val - 1].step : -1;
         r->last.val_loss = r->n_val ? r->val[r->n_val - 1].loss : NAN;
     }
 }
 
-static void failure_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+static void see_failure(ls_live_run *r, const ls_run_event *e, ls_live_event *to)
 {
-    const int64_t rank = int_of(j, "rank");
     char cause[32], host[64], detail[160], where[96] = "";
-    text_of(j, "cause", cause, sizeof cause);
-    text_of(j, "host", host, sizeof host);
-    text_of(j, "detail", detail, sizeof detail);
-    if (rank >= 0 && strncmp(detail, "rank ", 5) != 0) /* else it names the rank itself */
-        snprintf(where, sizeof where, " (rank %lld%s%s)", (long long)rank, *host ? " on " : "", host);
+    copy(cause, sizeof cause, e->cause);
+    copy(host, sizeof host, e->host);
+    copy(detail, sizeof detail, e->detail);
+    if (e->rank >= 0 && strncmp(detail, "rank ", 5) != 0) /* else it names the rank itself */
+        snprintf(where, sizeof where, " (rank %lld%s%s)", (long long)e->rank, *host ? " on " : "", host);
     snprintf(r->reason, sizeof r->reason, "%s%s%s%s", *cause ? cause : "failure", where, *detail ? ": " : "", detail);
-    snprintf(e->words, sizeof e->words, "attempt %lld failed: %.160s", (long long)int_of(j, "attempt"), r->reason);
-    r->failures++;
-    r->between = true;
-    r->since = e->time_ms;
+    snprintf(to->words, sizeof to->words, "attempt %lld failed: %.160s", (long long)e->attempt, r->reason);
 }
 
-static void restart_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+static void see_restart(const ls_run_event *e, ls_live_event *to)
 {
-    const double lost = real_of(j, "lost_seconds");
     char seconds[48] = "";
-    if (isfinite(lost)) snprintf(seconds, sizeof seconds, ", %.1f s without training", lost);
-    snprintf(e->words, sizeof e->words, "attempt %lld with %lld workers from step %lld: %lld steps are repeated%s",
-             (long long)int_of(j, "attempt"), (long long)int_of(j, "workers"), (long long)int_of(j, "from_step"),
-             (long long)int_of(j, "lost_steps"), seconds);
-    e->step = int_of(j, "from_step");
-    r->restarts++;
-}
-
-static void resize_line(ls_live_run *r, const json_t *j, ls_live_event *e)
-{
-    char why[64];
-    text_of(j, "why", why, sizeof why);
-    snprintf(e->words, sizeof e->words, "from %lld to %lld workers%s%s", (long long)int_of(j, "from"),
-             (long long)int_of(j, "to"), *why ? ": " : "", why);
-    r->resizes++;
-    if (!*r->ended && !r->between) return; /* the next attempt has started already */
-    r->between = true;
-    r->since = e->time_ms;
+    if (isfinite(e->lost_seconds)) snprintf(seconds, sizeof seconds, ", %.1f s without training", e->lost_seconds);
+    snprintf(to->words, sizeof to->words, "attempt %lld with %lld workers from step %lld: %lld steps are repeated%s",
+             (long long)e->attempt, (long long)e->workers, (long long)e->from_step, (long long)e->lost_steps, seconds);
+    to->step = e->from_step;
 }
 
 /* Of the audits that passed, only the newest is listed. */
-static void audit_line(ls_live_run *r, const json_t *j, ls_live_event *e)
+static void see_audit(ls_live_run *r, const ls_run_event *e, ls_live_event *to)
 {
-    char what[32], unit[64], blamed[48] = "";
-    const int64_t rank = int_of(j, "rank");
-    text_of(j, "result", e->name, sizeof e->name);
-    text_of(j, "what", what, sizeof what);
-    text_of(j, "unit", unit, sizeof unit);
-    if (rank >= 0) snprintf(blamed, sizeof blamed, "; rank %lld computed it wrongly", (long long)rank);
-    const bool bad = !strcmp(e->name, "mismatch");
-    if (bad) snprintf(e->words, sizeof e->words, "failed: %s%s%s differ%s", what, *unit ? " of " : "", unit, blamed);
-    else snprintf(e->words, sizeof e->words, "passed");
-    r->audits++;
-    r->bad_audits += bad;
-    for (int i = 0; i < r->n_event && !bad; i++) {
+    char blamed[48] = "";
+    copy(to->name, sizeof to->name, e->result);
+    if (e->rank >= 0) snprintf(blamed, sizeof blamed, "; rank %lld computed it wrongly", (long long)e->rank);
+    if (!strcmp(to->name, "mismatch")) {
+        snprintf(to->words, sizeof to->words, "failed: %.31s%s%.63s differ%s", e->what, *e->unit ? " of " : "", e->unit,
+                 blamed);
+        return;
+    }
+    snprintf(to->words, sizeof to->words, "passed");
+    for (int i = 0; i < r->n_event; i++) {
         if (strcmp(r->event[i].kind, "audit") != 0 || !strcmp(r->event[i].name, "mismatch")) continue;
         memmove(&r->event[i], &r->event[i + 1], (size_t)(--r->n_event - i) * sizeof *r->event);
         i--;
     }
 }
 
-static ls_status event_line(ls_live_run *r, const json_t *j)
+static ls_status add_event(ls_live_run *r, const ls_jsonl *l)
 {
-    ls_live_event e = {.step = int_of(j, "step"), .time_ms = int_of(j, "time_unix_ms"), .loss = real_of(j, "loss")};
-    text_of(j, "event", e.kind, sizeof e.kind);
-    const bool end = !strcmp(e.kind, "end");
-    text_of(j, end ? "state" : "name", e.name, sizeof e.name);
-    if (!strcmp(e.kind, "start")) start_line(r, j);
-    if (!strcmp(e.kind, "failure")) failure_line(r, j, &e);
-    if (!strcmp(e.kind, "restart")) restart_line(r, j, &e);
-    if (!strcmp(e.kind, "resize")) resize_line(r, j, &e);
-    if (!strcmp(e.kind, "audit")) audit_line(r, j, &e);
-    if (end && r->between && json_object_get(j, "attempt")) r->between = false; /* the supervisor does not restart it */
-    if (end && !r->between) {
-        snprintf(r->ended, sizeof r->ended, "%.15s", e.name);
-        text_of(j, "reason", r->reason, sizeof r->reason);
-    }
-    if (r->n_event == LS_LIVE_EVENTS) memmove(r->event, r->event + 1, (size_t)--r->n_event * sizeof *r->event);
-    r->event[r->n_event++] = e;
-    return strcmp(e.kind, "validation") != 0 ? LS_OK : add_validation(r, e.step, e.loss);
-}
-
-typedef ls_status line_reader(ls_live_run *r, const json_t *j);
-
-/* Reads the whole lines of the text; *used: their bytes. */
-static ls_status read_lines(ls_live_run *r, const char *text, size_t n, line_reader *read, size_t *used)
-{
-    *used = 0;
-    while (*used < n) {
-        const char *line = text + *used, *end = memchr(line, '\n', n - *used);
-        if (!end) break;
-        json_error_t e;
-        json_t *j = json_loadb(line, (size_t)(end - line), 0, &e);
-        ls_status st = LS_OK;
-        if (json_is_object(j)) st = read(r, j);
-        else if (end > line) r->n_bad++;
-        json_decref(j);
-        LS_TRY(st);
-        *used += (size_t)(end - line) + 1;
-    }
-    return LS_OK;
-}
-
-/* Up to LS_LIVE_CHUNK bytes of a file from `from` on, or the last `tail`; *n 0: none. */
-static ls_status read_part(ls_live_run *r, const char *name, ls_live_file *f, bool *restarted, char **data, size_t *n)
-{
-    struct stat s;
-    *n = 0;
-    *data = NULL;
-    const int fd = ls_fs_open(ls_path_of(r->dir, name).text, O_RDONLY | O_NONBLOCK);
-    if (fd >= 0 && r->link == name) r->link = NULL;
-    if (fd < 0 && errno == ELOOP) r->link = name;
-    if (fd < 0) return LS_OK; /* not written yet */
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        close(fd);
+    ls_run_event e;
+    if (!ls_run_event_read(l->row, &e)) {
+        r->n_bad++;
         return LS_OK;
     }
-    *restarted = f->inode != 0 && (s.st_ino != f->inode || s.st_size < f->at);
-    if (*restarted) f->at = 0;
-    f->inode = s.st_ino;
-    f->size = s.st_size;
-    const off_t left = s.st_size - f->at;
-    const size_t want = left > LS_LIVE_CHUNK ? LS_LIVE_CHUNK : (size_t)(left > 0 ? left : 0);
-    ls_status st = LS_OK;
-    if (want) {
-        *data = ls_alloc(want);
-        if (!*data) st = ls_nomem(want, "a part of a metrics file");
-        const ssize_t got = *data ? pread(fd, *data, want, f->at) : 0;
-        *n = got > 0 ? (size_t)got : 0;
+    ls_live_event to = {.step = e.step, .time_ms = e.time_unix_ms, .loss = e.loss};
+    copy(to.kind, sizeof to.kind, e.event);
+    copy(to.name, sizeof to.name, e.kind == LS_EV_END ? e.state : e.name);
+    (void)ls_run_history_add(&r->seen, &e);
+    if (e.kind == LS_EV_START) see_start(r, &e);
+    if (e.kind == LS_EV_FAILURE) see_failure(r, &e, &to);
+    if (e.kind == LS_EV_RESTART) see_restart(&e, &to);
+    if (e.kind == LS_EV_RESIZE)
+        snprintf(to.words, sizeof to.words, "from %lld to %lld workers%s%.63s", (long long)e.from, (long long)e.to,
+                 *e.why ? ": " : "", e.why);
+    if (e.kind == LS_EV_AUDIT) see_audit(r, &e, &to);
+    if (e.kind == LS_EV_END && !r->seen.waits) {
+        snprintf(r->ended, sizeof r->ended, "%.15s", to.name);
+        copy(r->reason, sizeof r->reason, e.reason);
     }
-    close(fd);
-    return st;
+    if (r->n_event == LS_LIVE_EVENTS) memmove(r->event, r->event + 1, (size_t)--r->n_event * sizeof *r->event);
+    r->event[r->n_event++] = to;
+    return e.kind == LS_EV_VALIDATION ? add_validation(r, e.step, e.loss) : LS_OK;
 }
 
 static void forget_steps(ls_live_run *r)
@@ -336,79 +236,64 @@ static void forget_steps(ls_live_run *r)
     r->val_generation++;
     r->last.val_step = -1;
     r->last.val_loss = NAN;
-    r->events = (ls_live_file){0}; /* the validations of epochs are in it */
+    r->events = (ls_follow){0}; /* the validations of epochs are in it */
     r->n_event = 0;
-    forget_counts(r);
+    r->seen = (ls_run_history){0};
 }
 
-/* A line that is longer than a chunk cannot be one of ours: it is skipped, so that reading comes to an end. */
-static void advance(ls_live_run *r, ls_live_file *f, size_t used, size_t n)
+static ls_status read_new(ls_live_run *r, const char *name, ls_follow *f,
+                          ls_status (*read)(ls_live_run *r, const ls_jsonl *l), bool *more)
 {
-    if (!used && n == LS_LIVE_CHUNK) {
-        used = n;
-        r->n_bad++;
-    }
-    f->at += (off_t)used;
-}
-
-static ls_status read_new(ls_live_run *r, const char *name, ls_live_file *f, line_reader *read, bool *more)
-{
-    char *data = NULL;
-    size_t n = 0, used = 0;
-    bool restarted = false;
-    LS_TRY(read_part(r, name, f, &restarted, &data, &n));
-    if (restarted && f == &r->steps) forget_steps(r);
-    const ls_status st = read_lines(r, data ? data : "", n, read, &used);
-    ls_free(data);
-    LS_TRY(st);
-    f->seen = f->at + (off_t)n;
-    advance(r, f, used, n);
-    if (n == LS_LIVE_CHUNK) *more = true;
-    return LS_OK;
+    ls_jsonl l;
+    const int64_t n_long = f->n_long;
+    LS_TRY(ls_follow_look(f, ls_path_of(r->dir, name).text, LS_LIVE_CHUNK, &l));
+    if (f->again && f == &r->steps) forget_steps(r);
+    ls_status st = LS_OK;
+    while (st == LS_OK && ls_jsonl_next(&l)) st = read(r, &l);
+    ls_follow_end(f, &l);
+    r->n_bad += f->n_long - n_long;
+    if (f->more) *more = true;
+    return st;
 }
 
 /* ---- ranks.jsonl ---- */
 
-static ls_status rank_line(ls_live_run *r, const json_t *j)
+static ls_status add_rank(ls_live_run *r, const json_t *j)
 {
-    ls_live_rank k = {.rank = (int)int_of(j, "rank"),
-                      .step = int_of(j, "step"),
-                      .updated_ms = int_of(j, "time_unix_ms"),
-                      .pid = int_of(j, "pid"),
-                      .pid_namespace = int_of(j, "pid_namespace"),
-                      .rss_bytes = int_of(j, "rss_bytes"),
-                      .memory_bytes = int_of(j, "memory_bytes"),
+    ls_live_rank k = {.rank = (int)ls_json_int_at(j, "rank"),
+                      .step = ls_json_int_at(j, "step"),
+                      .updated_ms = ls_json_int_at(j, "time_unix_ms"),
+                      .pid = ls_json_int_at(j, "pid"),
+                      .pid_namespace = ls_json_int_at(j, "pid_namespace"),
+                      .rss_bytes = ls_json_int_at(j, "rss_bytes"),
+                      .memory_bytes = ls_json_int_at(j, "memory_bytes"),
                       .on_device = json_is_true(json_object_get(j, "on_device")),
-                      .step_time = real_of(j, "step_time_sec"),
-                      .exposed = real_of(j, "comm_exposed_sec"),
-                      .cpu = real_of(j, "cpu_utilisation"),
-                      .gpu = real_of(j, "gpu_utilisation"),
-                      .power = real_of(j, "gpu_power_w")};
+                      .step_time = ls_json_real_at(j, "step_time_sec"),
+                      .exposed = ls_json_real_at(j, "comm_exposed_sec"),
+                      .cpu = ls_json_real_at(j, "cpu_utilisation"),
+                      .gpu = ls_json_real_at(j, "gpu_utilisation"),
+                      .power = ls_json_real_at(j, "gpu_power_w")};
     if (k.rank < 0 || r->n_rank >= LS_LIVE_RANKS) return LS_OK;
-    text_of(j, "phase", k.phase, sizeof k.phase);
-    text_of(j, "host", k.host, sizeof k.host);
+    copy(k.phase, sizeof k.phase, ls_json_text_at(j, "phase"));
+    copy(k.host, sizeof k.host, ls_json_text_at(j, "host"));
     if (!ls_grow(&r->rank, r->n_rank, &r->cap_rank, sizeof *r->rank))
         return ls_nomem(sizeof *r->rank, "the ranks of a run");
     r->rank[r->n_rank++] = k;
     return LS_OK;
 }
 
+/* A line may be read while it is written, or not be written yet: it is left out. */
 static ls_status read_ranks(ls_live_run *r)
 {
-    struct stat s;
-    char *data = NULL;
-    size_t n = 0, used;
-    const ls_path path = ls_path_of(r->dir, "ranks.jsonl");
+    ls_follow whole = {0};
+    ls_jsonl l;
+    const size_t most = 512 * (size_t)LS_LIVE_RANKS;
     r->n_rank = 0;
-    if (stat(path.text, &s) || !S_ISREG(s.st_mode) || s.st_size > 512 * (off_t)LS_LIVE_RANKS) return LS_OK;
-    const int64_t bad = r->n_bad; /* a line may be read while it is written, or not be written yet */
-    ls_status st = ls_fs_read(path.text, &data, &n);
-    if (st == LS_OK) st = read_lines(r, data, n, rank_line, &used);
-    r->n_bad = bad;
-    ls_free(data);
-    if (st == LS_E_NOMEM) return st;
-    ls_err_clear();
-    return LS_OK;
+    LS_TRY(ls_follow_look(&whole, ls_path_of(r->dir, "ranks.jsonl").text, most + 1, &l));
+    ls_status st = LS_OK;
+    while (l.n <= most && st == LS_OK && ls_jsonl_next(&l)) st = add_rank(r, l.row);
+    ls_jsonl_fini(&l);
+    return st;
 }
 
 /* ---- the state ---- */
@@ -446,14 +331,6 @@ static int supervised(const ls_live_run *r)
     return lives > 0 || same_container(r) ? lives : -1;
 }
 
-/* Between two attempts, or after the last of them. */
-static ls_live_state between_state(const ls_live_run *r, int64_t now)
-{
-    const int waits = supervised(r);
-    if (waits >= 0) return waits ? LS_LIVE_RESTARTING : LS_LIVE_FAILED;
-    return now - r->since < RESTART_MS ? LS_LIVE_RESTARTING : LS_LIVE_FAILED;
-}
-
 /* The run is over, unless a supervisor has not recorded yet that it starts the next attempt. */
 static ls_live_state over(const ls_live_run *r, ls_live_state state)
 {
@@ -463,10 +340,13 @@ static ls_live_state over(const ls_live_run *r, ls_live_state state)
 static ls_live_state state_of(const ls_live_run *r)
 {
     struct stat s;
-    const int64_t now = ls_live_now_ms();
+    const int64_t now = ls_unix_ms();
     if (ls_fs_is_file(ls_path_of(r->dir, "RUN_COMPLETE.txt").text)) return LS_LIVE_FINISHED;
     if (!strcmp(r->ended, "complete")) return LS_LIVE_FINISHED;
-    if (r->between) return between_state(r, now);
+    if (r->seen.waits) { /* between two attempts, or after the last of them */
+        const int waits = supervised(r);
+        return waits > 0 || (waits < 0 && now - r->seen.since < RESTART_MS) ? LS_LIVE_RESTARTING : LS_LIVE_FAILED;
+    }
     if (!strcmp(r->ended, "stopped")) return over(r, LS_LIVE_STOPPED);
     if (*r->ended) return over(r, LS_LIVE_FAILED);
     const bool steps = !stat(ls_path_of(r->dir, METRICS).text, &s);
@@ -488,16 +368,17 @@ static ls_live_state state_of(const ls_live_run *r)
 /* After everything else is read: what a process wrote before it was found to be gone is read once more. */
 static ls_status find_state(ls_live_run *r, bool *more)
 {
-    r->state = r->link ? LS_LIVE_FAILED : state_of(r);
-    if (r->link)
+    const char *link = r->steps.link ? METRICS : r->events.link ? EVENTS : NULL;
+    r->state = link ? LS_LIVE_FAILED : state_of(r);
+    if (link)
         snprintf(r->reason, sizeof r->reason,
                  "%s is a symbolic link, which is not followed inside a run folder; replace it with its target, or "
                  "remove it",
-                 r->link);
-    if (r->link || r->state != LS_LIVE_FAILED || *r->ended || r->between) return LS_OK;
-    LS_TRY(read_new(r, EVENTS, &r->events, event_line, more));
+                 link);
+    if (link || r->state != LS_LIVE_FAILED || *r->ended || r->seen.waits) return LS_OK;
+    LS_TRY(read_new(r, EVENTS, &r->events, add_event, more));
     r->state = state_of(r);
-    if (r->state == LS_LIVE_FAILED && !*r->ended && !r->between)
+    if (r->state == LS_LIVE_FAILED && !*r->ended && !r->seen.waits)
         snprintf(r->reason, sizeof r->reason, "the process of rank 0 (pid %lld) is gone and recorded no error",
                  (long long)r->rank[0].pid);
     return LS_OK;
@@ -507,8 +388,8 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more)
 {
     *more = false;
     r->kept = true;
-    LS_TRY(read_new(r, METRICS, &r->steps, step_line, more));
-    LS_TRY(read_new(r, EVENTS, &r->events, event_line, more));
+    LS_TRY(read_new(r, METRICS, &r->steps, add_step, more));
+    LS_TRY(read_new(r, EVENTS, &r->events, add_event, more));
     LS_TRY(read_ranks(r));
     return find_state(r, more);
 }
@@ -517,19 +398,19 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more)
 static ls_status read_tail(ls_live_run *r)
 {
     struct stat s;
-    char *data = NULL;
-    size_t n = 0, used = 0;
-    bool restarted = false;
+    ls_jsonl l;
     const ls_path path = ls_path_of(r->dir, METRICS);
     if (stat(path.text, &s)) return LS_OK;
     const int64_t at = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
     if (s.st_size == r->peeked && at == r->peeked_at) return LS_OK;
-    ls_live_file f = {.at = s.st_size > PEEK ? s.st_size - PEEK : 0};
-    LS_TRY(read_part(r, METRICS, &f, &restarted, &data, &n));
-    const char *from = data;
-    if (data && s.st_size > PEEK) from = memchr(data, '\n', n); /* the first line is cut */
-    const ls_status st = from ? read_lines(r, from, n - (size_t)(from - data), step_line, &used) : LS_OK;
-    ls_free(data);
+    ls_follow f = {.at = s.st_size > PEEK ? s.st_size - PEEK : 0};
+    const bool cut = f.at; /* the first line */
+    LS_TRY(ls_follow_look(&f, path.text, LS_LIVE_CHUNK, &l));
+    r->steps.link = f.link;
+    ls_status st = LS_OK;
+    while (st == LS_OK && ls_jsonl_next(&l))
+        if (!cut || l.number > 1) st = add_step(r, &l);
+    ls_jsonl_fini(&l);
     if (st == LS_OK) {
         r->peeked = s.st_size;
         r->peeked_at = at;
@@ -542,7 +423,7 @@ ls_status ls_live_run_peek(ls_live_run *r)
     bool more;
     if (r->kept) return ls_live_run_update(r, &more);
     LS_TRY(read_tail(r));
-    LS_TRY(read_new(r, EVENTS, &r->events, event_line, &more));
+    LS_TRY(read_new(r, EVENTS, &r->events, add_event, &more));
     LS_TRY(read_ranks(r));
     return find_state(r, &more);
 }

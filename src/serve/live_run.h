@@ -13,11 +13,11 @@
 #ifndef LS_SERVE_LIVE_RUN_H
 #define LS_SERVE_LIVE_RUN_H
 
+#include "run/events.h"
+#include "run/jsonl.h"
 #include "serve/curve.h"
 
-#include <jansson.h>
 #include <limits.h>
-#include <sys/types.h>
 
 enum { LS_LIVE_CHUNK = 1 << 20, LS_LIVE_EVENTS = 24, LS_LIVE_VALIDATIONS = 2048, LS_LIVE_RANKS = 16384 };
 
@@ -61,24 +61,15 @@ typedef struct ls_live_validation {
     double loss;
 } ls_live_validation;
 
-typedef struct ls_live_file { /* a file that is appended to */
-    off_t at, size,
-        seen; /* the next line begins at `at`; `seen`: to where it was looked at, after `at` if a line has no end yet */
-    ino_t inode;
-} ls_live_file;
-
 typedef struct ls_live_run {
     char dir[PATH_MAX];
     char *id; /* its name below the served folder, unique, in UTF-8: other bytes are \\xNN */
     ls_live_state state;
     ls_live_last last;
     char strategy[32], precision[16], device[16], layout[48], ended[16]; /* of the last start and end; "": not known */
-    const char *link;                                        /* a file that is a link and is not read; NULL: none */
-    char reason[512];                                        /* of a failure; "": not known */
-    int64_t failures, restarts, resizes, audits, bad_audits; /* of this run and its attempts */
-    bool between;                                            /* after a failure or a resize, before the next start */
-    int64_t since;                                           /* when that was, milliseconds since 1970 */
-    int64_t world, parameters;                               /* -1: not known */
+    char reason[512];                                                    /* of a failure; "": not known */
+    ls_run_history seen;                                                 /* of this run and its attempts */
+    int64_t world, parameters;                                           /* -1: not known */
     ls_curve curve;
     ls_live_validation *val; /* ascending steps */
     int n_val, cap_val;
@@ -88,7 +79,7 @@ typedef struct ls_live_run {
     ls_live_rank *rank;
     int n_rank, cap_rank;
     int64_t n_bad; /* lines that could not be read */
-    ls_live_file steps, events;
+    ls_follow steps, events;
     off_t peeked; /* size of metrics.jsonl at the last peek, and its time */
     int64_t peeked_at;
     bool kept;    /* its curves are read; else only peeked */
@@ -104,7 +95,5 @@ ls_status ls_live_run_update(ls_live_run *r, bool *more);
 ls_status ls_live_run_peek(ls_live_run *r);
 /* Part of metrics.jsonl that has been read, 0 to 1; a last line without an end counts as read. */
 double ls_live_run_read(const ls_live_run *r);
-
-int64_t ls_live_now_ms(void);
 
 #endif

@@ -286,7 +286,7 @@ static void forget_unused(ls_live_set *s)
         if (!r->kept || ls_now() - r->asked < 60) continue;
         ls_curve_fini(&r->curve);
         r->kept = false;
-        r->steps = (ls_live_file){0};
+        r->steps = (ls_follow){0};
         r->peeked = -1;
         kept--;
     }

@@ -1,5 +1,6 @@
 #include "serve/screen.h"
 
+#include "core/clock.h"
 #include "core/minmax.h"
 #include "core/progress.h"
 #include "core/utf8.h"
@@ -219,7 +220,7 @@ static void ranks(const ls_live_run *r, const ls_screen *s, int room, ls_str *ou
     for (int i = 0; i < n; i++) {
         char rank[32], step[32], a[32], b[32], c[32], d[32], e[32], f[32] = "-";
         const ls_live_rank *k = &r->rank[i];
-        const double ago = k->updated_ms < 0 ? NAN : fmax(0, (double)(ls_live_now_ms() - k->updated_ms) / 1e3);
+        const double ago = k->updated_ms < 0 ? NAN : fmax(0, (double)(ls_unix_ms() - k->updated_ms) / 1e3);
         if (k->memory_bytes >= 0) ls_human_bytes(f, (double)k->memory_bytes);
         snprintf(rank, sizeof rank, "%d", k->rank);
         snprintf(step, sizeof step, "%lld", (long long)k->step);
@@ -257,19 +258,19 @@ static int interruptions(const ls_live_run *r, const ls_screen *s, ls_str *out)
     static const char *const kind[] = {"failure", "restart", "resize", "audit"};
     char count[4][64] = {"", "", "", ""}, a[32], text[64];
     const ls_live_event *last = NULL;
-    if (!r->failures && !r->restarts && !r->resizes && !r->audits) return 0;
-    if (r->failures) snprintf(count[0], sizeof count[0], "failures %lld", (long long)r->failures);
-    if (r->restarts) snprintf(count[1], sizeof count[1], "restarts %lld", (long long)r->restarts);
-    if (r->resizes) snprintf(count[2], sizeof count[2], "resizes %lld", (long long)r->resizes);
-    if (r->audits)
-        snprintf(count[3], sizeof count[3], "audits passed %lld of %lld", (long long)(r->audits - r->bad_audits),
-                 (long long)r->audits);
+    if (!r->seen.failures && !r->seen.restarts && !r->seen.resizes && !r->seen.audits) return 0;
+    if (r->seen.failures) snprintf(count[0], sizeof count[0], "failures %lld", (long long)r->seen.failures);
+    if (r->seen.restarts) snprintf(count[1], sizeof count[1], "restarts %lld", (long long)r->seen.restarts);
+    if (r->seen.resizes) snprintf(count[2], sizeof count[2], "resizes %lld", (long long)r->seen.resizes);
+    if (r->seen.audits)
+        snprintf(count[3], sizeof count[3], "audits passed %lld of %lld",
+                 (long long)(r->seen.audits - r->seen.bad_audits), (long long)r->seen.audits);
     row(out, s, "  ", (const char *[]){count[0], count[1], count[2], count[3]}, 4);
     for (int i = 0; i < r->n_event; i++)
         for (size_t k = 0; k < sizeof kind / sizeof *kind; k++)
             if (!strcmp(r->event[i].kind, kind[k]) && strcmp(r->event[i].name, "ok") != 0) last = &r->event[i];
     if (!last) return 1;
-    const double ago = last->time_ms < 0 ? NAN : fmax(0, (double)(ls_live_now_ms() - last->time_ms) / 1e3);
+    const double ago = last->time_ms < 0 ? NAN : fmax(0, (double)(ls_unix_ms() - last->time_ms) / 1e3);
     line(out, s, "last %s%s%s: %s", last->kind, isfinite(ago) ? " " : "",
          isfinite(ago) ? named(text, "", ls_human_time(a, ago), " ago") : "", last->words);
     return 2;

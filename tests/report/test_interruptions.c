@@ -49,8 +49,8 @@ static void goodput_counts_each_step_once(void **state)
                             SAVED(10, 6500) END(10, "complete", 7000));
     const ls_interruptions *e = s.run[0].events;
     assert_non_null(e);
-    assert_int_equal(e->failures, 2);
-    assert_int_equal(e->restarts, 1);
+    assert_int_equal(e->seen.failures, 2);
+    assert_int_equal(e->seen.restarts, 1);
     near(e->wall, 6, 1e-9);
     near(e->useful, 1, 1e-9);
     near(e->repeated, 0.2, 1e-9);
@@ -168,7 +168,7 @@ static void another_run_in_the_folder_begins_without_failures(void **state)
     ls_str_add(&both, START(0, 2, 9000) SAVED(5, 9500));
     add_with_events(&s, "a", NULL, NULL, earlier);
     add_with_events(&s, "b", NULL, NULL, both.data);
-    assert_int_equal(s.run[0].events->failures, 1);
+    assert_int_equal(s.run[0].events->seen.failures, 1);
     assert_null(s.run[1].events);
     ls_str_fini(&both);
     ls_run_set_fini(&s);
@@ -210,8 +210,8 @@ static void a_dead_supervisor_does_not_restart_a_run(void **state)
         near(e->waiting, i == 0 ? 0.1 : 0.6, 1e-9); /* 0.1 s until the hang was noticed */
         near(e->cause[2].waiting, i == 1 ? 0.6 : 0.1, 1e-9);
         near(e->goodput, 1.5 / e->wall, 1e-9);
-        assert_int_equal(e->failures, i == 0 ? 1 : 2);
-        assert_int_equal(e->restarts, i == 2);
+        assert_int_equal(e->seen.failures, i == 0 ? 1 : 2);
+        assert_int_equal(e->seen.restarts, i == 2);
         assert_int_equal(e->cause[2].count, 1); /* hang */
         assert_int_equal(e->cause[2].lost_steps, 2);
         assert_int_equal(s.run[i].resumed, 5);
@@ -272,7 +272,7 @@ static void an_attempt_that_failed_is_counted_once(void **state)
                         FAILURE(1, "other", "", 3, 2001) END(3, "failed", 2002) START(0, 2, 2500)
                             RESTART(2, 0, 3, 0.5, 0.3, 2500) END(9, "complete", 4000));
     const ls_interruptions *e = s.run[0].events;
-    assert_int_equal(e->failures, 1);
+    assert_int_equal(e->seen.failures, 1);
     assert_int_equal(e->n_attempt, 2);
     assert_string_equal(e->attempt[0].how, "killed (rank 2 on a)");
     near(e->attempt[1].begin, 1.5, 1e-9);
@@ -310,8 +310,8 @@ static void a_resize_ends_an_attempt(void **state)
             END(40, "stopped", 2000) "{\"event\": \"resize\", \"from\": 8, \"to\": 4, \"step\": 40, \"why\": \"asked\", \"time_unix_ms\": 2100}\n" START(
                 40, 4, 3000) RESTART(2, 40, 0, 1.0, 0.0, 3100) END(80, "complete", 5000));
     const ls_interruptions *e = s.run[0].events;
-    assert_int_equal(e->resizes, 1);
-    assert_int_equal(e->failures, 0);
+    assert_int_equal(e->seen.resizes, 1);
+    assert_int_equal(e->seen.failures, 0);
     assert_string_equal(e->attempt[0].how, "resized from 8 to 4 workers: asked");
     assert_int_equal(e->attempt[1].workers, 4);
     near(e->cause[LS_CAUSE_RESIZE].waiting, 1, 1e-9);
@@ -361,7 +361,7 @@ static void measured_goodput_agrees_with_the_formula(void **state)
     }
     add_with_events(&s, "a", NULL, &steps, events.data);
     const ls_interruptions *e = s.run[0].events;
-    assert_true(e->failures > 80);
+    assert_true(e->seen.failures > 80);
     near(e->checkpoint, saving, 0.01);
     near(e->restart, restart, 0.01);
     assert_int_equal(e->interval, EVERY);
@@ -396,7 +396,7 @@ static void no_formula_for_copies_in_memory(void **state)
         }
         ls_str_add(&events, END(100, "complete", 20000));
         add_with_events(&s, "a", NULL, &steps, events.data);
-        assert_int_equal(s.run[0].events->failures, 4);
+        assert_int_equal(s.run[0].events->seen.failures, 4);
         assert_int_equal(isnan(s.run[0].events->predicted) != 0, copies);
         ls_str_fini(&steps), ls_str_fini(&events);
         ls_run_set_fini(&s);
@@ -536,7 +536,7 @@ static void a_failed_allocation_leaks_nothing(void **state)
         ls_mem_fail_at(k);
         const ls_status st = ls_run_read_texts(&t, "r", &notes, &r);
         ls_mem_fail_at(-1);
-        if (st == LS_OK) assert_int_equal(r.events->failures, 1);
+        if (st == LS_OK) assert_int_equal(r.events->seen.failures, 1);
         else assert_int_equal(st, LS_E_NOMEM);
         if (st == LS_OK) ls_run_fini(&r);
         ls_notes_fini(&notes);

@@ -3,6 +3,7 @@
 #include "cmocka_all.h"
 #include "test_folder.h"
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/utf8.h"
 #include "serve/answers.h"
@@ -231,7 +232,7 @@ static void the_state_follows_the_files(void **state)
         snprintf(line, sizeof line,
                  "{\"rank\": 0, \"step\": 2, \"time_unix_ms\": %lld, \"pid\": 2147483646, \"host\": \"%s\", "
                  "\"pid_namespace\": %lld}\n",
-                 (long long)ls_live_now_ms(), host, (long long)space.st_ino + (long long)now[i].more);
+                 (long long)ls_unix_ms(), host, (long long)space.st_ino + (long long)now[i].more);
         test_write(dir, "ranks.jsonl", line);
         update(r);
         assert_int_equal(r->state, now[i].is);
@@ -276,13 +277,13 @@ static void between_two_attempts_a_run_is_restarting(void **state)
     snprintf(line, sizeof line,
              "{\"rank\": 0, \"step\": 2, \"time_unix_ms\": %lld, \"pid\": 2147483646, \"host\": \"%s\", "
              "\"pid_namespace\": %lld}\n",
-             (long long)ls_live_now_ms(), host, (long long)space.st_ino);
+             (long long)ls_unix_ms(), host, (long long)space.st_ino);
     test_write(dir, "ranks.jsonl", line);
     snprintf(lock, sizeof lock, "pid %d on host %s, since 2026-01-01T00:00:00Z\n", (int)getpid(), host);
     test_write(dir, "run.lock", lock);
     update(r);
     assert_int_equal(r->state, LS_LIVE_RESTARTING); /* rank 0 is gone, its supervisor has not recorded it yet */
-    append_failure(dir, 1, ls_live_now_ms() - 3600000);
+    append_failure(dir, 1, ls_unix_ms() - 3600000);
     append(dir, "events.jsonl",
            "{\"event\": \"end\", \"step\": 2, \"state\": \"failed\"}\n"); /* of a rank 0 that was late */
     update(r);
@@ -302,7 +303,7 @@ static void between_two_attempts_a_run_is_restarting(void **state)
         snprintf(lock, sizeof lock, "%.*s%s%s", name ? (int)(name - is[i].holder) : 400, is[i].holder, name ? host : "",
                  name ? name + 2 : "");
         test_write(dir, "run.lock", lock);
-        append_failure(dir, (int)i + 2, ls_live_now_ms() - is[i].ago);
+        append_failure(dir, (int)i + 2, ls_unix_ms() - is[i].ago);
         update(r);
         assert_int_equal(r->state, is[i].is);
         assert_contains(r->reason, "killed (rank 2 on a): killed by signal 9");
@@ -310,13 +311,13 @@ static void between_two_attempts_a_run_is_restarting(void **state)
     snprintf(line, sizeof line,
              "{\"event\": \"start\", \"step\": 2, \"world_size\": 4, \"time_unix_ms\": %lld}\n"
              "{\"event\": \"restart\", \"attempt\": 9, \"workers\": 4, \"from_step\": 2, \"lost_steps\": 0}\n",
-             (long long)ls_live_now_ms() + 1);
+             (long long)ls_unix_ms() + 1);
     append(dir, "events.jsonl", line);
     update(r);
     assert_int_equal(r->state, LS_LIVE_RUNNING); /* ranks.jsonl still has the process of the attempt before */
-    assert_int_equal(r->failures, 7);
-    assert_int_equal(r->restarts, 1);
-    append_failure(dir, 9, ls_live_now_ms());
+    assert_int_equal(r->seen.failures, 7);
+    assert_int_equal(r->seen.restarts, 1);
+    append_failure(dir, 9, ls_unix_ms());
     append(dir, "events.jsonl",
            "{\"event\": \"end\", \"step\": 2, \"state\": \"failed\", \"reason\": \"too many\", \"attempt\": 9}\n");
     update(r);
@@ -324,7 +325,7 @@ static void between_two_attempts_a_run_is_restarting(void **state)
     assert_string_equal(r->reason, "too many");
     append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0}\n"); /* another run */
     update(r);
-    assert_int_equal(r->failures, 0);
+    assert_int_equal(r->seen.failures, 0);
     assert_int_equal(prctl(PR_SET_NAME, "test"), 0);
     ls_live_run_fini(r);
     test_dir_close(dir);
@@ -338,7 +339,7 @@ static void interruptions_are_events_of_the_page_and_the_screen(void **state)
     ls_str s = {0};
     append_steps(dir, 1, 5, 2);
     append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0, \"world_size\": 8}\n");
-    append_failure(dir, 1, ls_live_now_ms());
+    append_failure(dir, 1, ls_unix_ms());
     append(dir, "events.jsonl",
            "{\"event\": \"resize\", \"from\": 8, \"to\": 4, \"step\": 2, \"why\": \"a worker was lost\"}\n"
            "{\"event\": \"start\", \"step\": 2, \"world_size\": 4}\n"
@@ -374,19 +375,19 @@ static void a_restart_is_counted_once(void **state)
     ls_live_run *r = open_run(dir, "run");
     append_steps(dir, 1, 5, 2);
     append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 0}\n");
-    append_failure(dir, 1, ls_live_now_ms());
+    append_failure(dir, 1, ls_unix_ms());
     update(r);
     test_write(dir, "metrics.jsonl", "");
     append_steps(dir, 1, 2, 2);
     append(dir, "events.jsonl", "{\"event\": \"start\", \"step\": 2}\n{\"event\": \"restart\", \"attempt\": 2}\n");
     update(r);
-    assert_int_equal(r->failures, 1);
-    assert_int_equal(r->restarts, 1);
+    assert_int_equal(r->seen.failures, 1);
+    assert_int_equal(r->seen.restarts, 1);
     assert_int_equal(r->last.step, 2);
-    append_failure(dir, 2, ls_live_now_ms()); /* its supervisor died; a new run begins */
+    append_failure(dir, 2, ls_unix_ms()); /* its supervisor died; a new run begins */
     append(dir, "events.jsonl", "{\"event\": \"start\", \"attempt\": 1, \"step\": 0}\n");
     update(r);
-    assert_int_equal(r->failures, 0);
+    assert_int_equal(r->seen.failures, 0);
     ls_live_run_fini(r);
     test_dir_close(dir);
 }

@@ -40,7 +40,7 @@ static bool is_benchmark(const ls_analysis *a, const ls_run *r)
 {
     if (a->steady && is_short(r)) return false; /* else it would change the basis of all speeds */
     if (r->resumed && !a->steady) return false; /* whole epochs include the steps before */
-    return in_comparison(r) && !r->profiled && !r->changed && !(r->events && r->events->resizes);
+    return in_comparison(r) && !r->profiled && !r->changed && !(r->events && r->events->seen.resizes);
 }
 
 /* Sequences of a step and worker; NaN if unknown. */

@@ -32,9 +32,10 @@ static void goodput_table(const ls_analysis *a, ls_doc *d)
         const ls_interruptions *e = a->set->run[i].events;
         if (!e || !ls_has_lost_time(e)) continue;
         n++;
-        ls_doc_cells(d, b, a->set->run[i].name, COUNT(e->failures), COUNT(e->restarts), COUNT(e->resizes),
-                     LS_NUM(100 * e->goodput, 1), LS_NUM(100 * e->predicted, 1), LS_NUM(e->wall, 1),
-                     LS_NUM(e->useful, 1), LS_NUM(e->repeated, 2), LS_NUM(e->waiting, 2), LS_NUM(other_time(e), 1));
+        ls_doc_cells(d, b, a->set->run[i].name, COUNT(e->seen.failures), COUNT(e->seen.restarts),
+                     COUNT(e->seen.resizes), LS_NUM(100 * e->goodput, 1), LS_NUM(100 * e->predicted, 1),
+                     LS_NUM(e->wall, 1), LS_NUM(e->useful, 1), LS_NUM(e->repeated, 2), LS_NUM(e->waiting, 2),
+                     LS_NUM(other_time(e), 1));
     }
     ls_doc_add(
         d, LS_BLOCK_TEXT,
@@ -83,7 +84,7 @@ static void attempt_rows(const ls_run *r, ls_doc *d, ls_block *b)
     const ls_interruptions *e = r->events;
     for (int k = 0; k < e->n_attempt && k < SHOWN_ATTEMPTS; k++) {
         const ls_attempt *t = &e->attempt[k];
-        const bool last = k + 1 == e->n_attempt && !e->waits;
+        const bool last = k + 1 == e->n_attempt && !e->seen.waits;
         ls_doc_cells(d, b, r->name, t->label, COUNT(t->workers), COUNT(t->from), COUNT(t->to), LS_NUM(t->begin, 1),
                      LS_NUM(t->end >= t->begin ? t->end - t->begin : NAN, 1),
                      *t->how ? t->how
@@ -112,9 +113,9 @@ static void attempts(const ls_analysis *a, ls_doc *d)
 static void audit_words(const ls_run *r, ls_doc *d)
 {
     const ls_interruptions *e = r->events;
-    if (!e->audits) return;
+    if (!e->seen.audits) return;
     ls_doc_add(d, e->n_audit ? LS_BLOCK_WARN : LS_BLOCK_TEXT, "%s: %lld of %lld audits passed.", r->name,
-               (long long)(e->audits - e->n_audit), (long long)e->audits);
+               (long long)(e->seen.audits - e->n_audit), (long long)e->seen.audits);
 }
 
 static void audit_table(const ls_analysis *a, ls_doc *d)
@@ -184,10 +185,11 @@ void content_interruptions_table(const ls_run_set *set, ls_str *out)
                         "goodput", "by formula", "audits passed");
         percent_text(goodput, e->goodput);
         percent_text(predicted, e->predicted);
-        if (e->audits)
-            snprintf(audits, sizeof audits, "%lld of %lld", (long long)(e->audits - e->n_audit), (long long)e->audits);
-        ls_str_addf(out, "%-28s %8lld %8lld %7lld %8s %10s  %s\n", r->name, (long long)e->failures,
-                    (long long)e->restarts, (long long)e->resizes, goodput, predicted, audits);
+        if (e->seen.audits)
+            snprintf(audits, sizeof audits, "%lld of %lld", (long long)(e->seen.audits - e->n_audit),
+                     (long long)e->seen.audits);
+        ls_str_addf(out, "%-28s %8lld %8lld %7lld %8s %10s  %s\n", r->name, (long long)e->seen.failures,
+                    (long long)e->seen.restarts, (long long)e->seen.resizes, goodput, predicted, audits);
         put_causes(e, out);
         for (int k = 0; k < e->n_audit && k < 8; k++) {
             ls_str_addf(out, "  audit of step %lld failed: %s of %s", (long long)e->audit[k].step, e->audit[k].what,
@@ -200,15 +202,6 @@ void content_interruptions_table(const ls_run_set *set, ls_str *out)
 }
 
 /* --- JSON --- */
-
-static void put_whole(ls_jsonw *w, const char *key, int64_t n)
-{
-    if (n >= 0) ls_jsonw_put_int(w, key, n);
-    else {
-        ls_jsonw_key(w, key);
-        ls_jsonw_null(w);
-    }
-}
 
 static void causes_member(const ls_interruptions *e, ls_jsonw *w)
 {
@@ -231,12 +224,9 @@ static void attempts_member(const ls_interruptions *e, ls_jsonw *w)
     for (int k = 0; k < e->n_attempt; k++) {
         const ls_attempt *t = &e->attempt[k];
         ls_jsonw_open(w, '{');
-        put_whole(w, "workers", t->workers);
-        put_whole(w, "from_step", t->from);
-        put_whole(w, "to_step", t->to);
-        ls_jsonw_put_real(w, "begin_seconds", t->begin);
-        ls_jsonw_put_real(w, "end_seconds", t->end);
-        ls_jsonw_put_str(w, "ended", t->how);
+        ls_jsonw_members(w, LS_KV_COUNT("workers", t->workers), LS_KV_COUNT("from_step", t->from),
+                         LS_KV_COUNT("to_step", t->to), LS_KV("begin_seconds", t->begin), LS_KV("end_seconds", t->end),
+                         LS_KV("ended", (const char *)t->how));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -244,14 +234,13 @@ static void attempts_member(const ls_interruptions *e, ls_jsonw *w)
 
 static void audits_member(const ls_interruptions *e, ls_jsonw *w)
 {
-    ls_jsonw_members(w, LS_KV("audits", e->audits), LS_KV("audits_passed", e->audits - e->n_audit));
+    ls_jsonw_members(w, LS_KV("audits", e->seen.audits), LS_KV("audits_passed", e->seen.audits - e->n_audit));
     ls_jsonw_put_open(w, "audits_failed", '[');
     for (int k = 0; k < e->n_audit; k++) {
         ls_jsonw_open(w, '{');
-        put_whole(w, "step", e->audit[k].step);
-        ls_jsonw_put_str(w, "what", e->audit[k].what);
-        ls_jsonw_put_str(w, "unit", e->audit[k].unit);
-        put_whole(w, "rank", e->audit[k].rank);
+        const ls_audit_failure *f = &e->audit[k];
+        ls_jsonw_members(w, LS_KV_COUNT("step", f->step), LS_KV("what", (const char *)f->what),
+                         LS_KV("unit", (const char *)f->unit), LS_KV_COUNT("rank", f->rank));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -265,13 +254,10 @@ void content_interruptions_json(const ls_run *r, ls_jsonw *w)
         return;
     }
     ls_jsonw_open(w, '{');
-    ls_jsonw_members(w, LS_KV("failures", e->failures), LS_KV("restarts", e->restarts), LS_KV("resizes", e->resizes),
-                     LS_KV("waits_for_restart", e->waits));
-    ls_jsonw_put_real(w, "goodput", e->goodput);
-    ls_jsonw_put_real(w, "wall_seconds", e->wall);
-    ls_jsonw_put_real(w, "useful_seconds", e->useful);
-    ls_jsonw_put_real(w, "repeated_seconds", e->repeated);
-    ls_jsonw_put_real(w, "waiting_seconds", e->waiting);
+    ls_jsonw_members(w, LS_KV("failures", e->seen.failures), LS_KV("restarts", e->seen.restarts),
+                     LS_KV("resizes", e->seen.resizes), LS_KV("waits_for_restart", e->seen.waits),
+                     LS_KV("goodput", e->goodput), LS_KV("wall_seconds", e->wall), LS_KV("useful_seconds", e->useful),
+                     LS_KV("repeated_seconds", e->repeated), LS_KV("waiting_seconds", e->waiting));
     if (!isnan(e->predicted)) {
         ls_jsonw_put_open(w, "formula", '{');
         ls_jsonw_members(w, LS_KV("goodput", e->predicted), LS_KV("mtbf_seconds", e->mtbf),

@@ -236,7 +236,7 @@ static void say_interrupted(const ls_analysis *a, ls_doc *d)
         const ls_run *r = &a->set->run[i];
         if (r->resumed) ls_str_addf(&names[2 + r->changed], "%s%s", names[2 + r->changed].len ? ", " : "", r->name);
         if (!r->events || !ls_has_lost_time(r->events)) continue;
-        ls_str *s = &names[r->events->resizes > 0];
+        ls_str *s = &names[r->events->seen.resizes > 0];
         ls_str_addf(s, "%s%s", s->len ? ", " : "", r->name);
     }
     if (names[0].len)

@@ -5,6 +5,7 @@
 #include "core/minmax.h"
 #include "core/stat.h"
 #include "report/read/run_impl.h"
+#include "run/jsonl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +29,8 @@ typedef struct reader {
     double base;              /* time of the first line, milliseconds since 1970; the others are seconds after it */
     double zero, begun, last; /* of the first start, of the start of this session, of the newest line */
     double sessions;          /* seconds of the earlier ones */
-    bool timed, open;         /* base is known; the last attempt runs */
-    int64_t failed;           /* number of the attempt that failed last */
+    bool timed;               /* base is known                                 */
+    bool open;                /* the last attempt ran before the line          */
     int pending[MOST_PENDING], n_pending; /* causes of the failures since the last restart, and their times */
     double failed_at[MOST_PENDING];
     double trains; /* since when the attempt of pending[0] trains; the time before is charged */
@@ -47,7 +48,7 @@ static void forget(ls_interruptions *e)
 {
     ls_free(e->attempt);
     ls_free(e->audit);
-    *e = (ls_interruptions){0};
+    *e = (ls_interruptions){.seen = e->seen};
 }
 
 void run_events_fini(ls_interruptions **e)
@@ -55,22 +56,6 @@ void run_events_fini(ls_interruptions **e)
     if (*e) forget(*e);
     ls_free(*e);
     *e = NULL;
-}
-
-static double number(const json_t *j, const char *key)
-{
-    return report_num(&(report_doc){.root = j}, key);
-}
-
-static int64_t whole(const json_t *j, const char *key)
-{
-    return report_int(&(report_doc){.root = j}, key);
-}
-
-static const char *text(const json_t *j, const char *key)
-{
-    const char *s = report_str(&(report_doc){.root = j}, key);
-    return s ? s : "";
 }
 
 /* Copies a text without control characters, which could move the cursor of a terminal. */
@@ -112,7 +97,6 @@ static void close_attempt(reader *r, double t, int64_t step)
     ls_attempt *a = running(r);
     if (a) a->end = t - r->zero;
     if (a && step >= 0) a->to = step;
-    r->open = false;
 }
 
 static void drop_after(step_list *l, int64_t step)
@@ -153,49 +137,46 @@ static void charge_last_failures(reader *r, double until)
 
 /* Somebody resumed the run, at time t. If it was killed together with its supervisor, no event says when; the steps that it had finished
  * after its checkpoint do. They are repeated. */
-static void see_resumed(reader *r, const json_t *j, double t)
+static void see_resumed(reader *r, const ls_run_event *j, double t)
 {
     ls_interruptions *e = r->e;
-    const int64_t dropped = whole(j, "dropped_steps");
-    const double until = (number(j, "dropped_until_unix_ms") - r->base) / 1e3;
+    const int64_t dropped = j->dropped_steps;
+    const double until = (j->dropped_until_unix_ms - r->base) / 1e3;
     if (until > r->last && until < t) r->last = until; /* not if it is NaN */
     ls_attempt *a = running(r);
     if (a) {
         snprintf(a->how, sizeof a->how, "ended without a record");
-        close_attempt(r, r->last, whole(j, "step") + LS_MAX(dropped, 0));
+        close_attempt(r, r->last, j->step + LS_MAX(dropped, 0));
     }
     if (dropped > 0) { /* lost with the failure after which nothing was started any more, if there is one */
         ls_cause_loss *c = &e->cause[r->n_pending ? r->pending[0] : LS_CAUSE_OTHER];
         c->count += !r->n_pending;
         c->lost_steps += dropped;
-        c->repeated += or_zero(number(j, "dropped_seconds"));
+        c->repeated += or_zero(j->dropped_seconds);
     }
-    charge_last_failures(r, dropped > 0 ? until : end_of_step(r, whole(j, "step")));
+    charge_last_failures(r, dropped > 0 ? until : end_of_step(r, j->step));
     r->sessions += or_zero(r->last - r->begun);
     r->n_pending = 0;
     r->zero += t - r->last;
     r->begun = t;
 }
 
-static ls_status see_start(reader *r, const json_t *j, double t)
+static ls_status see_start(reader *r, const ls_run_event *j, ls_run_turn turn, double t)
 {
     ls_interruptions *e = r->e;
-    const int64_t step = whole(j, "step");
-    const bool again =
-        e->waits && whole(j, "attempt") != 1; /* by the supervisor; older versions do not say the attempt */
+    const int64_t step = j->step;
+    const bool again = turn == LS_TURN_AGAIN;
     char like[sizeof r->like];
-    snprintf(like, sizeof like, "%lld %lld %lld %lld %.30s %.30s %.30s", (long long)whole(j, "world_size"),
-             (long long)whole(j, "pp"), (long long)whole(j, "tp"), (long long)whole(j, "tokens_per_step"),
-             text(j, "strategy"), text(j, "precision"), text(j, "device"));
+    snprintf(like, sizeof like, "%lld %lld %lld %lld %.30s %.30s %.30s", (long long)j->world_size, (long long)j->pp,
+             (long long)j->tp, (long long)j->tokens_per_step, j->strategy, j->precision, j->device);
     if (!again && step > 0) r->resumed = step, r->changed = r->changed || (*r->like && strcmp(like, r->like) != 0);
-    if (!again && step == 0) r->resumed = 0, r->changed = false;
     snprintf(r->like, sizeof r->like, "%s", like);
-    if (!again && step == 0) {
+    if (turn == LS_TURN_NEW) {
         forget(e);
-        r->sessions = 0;
+        r->resumed = 0;
+        r->changed = r->copies = false;
+        r->sessions = r->waits = 0;
         r->n_pending = r->n_struck = r->n_wait = 0;
-        r->waits = 0;
-        r->copies = false;
     }
     if (!e->n_attempt) r->zero = r->begun = t;
     else if (!again) see_resumed(r, j, t); /* the time between is not a part of the run */
@@ -211,55 +192,41 @@ static ls_status see_start(reader *r, const json_t *j, double t)
     r->copies = r->copies || (again && from >= 0 && step > saved && step != from);
     ls_attempt *a = add_attempt(e, t - r->zero);
     if (!a) return e->n_attempt >= MOST_ATTEMPTS ? LS_OK : ls_nomem(sizeof *a, "attempts");
-    a->workers = whole(j, "world_size");
+    a->workers = j->world_size;
     a->from = a->to = step;
-    r->open = true;
-    e->waits = false;
     return LS_OK;
 }
 
 /* --- failures --- */
 
-static int cause_of(const char *words)
+static void failure_words(const ls_run_event *j, char *out, size_t room)
 {
-    for (int i = 0; i < LS_CAUSE_OTHER; i++)
-        if (!strcmp(words, ls_cause_name[i])) return i;
-    return LS_CAUSE_OTHER;
-}
-
-static void failure_words(const json_t *j, char *out, size_t room)
-{
-    const int64_t rank = whole(j, "rank");
-    const char *host = text(j, "host"), *detail = text(j, "detail");
+    const int64_t rank = j->rank;
+    const char *host = j->host, *detail = j->detail;
     char where[128] = "";
     if (!strncmp(detail, "rank ", 5)) where[0] = 0; /* it names the rank itself */
     else if (rank >= 0)
         snprintf(where, sizeof where, " (rank %lld%s%.80s)", (long long)rank, *host ? " on " : "", host);
     else if (*host) snprintf(where, sizeof where, " (%.80s)", host);
     char words[512];
-    snprintf(words, sizeof words, "%.40s%s%s%.200s", *text(j, "cause") ? text(j, "cause") : "failed", where,
-             *detail ? ": " : "", detail);
+    snprintf(words, sizeof words, "%.40s%s%s%.200s", *j->cause ? j->cause : "failed", where, *detail ? ": " : "",
+             detail);
     copy(out, room, words);
 }
 
-static ls_status see_failure(reader *r, const json_t *j, double t)
+static ls_status see_failure(reader *r, const ls_run_event *j, double t)
 {
     ls_interruptions *e = r->e;
-    const int cause = cause_of(text(j, "cause"));
-    const int64_t which = whole(j, "attempt");
-    if (e->waits && which >= 0 && which == r->failed) return LS_OK; /* another rank of the same attempt */
-    r->failed = which;
+    int cause = 0;
+    while (cause < LS_CAUSE_OTHER && strcmp(j->cause, ls_cause_name[cause]) != 0) cause++;
     const bool ended = e->n_attempt && !strcmp(e->attempt[e->n_attempt - 1].how, "failed"); /* as rank 0 recorded */
     r->n_struck += r->open || ended;
     if (!r->open && !ended && !add_attempt(e, t - r->zero) && e->n_attempt < MOST_ATTEMPTS) /* before its start */
         return ls_nomem(sizeof *e->attempt, "attempts");
     r->open = true;
-    ls_attempt *a = running(r);
-    if (a) failure_words(j, a->how, sizeof a->how);
-    close_attempt(r, t, whole(j, "step"));
-    e->failures++;
+    failure_words(j, e->attempt[e->n_attempt - 1].how, sizeof e->attempt->how);
+    close_attempt(r, t, j->step);
     e->cause[cause].count++;
-    e->waits = true;
     if (r->n_pending == MOST_PENDING) return LS_OK;
     r->pending[r->n_pending] = cause;
     r->failed_at[r->n_pending++] = t;
@@ -267,13 +234,12 @@ static ls_status see_failure(reader *r, const json_t *j, double t)
 }
 
 /* The steps were lost with the first of the failures, as is the time until it was noticed. */
-static void see_restart(reader *r, const json_t *j, double t)
+static void see_restart(reader *r, const ls_run_event *j, double t)
 {
     ls_interruptions *e = r->e;
     const int n = r->n_pending;
-    const int64_t lost = whole(j, "lost_steps");
-    double left = number(j, "lost_seconds");
-    e->restarts++;
+    const int64_t lost = j->lost_steps;
+    double left = j->lost_seconds;
     r->trains = t;
     if (n > 1) e->cause[r->pending[0]].waiting += or_zero(left - (t - r->failed_at[0]));
     if (n && isnan(left)) left = t - r->failed_at[n - 1];
@@ -285,82 +251,63 @@ static void see_restart(reader *r, const json_t *j, double t)
     r->n_wait++;
     ls_cause_loss *first = &e->cause[r->pending[0]];
     if (lost > 0) first->lost_steps += lost;
-    first->repeated += or_zero(number(j, "repeated_seconds"));
+    first->repeated += or_zero(j->repeated_seconds);
     r->n_pending = 0;
 }
 
-static void see_resize(reader *r, const json_t *j, double t)
+static void see_resize(reader *r, const ls_run_event *j, double t)
 {
-    ls_attempt *a = running(r);
-    r->e->resizes++;
-    if (a && a->workers == whole(j, "to")) return; /* written after the start of the next attempt */
-    if (a) close_attempt(r, t, whole(j, "step"));
-    else a = r->e->n_attempt ? &r->e->attempt[r->e->n_attempt - 1] : NULL;
-    r->e->waits = true;
+    ls_attempt *a = r->e->n_attempt ? &r->e->attempt[r->e->n_attempt - 1] : NULL;
+    close_attempt(r, t, j->step);
     if (!a || (*a->how && strcmp(a->how, "stopped") != 0)) return; /* a failure comes before its resize */
     char words[256];
-    snprintf(words, sizeof words, "resized from %lld to %lld workers: %.100s", (long long)whole(j, "from"),
-             (long long)whole(j, "to"), text(j, "why"));
+    snprintf(words, sizeof words, "resized from %lld to %lld workers: %.100s", (long long)j->from, (long long)j->to,
+             j->why);
     copy(a->how, sizeof a->how, words);
 }
 
-static void see_end(reader *r, const json_t *j, double t)
+static void see_end(reader *r, const ls_run_event *j, double t)
 {
     ls_attempt *a = running(r);
-    if (a) copy(a->how, sizeof a->how, text(j, "state"));
-    close_attempt(r, t, whole(j, "step"));
-    if (whole(j, "attempt") >= 0) r->e->waits = false; /* of the supervisor: it starts no other attempt */
+    if (a) copy(a->how, sizeof a->how, j->state);
+    close_attempt(r, t, j->step);
 }
 
-static ls_status see_audit(ls_interruptions *e, const json_t *j)
+static ls_status see_audit(ls_interruptions *e, const ls_run_event *j)
 {
-    e->audits++;
-    if (strcmp(text(j, "result"), "mismatch") != 0) return LS_OK;
+    if (strcmp(j->result, "mismatch") != 0) return LS_OK;
     if (!ls_grow(&e->audit, e->n_audit, &e->cap_audit, sizeof *e->audit))
         return ls_nomem(sizeof *e->audit, "failed audits");
     ls_audit_failure *a = &e->audit[e->n_audit++];
-    *a = (ls_audit_failure){.step = whole(j, "step"), .rank = whole(j, "rank")};
-    copy(a->what, sizeof a->what, text(j, "what"));
-    copy(a->unit, sizeof a->unit, text(j, "unit"));
+    *a = (ls_audit_failure){.step = j->step, .rank = j->rank};
+    copy(a->what, sizeof a->what, j->what);
+    copy(a->unit, sizeof a->unit, j->unit);
     return LS_OK;
 }
 
 /* --- lines --- */
 
-static ls_status see_line(reader *r, const json_t *j)
+static ls_status see_line(reader *r, const ls_run_event *j)
 {
-    const char *kind = text(j, "event");
-    const double ms = number(j, "time_unix_ms");
+    const double ms = j->time_unix_ms < 0 ? NAN : (double)j->time_unix_ms;
+    const ls_run_turn turn = ls_run_history_add(&r->e->seen, j);
     ls_status st = LS_OK;
     if (!r->timed && !isnan(ms)) r->timed = true, r->base = ms;
     const double t = isnan(ms) ? r->last : (ms - r->base) / 1e3;
-    if (!strcmp(kind, "start")) st = see_start(r, j, t);
-    if (!strcmp(kind, "failure")) st = see_failure(r, j, t);
-    if (!strcmp(kind, "audit")) st = see_audit(r->e, j);
-    if (!strcmp(kind, "checkpoint")) st = note_step(&r->saved, whole(j, "step"));
-    if (!strcmp(kind, "validation")) st = note_step(&r->validated, whole(j, "step"));
-    if (!strcmp(kind, "restart")) see_restart(r, j, t);
-    if (!strcmp(kind, "resize")) see_resize(r, j, t);
-    if (!strcmp(kind, "end")) see_end(r, j, t);
-    r->last = t;
-    return st;
-}
-
-static ls_status see_lines(reader *r, ls_text t, const char *dir, ls_notes *notes)
-{
-    int n_bad = 0;
-    for (const char *p = t.data, *end = p + t.n, *stop; p < end; p = stop + 1) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
-        json_error_t error;
-        stop = nl ? nl : end;
-        json_t *j = json_loadb(p, (size_t)(stop - p), 0, &error);
-        const ls_status st = json_is_object(j) ? see_line(r, j) : LS_OK;
-        n_bad += nl && stop > p && !json_is_object(j); /* a killed run may leave an incomplete last line */
-        json_decref(j);
-        LS_TRY(st);
+    switch (turn == LS_TURN_REPEATED ? LS_N_EV : j->kind) {
+    case LS_EV_START: st = see_start(r, j, turn, t); break;
+    case LS_EV_FAILURE: st = see_failure(r, j, t); break;
+    case LS_EV_AUDIT: st = see_audit(r->e, j); break;
+    case LS_EV_CHECKPOINT: st = note_step(&r->saved, j->step); break;
+    case LS_EV_VALIDATION: st = note_step(&r->validated, j->step); break;
+    case LS_EV_RESTART: see_restart(r, j, t); break;
+    case LS_EV_RESIZE: see_resize(r, j, t); break;
+    case LS_EV_END: see_end(r, j, t); break;
+    default: break;
     }
-    if (n_bad) ls_notes_add(notes, "%s/events.jsonl: %d lines are no JSON objects", dir, n_bad);
-    return LS_OK;
+    r->last = t;
+    r->open = r->e->seen.open;
+    return st;
 }
 
 /* --- sums --- */
@@ -475,15 +422,6 @@ static ls_status add_line(ls_run *run, const char *line)
     return LS_OK;
 }
 
-/* Speed is of the steps, which are valid. The wall time that a run records has neither repeated steps nor the time between attempts. */
-static ls_status mark(ls_run *run)
-{
-    const bool resized = run->events->resizes > 0;
-    if (!ls_was_interrupted(run->events)) return LS_OK;
-    run->wall = NAN;
-    return run->setting ? add_line(run, resized ? "resized on" : "interrupted on") : LS_OK;
-}
-
 ls_status run_mark_resumed(const report_doc *d, bool traced, ls_run *run)
 {
     const int64_t recorded = report_int(d, "lockstep.resumed_from_step");
@@ -503,11 +441,20 @@ ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r
 {
     ls_interruptions e = {0};
     reader r = {.e = &e, .run = run};
-    ls_status st = see_lines(&r, t, dir, notes);
+    ls_status st = LS_OK;
+    ls_run_event event;
+    int n_bad = 0;
+    ls_jsonl l = {.text = t.data, .n = t.n};
+    while (st == LS_OK && ls_jsonl_next(&l)) {
+        if (ls_run_event_read(l.row, &event)) st = see_line(&r, &event);
+        else n_bad += l.whole; /* a killed run may leave an incomplete last line */
+    }
+    ls_jsonl_fini(&l);
+    if (n_bad) ls_notes_add(notes, "%s/events.jsonl: %d lines are no JSON objects", dir, n_bad);
     run->started = *r.like;
     run->resumed = r.resumed;
     run->changed = r.changed;
-    if (st == LS_OK && (ls_has_lost_time(&e) || e.audits)) {
+    if (st == LS_OK && (ls_has_lost_time(&e) || e.seen.audits)) {
         run->events = ls_alloc(sizeof *run->events);
         if (!run->events) st = ls_nomem(sizeof e, "the interruptions of a run");
     }
@@ -519,7 +466,11 @@ ls_status run_read_events(ls_text t, const char *dir, ls_notes *notes, ls_run *r
         if (r.e->n_attempt) sum_times(&r, run);
         else r.e->goodput = r.e->wall = r.e->useful = NAN;
         st = predict(&r, run);
-        if (st == LS_OK) st = mark(run);
+        if (ls_was_interrupted(run->events)) {
+            /* Speed is of the steps, which are valid. The recorded wall time has neither repeated steps nor the time between attempts. */
+            run->wall = NAN;
+            if (st == LS_OK && run->setting) st = add_line(run, r.e->seen.resizes ? "resized on" : "interrupted on");
+        }
     }
     forget(&e);
     ls_free(r.saved.at);

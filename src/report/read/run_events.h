@@ -14,8 +14,7 @@
 #ifndef LS_REPORT_RUN_EVENTS_H
 #define LS_REPORT_RUN_EVENTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "run/events.h"
 
 enum { LS_CAUSE_OTHER = 10, LS_CAUSE_RESIZE, LS_N_CAUSE };
 extern const char *const ls_cause_name[LS_N_CAUSE]; /* of key `cause`; the last: stopped on purpose, for a resize */
@@ -38,13 +37,12 @@ typedef struct ls_audit_failure {
 } ls_audit_failure;
 
 typedef struct ls_interruptions {
-    int64_t failures, restarts, resizes, audits; /* audits: all, also those that failed */
+    ls_run_history seen;
     ls_cause_loss cause[LS_N_CAUSE];
     ls_attempt *attempt;
     int n_attempt, cap_attempt;
     ls_audit_failure *audit;
     int n_audit, cap_audit;
-    bool waits;                             /* the last line is a failure or a resize: no attempt has begun since */
     double wall, useful, repeated, waiting; /* seconds; NaN: not known */
     double goodput;                         /* NaN: not known, also if the clock was changed during the run */
     /* with three or more failures of training, the same by the formula of core/goodput.h from measured values; NaN: one of them is not known */
@@ -57,7 +55,7 @@ enum { LS_ENOUGH_FAILURES = 3 }; /* to compare goodput with the formula */
 
 static inline bool ls_was_interrupted(const ls_interruptions *e)
 {
-    return e->failures || e->restarts || e->resizes;
+    return e->seen.failures || e->seen.restarts || e->seen.resizes;
 }
 
 /* Also if it was killed together with its supervisor, or without one, and repeated steps after that. */

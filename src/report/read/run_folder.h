@@ -9,6 +9,7 @@
 #include "core/stat.h"
 #include "report/read/keys.h"
 #include "report/read/run_events.h"
+#include "run/metrics.h"
 
 /* Parts of a step. */
 enum {
@@ -23,7 +24,8 @@ enum {
     LS_N_SPLIT
 };
 typedef struct ls_split_part {
-    const char *key, *step_key, *words; /* in lockstep.step_split, in metrics.jsonl, for people */
+    const char *key, *words; /* in lockstep.step_split, for people */
+    ls_row_key row;          /* in metrics.jsonl */
 } ls_split_part;
 extern const ls_split_part ls_split[LS_N_SPLIT];
 

@@ -14,14 +14,14 @@
 enum { MAX_WORLD = 1000000 };
 
 const ls_split_part ls_split[LS_N_SPLIT] = {
-    [LS_SPLIT_FORWARD] = {"forward", "forward_sec", "forward"},
-    [LS_SPLIT_BACKWARD] = {"backward", "backward_sec", "backward"},
-    [LS_SPLIT_OPTIMIZER] = {"optimizer", "optimizer_sec", "optimizer"},
-    [LS_SPLIT_EXPOSED] = {"exposed_comm", "comm_exposed_sec", "exposed communication"},
-    [LS_SPLIT_BUBBLE] = {"bubble", "bubble_sec", "pipeline bubble"},
-    [LS_SPLIT_STRAGGLER] = {"straggler", "straggler_sec", "waiting for slower workers"},
-    [LS_SPLIT_INPUT] = {"input", "data_sec", "input"},
-    [LS_SPLIT_OTHER] = {"other", "other_sec", "other"},
+    [LS_SPLIT_FORWARD] = {"forward", "forward", LS_ROW_FORWARD},
+    [LS_SPLIT_BACKWARD] = {"backward", "backward", LS_ROW_BACKWARD},
+    [LS_SPLIT_OPTIMIZER] = {"optimizer", "optimizer", LS_ROW_OPTIMIZER},
+    [LS_SPLIT_EXPOSED] = {"exposed_comm", "exposed communication", LS_ROW_COMM_EXPOSED},
+    [LS_SPLIT_BUBBLE] = {"bubble", "pipeline bubble", LS_ROW_BUBBLE},
+    [LS_SPLIT_STRAGGLER] = {"straggler", "waiting for slower workers", LS_ROW_STRAGGLER},
+    [LS_SPLIT_INPUT] = {"input", "input", LS_ROW_DATA},
+    [LS_SPLIT_OTHER] = {"other", "other", LS_ROW_OTHER},
 };
 
 /* Mean over the epochs that have the value; NaN when none has. */
@@ -164,14 +164,6 @@ static char *short_name(const char *dir)
     return ls_strndup(dir + at, n - at);
 }
 
-static void compare_launcher(const report_doc *d, const ls_run *r)
-{
-    int64_t world = report_int(d, "world_size");
-    if (r->world && world >= 0 && world != r->world)
-        ls_notes_add(d->notes, "%s: key world_size: %lld, but training_metrics.json has %d", d->file, (long long)world,
-                     r->world);
-}
-
 static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
 {
     json_t **const parsed[LS_N_RUN_FILE] = {[LS_RUN_METRICS] = &r->metrics,
@@ -202,7 +194,10 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
     if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
     if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
     run_tell_waits(&d, r);
-    compare_launcher(&(report_doc){r->launcher, launcher.text, notes}, r);
+    const int64_t world = report_int(&(report_doc){r->launcher, launcher.text, notes}, "world_size");
+    if (r->world && world >= 0 && world != r->world)
+        ls_notes_add(notes, "%s: key world_size: %lld, but training_metrics.json has %d", launcher.text,
+                     (long long)world, r->world);
     return run_read_proof(t, notes, r);
 }
 

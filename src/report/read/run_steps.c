@@ -3,36 +3,12 @@
 #include "core/mem.h"
 #include "core/stat.h"
 #include "report/read/run_impl.h"
+#include "run/jsonl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static double number(const json_t *o, const char *key)
-{
-    return report_num(&(report_doc){o, "", NULL}, key);
-}
-
-static bool read_step(const char *line, size_t n, ls_run_step *s)
-{
-    json_error_t e;
-    json_t *o = json_loadb(line, n, 0, &e);
-    double step = number(o, "step");
-    bool ok = step >= 0 && step < 9e15;
-    if (ok) {
-        s->step = (int64_t)step;
-        s->loss = number(o, "loss");
-        s->val_loss = number(o, "val_loss");
-        s->time = number(o, "step_time_sec");
-        s->tflop_per_token = number(o, "tflops") / number(o, "tokens_per_sec");
-        s->at_ms = number(o, "time_unix_ms");
-        for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, ls_split[i].step_key);
-        if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
-    }
-    json_decref(o);
-    return ok;
-}
 
 /* Means over the steps after the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
  * steps have none: ls_run.split_of_steps tells which. */
@@ -90,17 +66,31 @@ static ls_status find_p95(ls_run *r)
 
 ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
-    int cap = 0, line_no = 0, n_bad = 0;
-    for (const char *p = t.data, *end = p + t.n, *stop; p < end; p = stop + 1) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
-        stop = nl ? nl : end;
-        line_no++;
-        if (stop == p) continue;
-        if (!ls_grow(&r->step, r->n_step, &cap, sizeof *r->step)) return ls_nomem(sizeof *r->step, "steps");
-        if (read_step(p, (size_t)(stop - p), &r->step[r->n_step])) r->n_step++;
-        else if (nl && ++n_bad <= 3) /* a killed run may leave an incomplete last line */
-            ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
+    int cap = 0, n_bad = 0;
+    ls_metrics_row row;
+    ls_jsonl l = {.text = t.data, .n = t.n};
+    while (ls_jsonl_next(&l)) {
+        if (!ls_metrics_read(l.row, &row)) {
+            if (l.whole && ++n_bad <= 3) /* a killed run may leave an incomplete last line */
+                ls_notes_add(notes, "%s/metrics.jsonl: line %lld is not an object with a key step", dir,
+                             (long long)l.number);
+            continue;
+        }
+        if (!ls_grow(&r->step, r->n_step, &cap, sizeof *r->step)) {
+            ls_jsonl_fini(&l);
+            return ls_nomem(sizeof *r->step, "steps");
+        }
+        ls_run_step *s = &r->step[r->n_step++];
+        *s = (ls_run_step){.step = row.step,
+                           .loss = row.x[LS_ROW_LOSS],
+                           .val_loss = row.x[LS_ROW_VAL_LOSS],
+                           .time = row.x[LS_ROW_STEP_TIME],
+                           .tflop_per_token = row.x[LS_ROW_TFLOPS] / row.x[LS_ROW_TOKENS_PER_SEC],
+                           .at_ms = row.x[LS_ROW_TIME]};
+        for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = row.x[ls_split[i].row];
+        if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = row.x[LS_ROW_REDUCE]; /* its older name */
     }
+    ls_jsonl_fini(&l);
     if (n_bad > 3) ls_notes_add(notes, "%s/metrics.jsonl: %d more such lines", dir, n_bad - 3);
     return run_measure_steps(r);
 }
@@ -114,13 +104,6 @@ ls_status run_measure_steps(ls_run *r)
 
 /* --- pipeline.json: a list of {lane, begin, end, kind, label}, or an object that has it as `rows`, and perhaps one as `simulated` --- */
 
-/* A text of the file, "" where there is none; borrowed. */
-static const char *text_of(const json_t *row, const char *key)
-{
-    const char *text = json_string_value(json_object_get(row, key));
-    return text ? text : "";
-}
-
 /* Appends the boxes of a list. */
 static void read_spans(const json_t *rows, bool simulated, const char *file, ls_notes *notes, ls_run *r)
 {
@@ -131,15 +114,16 @@ static void read_spans(const json_t *rows, bool simulated, const char *file, ls_
     }
     for (size_t i = 0; i < n_row; i++) {
         const json_t *row = json_array_get(rows, i);
-        double lane = number(row, "lane"), begin = number(row, "begin"), end = number(row, "end");
+        double lane = ls_json_real_at(row, "lane"), begin = ls_json_real_at(row, "begin"),
+               end = ls_json_real_at(row, "end");
         if (!(lane >= 0 && lane < 256 && begin >= 0 && end >= begin)) {
             ls_notes_add(notes, "%s: row %zu: keys lane (0 to 255), begin and end (begin <= end) were expected", file,
                          i);
             if (i > 2) break;
             continue;
         }
-        r->span[r->n_span++] =
-            (ls_run_span){simulated, (int)lane, begin, end, text_of(row, "kind"), text_of(row, "label")};
+        r->span[r->n_span++] = (ls_run_span){
+            simulated, (int)lane, begin, end, ls_json_text_at(row, "kind"), ls_json_text_at(row, "label")};
         if (lane >= r->n_lane) r->n_lane = (int)lane + 1;
     }
 }
