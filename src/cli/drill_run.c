@@ -11,6 +11,8 @@
 #include "core/fs.h"
 #include "core/rng.h"
 #include "core/stop.h"
+#include "run/events.h"
+#include "run/jsonl.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -277,44 +279,32 @@ static double time_of(const char *log, int k)
     return at;
 }
 
-static void take_event(drill_fault *f, double at, const json_t *o)
-{
-    const char *name = json_string_value(json_object_get(o, "event"));
-    const json_int_t number = json_integer_value(json_object_get(o, "attempt"));
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const double wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - ls_now() + at; /* of the fault */
-    const double after = 1e-3 * (double)json_integer_value(json_object_get(o, "time_unix_ms")) - wall;
-    if (!name) return;
-    if (!strcmp(name, "failure") && number == f->attempt) {
-        const char *cause = json_string_value(json_object_get(o, "cause"));
-        f->detected = fmax(after, 0);
-        const json_t *rank = json_object_get(o, "rank");
-        snprintf(f->cause, sizeof f->cause, "%s", cause ? cause : "");
-        f->blamed = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
-    } else if (!strcmp(name, "checkpoint_failed") && f->kind->file && after >= -0.01 && isnan(f->detected)) {
-        f->detected = fmax(after, 0); /* --save_failures warn: the run goes on without this checkpoint */
-        snprintf(f->cause, sizeof f->cause, "disk");
-    } else if (!strcmp(name, "restart") && number == f->attempt + 1) {
-        f->again = fmax(after, 0);
-        f->lost_steps = json_integer_value(json_object_get(o, "lost_steps"));
-    }
-}
-
+/* What events.jsonl says of a fault at time `at` on the monotonic clock. */
 static void read_events(const char *dir, drill_fault *f, double at)
 {
-    char *text = NULL, *rest = NULL;
-    size_t n = 0;
-    if (ls_fs_read(ls_path_of(dir, "events.jsonl").text, &text, &n) != LS_OK) {
-        ls_err_clear();
-        return;
+    ls_follow whole = {0};
+    ls_jsonl l;
+    ls_run_event e;
+    struct timespec now;
+    ls_wall(&now);
+    const double wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - ls_now() + at; /* of the fault */
+    if (ls_follow_look(&whole, ls_path_of(dir, "events.jsonl").text, LS_JSONL_ALL, &l) != LS_OK) ls_err_clear();
+    while (ls_jsonl_next(&l)) {
+        if (!ls_run_event_read(l.row, &e)) continue;
+        const double after = 1e-3 * (double)e.time_unix_ms - wall;
+        if (e.kind == LS_EV_FAILURE && e.attempt == f->attempt) {
+            f->detected = fmax(after, 0);
+            snprintf(f->cause, sizeof f->cause, "%s", e.cause);
+            f->blamed = (int)e.rank;
+        } else if (e.kind == LS_EV_SAVE_FAILED && f->kind->file && after >= -0.01 && isnan(f->detected)) {
+            f->detected = fmax(after, 0); /* --save_failures warn: the run goes on without this checkpoint */
+            snprintf(f->cause, sizeof f->cause, "disk");
+        } else if (e.kind == LS_EV_RESTART && e.attempt == f->attempt + 1) {
+            f->again = fmax(after, 0);
+            f->lost_steps = e.lost_steps;
+        }
     }
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        json_t *o = json_loads(line, 0, NULL);
-        if (o) take_event(f, at, o);
-        json_decref(o);
-    }
-    ls_free(text);
+    ls_follow_end(&whole, &l);
 }
 
 static void fail(drill_run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -370,13 +360,6 @@ static int end_processes(const char *mark)
     return left;
 }
 
-static void look_for_leftovers(const drill_site *s, drill_run *r, int left, time_t since)
-{
-    char name[NAME_MAX + 1];
-    if (left) fail(r, "%d process%s left behind", left, left == 1 ? " is" : "es are");
-    if (leaves_shared_memory(since, s->launcher != DRILL_MPI, name)) fail(r, "/dev/shm/%s is left behind", name);
-}
-
 static void set_plan(const drill_run *r)
 {
     char plan[DRILL_PER_RUN * 200] = "";
@@ -389,7 +372,7 @@ static void set_plan(const drill_run *r)
 
 ls_status drill_run_once(drill_site *s, drill_run *r)
 {
-    char dir[PATH_MAX], mark[64], why[256];
+    char dir[PATH_MAX], mark[64], why[256], name[NAME_MAX + 1];
     ls_argv w = {0};
     if (!s->judge[r->layout.tp - 1]) LS_TRY(make_judge(s, r->layout.tp));
     LS_TRY(ls_path_in(dir, s->dir, "run-%lld", (long long)r->fault[0].number));
@@ -410,7 +393,8 @@ ls_status drill_run_once(drill_site *s, drill_run *r)
     const int left = end_processes(mark); /* also after a stop: they write to the folder */
     LS_TRY(st);
     r->seconds = ls_now() - begin;
-    look_for_leftovers(s, r, left, since);
+    if (left) fail(r, "%d process%s left behind", left, left == 1 ? " is" : "es are");
+    if (leaves_shared_memory(since, s->launcher != DRILL_MPI, name)) fail(r, "/dev/shm/%s is left behind", name);
     last_words(dir, why, sizeof why);
     if (a.late) fail(r, "the run did not end within %g s and was killed", s->limit);
     if (r->code) fail(r, "the run ended with exit code %d: %s", r->code, why);

@@ -4,10 +4,10 @@
 #include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "core/progress.h"
 #include "core/stop.h"
+#include "run/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,76 +25,28 @@
 
 /* ---- events.jsonl ---- */
 
-static int64_t unix_ms(void)
+/* Appends one line, as ls_event_add does. */
+#define ADD_EVENT(s, kind, ...)                              \
+    do {                                                     \
+        ls_event_log log_ = ls_event_log_open((s)->run_dir); \
+        ls_event_add(&log_, kind, __VA_ARGS__);              \
+        ls_event_log_close(&log_);                           \
+    } while (0)
+
+static void add_failure(const supervise *s, const supervise_end *e)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    ADD_EVENT(s, LS_EV_FAILURE, LS_KV("attempt", s->attempt), LS_KV_COUNT("rank", e->rank),
+              LS_KV("host", (const char *)e->host), LS_KV("cause", e->cause), LS_KV("detail", (const char *)e->detail),
+              LS_KV("step", s->step));
 }
 
-/* Appends one line with one write. A run whose folder cannot be written goes on. */
-static void put_event(const supervise *s, ls_str *line, ls_jsonw *w)
+/* After the last failure: nothing is started any more. As add_failure, only if an attempt has begun to train. */
+static void add_end(const supervise *s, ls_status st, const supervise_end *e)
 {
-    ls_jsonw_put_int(w, "time_unix_ms", unix_ms());
-    ls_jsonw_close(w);
-    ls_str_addc(line, '\n');
-    const int fd = ls_fs_open_lines(ls_path_of(s->run_dir, "events.jsonl").text);
-    if (fd >= 0 && !line->failed) (void)!write(fd, line->data, line->len);
-    if (fd >= 0) close(fd);
-    ls_str_fini(line);
-}
-
-static ls_jsonw begin_event(ls_str *line, const char *name)
-{
-    ls_jsonw w;
-    ls_jsonw_init(&w, line, 0);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "event", name);
-    return w;
-}
-
-static void put_failure(const supervise *s, const supervise_end *e)
-{
-    ls_str line = {0};
-    ls_jsonw w = begin_event(&line, "failure");
-    ls_jsonw_put_int(&w, "attempt", s->attempt);
-    if (e->rank >= 0) ls_jsonw_put_int(&w, "rank", e->rank);
-    else ls_jsonw_put_value(&w, "rank", json_null());
-    ls_jsonw_members(&w, LS_KV("host", (const char *)e->host), LS_KV("cause", e->cause),
-                     LS_KV("detail", (const char *)e->detail), LS_KV("step", s->step));
-    put_event(s, &line, &w);
-}
-
-/* When training has begun again. */
-static void put_restart(supervise *s)
-{
-    ls_str line = {0};
-    ls_jsonw w = begin_event(&line, "restart");
-    s->restarting = false;
-    ls_jsonw_members(&w, LS_KV("attempt", s->attempt), LS_KV("workers", s->workers), LS_KV("from_step", s->from),
-                     LS_KV("lost_steps", s->lost_steps), LS_KV("lost_seconds", ls_now() - s->failed_at),
-                     LS_KV("repeated_seconds", s->repeated), LS_KV("backoff_seconds", s->waited));
-    put_event(s, &line, &w);
-}
-
-static void put_resize(const supervise *s, int from)
-{
-    ls_str line = {0};
-    ls_jsonw w = begin_event(&line, "resize");
-    ls_jsonw_members(&w, LS_KV("from", from), LS_KV("to", s->workers), LS_KV("step", s->step), LS_KV("why", s->why));
-    put_event(s, &line, &w);
-}
-
-/* After the last failure: nothing is started any more. As put_failure, only if an attempt has begun to train. */
-static void put_end(const supervise *s, ls_status st, const supervise_end *e)
-{
-    ls_str line = {0};
     if (s->from < 0) return;
-    ls_jsonw w = begin_event(&line, "end");
-    ls_jsonw_members(
-        &w, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
+    ADD_EVENT(
+        s, LS_EV_END, LS_KV("step", s->step), LS_KV("state", (const char *)(st == LS_E_STOPPED ? "stopped" : "failed")),
         LS_KV("reason", *ls_err_words() ? ls_err_words() : (const char *)e->detail), LS_KV("attempt", s->attempt));
-    put_event(s, &line, &w);
 }
 
 /* Training has begun again after a failure: what the attempts before had done beyond this step is lost. */
@@ -110,90 +62,66 @@ static void count_lost(supervise *s, int64_t from)
     s->count = 1;
 }
 
-static void take_event(supervise *s, const json_t *o)
+/* A `start`. */
+static void see_start(supervise *s, const ls_run_event *e)
 {
-    const char *name = json_string_value(json_object_get(o, "event"));
-    const json_t *step = json_object_get(o, "step"), *rank = json_object_get(o, "rank");
-    if (!name) return;
-    if (!strcmp(name, "start") && json_is_integer(step)) {
-        s->began = true;
-        s->began_at = ls_now();
-        if (s->restarting) count_lost(s, json_integer_value(step));
-        s->from = s->step = json_integer_value(step);
-        const json_t *size = json_object_get(o, "world_size");
-        if (!s->workers && json_is_integer(size)) s->workers = (int)json_integer_value(size);
-        if (s->restarting) put_restart(s);
-    } else if (!strcmp(name, "end")) {
-        const char *reason = json_string_value(json_object_get(o, "reason"));
-        snprintf(s->reason, sizeof s->reason, "%s", reason ? reason : "");
-    } else if (!strcmp(name, "checkpoint")) {
-        s->saved = true;
-    } else if (!strcmp(name, "audit")) {
-        const char *result = json_string_value(json_object_get(o, "result"));
-        s->corrupt = result && !strcmp(result, "mismatch");
-        s->corrupt_rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1;
-    }
+    s->began = true;
+    s->began_at = ls_now();
+    if (s->restarting) count_lost(s, e->step);
+    s->from = s->step = e->step;
+    if (!s->workers && e->world_size >= 0) s->workers = (int)e->world_size;
+    if (s->restarting)
+        ADD_EVENT(s, LS_EV_RESTART, LS_KV("attempt", s->attempt), LS_KV("workers", s->workers),
+                  LS_KV("from_step", s->from), LS_KV("lost_steps", s->lost_steps),
+                  LS_KV("lost_seconds", ls_now() - s->failed_at), LS_KV("repeated_seconds", s->repeated),
+                  LS_KV("backoff_seconds", s->waited));
+    s->restarting = false;
 }
 
 /* Reads the whole lines that were appended since the last call. */
 static void read_events(supervise *s)
 {
-    ls_fs_map m;
-    int64_t nbytes = 0;
+    ls_jsonl l;
+    ls_run_event e;
     ls_err_kept before;
-    const ls_path path = ls_path_of(s->run_dir, "events.jsonl");
     ls_err_keep(&before);
-    if (ls_fs_exists(path.text) && ls_fs_size(path.text, &nbytes) == LS_OK && nbytes > s->events_at &&
-        ls_fs_map_open(&m, path.text) == LS_OK) {
-        const char *data = m.data, *end;
-        size_t at = (size_t)s->events_at;
-        while (at < m.n && (end = memchr(data + at, '\n', m.n - at))) {
-            json_t *o = json_loadb(data + at, (size_t)(end - data) - at, 0, NULL);
-            at = (size_t)(end - data) + 1;
-            s->events_at = (int64_t)at;
-            if (o) take_event(s, o);
-            json_decref(o);
+    if (ls_follow_look(&s->events, ls_path_of(s->run_dir, "events.jsonl").text, LS_JSONL_ALL, &l) == LS_OK) {
+        while (ls_jsonl_next(&l)) {
+            if (!ls_run_event_read(l.row, &e)) continue;
+            if (e.kind == LS_EV_START && e.step >= 0) see_start(s, &e);
+            if (e.kind == LS_EV_END) snprintf(s->reason, sizeof s->reason, "%s", e.reason);
+            if (e.kind == LS_EV_CHECKPOINT) s->saved = true;
+            if (e.kind == LS_EV_AUDIT) {
+                s->corrupt = !strcmp(e.result, "mismatch");
+                s->corrupt_rank = (int)e.rank;
+            }
         }
-        ls_fs_map_close(&m);
+        ls_follow_end(&s->events, &l);
     }
     ls_err_restore(&before);
 }
 
 /* ---- metrics.jsonl ---- */
 
-/* The step and the seconds of the last whole line before `end`; where that line begins. False: there is none. */
-static bool line_before(const char *data, size_t *end, int64_t *step, double *seconds)
-{
-    while (*end) {
-        const char *nl = *end > 1 ? memrchr(data, '\n', *end - 1) : NULL;
-        const size_t at = nl ? (size_t)(nl - data) + 1 : 0;
-        json_t *o = data[*end - 1] == '\n' ? json_loadb(data + at, *end - at, 0, NULL) : NULL;
-        const json_t *v = json_object_get(o, "step");
-        const bool found = json_is_integer(v);
-        if (found) *step = json_integer_value(v), *seconds = json_number_value(json_object_get(o, "step_time_sec"));
-        json_decref(o);
-        *end = at;
-        if (found) return true;
-    }
-    return false;
-}
-
 /* The last finished step, and the time of the steps after `from`, which are repeated. */
 static void read_steps(supervise *s, int64_t from, double *repeated)
 {
     ls_fs_map m;
     ls_err_kept before;
-    int64_t step = 0;
-    double seconds = 0;
+    ls_metrics_row row;
     bool last = true;
     const ls_path path = ls_path_of(s->run_dir, "metrics.jsonl");
     *repeated = 0;
     ls_err_keep(&before);
     if (s->resume && ls_fs_is_file(path.text) && ls_fs_map_open(&m, path.text) == LS_OK) {
-        for (size_t end = m.n; line_before(m.data, &end, &step, &seconds) && (last || step > from); last = false) {
-            if (last && step > s->step) s->step = step;
-            if (step > from) *repeated += seconds;
+        ls_jsonl l = {.text = m.data, .n = m.n, .at = m.n};
+        while ((last || row.step > from) && ls_jsonl_back(&l)) {
+            if (!l.whole || !ls_metrics_read(l.row, &row)) continue;
+            if (last && row.step > s->step) s->step = row.step;
+            if (row.step > from) *repeated += fmax(row.x[LS_ROW_STEP_TIME], 0); /* NaN is left out */
+            last = false;
         }
+        ls_jsonl_fini(&l);
         ls_fs_map_close(&m);
     }
     ls_err_restore(&before);
@@ -206,7 +134,7 @@ static double last_progress(const supervise *s)
     struct timespec now;
     const double at = ls_now();
     if (!s->began || stat(ls_path_of(s->run_dir, "metrics.jsonl").text, &file)) return at;
-    clock_gettime(CLOCK_REALTIME, &now);
+    ls_wall(&now);
     const double age = difftime(now.tv_sec, file.st_mtim.tv_sec) + (double)(now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
     return fmin(at, fmax(s->began_at, at - age));
 }
@@ -475,13 +403,6 @@ static bool may_restart(supervise *s, ls_status st, const supervise_end *e, int6
     return !again && !over;
 }
 
-/* The wait before a restart. */
-static ls_status pause_before(supervise *s)
-{
-    s->waited = fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT);
-    return pause_for(s->waited);
-}
-
 static ls_status choose_workers(supervise *s, const supervise_end *e)
 {
     const int before = s->workers;
@@ -490,7 +411,8 @@ static ls_status choose_workers(supervise *s, const supervise_end *e)
     if (s->workers == before) return LS_OK;
     ls_progress_say("lockstep: continuing with %d worker%s instead of %d (%s)\n", s->workers,
                     s->workers == 1 ? "" : "s", before, s->why);
-    put_resize(s, before);
+    ADD_EVENT(s, LS_EV_RESIZE, LS_KV("from", before), LS_KV("to", s->workers), LS_KV("step", s->step),
+              LS_KV("why", s->why));
     return LS_OK;
 }
 
@@ -512,7 +434,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
     if (lost_silently(s, st, e)) st = LS_E_COMM;
     complete_end(s, st, e);
     /* one that is final before an attempt has begun to train is no event of the run in this folder */
-    if (s->from >= 0 || restartable(s, st)) put_failure(s, e);
+    if (s->from >= 0 || restartable(s, st)) add_failure(s, e);
     if (!restartable(s, st)) {
         if (s->attempt > 1 || s->began)
             ls_progress_say("lockstep: not restarted: a restart would repeat this failure\n");
@@ -538,6 +460,7 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
         return st;
     }
     const ls_status chosen = choose_workers(s, e);
+    s->waited = fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT);
     char memory[80];
     snprintf(memory, sizeof memory, "step %lld in the memory of the hosts", (long long)noted);
     if (chosen == LS_OK)
@@ -545,11 +468,11 @@ static ls_status recover(supervise *s, ls_status st, supervise_end *e)
                         noted > from ? memory
                         : path       ? path
                                      : "step 0",
-                        fmin(FIRST_WAIT * exp2(s->count - 1), MOST_WAIT), s->count, s->max_restarts);
+                        s->waited, s->count, s->max_restarts);
     ls_free(path);
     LS_TRY(chosen);
     s->restarting = true;
-    return pause_before(s);
+    return pause_for(s->waited);
 }
 
 /* A signal came, but the run failed instead of saving. */
@@ -557,8 +480,8 @@ static ls_status stop_failed(supervise *s, ls_status st, supervise_end *e)
 {
     read_steps(s, INT64_MAX, &s->repeated);
     complete_end(s, st, e);
-    if (s->from >= 0) put_failure(s, e);
-    put_end(s, st, e);
+    if (s->from >= 0) add_failure(s, e);
+    add_end(s, st, e);
     return st;
 }
 
@@ -576,15 +499,14 @@ static ls_status change_workers(supervise *s)
 static ls_status one_attempt(supervise *s, supervise_end *e)
 {
     char number[16];
+    struct stat events;
     ls_err_kept before;
     s->began = s->corrupt = s->saved = false;
     s->reason[0] = '\0';
     s->wanted = 0;
     s->oom_kills = oom_kills();
-    s->events_at = 0;
-    ls_err_keep(&before);
-    const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
-    if (ls_fs_exists(events.text) && ls_fs_size(events.text, &s->events_at) != LS_OK) ls_err_restore(&before);
+    s->events = (ls_follow){0};
+    if (!stat(ls_path_of(s->run_dir, "events.jsonl").text, &events)) s->events.at = events.st_size;
     snprintf(number, sizeof number, "%d", s->attempt);
     setenv("LOCKSTEP_ATTEMPT", number, 1);
     *e = (supervise_end){.rank = -1};
@@ -627,31 +549,26 @@ bool supervise_can_continue(const supervise *s, ls_status st)
     return st != LS_OK && s->from >= 0 && (st == LS_E_STOPPED || s->disk_final || ls_stop_requested());
 }
 
-/* Before the first attempt of a run that is resumed: it does not start from a damaged checkpoint either. */
-static ls_status check_resumed(const supervise *s)
-{
-    char *path = NULL;
-    int64_t from;
-    const ls_status st = find_checkpoint(s, &path, &from);
-    ls_free(path);
-    return st;
-}
-
 ls_status supervise_run(supervise *s)
 {
     supervise_end e;
+    char *path = NULL;
+    int64_t from;
     s->from = -1;
     const ls_path events = ls_path_of(s->run_dir, "events.jsonl");
     if (ls_fs_exists(events.text) && !ls_fs_is_file(events.text))
         return ls_fail(LS_E_IO, "%s is not a regular file, and restarts write to it; remove it", events.text);
     (void)ls_fs_unlink(ls_path_of(s->run_dir, SUPERVISE_ASK).text, false); /* of an earlier run */
-    LS_TRY(check_resumed(s));
+    const ls_status found =
+        find_checkpoint(s, &path, &from); /* a run that is resumed does not start from a damaged one */
+    ls_free(path);
+    LS_TRY(found);
     for (s->attempt = 1;; s->attempt++) {
         const ls_status st = one_attempt(s, &e);
         if (st == LS_OK || (st == LS_E_STOPPED && (!s->wanted || ls_stop_requested()))) return st;
         if (ls_stop_requested()) return stop_failed(s, st, &e);
         const ls_status next = st == LS_E_STOPPED ? change_workers(s) : recover(s, st, &e);
-        if (next != LS_OK) put_end(s, next, &e);
+        if (next != LS_OK) add_end(s, next, &e);
         LS_TRY(next);
     }
 }

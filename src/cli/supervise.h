@@ -19,11 +19,10 @@
 #ifndef LS_CLI_SUPERVISE_H
 #define LS_CLI_SUPERVISE_H
 
-#include "core/err.h"
+#include "run/events.h"
+#include "run/jsonl.h"
 
 #include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #define SUPERVISE_SAME     3
 #define SUPERVISE_RESTARTS 3 /* with --elastic or --hot_spare alone */
@@ -69,8 +68,8 @@ struct supervise {
     const char *why; /* of the next change of workers: "a worker was lost", "workers returned", "asked" */
 
     /* of the attempt */
-    int64_t events_at; /* bytes of events.jsonl that were read */
-    bool began;        /* its first step has begun             */
+    ls_follow events; /* what of events.jsonl was read */
+    bool began;       /* its first step has begun             */
     double began_at;
     int64_t from;     /* the step it continues from; -1: not known */
     char reason[300]; /* why it ended, as rank 0 wrote it; "": not known */

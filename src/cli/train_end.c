@@ -5,6 +5,8 @@
 #include "core/minmax.h"
 #include "core/progress.h"
 #include "data/unicode.h"
+#include "run/jsonl.h"
+#include "run/metrics.h"
 #include "serve/screen.h"
 
 #include <errno.h>
@@ -18,70 +20,55 @@
 
 /* ---- the loss curve ---- */
 
+typedef struct point {
+    double loss, val; /* val: validation after the step; NaN: there was none */
+} point;
+
 typedef struct curve {
-    double *loss; /* of each step                                */
-    double *val;  /* validation after the step; NaN: there was none */
-    int64_t n, cap;
+    point *point; /* of each step */
+    int n, cap;
     int64_t first_step, last_step;
 } curve;
 
-static ls_status add_step(curve *c, json_t *line)
-{
-    const json_t *val = json_object_get(line, "val_loss");
-    if (c->n == c->cap) {
-        const int64_t cap = c->cap ? 2 * c->cap : 1024;
-        double *loss = ls_realloc(c->loss, (size_t)cap * sizeof *loss);
-        if (loss) c->loss = loss;
-        double *more = ls_realloc(c->val, (size_t)cap * sizeof *more);
-        if (more) c->val = more;
-        if (!loss || !more) return ls_nomem((size_t)cap * sizeof *loss, "a loss curve");
-        c->cap = cap;
-    }
-    c->loss[c->n] = json_number_value(json_object_get(line, "loss"));
-    c->val[c->n++] = json_is_number(val) ? json_number_value(val) : NAN;
-    c->last_step = json_integer_value(json_object_get(line, "step"));
-    if (c->n == 1) c->first_step = c->last_step;
-    return LS_OK;
-}
-
 static ls_status read_curve(const char *run_dir, curve *c)
 {
-    char path[PATH_MAX], *data = NULL;
-    size_t n = 0;
+    ls_jsonl l;
+    ls_metrics_row row;
     ls_status st = LS_OK;
-    LS_TRY(ls_path_in(path, run_dir, "metrics.jsonl"));
-    LS_TRY(ls_fs_read(path, &data, &n));
-    for (const char *at = data, *end; st == LS_OK && at < data + n; at = end + 1) {
-        end = memchr(at, '\n', (size_t)(data + n - at));
-        if (!end) break;
-        json_t *line = NULL;
-        st = ls_json_parse(at, (size_t)(end - at), path, &line);
-        if (st == LS_OK) st = add_step(c, line);
-        json_decref(line);
+    LS_TRY(ls_jsonl_open(&l, ls_path_of(run_dir, "metrics.jsonl").text, LS_JSONL_ALL));
+    while (st == LS_OK && ls_jsonl_next(&l)) {
+        if (!ls_metrics_read(l.row, &row)) continue;
+        if (!ls_grow(&c->point, c->n, &c->cap, sizeof *c->point)) st = ls_nomem(sizeof *c->point, "a loss curve");
+        else c->point[c->n++] = (point){row.x[LS_ROW_LOSS], row.x[LS_ROW_VAL_LOSS]};
+        c->last_step = row.step;
+        if (c->n == 1) c->first_step = c->last_step;
     }
-    ls_free(data);
+    ls_jsonl_fini(&l);
     return st;
 }
 
-/* The mean of the values of column x that are numbers; NaN: there is none. */
-static double column(const double *v, int64_t n, int width, int x)
+/* The mean losses of column x of `width`, of those that are numbers; NaN: there is none. */
+static point column(const curve *c, int width, int x)
 {
-    double sum = 0;
-    int64_t k = 0;
-    for (int64_t i = n * x / width; i < n * (x + 1) / width; i++)
-        if (!isnan(v[i])) sum += v[i], k++;
-    return k ? sum / (double)k : NAN;
+    point sum = {0, 0};
+    int n = 0, n_val = 0;
+    for (int64_t i = (int64_t)c->n * x / width; i < (int64_t)c->n * (x + 1) / width; i++) {
+        const point *p = &c->point[i];
+        if (!isnan(p->loss)) sum.loss += p->loss, n++;
+        if (!isnan(p->val)) sum.val += p->val, n_val++;
+    }
+    return (point){n ? sum.loss / n : NAN, n_val ? sum.val / n_val : NAN};
 }
 
 static void draw(const curve *c, ls_str *out)
 {
     const int columns = ls_terminal_columns(STDOUT_FILENO), left = columns ? LS_MAX(columns - LABEL - 1, 8) : COLUMNS;
     const ls_screen screen = {.columns = LABEL + 1 + COLUMNS, .blocks = ls_screen_unicode()};
-    const int n = (int)LS_MIN(c->n, LS_MIN(left, COLUMNS));
+    const int n = LS_MIN(c->n, LS_MIN(left, COLUMNS));
     double loss[COLUMNS], val[COLUMNS];
     for (int x = 0; x < n; x++) {
-        loss[x] = column(c->loss, c->n, n, x);
-        val[x] = column(c->val, c->n, n, x);
+        const point at = column(c, n, x);
+        loss[x] = at.loss, val[x] = at.val;
     }
     ls_screen_curve(&screen, loss, val, n, c->first_step, c->last_step, ROWS, out);
 }
@@ -199,8 +186,7 @@ ls_status train_end_summary(const ls_train_options *o, const ls_device_choice *d
         ls_str_fini(&text);
         st = next_commands(o, c.last_step, &out);
     }
-    ls_free(c.loss);
-    ls_free(c.val);
+    ls_free(c.point);
     if (st == LS_OK) return cli_print(&out);
     ls_str_fini(&out);
     return st;

@@ -5,6 +5,8 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/stat.h"
+#include "run/jsonl.h"
+#include "run/metrics.h"
 #include "config/run_options.h"
 
 #include <math.h>
@@ -114,50 +116,43 @@ static ls_status read_memory(const char *file, const json_t *root, ls_run_record
 }
 
 enum { N_COLUMN = 6 };
-static const char *const column[N_COLUMN] = {"step_time_sec",    "forward_sec",   "backward_sec",
-                                             "comm_exposed_sec", "optimizer_sec", "other_sec"};
+static const ls_row_key column[N_COLUMN] = {LS_ROW_STEP_TIME,    LS_ROW_FORWARD,   LS_ROW_BACKWARD,
+                                            LS_ROW_COMM_EXPOSED, LS_ROW_OPTIMIZER, LS_ROW_OTHER};
 
 /* One line of metrics.jsonl. null is NaN: not known for this step. */
-static ls_status read_step(const char *path, int line, const char *text, size_t n, double x[N_COLUMN])
+static ls_status read_step(const char *path, const ls_jsonl *l, double x[N_COLUMN])
 {
-    json_t *one = NULL;
-    char where[640];
-    snprintf(where, sizeof where, "%s:%d", path, line);
-    ls_status st = ls_json_parse(text, n, where, &one);
-    if (st == LS_E_FORMAT) {
-        ls_err_clear(); /* its message has the line number of this text, which is 1 */
-        return ls_fail(LS_E_FORMAT, "%s: the line is not JSON", where);
+    const long long line = l->number;
+    ls_metrics_row row;
+    if (!l->row) return ls_fail(LS_E_FORMAT, "%s:%lld: the line is not JSON", path, line);
+    (void)ls_metrics_read(l->row, &row);
+    for (int k = 0; k < N_COLUMN; k++) {
+        const char *key = ls_row_name[column[k]];
+        x[k] = row.x[column[k]];
+        if (!ls_metrics_has(&row, column[k]) || (k == 0 && isnan(x[k])))
+            return ls_fail(LS_E_FORMAT, "%s:%lld: %s is missing or not a number", path, line, key);
+        if (k == 0 && !(x[k] > 0))
+            return ls_fail(LS_E_FORMAT, "%s:%lld: %s is %g; it must be above 0", path, line, key, x[k]);
     }
-    for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
-        const json_t *v = json_object_get(one, column[k]);
-        x[k] = json_is_null(v) ? NAN : json_number_value(v);
-        if (!json_is_number(v) && !(k && json_is_null(v)))
-            st = ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", where, column[k]);
-        else if (k == 0 && !(x[k] > 0))
-            st = ls_fail(LS_E_FORMAT, "%s: %s is %g; it must be above 0", where, column[k], x[k]);
-    }
-    json_decref(one);
-    return st;
+    return LS_OK;
 }
 
 /* Mean times of a step, without those that warm up and those that ls_measure_rows leaves out. */
 static ls_status read_steps(ls_run_record *r, bool fastest)
 {
-    char path[600], *text = NULL;
-    size_t n = 0;
-    int lines = 0, rows = 0;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
-    LS_TRY(ls_fs_read_most(path, LS_FS_TEXT_MOST, &text, &n));
-    for (const char *p = text; *p; p++) lines += *p == '\n' || !p[1];
-    double(*x)[N_COLUMN] = ls_alloc((size_t)lines * sizeof *x), mean[N_COLUMN] = {0};
-    ls_status st = x ? LS_OK : ls_nomem((size_t)lines * sizeof *x, "the steps of a run");
-    for (const char *p = text, *end; st == LS_OK && *p; p = end + (*end == '\n'), rows++) {
-        end = p + strcspn(p, "\n");
-        st = read_step(path, rows + 1, p, (size_t)(end - p), x[rows]);
+    const ls_path path = ls_path_of(r->dir, "metrics.jsonl");
+    ls_jsonl l;
+    int cap = 0, rows = 0;
+    double(*x)[N_COLUMN] = NULL, mean[N_COLUMN] = {0};
+    ls_status st = LS_OK;
+    LS_TRY(ls_jsonl_open(&l, path.text, LS_FS_TEXT_MOST));
+    while (st == LS_OK && ls_jsonl_next(&l)) {
+        if (!ls_grow(&x, rows, &cap, sizeof *x)) st = ls_nomem(sizeof *x, "the steps of a run");
+        else st = read_step(path.text, &l, x[rows++]);
     }
-    ls_free(text);
+    ls_jsonl_fini(&l);
     const int skip = rows > 3 * SKIP ? SKIP : 0, m = rows - skip;
-    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s contains no step", path);
+    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s contains no step", path.text);
     if (st == LS_OK) {
         qsort(x + skip, (size_t)m, sizeof *x, ls_by_value);
         const int count = ls_measure_rows(x[skip], N_COLUMN, m, fastest);

@@ -17,13 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static int64_t unix_ms(void)
-{
-    struct timespec now;
-    ls_wall(&now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Bytes of this process in memory; -1: not known. */
 static int64_t resident(void)
 {
@@ -52,121 +45,61 @@ static int open_file(const ls_trainer *t, const char *name, bool append)
     return fd;
 }
 
-static ls_jsonw begin_line(ls_live *l)
-{
-    ls_jsonw w;
-    l->line.len = 0;
-    ls_jsonw_init(&w, &l->line, 0);
-    ls_jsonw_open(&w, '{');
-    return w;
-}
-
-/* Closes a file that does not take what is written: a full disk must not cost a system call per line. */
-static void gave_up(int *fd, const char *name)
-{
-    ls_warn("train", "write %s: %s; serve and watch show less of this run", name, strerror(errno));
-    close(*fd);
-    *fd = -1;
-}
-
-static void add_event(ls_live *l, ls_jsonw *w)
-{
-    ls_jsonw_put_int(w, "time_unix_ms", unix_ms());
-    ls_jsonw_close(w);
-    ls_str_addc(&l->line, '\n');
-    if (l->events < 0 || l->line.failed) return;
-    if (write(l->events, l->line.data, l->line.len) != (ssize_t)l->line.len) gave_up(&l->events, "events.jsonl");
-}
-
-/* Of the supervisor that started this process; 1: there is none. */
-static int attempt_number(void)
-{
-    int n = 1;
-    bool given;
-    if (ls_env_int("LOCKSTEP_ATTEMPT", 1, &n, &given) != LS_OK) ls_err_clear();
-    return n;
-}
-
 static void add_start(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(
-        &w, LS_KV("event", (const char *)"start"), LS_KV("attempt", attempt_number()), LS_KV("step", t->state.step),
-        LS_KV("total_steps", c->total_steps), LS_KV("world_size", ls_comm_size(t->comm)),
-        LS_KV("strategy", c->strategy), LS_KV("dp", c->mesh.n[LS_AXIS_DP]), LS_KV("pp", c->mesh.n[LS_AXIS_PP]),
-        LS_KV("tp", c->mesh.n[LS_AXIS_TP]), LS_KV("precision", c->precision),
-        LS_KV("device", (const char *)(t->compute.device ? "cuda" : "cpu")),
-        LS_KV("tokens_per_step", c->global_batch * c->seq_len), LS_KV("parameters", ls_model_n_param(&c->model)));
-    if (t->log.dropped)
-        ls_jsonw_members(&w, LS_KV("dropped_steps", t->log.dropped), LS_KV("dropped_seconds", t->log.dropped_seconds),
-                         LS_KV("dropped_until_unix_ms", t->log.dropped_until));
-    add_event(&t->live, &w);
+    int attempt = 1; /* of the supervisor that started this process */
+    bool given;
+    if (ls_env_int("LOCKSTEP_ATTEMPT", 1, &attempt, &given) != LS_OK) ls_err_clear();
+    ls_event_add(&t->live.events, LS_EV_START, LS_KV("attempt", attempt), LS_KV("step", t->state.step),
+                 LS_KV("total_steps", c->total_steps), LS_KV("world_size", ls_comm_size(t->comm)),
+                 LS_KV("strategy", c->strategy), LS_KV("dp", c->mesh.n[LS_AXIS_DP]), LS_KV("pp", c->mesh.n[LS_AXIS_PP]),
+                 LS_KV("tp", c->mesh.n[LS_AXIS_TP]), LS_KV("precision", c->precision),
+                 LS_KV("device", (const char *)(t->compute.device ? "cuda" : "cpu")),
+                 LS_KV("tokens_per_step", c->global_batch * c->seq_len),
+                 LS_KV("parameters", ls_model_n_param(&c->model)),
+                 LS_KV_IF(t->log.dropped, LS_KV("dropped_steps", t->log.dropped),
+                          LS_KV("dropped_seconds", t->log.dropped_seconds),
+                          LS_KV("dropped_until_unix_ms", t->log.dropped_until)));
 }
 
-static void add_validation(ls_trainer *t, const ls_event *e)
+/* The line of an event of rank 0; others have none. */
+static void add_event(ls_trainer *t, const ls_event *e)
 {
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"validation"), LS_KV("step", t->state.step),
-                     LS_KV("loss", e->val_loss));
-    add_event(&t->live, &w);
-}
-
-static void add_checkpoint(ls_trainer *t, const ls_event *e)
-{
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint"), LS_KV("step", e->at_step), LS_KV("name", e->text));
-    add_event(&t->live, &w);
-}
-
-static void add_audit(ls_trainer *t, const ls_audit_fault *f)
-{
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"audit"), LS_KV("step", ls_audit_step(t->audit)),
-                     LS_KV("result", (const char *)(f ? "mismatch" : "ok")));
-    if (f) {
-        ls_jsonw_members(&w, LS_KV("what", ls_audit_word(f->what)),
-                         LS_KV("unit", ls_audit_unit(t->model, f->unit, (char[32]){0})));
-        if (f->rank >= 0) ls_jsonw_put_int(&w, "rank", f->rank);
-        else ls_jsonw_put_str(&w, "rank", NULL);
+    ls_event_log *const l = &t->live.events;
+    const ls_audit_fault *const f = e->audit;
+    switch (e->kind) {
+    case LS_ON_VALIDATED:
+        if (e->n_val) ls_event_add(l, LS_EV_VALIDATION, LS_KV("step", t->state.step), LS_KV("loss", e->val_loss));
+        break;
+    case LS_ON_SAVED: ls_event_add(l, LS_EV_CHECKPOINT, LS_KV("step", e->at_step), LS_KV("name", e->text)); break;
+    case LS_ON_SAVE_FAILED:
+        ls_event_add(l, LS_EV_SAVE_FAILED, LS_KV("step", e->at_step), LS_KV("name", e->text),
+                     LS_KV("reason", e->reason));
+        break;
+    case LS_ON_AUDIT:
+        ls_event_add(l, LS_EV_AUDIT, LS_KV("step", ls_audit_step(t->audit)),
+                     LS_KV("result", (const char *)(f ? "mismatch" : "ok")),
+                     LS_KV_IF(f, LS_KV("what", ls_audit_word(f->what)),
+                              LS_KV("unit", ls_audit_unit(t->model, f->unit, (char[32]){0})),
+                              LS_KV_COUNT("rank", f->rank)));
+        break;
+    case LS_ON_SAVE_EVERY:
+        ls_event_add(l, LS_EV_SAVE_EVERY, LS_KV("step", t->state.step), LS_KV("steps", t->saving.every),
+                     LS_KV("save_seconds", t->saving.cost), LS_KV("step_seconds", t->pace.seconds),
+                     LS_KV("mtbf_hours", t->cfg->mtbf),
+                     LS_KV_IF(t->cfg->save_async, LS_KV("write_seconds", t->saving.write)));
+        break;
+    default: break;
     }
-    add_event(&t->live, &w);
 }
 
-static void add_lost(ls_trainer *t, const ls_event *e)
+/* Closes a file that does not take what is written: a full disk must not cost a system call per line. */
+static void give_up_ranks(ls_live *l)
 {
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"checkpoint_failed"), LS_KV("step", e->at_step),
-                     LS_KV("name", e->text), LS_KV("reason", e->reason));
-    add_event(&t->live, &w);
-}
-
-static void add_interval(ls_trainer *t)
-{
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"save_every"), LS_KV("step", t->state.step),
-                     LS_KV("steps", t->saving.every), LS_KV("save_seconds", t->saving.cost),
-                     LS_KV("step_seconds", t->pace.seconds), LS_KV("mtbf_hours", t->cfg->mtbf));
-    if (t->cfg->save_async) ls_jsonw_put_real(&w, "write_seconds", t->saving.write);
-    add_event(&t->live, &w);
-}
-
-static void add_end(ls_trainer *t)
-{
-    const char *how = t->live.complete ? "complete" : t->live.stopped ? "stopped" : "failed";
-    ls_jsonw w = begin_line(&t->live);
-    ls_jsonw_members(&w, LS_KV("event", (const char *)"end"), LS_KV("step", t->state.step), LS_KV("state", how));
-    if (!strcmp(how, "failed") && *ls_err_words()) ls_jsonw_put_str(&w, "reason", ls_err_words());
-    add_event(&t->live, &w);
-}
-
-static void gpu_members(const ls_trainer *t, ls_jsonw *w)
-{
-    ls_gpu_now now;
-    if (!t->gpu.watch) return;
-    ls_gpu_watch_last(t->gpu.watch, &now);
-    ls_jsonw_put_real(w, "gpu_utilisation", now.busy);
-    ls_jsonw_put_real(w, "gpu_power_w", now.power);
+    ls_warn("train", "write ranks.jsonl: %s; serve and watch show less of this run", strerror(errno));
+    close(l->ranks);
+    l->ranks = -1;
 }
 
 /* The line of this rank; always: also if it was written a moment ago. */
@@ -181,40 +114,45 @@ static void put_rank(ls_trainer *t, bool always)
     const int64_t rss = resident();
     struct stat space;
     l->written = now;
-    ls_jsonw w = begin_line(l);
+    ls_str *const line = &l->events.line;
+    ls_jsonw w;
+    line->len = 0;
+    ls_jsonw_init(&w, line, 0);
+    ls_jsonw_open(&w, '{');
     ls_jsonw_members(&w, LS_KV("rank", rank), LS_KV("step", t->state.step), LS_KV("phase", l->phase),
-                     LS_KV("time_unix_ms", unix_ms()), LS_KV("pid", (int64_t)getpid()));
-    if (host && strlen(host) < 100) ls_jsonw_put_str(&w, "host", host);
-    if (!stat("/proc/self/ns/pid", &space)) ls_jsonw_put_int(&w, "pid_namespace", (int64_t)space.st_ino);
-    ls_jsonw_put_real(&w, "step_time_sec", l->step_time);
-    ls_jsonw_put_real(&w, "comm_exposed_sec", l->exposed);
-    ls_jsonw_put_real(&w, "cpu_utilisation", l->cpu);
-    ls_jsonw_members(&w, LS_KV("memory_bytes", ls_trainer_held_bytes(t)),
-                     LS_KV("on_device", (bool)(t->compute.device != NULL)));
-    if (rss >= 0) ls_jsonw_put_int(&w, "rss_bytes", rss);
-    gpu_members(t, &w);
+                     LS_KV("time_unix_ms", ls_unix_ms()), LS_KV("pid", (int64_t)getpid()),
+                     LS_KV_IF(host && strlen(host) < 100, LS_KV("host", host)),
+                     LS_KV_IF(!stat("/proc/self/ns/pid", &space), LS_KV("pid_namespace", (int64_t)space.st_ino)),
+                     LS_KV("step_time_sec", l->step_time), LS_KV("comm_exposed_sec", l->exposed),
+                     LS_KV("cpu_utilisation", l->cpu), LS_KV("memory_bytes", ls_trainer_held_bytes(t)),
+                     LS_KV("on_device", (bool)(t->compute.device != NULL)),
+                     LS_KV_IF(rss >= 0, LS_KV("rss_bytes", rss)));
+    if (t->gpu.watch) {
+        ls_gpu_now gpu;
+        ls_gpu_watch_last(t->gpu.watch, &gpu);
+        ls_jsonw_put_real(&w, "gpu_utilisation", gpu.busy);
+        ls_jsonw_put_real(&w, "gpu_power_w", gpu.power);
+    }
     ls_jsonw_close(&w);
-    if (l->line.failed || l->line.len >= LS_RANK_LINE) return;
-    while (l->line.len < LS_RANK_LINE - 1) ls_str_addc(&l->line, ' ');
-    ls_str_addc(&l->line, '\n');
-    if (pwrite(l->ranks, l->line.data, LS_RANK_LINE, (off_t)rank * LS_RANK_LINE) != LS_RANK_LINE)
-        gave_up(&l->ranks, "ranks.jsonl");
+    if (line->failed || line->len >= LS_RANK_LINE) return;
+    while (line->len < LS_RANK_LINE - 1) ls_str_addc(line, ' ');
+    ls_str_addc(line, '\n');
+    if (pwrite(l->ranks, line->data, LS_RANK_LINE, (off_t)rank * LS_RANK_LINE) != LS_RANK_LINE) give_up_ranks(l);
 }
 
 static void open_files(ls_trainer *t)
 {
     ls_live *l = &t->live;
     const int rank = ls_comm_rank(t->comm);
-    l->events = rank ? -1 : open_file(t, "events.jsonl", true);
+    l->events = (ls_event_log){.fd = rank ? -1 : open_file(t, "events.jsonl", true), .who = "train"};
     l->ranks = open_file(t, "ranks.jsonl", false);
     l->open = true;
     l->phase = "start";
     l->cpu = l->exposed = l->step_time = NAN;
-    for (int i = 0; i < 2 * LS_RANK_LINE; i++) ls_str_addc(&l->line, ' '); /* so that no step allocates */
+    for (int i = 0; i < 2 * LS_RANK_LINE; i++) ls_str_addc(&l->events.line, ' '); /* so that no step allocates */
     if (rank == 0) {
         /* of an earlier run with more ranks */
-        if (l->ranks >= 0 && ftruncate(l->ranks, (off_t)ls_comm_size(t->comm) * LS_RANK_LINE))
-            gave_up(&l->ranks, "ranks.jsonl");
+        if (l->ranks >= 0 && ftruncate(l->ranks, (off_t)ls_comm_size(t->comm) * LS_RANK_LINE)) give_up_ranks(l);
         add_start(t);
     }
     put_rank(t, true);
@@ -223,12 +161,13 @@ static void open_files(ls_trainer *t)
 static void close_files(ls_trainer *t)
 {
     ls_live *l = &t->live;
+    const char *how = l->complete ? "complete" : l->stopped ? "stopped" : "failed";
     l->phase = "ended";
     put_rank(t, true);
-    if (ls_comm_rank(t->comm) == 0) add_end(t);
-    if (l->events >= 0) close(l->events);
+    ls_event_add(&l->events, LS_EV_END, LS_KV("step", t->state.step), LS_KV("state", how),
+                 LS_KV_IF(!l->complete && !l->stopped && *ls_err_words(), LS_KV("reason", ls_err_words())));
+    ls_event_log_close(&l->events);
     if (l->ranks >= 0) close(l->ranks);
-    ls_str_fini(&l->line);
     l->open = false;
 }
 
@@ -253,47 +192,29 @@ static const char *phase_words(ls_phase p)
     }
 }
 
-static void see_step(ls_live *l, const ls_step_result *r)
-{
-    l->step_time = r->t_total;
-    l->exposed = r->split.comm_exposed;
-    l->cpu = r->cpu;
-}
-
 ls_status train_see_live(ls_trainer *t, const ls_event *e)
 {
     ls_live *l = &t->live;
     if (e->kind == LS_ON_RUN_READY) open_files(t);
     if (!l->open) return LS_OK;
-    const bool first = ls_comm_rank(t->comm) == 0;
     switch (e->kind) {
     case LS_ON_PHASE_BEGIN:
         if (!phase_words(e->phase)) return LS_OK;
         l->phase = phase_words(e->phase);
         break;
-    case LS_ON_STEP_END: see_step(l, e->step); break;
-    case LS_ON_VALIDATED:
-        if (first && e->n_val) add_validation(t, e);
+    case LS_ON_STEP_END:
+        l->step_time = e->step->t_total;
+        l->exposed = e->step->split.comm_exposed;
+        l->cpu = e->step->cpu;
         break;
     case LS_ON_CHECKPOINT_BEGIN:
         l->phase = "checkpoint";
         put_rank(t, true);
         return LS_OK;
-    case LS_ON_SAVED:
-        if (first) add_checkpoint(t, e);
-        break;
-    case LS_ON_AUDIT:
-        if (first) add_audit(t, e->audit);
-        break;
-    case LS_ON_SAVE_FAILED:
-        if (first) add_lost(t, e);
-        break;
-    case LS_ON_SAVE_EVERY:
-        if (first) add_interval(t);
-        break;
     case LS_ON_RUN_END: l->complete = true; return LS_OK;
     case LS_ON_SHUTDOWN_BEGIN: close_files(t); return LS_OK;
-    default: break;
+    default:
+        if (l->events.fd >= 0) add_event(t, e);
     }
     put_rank(t, false);
     return LS_OK;

@@ -10,9 +10,7 @@
 #ifndef LS_TRAIN_LIVE_H
 #define LS_TRAIN_LIVE_H
 
-#include "core/str.h"
-
-#include <stdbool.h>
+#include "run/events.h"
 
 enum { LS_RANK_LINE = 512 };
 #define LS_RANK_PERIOD 0.5
@@ -21,11 +19,11 @@ typedef struct ls_live {
     bool open;                      /* between RUN_READY and SHUTDOWN_BEGIN                  */
     bool complete;                  /* the final files are written                           */
     bool stopped;                   /* by a signal to any worker, and what is to save is saved */
-    int events, ranks;              /* descriptors; events: rank 0's; -1: not open           */
+    ls_event_log events;            /* rank 0's; its line is also that of ranks.jsonl        */
+    int ranks;                      /* descriptor; -1: not open                              */
     const char *phase;              /* the last that began, or what comes between two steps  */
     double written;                 /* when the line of this rank was, by ls_now             */
     double cpu, exposed, step_time; /* of the last step                         */
-    ls_str line;
 } ls_live;
 
 #endif

@@ -12,9 +12,9 @@
 #include "config/run_options.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/lock.h"
 #include "core/mem.h"
+#include "run/jsonl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,31 +27,22 @@ int64_t train_peak_rss(void)
     return (int64_t)u.ru_maxrss * 1024;
 }
 
-static bool begins_run(const char *line, size_t n)
-{
-    json_t *j = json_loadb(line, n, 0, NULL);
-    const char *event = json_string_value(json_object_get(j, "event"));
-    const json_t *step = json_object_get(j, "step"), *attempt = json_object_get(j, "attempt");
-    const bool yes = event && !strcmp(event, "start") && json_is_integer(step) && !json_integer_value(step) &&
-                     json_integer_value(attempt) == 1;
-    json_decref(j);
-    return yes;
-}
-
 /* The lines of the last run: to `where`; NULL: they are removed. A start of an older version has no attempt, so it may be a restart: what is before it is copied, too. */
 static ls_status take_events(const char *run_dir, const char *where)
 {
-    char from[PATH_MAX], to[PATH_MAX], *data = NULL;
-    size_t n = 0, begin = 0;
+    char from[PATH_MAX], to[PATH_MAX];
+    ls_jsonl l;
+    ls_run_event e;
+    size_t begin = 0;
     LS_TRY(ls_path_in(from, run_dir, "events.jsonl"));
     LS_TRY(ls_path_in(to, where ? where : run_dir, "events.jsonl"));
     if (!ls_fs_is_file(from)) return LS_OK;
-    LS_TRY(ls_fs_read(from, &data, &n));
-    const char *end;
-    for (size_t at = 0; at < n && (end = memchr(data + at, '\n', n - at)); at = (size_t)(end - data) + 1)
-        if (begins_run(data + at, (size_t)(end - data) - at)) begin = at;
-    const ls_status st = where ? ls_fs_write(to, data + begin, n - begin) : ls_fs_write(to, data, begin);
-    ls_free(data);
+    LS_TRY(ls_jsonl_open(&l, from, LS_JSONL_ALL));
+    while (ls_jsonl_next(&l))
+        if (l.whole && ls_run_event_read(l.row, &e) && e.kind == LS_EV_START && !e.step && e.attempt == 1)
+            begin = l.begin;
+    const ls_status st = where ? ls_fs_write(to, l.text + begin, l.n - begin) : ls_fs_write(to, l.text, begin);
+    ls_jsonl_fini(&l);
     return st;
 }
 
