@@ -171,12 +171,6 @@ typedef struct result {
     double bleu, val_loss; /* of the last epoch of the last run */
 } result;
 
-static double real_at(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 static ls_status read_bleu(const char *run, bool pipe, size_t epoch, result *r)
 {
     char path[PATH_MAX];
@@ -184,8 +178,8 @@ static ls_status read_bleu(const char *run, bool pipe, size_t epoch, result *r)
     LS_TRY(ls_path_in(path, run, pipe ? "workdir/eval_results_epoch%zu.json" : "workdir/rank0_results_epoch%zu.json",
                       epoch));
     LS_TRY(ls_json_load(path, &root));
-    r->bleu = real_at(root, "bleu");
-    r->val_loss = real_at(root, "validation_loss");
+    r->bleu = ls_json_real_at(root, "bleu");
+    r->val_loss = ls_json_real_at(root, "validation_loss");
     json_decref(root);
     return LS_OK;
 }
@@ -201,8 +195,8 @@ static ls_status read_side(const bench_session *s, bool pipe, result *r)
         const json_t *epochs = json_object_get(root, "epochs");
         const size_t n = json_array_size(epochs);
         for (size_t e = 1; e < n; e++) { /* epoch 0 is warm-up */
-            add(&r->time, real_at(json_array_get(epochs, e), "epoch_wall_time_sec"));
-            add(&r->rate, real_at(json_array_get(epochs, e), "tokens_per_sec_global"));
+            add(&r->time, ls_json_real_at(json_array_get(epochs, e), "epoch_wall_time_sec"));
+            add(&r->rate, ls_json_real_at(json_array_get(epochs, e), "tokens_per_sec_global"));
         }
         json_decref(root);
         if (!r->time.n) return ls_fail(LS_E_FORMAT, "%s has no epoch after the first", path);

@@ -74,27 +74,16 @@ static void print_row(const drill_run *r, const drill_fault *f)
            lost, r->same ? "yes" : "no");
 }
 
-static void put_seconds(ls_jsonw *w, const char *key, double x)
-{
-    ls_jsonw_key(w, key);
-    if (isnan(x)) ls_jsonw_null(w);
-    else ls_jsonw_real(w, x);
-}
-
 static void json_row(ls_jsonw *w, const drill_run *r, const drill_fault *f)
 {
     ls_jsonw_open(w, '{');
-    ls_jsonw_members(w, LS_KV("fault", f->number), LS_KV("kind", f->kind->name), LS_KV("rank", f->rank),
-                     LS_KV("step", f->step), LS_KV("attempt", f->attempt),
-                     LS_KV("layout", (const char *)r->layout.shown), LS_KV("plan", (const char *)f->words),
-                     LS_KV("happened", f->happened), LS_KV("cause", (const char *)f->cause));
-    put_seconds(w, "detected_seconds", f->detected);
-    put_seconds(w, "again_seconds", f->again);
-    ls_jsonw_key(w, "lost_steps");
-    if (f->lost_steps >= 0) ls_jsonw_int(w, f->lost_steps);
-    else ls_jsonw_null(w);
-    ls_jsonw_members(w, LS_KV("same_bits", r->same), LS_KV("run_seconds", r->seconds), LS_KV("exit_code", r->code));
-    if (*r->failed) ls_jsonw_put_str(w, "failed", r->failed);
+    ls_jsonw_members(
+        w, LS_KV("fault", f->number), LS_KV("kind", f->kind->name), LS_KV("rank", f->rank), LS_KV("step", f->step),
+        LS_KV("attempt", f->attempt), LS_KV("layout", (const char *)r->layout.shown),
+        LS_KV("plan", (const char *)f->words), LS_KV("happened", f->happened), LS_KV("cause", (const char *)f->cause),
+        LS_KV("detected_seconds", f->detected), LS_KV("again_seconds", f->again),
+        LS_KV_COUNT("lost_steps", f->lost_steps), LS_KV("same_bits", r->same), LS_KV("run_seconds", r->seconds),
+        LS_KV("exit_code", r->code), LS_KV_IF(*r->failed, LS_KV("failed", (const char *)r->failed)));
     ls_jsonw_close(w);
 }
 
@@ -133,9 +122,8 @@ static void summarize(results *x, double seconds)
         ls_jsonw_close(x->w);
         ls_jsonw_members(x->w, LS_KV("runs", x->n_run), LS_KV("faults", x->n_fault),
                          LS_KV("restarts", (int64_t)x->n_again), LS_KV("failed", x->n_failed),
-                         LS_KV("seconds", seconds));
-        put_seconds(x->w, "median_again_seconds", median);
-        put_seconds(x->w, "longest_again_seconds", most);
+                         LS_KV("seconds", seconds), LS_KV("median_again_seconds", median),
+                         LS_KV("longest_again_seconds", most));
         return;
     }
     char a[16], b[16];

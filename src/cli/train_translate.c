@@ -84,12 +84,6 @@ ls_status cli_translate_check(const ls_train_options *o, bool prints)
 
 /* ---- the files ---- */
 
-static double real_at(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 /* rank < 0: the file of a pipeline. */
 static ls_status results_path(const char *dir, int e, int rank, char path[PATH_MAX])
 {
@@ -193,9 +187,10 @@ static bool is_of_run(const evaluation *v, int e, int rank)
     if (!row || v->pipe != (rank < 0) || results_path(v->workdir, e, rank, path) != LS_OK || !ls_fs_exists(path))
         return false;
     if (ls_json_load(path, &results) != LS_OK) ls_err_clear(); /* it is written again */
-    const double loss = real_at(row, "val_loss_avg_global");
-    bool yes = results && same_real(real_at(results, "validation_loss"), loss);
-    if (yes && !v->pipe) yes = same_real(real_at(results, "training_time"), real_at(row, "epoch_wall_time_sec"));
+    const double loss = ls_json_real_at(row, "val_loss_avg_global");
+    bool yes = results && same_real(ls_json_real_at(results, "validation_loss"), loss);
+    if (yes && !v->pipe)
+        yes = same_real(ls_json_real_at(results, "training_time"), ls_json_real_at(row, "epoch_wall_time_sec"));
     if (yes && v->pipe && isnan(loss)) yes = is_newer(v, path, e);
     json_decref(results);
     return yes;
@@ -277,9 +272,9 @@ static ls_status evaluate_epochs(evaluation *v)
     int done = 0, evaluated = 0;
     for (int e = 0; e < n && st == LS_OK; e++) {
         const json_t *row = json_array_get(v->epochs, (size_t)e);
-        epoch x = {.val_loss = real_at(row, "val_loss_avg_global"),
-                   .time = real_at(row, "epoch_wall_time_sec"),
-                   .tokens_per_sec = real_at(row, "tokens_per_sec_global") / v->dp};
+        epoch x = {.val_loss = ls_json_real_at(row, "val_loss_avg_global"),
+                   .time = ls_json_real_at(row, "epoch_wall_time_sec"),
+                   .tokens_per_sec = ls_json_real_at(row, "tokens_per_sec_global") / v->dp};
         st = ls_path_in(checkpoint, v->o->checkpoint_path, "epoch-%d", e + 1);
         if (st != LS_OK || !ls_fs_exists(checkpoint)) continue;
         if (!is_evaluated(v, e)) {

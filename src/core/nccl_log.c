@@ -383,13 +383,6 @@ int ls_nccl_log_nvls(const ls_nccl_log *l)
 
 /* ---- writing ---- */
 
-/* A number below 0 is not known: null. */
-static void put_count(ls_jsonw *w, const char *key, int n)
-{
-    if (n < 0) ls_jsonw_put_str(w, key, NULL);
-    else ls_jsonw_put_int(w, key, n);
-}
-
 static void put_used(ls_jsonw *w, const char *key, int used)
 {
     if (used < 0) ls_jsonw_put_str(w, key, NULL);
@@ -437,32 +430,32 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
 {
     put_text(w, "version", l->version);
     put_text(w, "cuda", l->cuda);
-    put_count(w, "n_ranks", l->n_rank);
+    ls_jsonw_put_count(w, "n_ranks", l->n_rank);
     ls_jsonw_put_int(w, "n_ranks_logged", l->n_rank_logged);
-    put_count(w, "n_nodes", l->n_node);
-    put_count(w, "communicators", l->n_file ? l->n_comm : -1); /* without a log nothing is known */
+    ls_jsonw_put_count(w, "n_nodes", l->n_node);
+    ls_jsonw_put_count(w, "communicators", l->n_file ? l->n_comm : -1); /* without a log nothing is known */
     ls_jsonw_put_int(w, "logs", l->n_file);
     put_networks(w, l);
     ls_jsonw_put_open(w, "network_devices", '[');
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
     ls_jsonw_close(w);
     write_transports(l, w);
-    put_count(w, "rings", l->rings);
+    ls_jsonw_put_count(w, "rings", l->rings);
     put_text(w, "first_ring", l->ring);
     put_text(w, "ring_path", l->path);
     put_rate(w, "ring_bw_intra_gb_per_sec", l->bw_intra);
     put_rate(w, "ring_bw_inter_gb_per_sec", l->bw_inter);
-    put_count(w, "trees", l->trees);
-    put_count(w, "channels", l->channels);
-    put_count(w, "nvls_channels", l->nvls_channels);
-    put_count(w, "p2p_channels", l->p2p_channels);
-    put_count(w, "rings_connected", l->n_file ? l->rings_connected : -1);
-    put_count(w, "trees_connected", l->n_file ? l->trees_connected : -1);
+    ls_jsonw_put_count(w, "trees", l->trees);
+    ls_jsonw_put_count(w, "channels", l->channels);
+    ls_jsonw_put_count(w, "nvls_channels", l->nvls_channels);
+    ls_jsonw_put_count(w, "p2p_channels", l->p2p_channels);
+    ls_jsonw_put_count(w, "rings_connected", l->n_file ? l->rings_connected : -1);
+    ls_jsonw_put_count(w, "trees_connected", l->n_file ? l->trees_connected : -1);
     put_used(w, "gpudirect_rdma", ls_nccl_log_gpudirect(l));
     put_used(w, "nvlink", ls_nccl_log_nvlink(l));
     put_used(w, "nvls", ls_nccl_log_nvls(l));
     put_used(w, "infiniband", ls_nccl_log_infiniband(l));
-    put_count(w, "warnings", l->n_file ? l->n_warn : -1);
+    ls_jsonw_put_count(w, "warnings", l->n_file ? l->n_warn : -1);
     put_text(w, "first_warning", l->warn);
     if (l->versions_differ) ls_jsonw_put_bool(w, "versions_differ", true);
     if (l->transports_lost) ls_jsonw_put_bool(w, "more_transports", true);

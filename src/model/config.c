@@ -374,13 +374,6 @@ done:
     return st;
 }
 
-static void write_id(ls_jsonw *w, const char *key, int id)
-{
-    ls_jsonw_key(w, key);
-    if (id < 0) ls_jsonw_null(w);
-    else ls_jsonw_int(w, id);
-}
-
 void ls_model_config_write(const ls_model_config *c, ls_str *out)
 {
     ls_jsonw w;
@@ -391,9 +384,9 @@ void ls_model_config_write(const ls_model_config *c, ls_str *out)
     ls_jsonw_str(&w, "GPT2LMHeadModel");
     ls_jsonw_close(&w);
     ls_jsonw_put_real(&w, "attn_pdrop", c->attn_pdrop);
-    write_id(&w, "bos_token_id", c->eos_id);
+    ls_jsonw_put_count(&w, "bos_token_id", c->eos_id);
     ls_jsonw_put_real(&w, "embd_pdrop", c->embd_pdrop);
-    write_id(&w, "eos_token_id", c->eos_id);
+    ls_jsonw_put_count(&w, "eos_token_id", c->eos_id);
     ls_jsonw_members(&w, LS_KV("initializer_range", c->init_range), LS_KV("layer_norm_epsilon", c->ln_eps),
                      LS_KV("lockstep_variant", ls_variant_word(c->variant)), LS_KV("model_type", "gpt2"),
                      LS_KV("n_ctx", c->n_ctx), LS_KV("n_embd", c->n_embd), LS_KV("n_head", c->n_head));
