@@ -1,4 +1,4 @@
-/* audit.h - `--audit K`: in every K-th step, a run looks for numbers that hardware has computed or stored wrongly (docs/GUIDE.md, "Wrong numbers").
+/* audit.h - `--audit K`: in every K-th step, a run looks for numbers that hardware has computed or stored wrongly (docs/guide/audit.md).
  *
  * A step is a function of its weights and its samples, so any worker can compute the passes of any other again, bit for bit. An audited
  * step is
