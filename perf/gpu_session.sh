@@ -182,7 +182,7 @@ killed() {
     rm -rf "$run"
     setsid "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$run" --dropout 0 "${more[@]}" "$@" &
     pid=$!
-    while kill -0 $pid 2>/dev/null && (($(grep -c '^{"step"' "$run/metrics.jsonl" 2>/dev/null || true) < steps)); do sleep 0.05; done
+    while kill -0 $pid 2>/dev/null && { [[ ! -e $run/metrics.jsonl ]] || (($(grep -c '^{"step"' "$run/metrics.jsonl") < steps)); }; do sleep 0.05; done
     kill -9 -- -$pid || { echo "it ended before step $steps"; return 1; }
     wait $pid
     timeout -k 10 120 "$LOCKSTEP" train --device cuda --resume "$run"
@@ -190,7 +190,7 @@ killed() {
 
 cards_train() {
     local a=$1
-    local -a job=(--model gpt2 --vocab_size 50257 --seq_length 512 --micro_batch_size_per_gpu 4 --lr 6e-4) few
+    local -a job=(--model gpt2 --vocab_size 50257 --seq_length 512 --micro_batch_size_per_gpu 4 --lr 1e-4) few
     [[ $device == cuda ]] || job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --lr 1e-3)
     for p in fp32 fp16; do
         try "$a-$p" 150 train "$dir/$p" "${job[@]}" --precision $p --max_steps 50 --save_every 0 || return
