@@ -158,13 +158,16 @@ do_scaling() {
  "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-4, "warmup_num_steps": 1000}}}
 J
     cd "$work/study" || return
+    local most=$(($(left) - 240)) # PyTorch's part takes the rest
+    ((most >= 30)) || most=$(($(left) - 20))
+    ((most >= 30)) || { note "  scaling: skipped, the time is used up"; cd "$root" || return; return; }
     if [[ $device == cuda ]]; then
         ids train_small.bin $((16 * 512 * steps + 1)) 50257
         ids val_small.bin $((16 * 512 + 1)) 50257
-        try scaling $(($(left) - 240)) "$program" bench scaling --gpus $list --dataset_mode small --out_dir "$work/scaling"
+        try scaling "$most" "$program" bench scaling --gpus $list --dataset_mode small --out_dir "$work/scaling"
     else
         ids train_small.bin 20000 300
-        try scaling $(($(left) - 240)) "$program" bench scaling -n $list --repeat 1 --steps 4 --warmup 1 --out "$work/scaling" -- --device cuda \
+        try scaling "$most" "$program" bench scaling -n $list --repeat 1 --steps 4 --warmup 1 --out "$work/scaling" -- --device cuda \
             --train_data_path train_small.bin --deepspeed_config src/deepspeed_config.json "${tiny[@]}"
     fi && note "$(sed -n '/^setting .*tokens/,/^[A-Z(]/{/^[a-z]/{s/^/  /;p}}' "$out/checks/scaling.txt")"
     cd "$root" || return

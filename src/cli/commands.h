@@ -109,7 +109,7 @@ typedef struct cli_device {
 } cli_device;
 #define CLI_DEVICE_ROWS                                                                                       \
     CLI_DEVICE_ROWS_OF("number format; auto: bf16 on a GPU or a CPU with bf16 instructions, else fp32; fp16 " \
-                       "needs a GPU [fp32 on the CPU, bf16 on a GPU]")
+                       "needs a GPU [fp32 on the CPU, bf16 on a GPU, fp16 on one without bf16]")
 #define CLI_DEVICE_ROWS_OF(precision_help)                                                                          \
     CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                                         \
             "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"),                   \

@@ -31,19 +31,20 @@ static ls_look not_there(const char *what, const char *words)
     return r;
 }
 
-/* NVML knows a card also where CUDA does not start. */
+/* NVML knows a card also where CUDA does not start. Of several, the first that is supported; else the first. */
 static void name_card(ls_device_info *info)
 {
+    char index[16] = "0";
     ls_nvml *n;
-    ls_gpu_facts f;
-    if (ls_nvml_open(&n, NULL) != LS_OK) {
-        ls_err_clear();
-        return;
+    for (int i = 0; i < 64 && ls_nvml_open(&n, index) == LS_OK; snprintf(index, sizeof index, "%d", ++i)) {
+        ls_gpu_facts f;
+        ls_nvml_facts(n, &f);
+        ls_nvml_close(&n);
+        const bool supported = ls_card_of(f.capability) != NULL;
+        if (!i || supported) snprintf(info->name, sizeof info->name, "%s", f.name), info->capability = f.capability;
+        if (supported) return;
     }
-    ls_nvml_facts(n, &f);
-    snprintf(info->name, sizeof info->name, "%s", f.name);
-    info->capability = f.capability;
-    ls_nvml_close(&n);
+    ls_err_clear();
 }
 
 /* In the child. r: the plugin cannot be loaded, or no device be used. */

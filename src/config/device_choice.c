@@ -35,12 +35,16 @@ static void name_gpus(ls_device_choice *d, int used, int workers, int hosts)
     if (hosts > 1) snprintf(where, sizeof where, "%d GPUs on %d hosts", used, hosts);
     else snprintf(where, sizeof where, "%d of %d visible", used, visible);
     if (workers > used) snprintf(shared, sizeof shared, ", shared by %d workers", workers);
-    snprintf(d->words, sizeof d->words, "CUDA, %.95s (%s%s)", d->gpu, where, shared);
+    snprintf(d->words, sizeof d->words, "CUDA, %.95s (%s%s)%s", d->gpu, where, shared, d->older);
 }
 
 static void know_card(ls_device_choice *d, const ls_device_info *i)
 {
+    const ls_card *own = ls_card_of(i->capability);
     d->card = ls_card_with(i->capability, i->code);
+    if (d->card && own && (d->card->mma < own->mma || d->card->fp8 < own->fp8 || d->card->wgmma < own->wgmma))
+        snprintf(d->older, sizeof d->older, "; code of %d.%d: LS_CUDA_ARCH=%d%s ./run build makes its own",
+                 i->code / 10, i->code % 10, i->capability, own->wgmma ? "a" : "");
     snprintf(d->gpu, sizeof d->gpu, "%s", i->name);
     if (i->code < i->capability)
         snprintf(d->lacks, sizeof d->lacks,

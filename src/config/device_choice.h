@@ -26,6 +26,7 @@ typedef struct ls_device_choice {
     char words
         [LS_DEVICE_WORDS]; /* "CUDA, NVIDIA H200 (1 of 1 visible)", "CPU (no CUDA plugin: …)", "CPU (--device cpu)" */
     char gpu[96], bus[24]; /* the GPU found                                                                  */
+    char older[96];        /* "; code of 7.5: LS_CUDA_ARCH=90a ./run build makes its own"; "": nothing is lost  */
     int visible;           /* auto: GPUs that this process sees                                              */
     const ls_card *card;   /* what the GPU found can do with the code of the plugin; NULL: not known         */
     char lacks[LS_DEVICE_WORDS]; /* "NVIDIA T4 has 7.5": its capability, or that of the code, for refusals   */

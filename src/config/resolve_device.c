@@ -269,11 +269,11 @@ static ls_status resolve_precision(ls_train_options *o, const ls_ds_config *ds, 
     c->dtype = ls_precision_dtype(c->precision);
     c->precision_why = o->precision && !strcmp(o->precision, "auto") ? auto_words(before, c->compute, d->card) : NULL;
     LS_TRY(check_off(o, ds, before, json ? key : NULL, c));
-    if (open && !before && !o->precision && ls_ds_disables(ds, "bf16") && c->dtype == LS_BF16)
-        return ls_fail(
-            LS_E_CONFIG,
-            "%s disables bf16 and has %s \"auto\", which is bf16 on a GPU; add --precision fp32, fp16 or fp8",
-            json_name(ds), ls_ds_precision_open(ds));
+    if (open && !before && !o->precision &&
+        ((c->dtype == LS_BF16 && ls_ds_disables(ds, "bf16")) || (c->dtype == LS_F16 && ls_ds_disables(ds, "fp16"))))
+        return ls_fail(LS_E_CONFIG, "%s disables %s and has %s \"auto\", which is %s on %s GPU; add --precision fp32%s",
+                       json_name(ds), c->precision, ls_ds_precision_open(ds), c->precision,
+                       c->dtype == LS_BF16 ? "a" : "this", c->dtype == LS_BF16 ? ", fp16 or fp8" : "");
     note_kept(o, before, d, c);
     note_auto(o, ds, before || json, c);
     if (is_of_run(o, before) && !cuda && (c->dtype == LS_F16 || !strcmp(c->precision, "fp8")))

@@ -69,6 +69,9 @@ no v100 "bf16.json enables bf16, which needs .* but Tesla V100-SXM2-16GB has 7.0
 no a100 "--precision fp8 needs a GPU of compute capability 8.9 or later, but NVIDIA A100-SXM4-40GB has 8.0; use --precision bf16" --precision fp8
 no t4 "--precision fp8 needs .*; use --precision fp16 or fp32" --precision fp8
 no t4 "--tf32 needs a GPU of compute capability 8.0 or later, but Tesla T4 has 7.5; leave it out" --precision fp32 --tf32
+echo '{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": false}, "bf16": {"enabled": "auto"}}' >no-fp16.json
+no t4 'no-fp16.json disables fp16 and has bf16.enabled "auto", which is fp16 on this GPU; add --precision fp32' --deepspeed_config no-fp16.json
+expect 0 "^device: CUDA, NVIDIA H100 80GB HBM3 (1 of 1 visible); code of 7.5: LS_CUDA_ARCH=90a ./run build makes its own" env LS_EMU_GPU=h100 LS_EMU_CODE=75 "$LOCKSTEP" "${base[@]}" --checkpoint_path older
 LS_EMU_CODE=75 no h100 "lockstep_cuda.so has code of 7.5 for NVIDIA H100 80GB HBM3 (9.0; LS_CUDA_ARCH=90a ./run build makes its own)" --precision bf16
 
 # --- the other commands ---

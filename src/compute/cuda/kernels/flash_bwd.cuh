@@ -6,7 +6,8 @@
  *   both        take tiles of the other side through two places in shared memory, and make p a few columns at a time: lse is known, so no
  *               column waits for another
  *   moves       qkv, dy, y and dqkv once each (8 x B x T x C elements), and qkv and dy a second time
- *   makes       7 x B x H x T x T x D / 2 products and sums */
+ *   makes       7 x B x H x T x T x D / 2 products and sums
+ *   spills      on 7.5, D 64: 16 bytes in flash_dkv, 8 in flash_dq with dropout */
 #ifndef LS_CUDA_FLASH_BWD_CUH
 #define LS_CUDA_FLASH_BWD_CUH
 

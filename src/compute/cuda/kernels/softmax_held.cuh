@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(HELD_THREADS, K <= 4 ? 2 : 1) softmax_held(con
         const int target = target_column(a, id);
         const bool has_target = target >= 0 && target / 8 % HELD_THREADS == tid;
         if (has_target) right[turn] = to_float(x[target]);
+        if (LS_ARCH < 80) compiler_fence(); /* plain stores of another type to x follow */
 #pragma unroll
         for (int k = 0; k < K; k++) {
             most = max2(max2(most, raw[k].u.x, T()), raw[k].u.y, T()); /* one instruction */
