@@ -398,7 +398,7 @@ static void wgmma_matches_the_equations_and_the_other_kernels(void **state)
         {1, 1, 2, &none},   {2, 63, 1, &none}, {1, 64, 1, &some}, {1, 65, 2, &none},
         {1, 130, 1, &some}, {2, 200, 1, &cut}, {1, 520, 1, &none}}; /* the last, in bf16: more tiles than stages */
     (void)state;
-    if (!flash_wgmma_works()) skip();
+    SKIP_UNLESS(flash_wgmma_works(), "wgmma needs a card of 9.0 and code of 9.0a");
     for (int kind = 0; kind < 2; kind++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes - (size_t)kind; i++) {
             problem p = {.B = shapes[i].B, .T = shapes[i].T, .H = shapes[i].H, .D = 64, .dt = kinds[kind].dt};
@@ -421,7 +421,7 @@ static void wgmma_has_one_order(void **state)
 {
     static const char *const how[][3] = {{"1", "4", ""}, {"2", "1", "7"}, {"3", "3", "14"}, {"3", "64", "21"}};
     (void)state;
-    if (!flash_wgmma_works()) skip();
+    SKIP_UNLESS(flash_wgmma_works(), "wgmma needs a card of 9.0 and code of 9.0a");
     for (int with_drop = 0; with_drop < 2; with_drop++) {
         problem p = {.B = 2, .T = 150, .H = 2, .D = 64, .dt = LS_BF16, .drop = with_drop ? some : none};
         void *first[N_ARRAY] = {NULL};
@@ -446,7 +446,7 @@ static void wgmma_does_not_depend_on_other_heads(void **state)
     problem one_head = {.B = 1, .T = LENGTH, .H = 1, .D = 64, .dt = LS_BF16};
     void *first[N_ARRAY] = {NULL}, *alone[N_ARRAY] = {NULL};
     (void)state;
-    if (!flash_wgmma_works()) skip();
+    SKIP_UNLESS(flash_wgmma_works(), "wgmma needs a card of 9.0 and code of 9.0a");
     make(&all, 7);
     run_wgmma(&all, "1", first);
     make(&one_head, 8);

@@ -822,7 +822,7 @@ static void codes_case(int64_t R, int64_t N, int parts, ls_fp8 form)
 static void codes_are_those_of_whole_operands(void **state)
 {
     (void)state;
-    if (!cu_card()->fp8) skip();
+    SKIP_UNLESS(cu_card()->fp8, "fp8 needs a card of 8.9 or later");
     codes_case(16, 16, 1, LS_E4M3);
     codes_case(272, 144, 3, LS_E4M3);
     codes_case(128, 384, 4, LS_E5M2);
@@ -831,7 +831,7 @@ static void codes_are_those_of_whole_operands(void **state)
 static void operands_match_their_definition(void **state)
 {
     (void)state;
-    if (!cu_card()->fp8) skip();
+    SKIP_UNLESS(cu_card()->fp8, "fp8 needs a card of 8.9 or later");
     quantize_case(128, 256, false, LS_E4M3);
     quantize_case(144, 80, false, LS_E5M2);
     quantize_case(80, 144, true, LS_E5M2);
@@ -878,7 +878,7 @@ static void quantize_norm_case(int64_t R, int64_t C, int drop_kind)
 static void norms_write_the_operands_of_their_output(void **state)
 {
     (void)state;
-    if (!cu_card()->fp8) skip();
+    SKIP_UNLESS(cu_card()->fp8, "fp8 needs a card of 8.9 or later");
     static const int64_t widths[] = {16, 272, 768, 1024, 1600, 2048, 2560, 4096, 4112}; /* every layout of a row */
     for (int64_t C : widths) quantize_norm_case(16, C, -1);
     quantize_norm_case(80, 768, 0);

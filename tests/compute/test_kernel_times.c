@@ -145,10 +145,7 @@ static void use_fake_cupti(void)
     const char *build = getenv("LS_BUILD") ? getenv("LS_BUILD") : "build";
     char path[512];
     snprintf(path, sizeof path, "%s/fake_cupti.so", build);
-    if (!ls_fs_exists(path)) {
-        print_message("skipped: fake_cupti.so is built where cupti.h is installed\n");
-        skip();
-    }
+    SKIP_UNLESS(ls_fs_exists(path), "fake_cupti.so is built where cupti.h is installed");
     setenv("LS_CUPTI_LIBRARY", path, 1);
     setenv("LS_PLUGIN_DIR", build, 1);
     void *lib = dlopen(path, RTLD_NOW);

@@ -10,6 +10,15 @@
 #include <cmocka.h>
 /* clang-format on */
 
+/* Ends the test as skipped, with the reason, unless it can run. */
+#define SKIP_UNLESS(can, reason)                      \
+    do {                                              \
+        if (!(can)) {                                 \
+            print_message("skipped: %s\n", (reason)); \
+            skip();                                   \
+        }                                             \
+    } while (0)
+
 #define N_OF(a) (sizeof(a) / sizeof((a)[0]))
 
 #endif
